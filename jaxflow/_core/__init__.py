@@ -1,0 +1,12 @@
+"""Floor 0: enumerations, messages and pytree helpers that every other floor may use."""
+
+from jaxflow._core.checks import is_concrete as is_concrete
+from jaxflow._core.checks import require as require
+from jaxflow._core.checks import unknown_name as unknown_name
+from jaxflow._core.codes import Code as Code
+from jaxflow._core.codes import Outcome as Outcome
+from jaxflow._core.codes import SelectionStatus as SelectionStatus
+from jaxflow._core.trees import all_finite as all_finite
+from jaxflow._core.trees import tree_dot as tree_dot
+from jaxflow._core.trees import tree_norm as tree_norm
+from jaxflow._core.trees import tree_scale as tree_scale

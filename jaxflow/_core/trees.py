@@ -1,0 +1,35 @@
+"""Inner products over pytrees of arrays; `None` leaves (frozen parameters) count as nothing."""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+
+def _sum(terms: list[Array]) -> Array:
+    return functools.reduce(operator.add, terms, jnp.zeros(()))
+
+
+def tree_dot(a: PyTree, b: PyTree) -> Float[Array, ""]:
+    """⟨a, b⟩ summed over all leaves."""
+    return _sum([jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)])
+
+
+def tree_norm(a: PyTree) -> Float[Array, ""]:
+    """‖a‖₂ over all leaves, differentiable at zero (derivative 0 there, where `sqrt` has none)."""
+    square = tree_dot(a, a)
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+
+
+def tree_scale(factor: Float[Array, ""] | float, a: PyTree) -> PyTree:
+    """factor · a on every leaf."""
+    return jax.tree.map(lambda x: factor * x, a)
+
+
+def all_finite(a: PyTree) -> Bool[Array, ""]:
+    """Whether every inexact leaf is finite. A check of *input*; success is read from a result."""
+    leaves = [x for x in jax.tree.leaves(a) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]
+    return functools.reduce(operator.and_, [jnp.all(jnp.isfinite(x)) for x in leaves], jnp.asarray(True))

@@ -1,0 +1,10 @@
+"""Floor 1: what is given. Data know no model; the head belongs to the model."""
+
+from jaxflow.data.linear import LinearData as LinearData
+from jaxflow.data.random import draw_tokens as draw_tokens
+from jaxflow.data.random import random_tokens as random_tokens
+from jaxflow.data.random import score_gap_acceptance as score_gap_acceptance
+from jaxflow.data.scores import optimal_tokens as optimal_tokens
+from jaxflow.data.scores import require_untied as require_untied
+from jaxflow.data.scores import tied_sequences as tied_sequences
+from jaxflow.data.tokens import TokenData as TokenData

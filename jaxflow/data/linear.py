@@ -1,0 +1,54 @@
+"""Vectors with a target each: the data of linear networks."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxflow._core import is_concrete, require
+
+
+class LinearData(eqx.Module):
+    r"""n inputs $x_i\in\mathbb R^d$ with targets $y_i$: labels ±1, or real values for regression.
+
+    **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. As in `TokenData`, the constructor checks shapes
+    and allows common leading batch axes; `LinearData.validated` also checks the values.
+    """
+
+    inputs: Float[Array, "*b n d"]
+    targets: Float[Array, "*b n"]
+
+    def __init__(self, inputs: Any, targets: Any):
+        self.inputs = jnp.asarray(inputs)
+        self.targets = jnp.asarray(targets).astype(self.inputs.dtype)
+
+    def __check_init__(self) -> None:
+        require(self.inputs.ndim >= 2, "inputs", f"expected shape (n, d), got {self.inputs.shape}")
+        expected = self.inputs.shape[:-1]
+        require(
+            self.targets.shape == expected,
+            "targets",
+            f"expected one target for each input, shape {expected}, got {self.targets.shape}",
+        )
+
+    @classmethod
+    def validated(cls, inputs: Any, targets: Any) -> "LinearData":
+        """Builds data and checks that the entries are finite. **Raises:** `ValueError`."""
+        data = cls(inputs, targets)
+        data.check()
+        return data
+
+    def check(self) -> None:
+        """Checks one concrete instance; does nothing to traced values. **Raises:** `ValueError`."""
+        require(
+            self.inputs.ndim == 2,
+            "inputs",
+            f"expected one instance (n, d), got {self.inputs.shape}: map over batch axes with jax.vmap",
+        )
+        require(min(self.inputs.shape) > 0, "inputs", f"empty axis in shape {self.inputs.shape}")
+        if not is_concrete(self):
+            return
+        for name, value in (("inputs", self.inputs), ("targets", self.targets)):
+            require(bool(np.isfinite(np.asarray(value)).all()), name, "NaN or infinite entry")

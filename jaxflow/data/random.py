@@ -1,0 +1,104 @@
+"""Random instances on the unit sphere, the distribution of every experiment in Tarzanagh et al. (2023)."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from jaxflow._core import is_concrete, require
+from jaxflow.data.tokens import TokenData
+
+# Rejection stops here. At an acceptance of 1% the chance to need more is (0.99)^10000 ~ 2e-44.
+MAX_DRAWS = 10_000
+
+
+def _sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
+    x = jax.random.normal(key, shape)
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def _draw_sequences(key: Key[Array, ""], n: int, T: int, d: int) -> tuple[Array, Array]:
+    key_tokens, key_labels = jax.random.split(key)
+    labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (n,)), 1.0, -1.0)
+    return _sphere(key_tokens, n, T, d), labels
+
+
+def _gap(tokens: Float[Array, "n T d"], labels: Float[Array, " n"], head: Float[Array, " d"]) -> Array:
+    best, second = jnp.moveaxis(lax.top_k(labels[:, None] * (tokens @ head), 2)[0], -1, 0)
+    return best - second
+
+
+def draw_tokens(
+    key: Key[Array, ""], n: int, T: int, d: int, score_gap: float = 0.0, self_attention: bool = False
+) -> tuple[TokenData, Float[Array, " d"], Int[Array, " n"]]:
+    r"""As `random_tokens`, and how many draws each sequence needed (1 without a score gap).
+
+    Tokens, queries and head are uniform on the unit sphere, labels ±1 with equal chance. With
+    `score_gap` $\delta$ a sequence is drawn again until
+    $\gamma_{i\,\mathrm{opt}_i}-\gamma_{it}\ge\delta$ for all t. Given the head the sequences are independent
+    and, by rotation, equally likely to be accepted: the law is that of rejecting whole instances. Rejection
+    defines the distribution, so it happens before an instance exists. After 10,000 draws it gives up:
+    concretely with an error, under a trace with tokens of NaN, which end as the outcome `failed`.
+    """
+    for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
+        require(value >= low, name, f"expected at least {low}, got {value}")
+    require(not is_concrete(score_gap) or 0 <= score_gap < 2, "score_gap", "scores lie in [-1, 1]")
+    key_queries, key_head, key_sequences = jax.random.split(key, 3)
+    head = _sphere(key_head, d)
+
+    def short(tokens: Array, labels: Array) -> Bool[Array, " n"]:
+        return _gap(tokens, labels, head) < score_gap
+
+    def again(state: tuple) -> Bool[Array, ""]:
+        _, tokens, labels, draws = state
+        return jnp.any(short(tokens, labels)) & (jnp.max(draws) < MAX_DRAWS)
+
+    def redraw(state: tuple) -> tuple:
+        key, tokens, labels, draws = state
+        key, this = jax.random.split(key)
+        new_tokens, new_labels = _draw_sequences(this, n, T, d)
+        rejected = short(tokens, labels)
+        tokens = jnp.where(rejected[:, None, None], new_tokens, tokens)
+        return key, tokens, jnp.where(rejected, new_labels, labels), draws + rejected
+
+    key_sequences, first = jax.random.split(key_sequences)
+    state = (key_sequences, *_draw_sequences(first, n, T, d), jnp.ones(n, dtype=int))
+    _, tokens, labels, draws = lax.while_loop(again, redraw, state)
+    failed = jnp.any(short(tokens, labels))
+    require(
+        not (is_concrete(failed) and bool(failed)),
+        "score_gap",
+        f"a sequence was rejected {MAX_DRAWS} times; lower the gap",
+    )
+    tokens = jnp.where(failed, jnp.nan, tokens)
+    queries = tokens[:, 0] if self_attention else _sphere(key_queries, n, d)
+    return TokenData(tokens, queries, labels), head, draws
+
+
+def random_tokens(
+    key: Key[Array, ""], n: int, T: int, d: int, score_gap: float = 0.0, self_attention: bool = False
+) -> tuple[TokenData, Float[Array, " d"]]:
+    """A random instance and its linear head v.
+
+    **Arguments:**
+
+    - `key`: a JAX key; the same key gives the same instance.
+    - `n`, `T`, `d`: number of sequences, tokens in each, dimension.
+    - `score_gap`: least distance of a sequence's best score to its others, by rejection (see `draw_tokens`).
+    - `self_attention`: the query is the first token, $z_i = x_{i1}$.
+
+    **Returns:** `(TokenData, v)` with `v` of shape `(d,)`.
+
+    **Raises:** `ValueError` for sizes out of range or an unreachable `score_gap`.
+    """
+    data, head, _ = draw_tokens(key, n, T, d, score_gap, self_attention)
+    return data, head
+
+
+def score_gap_acceptance(
+    key: Key[Array, ""], T: int, d: int, score_gap: float, draws: int = 1000
+) -> Float[Array, ""]:
+    """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`."""
+    key_head, key_sequences = jax.random.split(key)
+    tokens, labels = _draw_sequences(key_sequences, draws, T, d)
+    return jnp.mean(_gap(tokens, labels, _sphere(key_head, d)) >= score_gap)

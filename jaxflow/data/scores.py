@@ -1,0 +1,32 @@
+"""Optimal tokens (Definition 1 of Tarzanagh et al. 2023) of given scores."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import is_concrete
+
+
+def optimal_tokens(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n T"]:
+    r"""True at every visible token whose score $\gamma_{it}$ is the largest of its sequence (ties: several)."""
+    masked = jnp.where(visible, scores, -jnp.inf)
+    return visible & (masked == jnp.max(masked, axis=-1, keepdims=True))
+
+
+def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n"]:
+    """True where the optimal token is not unique, so that no theorem says which one is selected."""
+    return jnp.sum(optimal_tokens(scores, visible), axis=-1) > 1
+
+
+def require_untied(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> None:
+    """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values."""
+    if not is_concrete(scores, visible):
+        return
+    optimal = np.asarray(optimal_tokens(scores, visible))
+    tied = np.argwhere(optimal.sum(-1) > 1)
+    if len(tied):
+        listing = "; ".join(
+            f"sequence {tuple(int(i) for i in index)}: tokens {np.flatnonzero(optimal[tuple(index)]).tolist()}"
+            for index in tied[:5]
+        )
+        raise ValueError(f"data: ambiguous, optimal tokens are tied ({listing})")

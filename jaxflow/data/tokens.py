@@ -1,0 +1,125 @@
+"""Sequences of tokens with a query and a label each: the data of one-layer attention."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import is_concrete, require
+
+
+class TokenData(eqx.Module):
+    r"""n sequences $X_i\in\mathbb R^{T\times d}$ with queries $z_i$ and labels $Y_i\in\{\pm1\}$.
+
+    Tarzanagh et al. (2023) §2; Sheen et al. (2024) §3.1 (whose sequence length is called L).
+    With queries of shape `(n, k, d)` there are k outputs per sequence (sequence-to-sequence, eq. 11).
+
+    **Arguments:**
+
+    - `tokens`: `(n, T, d)`, the rows $x_{it}$.
+    - `queries`: `(n, d)` or `(n, k, d)`.
+    - `labels`: `(n,)` or `(n, k)`, each ±1.
+    - `mask`: `(n, T)` or `(n, k, T)`, True where a token is visible to the output. None: all are.
+
+    The constructor checks shapes only, and lets every array carry the same leading batch axes, to be
+    mapped over with `jax.vmap`. `TokenData.validated` also checks the values.
+    """
+
+    tokens: Float[Array, "*b n T d"]
+    queries: Float[Array, "..."]
+    labels: Float[Array, "..."]
+    mask: Bool[Array, "..."] | None
+
+    def __init__(self, tokens: Any, queries: Any, labels: Any, mask: Any = None):
+        self.tokens = jnp.asarray(tokens)
+        self.queries = jnp.asarray(queries)
+        self.labels = jnp.asarray(labels).astype(self.tokens.dtype)
+        self.mask = None if mask is None else jnp.asarray(mask).astype(bool)
+
+    def __check_init__(self) -> None:
+        require(self.tokens.ndim >= 3, "tokens", f"expected shape (n, T, d), got {self.tokens.shape}")
+        *batch, n, T, d = self.tokens.shape
+        b = len(batch)
+        single, several = (*batch, n, d), self.queries.ndim == b + 3
+        shape = (*batch, n, self.queries.shape[b + 1], d) if several else single
+        require(
+            self.queries.shape == shape,
+            "queries",
+            f"expected shape (n, d) = {(n, d)} or (n, k, d) to match tokens of shape (n, T, d) = "
+            f"{(n, T, d)}, got {self.queries.shape}",
+        )
+        outputs = self.queries.shape[:-1]
+        require(
+            self.labels.shape == outputs,
+            "labels",
+            f"expected one label for each query, shape {outputs}, got {self.labels.shape}",
+        )
+        if self.mask is not None:
+            allowed = {(*batch, n, T), (*outputs, T)}
+            require(
+                self.mask.shape in allowed,
+                "mask",
+                f"expected shape {' or '.join(map(str, sorted(allowed)))}, got {self.mask.shape}",
+            )
+
+    @classmethod
+    def validated(cls, tokens: Any, queries: Any, labels: Any, mask: Any = None) -> "TokenData":
+        """Builds data and checks their values, see `TokenData.check`.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        data = cls(tokens, queries, labels, mask)
+        data.check()
+        return data
+
+    def check(self) -> None:
+        """Checks one concrete instance: finite entries, labels ±1, something to select from.
+
+        Does nothing to traced values, which cannot be inspected: there NaN becomes an outcome.
+
+        **Raises:** `ValueError` naming the argument.
+        """
+        require(
+            self.tokens.ndim == 3,
+            "tokens",
+            f"expected one instance (n, T, d), got {self.tokens.shape}: map over batch axes with jax.vmap",
+        )
+        _, T, _ = self.tokens.shape
+        require(min(self.tokens.shape) > 0, "tokens", f"empty axis in shape {self.tokens.shape}")
+        if self.mask is None:
+            require(T > 1, "tokens", "one token and no mask leave nothing to select; give T >= 2 tokens")
+        if not is_concrete(self):
+            return
+        for name, value in (("tokens", self.tokens), ("queries", self.queries)):
+            finite = np.isfinite(np.asarray(value))
+            require(bool(finite.all()), name, f"NaN or infinite entry at index {_first(~finite)}")
+        wrong = np.abs(np.asarray(self.labels)) != 1
+        require(not wrong.any(), "labels", f"labels must be +1 or -1; index {_first(wrong)} is not")
+        if self.mask is not None:
+            hidden = ~np.asarray(self.mask).any(-1)
+            require(not hidden.any(), "mask", f"every token is hidden from query {_first(hidden)}")
+
+    @property
+    def single_query(self) -> bool:
+        """Whether each sequence has one query: labels `(n,)` rather than `(n, k)`."""
+        return self.queries.ndim == self.tokens.ndim - 1
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """`(n,)` or `(n, k)`."""
+        return self.labels.shape
+
+    @property
+    def visible(self) -> Bool[Array, "n ..."]:
+        """The mask in the shape of the logits, `(n, T)` or `(n, k, T)`; all True where there is none."""
+        shape = (*self.output_shape, self.tokens.shape[-2])
+        if self.mask is None:
+            return jnp.ones(shape, dtype=bool)
+        mask = self.mask if self.mask.ndim == len(shape) else self.mask[:, None, :]
+        return jnp.broadcast_to(mask, shape)
+
+
+def _first(flags: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(flags)[0])
