@@ -6,6 +6,10 @@ from jaxflow._core.checks import unknown_name as unknown_name
 from jaxflow._core.codes import Code as Code
 from jaxflow._core.codes import Outcome as Outcome
 from jaxflow._core.codes import SelectionStatus as SelectionStatus
+from jaxflow._core.results import RESULTS as RESULTS
+from jaxflow._core.results import good as good
+from jaxflow._core.scaled import ScaledGradient as ScaledGradient
+from jaxflow._core.scaled import exp_nonpositive as exp_nonpositive
 from jaxflow._core.trees import all_finite as all_finite
 from jaxflow._core.trees import tree_dot as tree_dot
 from jaxflow._core.trees import tree_norm as tree_norm

@@ -122,4 +122,4 @@ class TokenData(eqx.Module):
 
 
 def _first(flags: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.argwhere(flags)[0])
+    return next((tuple(int(i) for i in index) for index in np.argwhere(flags)), ())

@@ -1,0 +1,79 @@
+# Everything runs in an environment of its own, .venv, made with the machine's python3 and pip.
+# Another interpreter: make PYTHON=python3.12 demo
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# Seconds after which the whole test run is ended, whatever hangs in it.
+TEST_LIMIT ?= 1800
+# quick | paper | large
+SCALE ?= quick
+# More arguments for the command of a target: make test ARGS="-k tokens"
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Compiled programs are kept here from one run to the next.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
+# XLA keeps its own thread pool. NumPy's BLAS and Clarabel would start one thread a core in every worker.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export RAYON_NUM_THREADS ?= 1
+# Two workers share one accelerator, where there is one.
+export XLA_PYTHON_CLIENT_PREALLOCATE ?= false
+
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt
+LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docs clean distclean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a table and a figure
+	$(BIN)/jaxflow demo $(ARGS)
+
+test: $(VENV)/.installed-dev  ## all tests, two at a time
+	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+check: $(VENV)/.installed-dev  ## Ruff, Pyright and the gates of the architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(LIMIT) $(BIN)/python -m pytest -q tests/architecture
+
+format: $(VENV)/.installed-dev  ## let Ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev  ## the benchmarks: make bench SCALE=paper
+	$(BIN)/python benchmarks/run.py --scale $(SCALE) $(ARGS)
+
+docs: $(VENV)/.installed-docs  ## the documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+clean:  ## remove what was built and cached, but not the environment
+	rm -rf build dist site .jax_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environment too
+	rm -rf $(VENV)
+
+# The build backend comes first and from the pins; without isolation pip would fetch another one.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "jaxflow needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing jaxflow into $(VENV): a minute or two, once"
+	$(PIP_INSTALL) hatchling editables
+	$(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP_INSTALL) --no-build-isolation --editable '.[docs]'
+	@touch $@

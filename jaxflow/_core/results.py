@@ -1,0 +1,18 @@
+"""How a numerical method ended; grows down the stack from Lineax through Diffrax."""
+
+import diffrax
+
+
+class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+    """Diffrax's results and our own. Batchable; compare with `==`, look up messages with `RESULTS[...]`."""
+
+    gradient_underflow = (
+        "The gradient of an opaque loss fell below the smallest normal number, so the flow cannot go on. Give "
+        "its margins to `EmpiricalRisk.from_margins`, whose gradient is carried on a logarithmic scale."
+    )
+    nonfinite_data = "Data or initial weights contain NaN or infinite entries; nothing was integrated."
+
+
+def good(result: RESULTS):
+    """True where the method did what was asked: reached its end, or stopped by a rule."""
+    return (result == RESULTS.successful) | (result == RESULTS.event_occurred)

@@ -1,0 +1,213 @@
+r"""Clocks: what the integration variable s is (floor 6).
+
+The flow $\dot\theta=-\nabla L$ traces one path; a clock chooses $dt/ds$. Every clock starts at s = 0 where
+t = 0, and reads in units of its own (`until`, `save_at`): a time, its logarithm, a length, and so on.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxflow._core import require, unknown_name
+
+Scalar = Float[Array, ""]
+
+
+class AbstractClock(eqx.Module):
+    """A choice of time variable.
+
+    The field sees the gradient as $e^c G$ with G of order one; a clock returns
+    $\\log(e^c\\,dt/ds)$, so that $d\\theta/ds$ is that factor times −G and no underflow can occur.
+    """
+
+    # Whether log t is a function of s alone; otherwise it is integrated along.
+    tells_time: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        r"""$\log(e^c\,dt/ds)$, from c, $\log\|G\|$ and $\log\sum_k|P_k|$ (multipliers on G's scale)."""
+
+    @abc.abstractmethod
+    def log_time(self, s: Scalar) -> Scalar:
+        """log t for clocks that tell the time; the others raise `TypeError`."""
+
+    @abc.abstractmethod
+    def log_length(self, s: Scalar) -> Scalar | None:
+        r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
+
+    @abc.abstractmethod
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        """The integration variable at a reading of the clock."""
+
+    @abc.abstractmethod
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The reading of the clock at an integration variable."""
+
+
+class PhysicalTime(AbstractClock):
+    """s = t. Underflow is its nature: nothing moves once the gradient is small."""
+
+    tells_time = True
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return log_scale
+
+    def log_length(self, s: Scalar) -> Scalar | None:
+        return None
+
+    def log_time(self, s: Scalar) -> Scalar:
+        return jnp.log(s)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jnp.asarray(reading)
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return s
+
+
+class LogTime(AbstractClock):
+    r"""Reads $\log t$; integrates in $s=\log(1+t/u)$, which starts at t = 0 and soon is the same thing.
+
+    **Arguments:** `unit`: u, the time below which the clock is linear.
+    """
+
+    unit: float = 1.0
+    tells_time = True
+
+    def __check_init__(self) -> None:
+        require(self.unit > 0, "unit", f"expected a positive time, got {self.unit}")
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return log_scale + s + jnp.log(self.unit)
+
+    def log_length(self, s: Scalar) -> Scalar | None:
+        return None
+
+    def log_time(self, s: Scalar) -> Scalar:
+        return self.reading(s)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_expm1(s) + jnp.log(self.unit)
+
+
+class ArcLength(AbstractClock):
+    r"""Reads the length of the path, $ds=\|\nabla L\|\,dt$: bounded speed at any distance.
+
+    A path into a finite stationary point has finite length, and there the unit velocity jumps. `floor` > 0
+    mends it: $ds=(\|\nabla L\|+\text{floor}\cdot\sum_k|p_k|)\,dt$ with the multipliers p. Where the gradient
+    vanishes because attention saturates both terms vanish together and the clock stays proportional to a
+    length; where it vanishes by cancellation, at a stationary point, the clock becomes a time.
+    """
+
+    floor: float = 0.0
+    tells_time = False
+
+    def __check_init__(self) -> None:
+        require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return -_floored(log_norm, log_sum, self.floor)
+
+    def log_length(self, s: Scalar) -> Scalar | None:
+        return None
+
+    def log_time(self, s: Scalar) -> Scalar:
+        raise _no_time(self)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jnp.asarray(reading)
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return s
+
+
+class LogArcLength(AbstractClock):
+    r"""Reads the log of `ArcLength`; integrates in $s=\log(1+\ell/u)$. Stiff, and made for implicit methods.
+
+    **Arguments:** `unit`: u, the length below which the clock is linear; `floor` as in `ArcLength`.
+    """
+
+    unit: float = 1.0
+    floor: float = 0.0
+    tells_time = False
+
+    def __check_init__(self) -> None:
+        require(self.unit > 0, "unit", f"expected a positive length, got {self.unit}")
+        require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return s + jnp.log(self.unit) - _floored(log_norm, log_sum, self.floor)
+
+    def log_length(self, s: Scalar) -> Scalar:
+        return s + jnp.log(self.unit)
+
+    def log_time(self, s: Scalar) -> Scalar:
+        raise _no_time(self)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return _log_expm1(s) + jnp.log(self.unit)
+
+
+class LossTime(AbstractClock):
+    r"""$ds=\sum_k|p_k|\,dt$ with the multipliers p of the risk.
+
+    For the exponential loss of a homogeneous model $\sum_k|p_k|=L$, so this is the flow of $\log L$,
+    $d\theta/ds=-\nabla\log L$ (Yun et al. 2021 §6 in the form that never underflows). For attention the sum
+    is, up to a factor of two, the loss in excess of the selected tokens' as attention saturates.
+    """
+
+    tells_time = False
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return -log_sum
+
+    def log_length(self, s: Scalar) -> Scalar | None:
+        return None
+
+    def log_time(self, s: Scalar) -> Scalar:
+        raise _no_time(self)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jnp.asarray(reading)
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return s
+
+
+CLOCKS = {
+    "physical_time": PhysicalTime,
+    "log_time": LogTime,
+    "arc_length": ArcLength,
+    "log_arc_length": LogArcLength,
+    "loss_time": LossTime,
+}
+
+
+def as_clock(clock: AbstractClock | str) -> AbstractClock:
+    """A clock from a clock or its name. **Raises:** `ValueError` with the nearest name."""
+    if isinstance(clock, AbstractClock):
+        return clock
+    if clock not in CLOCKS:
+        raise unknown_name("clock", clock, CLOCKS)
+    return CLOCKS[clock]()
+
+
+def _floored(log_norm: Scalar, log_sum: Scalar, floor: float) -> Scalar:
+    return log_norm if floor == 0.0 else jnp.logaddexp(log_norm, jnp.log(floor) + log_sum)
+
+
+def _log_expm1(s: Float[Array, "..."]) -> Float[Array, "..."]:
+    return s + jnp.log(-jnp.expm1(-s))
+
+
+def _no_time(clock: AbstractClock) -> TypeError:
+    return TypeError(f"{type(clock).__name__} does not tell the time; it is integrated along")

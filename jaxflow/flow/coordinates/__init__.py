@@ -1,0 +1,18 @@
+"""Coordinates: what the state of the integration is. One file each."""
+
+from jaxflow._core import unknown_name
+from jaxflow.flow.coordinates.base import AbstractCoordinates as AbstractCoordinates
+from jaxflow.flow.coordinates.scores import Scores as Scores
+from jaxflow.flow.coordinates.weights import Weights as Weights
+
+COORDINATES = {"weights": Weights, "scores": Scores}
+
+
+def as_coordinates(coordinates: AbstractCoordinates | str | None) -> AbstractCoordinates:
+    """Coordinates from a value, a name, or None for `Weights`. **Raises:** `ValueError`."""
+    if isinstance(coordinates, AbstractCoordinates):
+        return coordinates
+    name = "weights" if coordinates is None else coordinates
+    if name not in COORDINATES:
+        raise unknown_name("coordinates", name, COORDINATES)
+    return COORDINATES[name]()

@@ -1,0 +1,103 @@
+"""Attention logits as state: the flow of W in the only directions that it can take."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import ScaledGradient, require
+from jaxflow.data import TokenData
+from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.models import AbstractAttention, CombinedAttention, Head
+from jaxflow.models.base import mark_trainable
+from jaxflow.risk import EmpiricalRisk
+
+
+class ScoreAttention(AbstractAttention):
+    r"""`CombinedAttention` in orthonormal coordinates b of its flow-invariant affine space $W_0+\mathrm{span}$.
+
+    $W = W_0+\sum_j b_jE_j$, $a = a_0 + R^\top b$. The fields other than `offset` never move.
+    """
+
+    offset: Float[Array, " r"]
+    initial_logits: Float[Array, "*n T"]
+    to_logits: Float[Array, "r c"]
+    basis: Float[Array, "dd r"]
+    initial: CombinedAttention
+    head: Head
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        *outputs, T = self.initial_logits.shape
+        relative = (self.offset @ self.to_logits).reshape(*outputs, T - 1)
+        return self.initial_logits + jnp.pad(relative, [(0, 0)] * len(outputs) + [(1, 0)])
+
+    def combined_weights(self) -> Float[Array, "d d"]:
+        return self.initial.W + (self.basis @ self.offset).reshape(self.initial.W.shape)
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("offset",))
+
+    def check(self, data: TokenData) -> None:
+        self.initial.check(data)
+
+
+class Scores(AbstractCoordinates):
+    r"""For `CombinedAttention` with a fixed head: W stays in $W_0+\mathrm{span}\{(x_{it}-x_{i1})z_i^\top\}$.
+
+    (Each sequence's multipliers sum to zero, so one token may be taken from the others.) The state holds
+    coordinates in an orthonormal basis of the span, n(T−1) numbers for every d, padded with zeros where d² is
+    smaller: the same path, speed and norms as in the weights, with $\partial a/\partial b$ the triangular
+    factor of the features. Nothing is lost to cancellation where the Gram matrix is singular.
+    """
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        require(
+            isinstance(model, CombinedAttention) and isinstance(risk.data, TokenData),
+            "coordinates",
+            "Scores need CombinedAttention on TokenData; use Weights",
+        )
+        require(
+            risk.filter(model) == model.trainable(),
+            "coordinates",
+            "Scores move W alone; use Weights with another `trainable`",
+        )
+        features = score_features(risk.data)
+        basis, to_logits = jnp.linalg.qr(features.T)
+        # Zero rows make the state as long as there are columns, whatever d is.
+        missing = features.shape[0] - to_logits.shape[0]
+        proxy = ScoreAttention(
+            offset=jnp.zeros(features.shape[0], features.dtype),
+            initial_logits=model.logits(risk.data),
+            to_logits=jnp.pad(to_logits, ((0, missing), (0, 0))),
+            basis=jnp.pad(basis, ((0, 0), (0, missing))),
+            initial=model,
+            head=model.head,
+        )
+        return proxy.offset, (eqx.tree_at(lambda p: p.offset, proxy, None), _untrained(risk))
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        proxy = _at(context, state)
+        return eqx.tree_at(lambda m: m.W, proxy.initial, proxy.combined_weights())
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        _, risk = context
+        scaled = risk.scaled_gradient(_at(context, state))
+        return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
+
+
+def score_features(data: TokenData) -> Float[Array, "c dd"]:
+    r"""$\mathrm{vec}\,(x_{it}-x_{i1})z_i^\top$ for every output and t ≥ 2, as rows."""
+    differences = data.tokens[:, 1:] - data.tokens[:, :1]
+    rule = "ntd,ne->ntde" if data.single_query else "ntd,nke->nktde"
+    d = data.tokens.shape[-1]
+    return jnp.einsum(rule, differences, data.queries).reshape(-1, d * d)
+
+
+def _at(context: PyTree, state: PyTree) -> ScoreAttention:
+    return eqx.tree_at(lambda p: p.offset, context[0], state, is_leaf=lambda x: x is None)
+
+
+def _untrained(risk: EmpiricalRisk) -> EmpiricalRisk:
+    # The proxy's own default, `offset`, is what moves.
+    return EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)

@@ -1,0 +1,131 @@
+"""Stopping rules: values that compose with `|` and `&`, evaluated after every step."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import ScaledGradient
+from jaxflow.data import TokenData
+from jaxflow.margin import Certificate
+from jaxflow.models import AbstractAttention
+from jaxflow.risk import EmpiricalRisk
+
+
+class Situation(eqx.Module):
+    """What a stopping rule may look at. The model is decoded only if a rule asks for it."""
+
+    risk: EmpiricalRisk
+    log_time: Float[Array, ""]
+    log_arc_length: Float[Array, ""]
+    scaled: ScaledGradient
+    log_norm: Float[Array, ""]
+    log_sum: Float[Array, ""]
+    decode: Callable[[], Any]
+    decode_velocity: Callable[[], Any]
+
+
+class AbstractStop(eqx.Module):
+    """A rule that says when to stop."""
+
+    @abc.abstractmethod
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        """True to stop here."""
+
+    def __or__(self, other: "AbstractStop") -> "AnyOf":
+        return AnyOf((self, other))
+
+    def __and__(self, other: "AbstractStop") -> "AllOf":
+        return AllOf((self, other))
+
+
+class AnyOf(AbstractStop):
+    """Stops when one of the rules does."""
+
+    rules: tuple[AbstractStop, ...]
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return jnp.any(jnp.stack([rule(situation) for rule in self.rules]))
+
+
+class AllOf(AbstractStop):
+    """Stops when all of the rules do."""
+
+    rules: tuple[AbstractStop, ...]
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return jnp.all(jnp.stack([rule(situation) for rule in self.rules]))
+
+
+class CertificateGap(AbstractStop):
+    r"""Stops when the flow certifies its direction to a relative duality gap.
+
+    **Arguments:** `gap`; `certify`: `(risk, model, velocity, scaled) -> Certificate`, built by the floor that
+    knows which program the limit solves (`jaxflow.limits.flow_certifier`).
+    """
+
+    gap: float
+    certify: Callable[[EmpiricalRisk, Any, Any, ScaledGradient], Certificate]
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        certificate = self.certify(
+            situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled
+        )
+        return certificate.duality_gap <= self.gap
+
+
+class SelectionSettled(AbstractStop):
+    r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
+
+    Every query gives its top token at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other tokens
+    at most the share `tolerance` pulls away from the top one. (Definition 2 of Tarzanagh et al. (2023) asks
+    this of the support tokens of the program, which is decided later.)
+    """
+
+    tolerance: float = 1e-3
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        model, data = situation.decode(), situation.risk.data
+        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData):
+            raise ValueError("stop: SelectionSettled needs an attention model on TokenData")
+        attention = model.attention(data)
+        top = attention == jnp.max(attention, axis=-1, keepdims=True)
+        pull = jnp.where(top, 0.0, situation.scaled.multipliers)
+        away = jnp.sum(jnp.maximum(-pull, 0.0))
+        settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
+        return settled & (away <= self.tolerance * jnp.sum(jnp.abs(pull)))
+
+
+class StationaryPoint(AbstractStop):
+    r"""Stops where the gradient vanishes by cancellation: $\|\nabla L\|\le\text{tolerance}\cdot\sum_k|p_k|$.
+
+    Saturation shrinks both sides alike (the ratio then tends to the margin of the limit, of order one), so
+    this fires at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
+    """
+
+    tolerance: float = 1e-10
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.log_norm <= situation.log_sum + jnp.log(self.tolerance)
+
+
+class LossExcess(AbstractStop):
+    r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`."""
+
+    log_excess: float
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.scaled.log_scale + situation.log_sum <= self.log_excess
+
+
+class Budget(AbstractStop):
+    """Stops at a log time or a log arc length, whatever the clock."""
+
+    log_time: float = jnp.inf
+    log_arc_length: float = jnp.inf
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return (situation.log_time >= self.log_time) | (situation.log_arc_length >= self.log_arc_length)

@@ -1,0 +1,67 @@
+"""The observed rate of the flow against the one that the dual predicts."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxflow.limits.limit import Rate
+from jaxflow.limits.self_certificate import as_primal
+from jaxflow.margin import L1, AttentionProgram, Nuclear, Solution, certify
+from jaxflow.trajectory import Trajectory
+
+# Singular values and entries of a certified solution (gap 1e-10) below this share of the largest are zero.
+ZERO = 1e-5
+
+
+def fit_rate(program: AttentionProgram, solution: Solution, trajectory: Trajectory) -> Rate:
+    r"""Fits $\log(\text{gap of }W(t))$ against $\log\log t$ over the save points."""
+    saved = trajectory.saved
+    if saved is None:
+        raise ValueError("trajectory: a rate needs save points")
+    optimum = solution.certificate.primal_value
+
+    def gap(model) -> Float[Array, ""]:
+        value = certify(program, as_primal(program, model.combined_weights()), solution.dual).primal_value
+        return value / optimum - 1.0
+
+    models = jax.tree.map(lambda x: _unreached_to_zero(x, saved.reached), saved.model)
+    gaps = jax.vmap(gap)(models)
+    usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
+    x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
+    y = jnp.log(jnp.where(usable, gaps, 1.0))
+    count = jnp.maximum(jnp.sum(usable), 1)
+    centre = jnp.where(usable, x - jnp.sum(jnp.where(usable, x, 0.0)) / count, 0.0)
+    spread = jnp.sum(centre**2)
+    enough = (jnp.sum(usable) >= 3) & (spread > 0)
+    slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
+    return Rate(
+        exponent=jnp.where(enough, -slope, jnp.nan),
+        predicted=1.0 - off_support(program, solution),
+        log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
+        gaps=jnp.where(saved.reached, gaps, jnp.nan),
+    )
+
+
+def off_support(program: AttentionProgram, solution: Solution) -> Float[Array, ""]:
+    r"""κ, the largest dual value off the support: the components that decay like $(\log t)^{-(1-\kappa)}$."""
+    combined = program.adjoint(solution.dual)
+    primal = solution.primal
+    finite = jnp.all(jnp.isfinite(primal)) & jnp.all(jnp.isfinite(combined))
+    primal, combined = jnp.where(finite, primal, 0.0), jnp.where(finite, combined, 0.0)
+    if isinstance(program.norm, L1):
+        sizes, values = jnp.abs(primal), jnp.abs(combined)
+    elif isinstance(program.norm, Nuclear):
+        # One call for both, see flow_certificate; both come sorted.
+        sizes, values = jax.vmap(lambda x: jnp.linalg.svd(x, compute_uv=False))(jnp.stack([primal, combined]))
+    else:
+        return jnp.zeros(())
+    off = sizes <= ZERO * jnp.max(sizes)
+    largest = jnp.max(values)
+    return jnp.max(jnp.where(off, values, 0.0)) / jnp.where(largest > 0, largest, 1.0)
+
+
+def _unreached_to_zero(x: Array, reached: Array) -> Array:
+    # Rows past the end of the path are infinite; they must not reach a singular value decomposition.
+    if not hasattr(x, "ndim"):
+        return x
+    return jnp.where(reached.reshape(reached.shape + (1,) * (x.ndim - 1)), x, 0.0)

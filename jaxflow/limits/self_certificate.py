@@ -1,0 +1,105 @@
+"""The flow certifies its own limit: its gradient weights are a dual point, its velocity a primal one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxflow._core import ScaledGradient
+from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, certify
+from jaxflow.models import AbstractAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import predict
+from jaxflow.trajectory import Point
+
+# A token that still receives this much attention at the end belongs to the selection. Saturation goes on
+# exponentially, so that only tokens whose share tends to a constant stay above it.
+SELECTED_ATTENTION = 1e-3
+# Attention has settled when nothing lies between this and the selected tokens' share.
+MASKED_ATTENTION = 1e-6
+
+
+def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
+    """The selected tokens of each query: all that receive more than 0.1% of its attention."""
+    return attention > SELECTED_ATTENTION
+
+
+def settled(attention: Float[Array, "*n T"]) -> Bool[Array, ""]:
+    """Whether every token is clearly selected or clearly masked, and some token is masked."""
+    masked = attention < MASKED_ATTENTION
+    between = ~masked & (attention <= SELECTED_ATTENTION)
+    return ~jnp.any(between) & jnp.any(masked)
+
+
+def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "d d"]:
+    r"""$\dot W$ for a velocity of the parameters, for factors $\dot KQ^\top+K\dot Q^\top$."""
+    # Frozen leaves are None in the velocity: fill them with zeros of the model's own structure.
+    params, frozen = eqx.partition(model, jax.tree.map(lambda v: v is not None, velocity, is_leaf=_is_none))
+    tangent = eqx.filter(velocity, jax.tree.map(lambda _: True, velocity))
+    _, out = jax.jvp(lambda p: eqx.combine(p, frozen).combined_weights(), (params,), (tangent,))
+    return out
+
+
+def as_primal(program: AbstractProgram, weights: Float[Array, "d d"]) -> Float[Array, "..."]:
+    """Combined weights in the program's primal shape: the diagonal for programs on diagonal weights."""
+    return jnp.diagonal(weights) if program.primal_zero.ndim == 1 else weights
+
+
+def as_weights(program: AbstractProgram, primal: Float[Array, "..."]) -> Float[Array, "d d"]:
+    """The inverse of `as_primal`."""
+    return jnp.diag(primal) if program.primal_zero.ndim == 1 else primal
+
+
+def dual_weights(program: AttentionProgram, multipliers: Float[Array, "*n T"]) -> Float[Array, "*n T"]:
+    r"""$\lambda_{it}=\max(p_{it},0)$ for masked tokens: the push of the gradient from t to the selected token.
+
+    $p_{it}=\partial L/\partial a_{it}>0$ lowers the logit of t. A token with a higher score than the selected
+    one has the wrong sign and counts zero. Equalities among selected tokens take their push with its sign.
+    """
+    return jnp.where(program.active, jnp.maximum(multipliers, 0.0), -multipliers)
+
+
+def flow_certificate(
+    program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
+) -> tuple[Certificate, Float[Array, "d d"]]:
+    r"""The flow's certificate, no solver involved, and the direction $V/\mu$ that it certifies.
+
+    Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller gap: from W the
+    gap falls like a power of $\|W\|$, from the velocity of the combined parametrisation exponentially.
+    """
+    dual = dual_weights(program, multipliers)
+    candidates = [as_primal(program, combined_velocity(model, velocity)), as_primal(program, model.combined_weights())]
+    # One mapped call: independent batched LAPACK calls can hang XLA on CPU inside a loop.
+    certificates = jax.vmap(lambda primal: certify(program, primal, dual, "flow"))(jnp.stack(candidates))
+    best = jnp.argmin(certificates.duality_gap)
+    certificate = jax.tree.map(lambda x: x[best], certificates)
+    primal = jnp.stack(candidates)[best]
+    margin = jnp.min(program.margins(primal))
+    positive = (margin > 0) & jnp.isfinite(margin)
+    return certificate, as_weights(program, primal / jnp.where(positive, margin, 1.0))
+
+
+def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
+    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects."""
+
+    def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
+        attention = model.attention(risk.data)
+        program = predict(risk, model, select(attention)).program
+        moving = eqx.filter(velocity, risk.filter(model))
+        certificate, _ = flow_certificate(program, model, moving, scaled.multipliers)  # pyright: ignore
+        gap = jnp.where(settled(attention), certificate.duality_gap, jnp.inf)
+        return eqx.tree_at(lambda c: c.duality_gap, certificate, gap)
+
+    return certifier
+
+
+def certify_point(program: AttentionProgram, point: Point) -> tuple[Certificate, Float[Array, "d d"]]:
+    """`flow_certificate` at a point of a trajectory."""
+    return flow_certificate(program, point.model, point.velocity, point.multipliers)  # pyright: ignore
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -1,0 +1,31 @@
+"""Floor 4: max-margin and minimum-norm programs, their solvers and certificates."""
+
+from jaxflow.margin.attention import AttentionProgram as AttentionProgram
+from jaxflow.margin.attention import attention_svm as attention_svm
+from jaxflow.margin.certificate import Certificate as Certificate
+from jaxflow.margin.certificate import CertificateSource as CertificateSource
+from jaxflow.margin.certificate import ProgramResult as ProgramResult
+from jaxflow.margin.certificate import Solution as Solution
+from jaxflow.margin.certificate import certify as certify
+from jaxflow.margin.composition import Combination as Combination
+from jaxflow.margin.composition import FiniteComponentProgram as FiniteComponentProgram
+from jaxflow.margin.composition import best_combination as best_combination
+from jaxflow.margin.composition import finite_component as finite_component
+from jaxflow.margin.enumeration import AssumptionStatus as AssumptionStatus
+from jaxflow.margin.enumeration import Enumeration as Enumeration
+from jaxflow.margin.enumeration import enumerate_selections as enumerate_selections
+from jaxflow.margin.linear import MaxMarginProgram as MaxMarginProgram
+from jaxflow.margin.linear import MinimumNormProgram as MinimumNormProgram
+from jaxflow.margin.linear import max_margin as max_margin
+from jaxflow.margin.linear import minimum_norm as minimum_norm
+from jaxflow.margin.local_optimality import LocalOptimality as LocalOptimality
+from jaxflow.margin.local_optimality import is_locally_optimal as is_locally_optimal
+from jaxflow.margin.norms import L1 as L1
+from jaxflow.margin.norms import AbstractNorm as AbstractNorm
+from jaxflow.margin.norms import Frobenius as Frobenius
+from jaxflow.margin.norms import Lp as Lp
+from jaxflow.margin.norms import Nuclear as Nuclear
+from jaxflow.margin.program import AbstractProgram as AbstractProgram
+from jaxflow.margin.rank import numerical_rank as numerical_rank
+from jaxflow.margin.reference import solve_cvxpy as solve_cvxpy
+from jaxflow.margin.solve import solve as solve

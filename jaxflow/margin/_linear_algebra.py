@@ -1,0 +1,49 @@
+"""Small linear algebra that the interior-point methods share."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+
+def cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
+    """Solves L Lᵀ x = right."""
+    half = lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)
+    return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+
+
+def step_to_boundary(
+    x: Float[Array, " m"], direction: Float[Array, " m"], where: Bool[Array, " m"]
+) -> Float[Array, ""]:
+    """The largest step (at most infinity) that keeps x + step·direction nonnegative on `where`."""
+    shrinking = where & (direction < 0)
+    ratio = -x / jnp.where(shrinking, direction, -1.0)
+    return jnp.min(jnp.where(shrinking, ratio, jnp.inf), initial=jnp.inf)
+
+
+def scaled_cholesky(
+    matrix: Float[Array, "m m"], regularisation: float
+) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
+    """The Cholesky factor of D K D + regularisation·I with D = diag(K)^(-1/2), and D."""
+    diagonal = jnp.diagonal(matrix)
+    scale = 1.0 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    scaled = matrix * scale[:, None] * scale[None, :] + regularisation * identity
+    return lax.linalg.cholesky(scaled, symmetrize_input=False), scale
+
+
+def refined_solve(
+    matrix: Float[Array, "m m"],
+    factor: Float[Array, "m m"],
+    scale: Float[Array, " m"],
+    right: Float[Array, " m"],
+    refine: bool = True,
+) -> Float[Array, " m"]:
+    """Solves K x = right with the factor of `scaled_cholesky`, and one step of iterative refinement."""
+
+    def apply(residual: Float[Array, " m"]) -> Float[Array, " m"]:
+        return scale * cholesky_solve(factor, (scale * residual)[:, None])[:, 0]
+
+    x = apply(right)
+    if not refine:
+        return x
+    return x + apply(right - matrix @ x)

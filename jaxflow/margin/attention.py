@@ -1,0 +1,186 @@
+r"""Max-margin programs of attention: Att-SVM, Att-SVM$_\star$, $\ell_1$-SVM, Gen-SVM and their sequence variants."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import is_concrete, require
+from jaxflow.data import TokenData
+from jaxflow.margin.norms import L1, AbstractNorm, Frobenius, Lp, as_norm
+from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
+
+
+class AttentionProgram(AbstractProgram):
+    r"""$\min N(W)$ s.t. $(x_{ia_i}-x_{it})^\top Wz_i\ge1$ for masked $t$, $(x_{it}-x_{ia_i})^\top Wz_i=0$ for selected $t$.
+
+    $a_i$, the anchor, is the first selected token of query i; with one selected token there is no equality.
+    In a dual array, of the shape of `selection`, entries of masked tokens are the multipliers of inequalities
+    (nonnegative), entries of selected tokens those of equalities (any sign; ignored at the anchor).
+
+    With `diagonal` the weights are $W=\mathrm{diag}(\beta)$, the primal is $\beta$ `(d,)` and
+    $A_{it}=(x_{ia_i}-x_{it})\odot z_i$; otherwise the primal is W `(d, d)` and
+    $A_{it}=(x_{ia_i}-x_{it})z_i^\top$.
+    """
+
+    norm: AbstractNorm
+    tokens: Float[Array, "n T d"]
+    queries: Float[Array, "..."]
+    selection: Bool[Array, "n ..."]
+    visible: Bool[Array, "n ..."]
+    diagonal: bool = eqx.field(static=True)
+    conic: ClassVar[bool] = True
+
+    @property
+    def _selected(self) -> Bool[Array, "n ..."]:
+        return self.selection & self.visible
+
+    @property
+    def anchor(self) -> Bool[Array, "n ..."]:
+        """The first selected token of each query, one-hot; all False where none is selected."""
+        selected = self._selected
+        first = jax.nn.one_hot(jnp.argmax(selected, axis=-1), selected.shape[-1], dtype=bool)
+        return first & selected
+
+    @property
+    def active(self) -> Bool[Array, "n ..."]:
+        """Visible, not selected, and its query has a selected token."""
+        selected = self._selected
+        return self.visible & ~selected & jnp.any(selected, axis=-1, keepdims=True)
+
+    @property
+    def equal(self) -> Bool[Array, "n ..."]:
+        """Selected beside the anchor."""
+        return self._selected & ~self.anchor
+
+    @property
+    def targets(self) -> Float[Array, "n ..."]:
+        return self.active.astype(self.tokens.dtype)
+
+    @property
+    def primal_zero(self) -> Float[Array, "..."]:
+        d = self.tokens.shape[-1]
+        return jnp.zeros((d,) if self.diagonal else (d, d), dtype=self.tokens.dtype)
+
+    def features(self) -> Float[Array, "n ... d"]:
+        """Differences of tokens, `selection.shape + (d,)`, zero at empty entries."""
+        tokens = self.tokens if self.selection.ndim == 2 else self.tokens[:, None]
+        anchor = jnp.sum(jnp.where(self.anchor[..., None], tokens, 0.0), axis=-2, keepdims=True)
+        difference = jnp.where(self.active[..., None], anchor - tokens, tokens - anchor)
+        return jnp.where((self.active | self.equal)[..., None], difference, 0.0)
+
+    def values(self, primal: Float[Array, "..."]) -> Float[Array, "n ..."]:
+        keyed = jnp.einsum("...d,d->...d" if self.diagonal else "...d,ed->...e", self.queries, primal)
+        return jnp.sum(self.features() * keyed[..., None, :], axis=-1)
+
+    def adjoint(self, dual: Float[Array, "n ..."]) -> Float[Array, "..."]:
+        d = self.tokens.shape[-1]
+        pushed = jnp.sum(dual[..., None] * self.features(), axis=-2).reshape(-1, d)
+        queries = self.queries.reshape(-1, d)
+        return jnp.sum(pushed * queries, axis=0) if self.diagonal else pushed.T @ queries
+
+    def row_sizes(self) -> Float[Array, "n ..."]:
+        features, queries = self.features(), self.queries[..., None, :]
+        if self.diagonal:
+            return jnp.linalg.norm(features * queries, axis=-1)
+        return jnp.linalg.norm(features, axis=-1) * jnp.linalg.norm(queries, axis=-1)
+
+    def compact(self) -> Compact:
+        """One slot for each token but the anchor: n·k·(T−1) of them (the dual's size in exact reduction)."""
+        T, d = self.tokens.shape[-2:]
+        finite = jnp.all(jnp.isfinite(self.tokens)) & jnp.all(jnp.isfinite(self.queries))
+        outputs = self.selection[..., 0].size
+        anchor = jnp.argmax(self.anchor, axis=-1).reshape(outputs, 1)
+        # The anchor's slot is the one left out; without any selected token all slots are empty anyway.
+        token = jnp.arange(T - 1)[None, :]
+        token = token + (token >= anchor)
+        flat = (jnp.arange(outputs)[:, None] * T + token).reshape(-1)
+        features = self.features().reshape(-1, d)[flat]
+        left = jnp.where(finite, features, 0.0)
+        right = jnp.where(finite, self.queries.reshape(outputs, d), 0.0)
+        rows = RankOneRows(left, right)
+        inequality = self.active.reshape(-1)[flat] & finite
+        return Compact(
+            rows=DenseRows(left * rows.repeat(right)) if self.diagonal else rows,
+            inequality=inequality,
+            equality=self.equal.reshape(-1)[flat] & finite,
+            targets=inequality.astype(left.dtype),
+            slots=flat,
+            finite=finite,
+        )
+
+
+def _as_selection(data: TokenData, selection: Any) -> Bool[Array, "n ..."]:
+    """A Boolean mask from a mask or from token indices. **Raises:** `ValueError` naming `selection`."""
+    array = jnp.asarray(selection)
+    shape = (*data.output_shape, data.tokens.shape[-2])
+    if array.dtype == bool:
+        require(array.shape == shape, "selection", f"expected a mask of shape {shape}, got {array.shape}")
+        return array
+    require(
+        bool(jnp.issubdtype(array.dtype, jnp.integer)) and array.shape == data.output_shape,
+        "selection",
+        f"expected a Boolean mask of shape {shape} or token indices of shape {data.output_shape}, "
+        f"got {array.dtype} of shape {array.shape}",
+    )
+    if is_concrete(array):
+        values = np.asarray(array)
+        wrong = (values < 0) | (values >= shape[-1])
+        require(
+            not wrong.any(), "selection", f"token {values[wrong][:1]} is out of range for T = {shape[-1]} tokens"
+        )
+    return jax.nn.one_hot(array, shape[-1], dtype=bool)
+
+
+def _check_selection(selection: Bool[Array, "n ..."], visible: Bool[Array, "n ..."]) -> None:
+    if not is_concrete(selection, visible):
+        return
+    mask, seen = np.asarray(selection), np.asarray(visible)
+    empty = np.argwhere(~mask.any(-1))
+    require(
+        len(empty) == 0, "selection", f"no token is selected for query {tuple(map(int, empty[0])) if len(empty) else ()}"
+    )
+    hidden = np.argwhere(mask & ~seen)
+    require(
+        len(hidden) == 0,
+        "selection",
+        f"the mask hides the selected token at index {tuple(map(int, hidden[0])) if len(hidden) else ()}",
+    )
+
+
+def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> AttentionProgram:
+    r"""The program whose solution separates the selected tokens from the others with the least norm.
+
+    $$\min_W N(W)\quad\text{s.t.}\quad (x_{i\alpha_i}-x_{it})^\top Wz_i\ge1\ \ (t\ne\alpha_i)$$
+
+    **Arguments:**
+
+    - `data`: one instance. Hidden tokens make no constraint (causal and other masks); k queries a sequence
+      make the program (11).
+    - `selection`: Booleans of the shape of `data.visible`, `(n, T)` or `(n, k, T)`, True at selected tokens:
+      one for each query, or a set (Gen-SVM: equal logits inside, margins against the rest); or integer
+      indices of shape `(n,)` or `(n, k)`.
+    - `norm`: `"frobenius"` (Att-SVM, flow of W), `"nuclear"` (Att-SVM$_\star$, flow of K and Q),
+      `"l1"` ($W=\mathrm{diag}(\beta)$, diagonal K and Q), or a norm object such as `Nuclear(rank=2)`.
+
+    **Raises:** `ValueError` naming the argument: unknown norm, empty set, index out of range, hidden selected
+    token, NaN data, a mask that hides every token of a query. Traced values become outcomes instead.
+
+    Source: Tarzanagh et al. (2023) eq. (Att-SVM), (Att-SVM$_\star$), (11), (Gen-SVM), (SAtt-SVM);
+    Sheen et al. (2024) ($\ell_1$-SVM).
+    """
+    require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
+    data.check()
+    norm = as_norm(norm)
+    require(not isinstance(norm, Lp), "norm", "l_p with p < 1 belongs to linear networks: see max_margin")
+    mask = _as_selection(data, selection)
+    _check_selection(mask, data.visible)
+    return AttentionProgram(norm, data.tokens, data.queries, mask, data.visible, isinstance(norm, L1))
+
+
+def is_vector_norm(norm: AbstractNorm) -> bool:
+    """Whether the norm acts on vectors."""
+    return isinstance(norm, L1 | Lp | Frobenius)

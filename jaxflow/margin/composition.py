@@ -1,0 +1,129 @@
+r"""Attention that composes several tokens: the finite component and the best combination (§6 of Tarzanagh et al.).
+
+When a head is not linear, attention may converge to a mixture $s_i^\star$ of a set $O_i$ of tokens. Then
+$W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6): $W^{mm}$ solves (Gen-SVM), which is `attention_svm` with a set
+as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import is_concrete, require
+from jaxflow.data import TokenData
+from jaxflow.margin.attention import AttentionProgram, attention_svm
+from jaxflow.margin.norms import AbstractNorm, Frobenius
+from jaxflow.margin.program import AbstractProgram, Compact
+
+
+class FiniteComponentProgram(AbstractProgram):
+    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7)."""
+
+    base: AttentionProgram
+    log_ratios: Float[Array, "n ..."]
+    norm: AbstractNorm
+    conic: ClassVar[bool] = False
+
+    @property
+    def active(self) -> Bool[Array, "n ..."]:
+        return jnp.zeros_like(self.base.active)
+
+    @property
+    def equal(self) -> Bool[Array, "n ..."]:
+        return self.base.equal
+
+    @property
+    def targets(self) -> Float[Array, "n ..."]:
+        return jnp.where(self.base.equal, self.log_ratios, 0.0)
+
+    @property
+    def primal_zero(self) -> Float[Array, "d d"]:
+        return self.base.primal_zero
+
+    def values(self, primal: Float[Array, "d d"]) -> Float[Array, "n ..."]:
+        return self.base.values(primal)
+
+    def adjoint(self, dual: Float[Array, "n ..."]) -> Float[Array, "d d"]:
+        return self.base.adjoint(jnp.where(self.equal, dual, 0.0))
+
+    def row_sizes(self) -> Float[Array, "n ..."]:
+        return self.base.row_sizes()
+
+    def compact(self) -> Compact:
+        compact = self.base.compact()
+        targets = self.targets.reshape(-1)[compact.slots]
+        finite = compact.finite & jnp.all(jnp.isfinite(targets))
+        return Compact(
+            rows=compact.rows,
+            inequality=jnp.zeros_like(compact.inequality),
+            equality=compact.equality & finite,
+            targets=jnp.where(compact.equality & finite, targets, 0.0),
+            slots=compact.slots,
+            finite=finite,
+        )
+
+
+def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteComponentProgram:
+    r"""The program of $W^{fin}$, of least Frobenius norm among all W that give the proportions of `attention`.
+
+    **Arguments:** `selection`: mask of the sets $O_i$, as for `attention_svm`; `attention`: probabilities in the
+    same shape, positive on the selected tokens (the others are ignored, the scale of each query is free).
+
+    **Returns:** a program; `solve` gives $W^{fin}$, or `infeasible` where no W reaches the proportions.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    base = attention_svm(data, selection)
+    attention = jnp.asarray(attention)
+    require(
+        attention.shape == base.selection.shape,
+        "attention",
+        f"expected shape {base.selection.shape}, got {attention.shape}",
+    )
+    if is_concrete(attention, base.selection):
+        chosen = np.asarray(attention)[np.asarray(base.selection)]
+        require(bool((chosen > 0).all()), "attention", "selected tokens need positive probabilities")
+    log = jnp.log(jnp.where(base.selection, attention, 1.0))
+    anchor = jnp.sum(jnp.where(base.anchor, log, 0.0), axis=-1, keepdims=True)
+    return FiniteComponentProgram(base, log - anchor, Frobenius())
+
+
+class Combination(eqx.Module):
+    r"""$W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ with its correlation; γ is +inf where the correlation grows with γ
+    without limit, and then `weights` is $\bar W^{mm}$."""
+
+    weights: Float[Array, "d d"]
+    gamma: Float[Array, ""]
+    correlation: Float[Array, ""]
+
+
+def best_combination(
+    weights: Float[Array, "d d"], finite: Float[Array, "d d"], direction: Float[Array, "d d"]
+) -> Combination:
+    r"""The $\gamma\ge0$ for which $W^{fin}+\gamma\bar W^{mm}$ correlates most with given weights (Fig. 8).
+
+    With $\bar W$ of norm one and $F=f\bar W+F_\perp$, the best direction is the projection of the weights onto the
+    plane of F and $\bar W$: $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
+    $\langle W,F_\perp\rangle>0$.
+    """
+    unit = direction / jnp.linalg.norm(direction)
+    inside = jnp.sum(finite * unit)
+    across = finite - inside * unit
+    square, pull = jnp.sum(across**2), jnp.sum(weights * across)
+    toward = jnp.sum(weights * unit)
+    aligned = pull > 0
+    gamma = jnp.maximum(toward * square / jnp.where(aligned, pull, 1.0) - inside, 0.0)
+
+    def correlation(candidate: Array) -> Array:
+        size = jnp.linalg.norm(candidate) * jnp.linalg.norm(weights)
+        return jnp.sum(candidate * weights) / jnp.where(size > 0, size, 1.0)
+
+    bounded = finite + gamma * unit
+    # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at 0.
+    use_bounded = aligned | (correlation(finite) > correlation(unit))
+    gamma = jnp.where(use_bounded, jnp.where(aligned, gamma, 0.0), jnp.inf)
+    best = jnp.where(use_bounded, jnp.where(aligned, bounded, finite), unit)
+    return Combination(best, gamma, correlation(best))

@@ -1,0 +1,108 @@
+"""From a solver's raw primal and dual points to a certified `Solution`."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from jaxflow._core import Code
+from jaxflow.margin.certificate import Certificate, ProgramResult, Solution, certify
+from jaxflow.margin.program import AbstractProgram, Compact
+
+# An answer whose certified gap is worse than this is called a failure rather than inaccurate.
+USEFUL_GAP = 1e-2
+# Equalities of an optimal answer hold to this multiple of the square root of machine epsilon at margin one.
+FEASIBLE = 1.0
+
+
+def default_tolerance(dtype: jnp.dtype, multiple: float) -> float:
+    """A relative gap of `multiple` machine epsilons (float64: 1e-12 for 4.5e3)."""
+    return multiple * float(jnp.finfo(dtype).eps)
+
+
+def conclude(
+    program: AbstractProgram,
+    compact: Compact,
+    candidates: list[tuple[Inexact[Array, "..."], Float[Array, " m"]]],
+    *,
+    steps: Int[Array, ""],
+    spent: Bool[Array, ""],
+    tolerance: float,
+) -> Solution:
+    """Certifies (primal, weights) candidates, keeps the one with the smallest gap (the first among equals, so
+    that a Farkas ray must come first), and says how the program ended."""
+    points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
+    if len(points) == 1:
+        primal, dual = points[0]
+        certificate = certify(program, primal, dual)
+    else:
+        # vmap, so that norms that need LAPACK make one stacked call.
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *points)
+        certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(*stacked)
+        best = jnp.argmin(jnp.abs(certificates.duality_gap))
+        primal, dual = (part[best] for part in stacked)
+        certificate = jax.tree.map(lambda part: part[best], certificates)
+
+    gap = certificate.duality_gap
+    code = jnp.where(spent, ProgramResult.budget_spent.value, ProgramResult.failed.value)
+    code = jnp.where((gap <= USEFUL_GAP) & ~spent, ProgramResult.inaccurate.value, code)
+    code = jnp.where(certificate.proves_infeasible, ProgramResult.infeasible.value, code)
+    # Rounding may turn the gap of an exact answer slightly negative; a large negative gap is a broken answer.
+    exact = (jnp.abs(gap) <= tolerance) & (certificate.feasibility <= FEASIBLE * jnp.sqrt(jnp.finfo(gap.dtype).eps))
+    code = jnp.where(exact, ProgramResult.optimal.value, code)
+    code = jnp.where(compact.finite, code, ProgramResult.failed.value)
+    primal, dual = normalise(program, compact, primal, dual, certificate)
+    return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)
+
+
+def conclude_stationary(
+    program: AbstractProgram,
+    compact: Compact,
+    primals: Inexact[Array, "starts ..."],
+    weights: Float[Array, "starts m"],
+    *,
+    trivial: Bool[Array, ""],
+    steps: Int[Array, ""],
+    tolerance: float,
+    gap_tolerance: float,
+) -> Solution:
+    """The best of several starts on a program that is not convex.
+
+    A start whose duality gap closes is `optimal`; else the stationary point of least objective is `stationary`.
+    """
+    duals = jax.vmap(lambda part: program.expand(part, compact.slots))(weights)
+    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)
+    stationary = certificates.stationarity <= tolerance
+    closed = jnp.abs(certificates.duality_gap) <= gap_tolerance
+    value = certificates.primal_value
+    ordered = jnp.where(closed, -jnp.inf, jnp.where(stationary, value, jnp.inf))
+    # Without a stationary point: the feasible start that is closest to one.
+    nearest = jnp.argmin(jnp.where(jnp.isfinite(value), certificates.stationarity, jnp.inf))
+    best = jnp.where(jnp.any(ordered < jnp.inf), jnp.argmin(ordered), nearest)
+    certificate: Certificate = jax.tree.map(lambda part: part[best], certificates)
+    code = jnp.where(jnp.isfinite(value[best]), ProgramResult.inaccurate.value, ProgramResult.failed.value)
+    code = jnp.where(stationary[best] & jnp.isfinite(value[best]), ProgramResult.stationary.value, code)
+    code = jnp.where(certificate.proves_infeasible, ProgramResult.infeasible.value, code)
+    code = jnp.where(closed[best] | trivial, ProgramResult.optimal.value, code)
+    code = jnp.where(compact.finite, code, ProgramResult.failed.value)
+    primal, dual = normalise(program, compact, primals[best], duals[best], certificate)
+    return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)
+
+
+def normalise(
+    program: AbstractProgram,
+    compact: Compact,
+    primal: Inexact[Array, "..."],
+    dual: Float[Array, "..."],
+    certificate: Certificate,
+) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
+    """The scale that `Solution` promises: margin one, N*(A*λ) = 1; a Farkas ray has Σbλ = 1."""
+    margin = jnp.min(program.margins(primal), initial=jnp.inf)
+    if program.conic:
+        usable = compact.finite & (margin > 0) & jnp.isfinite(margin)
+        primal = jnp.where(usable, primal / jnp.where(usable, margin, 1.0), jnp.zeros_like(primal))
+    pull = jnp.sum(program.targets * dual)
+    bound = certificate.dual_value
+    is_ray = certificate.proves_infeasible | ~(bound > 0) | ~jnp.isfinite(bound)
+    divisor = jnp.where(is_ray, pull, pull / jnp.where(is_ray, 1.0, bound))
+    usable = compact.finite & (divisor > 0) & jnp.isfinite(divisor)
+    return primal, jnp.where(usable, dual / jnp.where(usable, divisor, 1.0), jnp.zeros_like(dual))

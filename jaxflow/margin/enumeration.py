@@ -1,0 +1,199 @@
+r"""All token choices of one instance, and with them every locally-optimal direction."""
+
+import enum
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import Code, SelectionStatus, is_concrete, require
+from jaxflow.data import TokenData, optimal_tokens, require_untied
+from jaxflow.margin.attention import AttentionProgram, attention_svm
+from jaxflow.margin.certificate import ProgramResult, Solution
+from jaxflow.margin.local_optimality import decide, support_tokens
+from jaxflow.margin.norms import AbstractNorm, as_norm
+from jaxflow.margin.solve import solve
+from jaxflow.models import token_scores
+
+# More choices than this take hours: a mistake rather than a wish. (n = T = 8 has 1.7e7.)
+MAX_SELECTIONS = 20_000_000
+
+
+class AssumptionStatus(enum.IntEnum):
+    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program."""
+
+    holds = 1
+    violated = 2
+    undecided = 3
+
+
+class Enumeration(eqx.Module):
+    r"""Every choice $\alpha$ of one token per query. N choices, q = n or n·k queries.
+
+    - `selections` `(N, q)`: token indices; `result`, `status` `(N,)`: how the program and Definition 2 ended.
+    - `norm` `(N,)`: the optimum of the program, +inf where infeasible. `gap` `(N,)`: its certified gap.
+    - `assumption_D`: for every feasible $\alpha\ne$ opt some query with $\alpha_i\ne\mathrm{opt}_i$ has
+      $\mathrm{opt}_i$ among its support indices. (Infeasible choices have no support indices and are skipped.)
+    - `assumption_B1`: all tokens are support vectors of the optimal choice (`violated` if it is infeasible).
+    """
+
+    selections: Int[Array, "N q"]
+    result: Code
+    status: Code
+    norm: Float[Array, " N"]
+    gap: Float[Array, " N"]
+    assumption_D: Code
+    assumption_B1: Code
+    program: AttentionProgram
+
+    @property
+    def locally_optimal(self) -> Bool[Array, " N"]:
+        """Which choices are locally optimal; `global_` counts."""
+        local, best = SelectionStatus.local.value, SelectionStatus.global_.value
+        return (self.status.value == local) | (self.status.value == best)
+
+    def solutions(self, which: Any = None, chunk: int = 256) -> tuple[Array, Solution]:
+        """Choices (token indices, `(M, q)`) and their solved programs; by default the locally optimal ones."""
+        mask = np.asarray(self.locally_optimal if which is None else which)
+        chosen = np.asarray(self.selections)[np.flatnonzero(mask)]
+        parts = [_solve_chunk(self.program, jnp.asarray(part)) for part, _ in _padded(chosen, chunk)]
+        if not parts:
+            parts = [_solve_chunk(self.program, jnp.zeros((1, chosen.shape[1]), int))]
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: len(chosen)], *parts)
+        return jnp.asarray(chosen), joined
+
+
+def _choices(options: list[np.ndarray], chunk: int) -> Iterator[tuple[np.ndarray, int]]:
+    """All combinations in lexicographic order, in chunks of constant length, with how many of each are real."""
+    radix = np.array([len(option) for option in options])
+    total = math.prod(int(size) for size in radix)
+    place = np.array([math.prod(int(size) for size in radix[i + 1 :]) for i in range(len(radix))])
+    for start in range(0, total, chunk):
+        index = np.arange(start, start + chunk)
+        index = np.minimum(index, total - 1)
+        digits = (index[:, None] // place[None, :]) % radix[None, :]
+        tokens = np.stack([option[digits[:, i]] for i, option in enumerate(options)], axis=1)
+        yield tokens.astype(np.int32), min(chunk, total - start)
+
+
+def _padded(rows: np.ndarray, chunk: int) -> Iterator[tuple[np.ndarray, int]]:
+    for start in range(0, len(rows), chunk):
+        part = rows[start : start + chunk]
+        yield np.concatenate([part, np.repeat(part[-1:], chunk - len(part), axis=0)]), len(part)
+
+
+def _select(program: AttentionProgram, choice: Int[Array, " q"]) -> AttentionProgram:
+    T = program.selection.shape[-1]
+    mask = jax.nn.one_hot(choice, T, dtype=bool).reshape(program.selection.shape)
+    return eqx.tree_at(lambda p: p.selection, program, mask)
+
+
+@eqx.filter_jit
+def _solve_chunk(program: AttentionProgram, choices: Int[Array, "c q"]) -> Solution:
+    return jax.vmap(lambda choice: solve(_select(program, choice)))(choices)
+
+
+@eqx.filter_jit
+def _decide_chunk(
+    program: AttentionProgram, scores: Float[Array, "n ..."], choices: Int[Array, "c q"]
+) -> tuple[Array, ...]:
+    best = optimal_tokens(scores, program.visible)
+
+    def one(choice: Int[Array, " q"]) -> tuple[Array, ...]:
+        selected = _select(program, choice)
+        solution = solve(selected)
+        decision = decide(selected, scores, solution)
+        clear, unclear, _ = support_tokens(selected, solution)
+        # opt_i is a support index of a query that does not select it (selected tokens are never support).
+        meets = jnp.any(clear & best)
+        may_meet = jnp.any((clear | unclear) & best)
+        all_support = jnp.all(clear | ~selected.active)
+        may_all = jnp.all(clear | unclear | ~selected.active)
+        value = solution.certificate.primal_value
+        return (
+            solution.result.value,
+            decision.status.value,
+            value,
+            solution.certificate.duality_gap,
+            meets,
+            may_meet,
+            all_support,
+            may_all,
+        )
+
+    return jax.vmap(one)(choices)
+
+
+def enumerate_selections(
+    data: TokenData, head: Any, norm: str | AbstractNorm = "frobenius", *, chunk: int = 256
+) -> Enumeration:
+    r"""Solves the program of every choice of visible tokens and decides Definition 2 for each.
+
+    **Arguments:**
+
+    - `data`, `head`: one instance and its head.
+    - `norm`: as for `attention_svm`.
+    - `chunk`: choices solved at once; memory is bounded by it, whatever $T^n$ is.
+
+    **Returns:** an `Enumeration`; `.solutions()` gives the locally-optimal directions.
+
+    **Raises:** `ValueError` for traced, invalid or tied data, an unknown norm, or more than 2e7 choices.
+
+    Source: Tarzanagh et al. (2023) Definition 2, Assumptions B.1 and D.
+    """
+    require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
+    require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")
+    require(chunk >= 1, "chunk", f"expected at least 1, got {chunk}")
+    data.check()
+    norm = as_norm(norm)
+    scores = token_scores(data, head)
+    require(bool(np.isfinite(np.asarray(scores)).all()), "head", "gives scores that are not finite")
+    require_untied(scores, data.visible)
+    visible = np.asarray(data.visible).reshape(-1, data.tokens.shape[-2])
+    options = [np.flatnonzero(row) for row in visible]
+    total = math.prod(len(option) for option in options)
+    require(total <= MAX_SELECTIONS, "data", f"{total} selections; at most {MAX_SELECTIONS} are enumerated")
+    best = optimal_tokens(scores, data.visible)
+    program = attention_svm(data, best, norm)
+
+    chunk = min(chunk, total)
+    selections, columns = [], []
+    for choices, real in _choices(options, chunk):
+        parts = _decide_chunk(program, scores, jnp.asarray(choices))
+        selections.append(choices[:real])
+        columns.append([np.asarray(part)[:real] for part in parts])
+    chosen = np.concatenate(selections)
+    result, status, value, gap, meets, may_meet, support, may_support = (
+        np.concatenate(part) for part in zip(*columns, strict=True)
+    )
+    is_best = (chosen == np.asarray(jnp.argmax(best, axis=-1)).reshape(1, -1)).all(axis=1)
+    # A choice whose program was neither solved nor refuted leaves Assumption D open.
+    solved = np.isin(result, (ProgramResult.optimal.value, ProgramResult.inaccurate.value))
+    open_ = ~solved & (result != ProgramResult.infeasible.value)
+    broken = (solved & ~is_best & ~may_meet).any()
+    unsure = (~is_best & (open_ | (solved & ~meets & may_meet))).any()
+    at_best = is_best & solved
+    b1 = _assumption(bool((at_best & ~may_support).any()) or not at_best.any(), not bool((at_best & support).any()))
+    if (is_best & open_).any():
+        b1 = AssumptionStatus.undecided
+    return Enumeration(
+        selections=jnp.asarray(chosen),
+        result=Code(result, ProgramResult),
+        status=Code(status, SelectionStatus),
+        norm=jnp.asarray(value),
+        gap=jnp.asarray(gap),
+        assumption_D=Code(_assumption(bool(broken), bool(unsure)), AssumptionStatus),
+        assumption_B1=Code(b1, AssumptionStatus),
+        program=program,
+    )
+
+
+def _assumption(violated: bool, undecided: bool) -> AssumptionStatus:
+    if violated:
+        return AssumptionStatus.violated
+    return AssumptionStatus.undecided if undecided else AssumptionStatus.holds

@@ -1,0 +1,245 @@
+r"""Programs in the ℓ1 norm of a real or complex vector, by an interior point on the dual.
+
+The dual of $\min\sum_j|\rho_j|$ s.t. $\langle A_k,\rho\rangle\ge1$ (or $=b_k$) is
+$$\max_\lambda\sum_kb_k\lambda_k\quad\text{s.t.}\quad c_j(\lambda)=1-|a_j|^2\ge0,\quad a=\sum_k\lambda_kA_k,$$
+with $\lambda_k\ge0$ for inequalities. With multipliers $y_j\ge0$ the primal is $\rho_j=2y_ja_j$, and
+
+$$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
+
+Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex one
+(a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's predictor-corrector,
+then Newton's method on the identified support and active set, which for real vectors is the vertex itself.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
+from jaxflow.margin.certificate import Solution
+from jaxflow.margin.conclude import conclude, default_tolerance
+from jaxflow.margin.interpolation import least_norm
+from jaxflow.margin.min_norm_point import START_TOLERANCE, interior_weights, min_norm_point
+from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
+
+# From an interior point at 1e-11 two Newton steps reach rounding.
+NEWTON_STEPS = 2
+
+
+class L1Point(eqx.Module):
+    """`weights` λ, `shares` y with ρ = 2ya, `steps` taken, and whether the interior point converged."""
+
+    weights: Float[Array, " m"]
+    shares: Float[Array, " d"]
+    steps: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Array, "m d"]:
+    """Re(conj(A_kj) point_j)."""
+    return jnp.real(jnp.conj(rows) * point[None, :])
+
+
+def interior_point(
+    rows: Inexact[Array, "m d"],
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    targets: Float[Array, " m"],
+    start: Float[Array, " m"],
+    size: Float[Array, ""],
+    skip: Bool[Array, ""],
+    *,
+    max_steps: int,
+    tolerance: float,
+) -> L1Point:
+    """Interior point on the dual from λ ∝ `start`; `size` is the scale of an entry of ρ, `skip` does nothing."""
+    m, d = rows.shape
+    dtype = targets.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    on = inequality.astype(dtype)
+    used = inequality | equality
+    rows = jnp.where(used[:, None], rows, 0.0)
+    count = jnp.sum(on) + d
+    pushed = jnp.max(jnp.abs(start @ rows))
+    weights = 0.5 * start / jnp.where(pushed > 0, pushed, 1.0)
+    state = (jnp.zeros((), int), weights, jnp.full((d,), 0.5, dtype) * size, jnp.ones((m,), dtype), jnp.where(skip, 1, 0))
+
+    def body(state: tuple) -> tuple:
+        step, weights, shares, slack, _ = state
+        a = weights @ rows
+        room = 1.0 - jnp.abs(a) ** 2
+        slope = 2 * _inner(rows, a)  # ∂|a_j|²/∂λ_k
+        divisor = jnp.where(inequality, weights, 1.0)
+        mean = (jnp.sum(shares * room) + jnp.sum(on * slack * weights)) / count
+        schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
+        schur = schur + (slope * (shares / room)[None, :]) @ slope.T
+        schur = schur + jnp.diag(jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
+        factor, scale = scaled_cholesky(schur, 10 * eps)
+
+        def direction(
+            centre: Array, correction: Array, second: Array, product: Array, refine: bool = True
+        ) -> tuple:
+            wanted = (centre - correction) / room
+            right = targets - slope @ wanted - second + on * (centre - product) / divisor
+            change = refined_solve(schur, factor, scale, jnp.where(used, right, 0.0), refine)
+            change_a = change @ rows
+            closing = change @ slope
+            change_shares = wanted - shares + shares / room * closing
+            change_slack = on * ((centre - product - slack * change) / divisor - slack)
+            return change, change_shares, change_slack, change_a, closing
+
+        def longest(move: tuple) -> Array:
+            change, change_shares, change_slack, change_a, closing = move
+            # The root of room − t·closing − t²|Δa|² = 0, without cancellation.
+            root = closing + jnp.sqrt(closing**2 + 4 * jnp.abs(change_a) ** 2 * room)
+            to_room = jnp.min(jnp.where(root > 0, 2 * room / jnp.where(root > 0, root, 1.0), jnp.inf))
+            everywhere = jnp.ones((d,), bool)
+            return jnp.minimum(
+                jnp.minimum(to_room, step_to_boundary(shares, change_shares, everywhere)),
+                jnp.minimum(
+                    step_to_boundary(weights, change, inequality), step_to_boundary(slack, change_slack, inequality)
+                ),
+            )
+
+        zero_d, zero_m = jnp.zeros((d,), dtype), jnp.zeros((m,), dtype)
+        move = direction(jnp.zeros((), dtype), zero_d, zero_m, zero_m, refine=False)
+        affine = jnp.minimum(1.0, longest(move))
+        change, change_shares, change_slack, change_a, closing = move
+        next_room = room - affine * closing - affine**2 * jnp.abs(change_a) ** 2
+        reached = jnp.sum((shares + affine * change_shares) * next_room)
+        reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * change))
+        ratio = jnp.clip(reached / count / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0)
+        centre = mean * jnp.maximum(ratio**3, 1e-6)
+        correction = -change_shares * closing - shares * jnp.abs(change_a) ** 2
+        second = 2 * jnp.sum(_inner(rows, change_a * change_shares), axis=1)
+        move = direction(centre, correction, second, on * change * change_slack)
+        change, change_shares, change_slack, *_ = move
+        length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move))
+        fine = jnp.isfinite(length) & (length > 0)
+        for part in (change, change_shares, change_slack):
+            fine = fine & jnp.all(jnp.isfinite(part))
+        length = jnp.where(fine, length, 0.0)
+        weights = weights + length * jnp.where(fine, change, 0.0)
+        shares = shares + length * jnp.where(fine, change_shares, 0.0)
+        slack = slack + length * jnp.where(fine, change_slack, 0.0)
+        a = weights @ rows
+        gap = jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)) + jnp.sum(on * slack * weights)
+        reached = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
+        residual = jnp.where(used, jnp.abs(targets - reached + on * slack), 0.0)
+        primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)
+        small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= jnp.sqrt(tolerance))
+        return step + 1, weights, shares, slack, jnp.where(fine, jnp.where(small, 1, 0), 2)
+
+    def unfinished(state: tuple) -> Bool[Array, ""]:
+        return (state[0] < max_steps) & (state[4] == 0)
+
+    steps, weights, shares, _, status = lax.while_loop(unfinished, body, state)
+    return L1Point(weights, shares, steps, status == 1)
+
+
+def polish(
+    rows: Inexact[Array, "m d"],
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    targets: Float[Array, " m"],
+    weights: Float[Array, " m"],
+    shares: Float[Array, " d"],
+) -> tuple[Float[Array, " m"], Float[Array, " d"]]:
+    """Newton's method on |a_j| = 1 over the support and equal margins over the active set."""
+    m, d = rows.shape
+    dtype = targets.dtype
+    rows = jnp.where((inequality | equality)[:, None], rows, 0.0)
+    a = weights @ rows
+    largest, heaviest = jnp.max(shares), jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
+    margins = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
+    support = shares / jnp.where(largest > 0, largest, 1.0) > 1.0 - jnp.abs(a) ** 2
+    active = inequality & (weights / jnp.where(heaviest > 0, heaviest, 1.0) > margins - 1.0)
+    active = active | equality
+    inside, on = support.astype(dtype), active.astype(dtype)
+
+    def newton(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        weights, shares = state
+        a = weights @ rows
+        slope = 2 * _inner(rows, a) * on[:, None] * inside[None, :]
+        bend = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T) * on[:, None] * on[None, :]
+        matrix = jnp.block([[jnp.diag(1 - inside), slope.T], [slope, bend + jnp.diag(1 - on)]])
+        reached = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
+        right = jnp.concatenate([inside * (1.0 - jnp.abs(a) ** 2), on * (targets - reached)])
+        finite = jnp.all(jnp.isfinite(matrix))
+        matrix = jnp.where(finite, matrix, jnp.eye(m + d, dtype=dtype))
+        change = jnp.linalg.solve(matrix, right[:, None])[:, 0]
+        return weights + on * change[d:], shares + inside * change[:d]
+
+    state = (weights * on, shares * inside)
+    for _ in range(NEWTON_STEPS):
+        state = newton(state)
+    better, parts = state
+    fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(parts))
+    fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0) & jnp.all(parts >= 0)
+    return jnp.where(fine, better, weights), jnp.where(fine, parts, shares)
+
+
+class L1Start(eqx.Module):
+    """The scale of ρ, a dual start, and weights that prove infeasibility where `infeasible`."""
+
+    size: Float[Array, ""]
+    interior: Float[Array, " m"]
+    weights: Float[Array, " m"]
+    infeasible: Bool[Array, ""]
+    trivial: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+
+def begin(program: AbstractProgram, compact: Compact) -> L1Start:
+    """Feasibility and scale from the same program in the ℓ2 norm."""
+    if program.conic:
+        start = min_norm_point(
+            compact.rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE
+        )
+        near = start.primal
+        margins = jnp.where(compact.inequality, compact.rows.values(near), jnp.inf)
+        margin = jnp.min(margins, initial=jnp.inf)
+        size = jnp.max(jnp.abs(near)) / jnp.where((margin > 0) & jnp.isfinite(margin), margin, 1.0)
+        interior = interior_weights(compact.rows, start, compact.inequality, compact.equality)
+        return L1Start(size, interior, start.weights, start.zero, ~jnp.any(compact.inequality), start.steps)
+    least = least_norm(compact)
+    size = jnp.max(jnp.abs(compact.rows.combine(least.weights)))
+    return L1Start(size, jnp.zeros_like(least.weights), least.weights, ~least.consistent, size == 0, jnp.zeros((), int))
+
+
+def weighted_l1(
+    rows: Inexact[Array, "m d"], compact: Compact, start: L1Start, *, max_steps: int, tolerance: float
+) -> tuple[L1Point, tuple[Array, Array]]:
+    """The interior point, and its polished (weights, shares), for any rows with the constraints of `compact`."""
+    skip = start.infeasible | start.trivial
+    parts = (rows, compact.inequality, compact.equality, compact.targets)
+    point = interior_point(*parts, start.interior, start.size, skip, max_steps=max_steps, tolerance=tolerance)
+    weights = jnp.where(skip, start.weights, point.weights)
+    shares = jnp.where(skip, 0.0, point.shares)
+    point = L1Point(weights, shares, point.steps, point.converged | skip)
+    return point, polish(*parts, weights, shares)
+
+
+def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int | None) -> Solution:
+    r"""$\min\sum_j|\rho_j|$ of a margin or interpolation program. Default tolerance: gap 1e-10 in float64."""
+    compact = program.compact()
+    assert isinstance(compact.rows, DenseRows)
+    dtype = compact.targets.dtype
+    tolerance = default_tolerance(dtype, 4.5e5) if tolerance is None else tolerance
+    max_steps = 50 if max_steps is None else max_steps
+    start = begin(program, compact)
+    inner = default_tolerance(dtype, 4.5e4)
+    point, polished = weighted_l1(compact.rows.rows, compact, start, max_steps=max_steps, tolerance=inner)
+
+    def answer(weights: Array, shares: Array) -> tuple[Array, Array]:
+        return 2 * shares * compact.rows.combine(weights), weights
+
+    return conclude(
+        program,
+        compact,
+        [answer(point.weights, point.shares), answer(*polished)],
+        steps=start.steps + point.steps,
+        spent=~point.converged & (point.steps >= max_steps),
+        tolerance=tolerance,
+    )

@@ -1,0 +1,208 @@
+r"""The point of least norm in the convex hull of the constraint elements, on which every solver starts.
+
+$$\min_\lambda\ \tfrac12\Big\|\sum_k\lambda_kA_k\Big\|_F^2\quad\text{s.t.}\quad
+\sum_{k\in I}\lambda_k=1,\ \lambda_k\ge0\ (k\in I),\ \lambda_j\text{ free}\ (j\in E)$$
+
+Always feasible and bounded. An optimum above zero is a feasible margin program, solved in the Frobenius norm;
+an optimum of zero is Gordan's certificate that no W has positive margins (Farkas).
+
+Method: Mehrotra's predictor-corrector interior point (SIAM J. Optim. 2, 1992) on the Gram matrix, then one
+factorisation that either solves the equations of the identified active set, or, at an optimum of zero, moves
+λ into the null space of the constraint elements without leaving the positive orthant.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from jaxflow.margin._linear_algebra import cholesky_solve, step_to_boundary
+from jaxflow.margin.program import AbstractRows
+
+# Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
+DAMPING = 0.995
+# Refinements of the final solve; each gains the ratio of regularisation to pivot, about ten digits.
+REFINEMENTS = 3
+
+# Tolerance where the point only gives other norms a scale, and decides feasibility (an optimum of zero is
+# still followed down to rounding).
+START_TOLERANCE = 1e-3
+
+
+class MinNormPoint(eqx.Module):
+    r"""`weights` λ with sum one; `primal`, a multiple of the margin program's solution (zero if there is none);
+    `zero`, whether the optimum vanished to rounding; `steps` taken; `converged`."""
+
+    weights: Float[Array, " m"]
+    primal: Inexact[Array, "..."]
+    zero: Bool[Array, ""]
+    steps: Int[Array, ""]
+    converged: Bool[Array, ""]
+
+
+def min_norm_point(
+    rows: AbstractRows,
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    *,
+    max_steps: int = 40,
+    tolerance: float | None = None,
+    polish: bool = True,
+) -> MinNormPoint:
+    r"""Least-norm weights λ over the slots marked `inequality` (simplex) and `equality` (free).
+
+    **Arguments:** `tolerance`: complementarity gap relative to the squared norm at which the interior point
+    stops; None: $10^4\varepsilon$ of the dtype (the polish does the rest). At most `max_steps` iterations.
+    """
+    gram = rows.gram()
+    dtype = gram.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    tolerance = 1e4 * eps if tolerance is None else tolerance
+    used = inequality | equality
+    on = inequality.astype(dtype)
+    count = jnp.maximum(jnp.sum(on), 1.0)
+    diagonal = jnp.where(used, jnp.diagonal(gram), 0.0)
+    scale = jnp.sum(diagonal) / jnp.maximum(jnp.sum(used), 1)
+    scale = jnp.where(scale > 0, scale, 1.0)
+    gram = jnp.where(used[:, None] & used[None, :], gram, 0.0) / scale
+    # Regularisation at the level of rounding: the Gram matrix is singular when there are more rows than entries.
+    regular = jnp.where(used, 4 * eps, 1.0)
+
+    start = on / count
+    pushed = gram @ start
+    level = jnp.min(jnp.where(inequality, pushed, jnp.inf), initial=jnp.inf) - 0.1
+    level = jnp.where(jnp.isfinite(level), level, 0.0)
+    slack = jnp.where(inequality, pushed - level, 1.0)
+
+    def body(state: tuple) -> tuple:
+        step, weights, slack, level, _ = state
+        divisor = jnp.where(inequality, weights, 1.0)
+        barrier = jnp.where(inequality, slack / divisor, regular * (~used))
+        factor = lax.linalg.cholesky(gram + jnp.diag(barrier + regular), symmetrize_input=False)
+        dual_residual = gram @ weights - on * (level + slack)
+        primal_residual = 1.0 - jnp.sum(on * weights)
+        product = on * weights * slack
+        mean = jnp.sum(product) / count
+
+        def right_side(target: Array) -> Array:
+            return on * target / divisor - dual_residual
+
+        both = cholesky_solve(factor, jnp.stack([on, right_side(-product)], axis=1))
+        unit, first = both[:, 0], both[:, 1]
+        unit_sum = jnp.sum(on * unit)
+
+        def direction(solved: Array, target: Array) -> tuple[Array, Array, Array]:
+            change_level = (primal_residual - jnp.sum(on * solved)) / unit_sum
+            change = solved + change_level * unit
+            return change, on * (target - slack * change) / divisor, change_level
+
+        def longest(change: Array, change_slack: Array) -> Array:
+            to_weights = step_to_boundary(weights, change, inequality)
+            to_slack = step_to_boundary(slack, change_slack, inequality)
+            return jnp.minimum(1.0, jnp.minimum(to_weights, to_slack))
+
+        change, change_slack, _ = direction(first, -product)
+        affine = longest(change, change_slack)
+        predicted = jnp.sum(on * (weights + affine * change) * (slack + affine * change_slack)) / count
+        centre = mean * (predicted / jnp.where(mean > 0, mean, 1.0)) ** 3
+        target = -product - on * change * change_slack + on * centre
+        corrected = cholesky_solve(factor, right_side(target)[:, None])[:, 0]
+        change, change_slack, change_level = direction(corrected, target)
+        length = DAMPING * longest(change, change_slack)
+        fine = jnp.all(jnp.isfinite(change)) & jnp.all(jnp.isfinite(change_slack)) & jnp.isfinite(length)
+        length = jnp.where(fine, length, 0.0)
+        weights = weights + length * jnp.where(fine, change, 0.0)
+        slack = slack + length * jnp.where(fine, change_slack, 0.0)
+        level = level + length * jnp.where(fine, change_level, 0.0)
+        gap = jnp.sum(on * weights * slack)
+        # The gap relative to the squared norm, or, where the norm itself vanishes, to the scale of the rows.
+        small = (gap <= tolerance * jnp.sum(weights * (gram @ weights))) | (gap <= 0.01 * eps)
+        return step + 1, weights, slack, level, jnp.where(fine, jnp.where(small, 1, 0), 2)
+
+    def unfinished(state: tuple) -> Bool[Array, ""]:
+        return (state[0] < max_steps) & (state[4] == 0)
+
+    initial = jnp.where(jnp.any(inequality), 0, 1)
+    state = (jnp.zeros((), int), start, slack, level, initial)
+    steps, weights, slack, _, status = lax.while_loop(unfinished, body, state)
+    weights = weights / jnp.where(jnp.sum(on * weights) > 0, jnp.sum(on * weights), 1.0)
+    square = jnp.sum(weights * (gram @ weights))
+    # Squared norms below this are rounding of entries of order one.
+    zero = (square < 1e3 * eps) & jnp.any(inequality)
+    primal = rows.combine(weights)
+    if polish:
+        weights, primal = _polish(rows, gram, scale, weights, slack, inequality, equality, zero, square)
+    return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
+
+
+def interior_weights(
+    rows: AbstractRows, point: MinNormPoint, inequality: Bool[Array, " m"], equality: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    r"""A dual start for other norms: the min-norm weights, every inequality lifted by the hull's distance to zero.
+
+    Where that distance g is small only these weights make $\sum\lambda_kA_k$ small; equal ones are 1/g times worse.
+    """
+    on = inequality.astype(point.weights.dtype)
+    count = jnp.maximum(jnp.sum(on), 1.0)
+    size = jnp.sum(on * rows.sizes()) / count
+    distance = jnp.sqrt(jnp.sum(jnp.abs(rows.combine(point.weights)) ** 2))
+    share = jnp.clip(distance / jnp.where(size > 0, size, 1.0), 0.0, 1.0)
+    lifted = jnp.maximum(point.weights, 0.0) + share / count
+    return jnp.where(inequality, lifted, jnp.where(equality, point.weights, 0.0))
+
+
+def _polish(
+    rows: AbstractRows,
+    gram: Float[Array, "m m"],
+    scale: Float[Array, ""],
+    weights: Float[Array, " m"],
+    slack: Float[Array, " m"],
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    zero: Bool[Array, ""],
+    square: Float[Array, ""],
+) -> tuple[Float[Array, " m"], Inexact[Array, "..."]]:
+    """Better weights, and the primal refined on its own: margins of the sum over λ carry an error of
+    ε·‖A‖²/‖W‖⁻², a refined primal only ε·‖A‖·‖W‖, which matters where margins are small."""
+    dtype = gram.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    on = inequality.astype(dtype)
+    # A constraint is active where its weight exceeds its excess margin, both on the scale of one.
+    support = (inequality & (weights > slack / jnp.maximum(square, eps))) | equality
+    spread = jnp.where(inequality, jnp.sqrt(jnp.maximum(weights, 0.0)), equality.astype(dtype))
+    chosen = jnp.where(zero, spread, support.astype(dtype))
+    off = jnp.where(zero, 0.0, (~support).astype(dtype))
+    matrix = gram * chosen[:, None] * chosen[None, :] + jnp.diag(off)
+    factor = lax.linalg.cholesky(
+        matrix + 1e3 * eps * jnp.eye(gram.shape[0], dtype=dtype), symmetrize_input=False
+    )
+
+    def solve(right: Array) -> Array:
+        return chosen * cholesky_solve(factor, (chosen * right)[:, None])[:, 0]
+
+    # Farkas: remove the component of λ that the elements see. Otherwise: equal margins on the support.
+    polished = jnp.where(zero, weights, jnp.zeros_like(weights))
+    for _ in range(REFINEMENTS):
+        seen = rows.values(rows.combine(polished)) / scale
+        polished = polished + solve(jnp.where(zero, 0.0, on) - seen)
+    primal = rows.combine(polished) / scale
+    for _ in range(REFINEMENTS):
+        primal = primal + rows.combine(solve(on - rows.values(primal))) / scale
+    total = jnp.sum(on * polished)
+    polished = polished / jnp.where(total > 0, total, 1.0)
+
+    # Both bounds on the optimum improve separately: the lower one with λ, the upper one with the primal.
+    signed = jnp.all(jnp.where(inequality, polished, 0.0) >= 0) & (total > 0)
+    fine = signed & jnp.all(jnp.isfinite(polished))
+    plain = rows.combine(weights)
+    shorter = jnp.sum(jnp.abs(rows.combine(polished)) ** 2) <= jnp.sum(jnp.abs(plain) ** 2)
+
+    def upper(point: Array) -> Array:
+        seen = rows.values(point)
+        margin = jnp.min(jnp.where(inequality, seen, jnp.inf), initial=jnp.inf)
+        safe = jnp.where(margin > 0, margin, 1.0)
+        broken = jnp.max(jnp.where(equality, jnp.abs(seen), 0.0), initial=0.0)
+        return jnp.where(margin > 0, (jnp.sqrt(jnp.sum(jnp.abs(point) ** 2)) + broken) / safe, jnp.inf)
+
+    tighter = jnp.all(jnp.isfinite(primal)) & (upper(primal) <= upper(plain))
+    return jnp.where(fine & shorter, polished, weights), jnp.where(tighter, primal, plain)

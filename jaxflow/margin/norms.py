@@ -1,0 +1,213 @@
+r"""Norms of a max-margin program, each with its dual norm."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+from jaxflow._core import require, unknown_name
+
+
+# Singular values and entries below these shares of the largest count as zero in stationarity residuals.
+RANK_TOLERANCE = 1e-7
+SUPPORT_TOLERANCE = 1e-8
+
+
+class AbstractNorm(eqx.Module):
+    r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D, Tarzanagh et al. (2023).
+
+    A norm of your own (a final subclass) can be certified as it is, and solved through `solve_cvxpy`.
+    The built-in solvers know the norms of this file.
+    """
+
+    alias: eqx.AbstractClassVar[str]
+
+    @abc.abstractmethod
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        """N(primal)."""
+
+    @abc.abstractmethod
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        """N*(adjoint)."""
+
+    @abc.abstractmethod
+    def measure(
+        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        r"""N(primal), N*(adjoint) and the stationarity residual of the pair.
+
+        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`. At most one LAPACK
+        call: two independent ones can hang XLA on CPU.
+        """
+
+    @abc.abstractmethod
+    def expression(self, variable: Any) -> Any:
+        """The norm of a CVXPY variable. **Raises:** `NotImplementedError` where it is not convex."""
+
+
+def _misaligned(
+    primal: Inexact[Array, "..."],
+    adjoint: Inexact[Array, "..."],
+    size: Float[Array, ""],
+    dual_size: Float[Array, ""],
+) -> Float[Array, ""]:
+    r"""$1-\langle v,a\rangle/(N(v)N^*(a))$, zero exactly at a subgradient (Hölder's equality); +inf at zero."""
+    product = size * dual_size
+    inner = jnp.sum(jnp.real(jnp.conj(primal) * adjoint))
+    return jnp.where(product > 0, 1.0 - inner / jnp.where(product > 0, product, 1.0), jnp.inf)
+
+
+def _euclidean(x: Inexact[Array, "..."]) -> Float[Array, ""]:
+    return jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
+
+
+class Frobenius(AbstractNorm):
+    r"""$\sqrt{\sum_j|x_j|^2}$ over all entries: Frobenius for matrices, $\ell_2$ for vectors; its own dual."""
+
+    alias: ClassVar[str] = "frobenius"
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return _euclidean(primal)
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return _euclidean(adjoint)
+
+    def measure(
+        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        size, dual_size = _euclidean(primal), _euclidean(adjoint)
+        return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
+
+    def expression(self, variable: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.norm(variable, "fro" if variable.ndim == 2 else 2)
+
+
+class Nuclear(AbstractNorm):
+    r"""Sum of singular values; the dual is the spectral norm.
+
+    **Arguments:** `rank`: the bound m of $\mathrm{rank}(W)\le m$ in (Att-SVM$_\star$), or None for $m\ge d$.
+    With a bound the program is not convex unless its convex solution happens to satisfy it.
+    """
+
+    rank: int | None = eqx.field(static=True, default=None)
+    alias: ClassVar[str] = "nuclear"
+
+    def __check_init__(self) -> None:
+        valid = self.rank is None or (isinstance(self.rank, int) and self.rank >= 1)
+        require(valid, "rank", f"expected a positive integer or None, got {self.rank!r}")
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(jnp.linalg.svd(primal, compute_uv=False))
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.linalg.svd(adjoint, compute_uv=False)[0]
+
+    def measure(
+        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        both = jnp.stack([primal, adjoint])
+        if self.rank is None:
+            values = jnp.linalg.svd(both, compute_uv=False)
+            size, dual_size = jnp.sum(values[0]), values[1, 0]
+            return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
+        left, values, right = jnp.linalg.svd(both, full_matrices=False)
+        size, dual_size = jnp.sum(values[0]), values[1, 0]
+        # (KQ-SVM) with m columns: M V = U and M^T U = V on the range of W = U diag(s) V^T, M = adjoint·scale.
+        r = min(self.rank, values.shape[1])
+        kept = values[0, :r] > RANK_TOLERANCE * values[0, 0]
+        u, v = left[0, :, :r], right[0, :r].T
+        u, v = jnp.where(kept[None, :], u, 0.0), jnp.where(kept[None, :], v, 0.0)
+        pull = jnp.sum(u * (adjoint @ v))
+        scale = jnp.sum(kept) / jnp.where(pull > 0, pull, 1.0)
+        defect = jnp.maximum(
+            jnp.max(jnp.abs(scale * adjoint @ v - u)), jnp.max(jnp.abs(scale * adjoint.T @ u - v))
+        )
+        return size, dual_size, jnp.where(pull > 0, defect, jnp.inf)
+
+    def expression(self, variable: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.normNuc(variable)
+
+
+class L1(AbstractNorm):
+    r"""$\sum_j|x_j|$ (moduli where complex); the dual is $\max_j|x_j|$."""
+
+    alias: ClassVar[str] = "l1"
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(jnp.abs(primal))
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.max(jnp.abs(adjoint))
+
+    def measure(
+        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        size, dual_size = jnp.sum(jnp.abs(primal)), jnp.max(jnp.abs(adjoint))
+        return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
+
+    def expression(self, variable: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.norm(variable, 1)
+
+
+class Lp(AbstractNorm):
+    r"""$\|x\|_p=(\sum_j|x_j|^p)^{1/p}$ with $0<p<1$, as $p=2/L$ for networks of depth $L>2$.
+
+    Not convex and not a norm: programs have several stationary points. Yun et al. (2021), Theorem 2. Its
+    polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$, only gives the weak bound of the $\ell_1$ relaxation.
+    For p = 1 and p = 2 use `L1()` and `Frobenius()`.
+    """
+
+    p: float = eqx.field(static=True)
+    alias: ClassVar[str] = "lp"
+
+    def __check_init__(self) -> None:
+        message = f"expected 0 < p < 1, got {self.p!r}; p = 1 is jf.margin.L1(), p = 2 jf.margin.Frobenius()"
+        require(isinstance(self.p, float) and 0 < self.p < 1, "p", message)
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        size = jnp.max(jnp.abs(primal))
+        unit = jnp.abs(primal) / jnp.where(size > 0, size, 1.0)
+        return size * jnp.sum(unit**self.p) ** (1 / self.p)
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.max(jnp.abs(adjoint))
+
+    def measure(
+        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+        modulus = jnp.abs(primal)
+        inside = modulus > SUPPORT_TOLERANCE * jnp.max(modulus)
+        safe = jnp.where(inside, modulus, 1.0)
+        # ∂‖ρ‖_p asks nothing off the support (Yun et al., appendix D: the local subdifferential).
+        wanted = jnp.where(inside, primal / safe * safe ** (self.p - 1), 0.0)
+        inner = jnp.sum(jnp.real(jnp.conj(wanted) * adjoint))
+        scale = jnp.sum(jnp.abs(wanted) ** 2) / jnp.where(inner > 0, inner, 1.0)
+        defect = jnp.abs(scale * adjoint - wanted) / jnp.where(inside, jnp.abs(wanted), 1.0)
+        residual = jnp.max(jnp.where(inside, defect, 0.0))
+        return self(primal), self.dual(adjoint), jnp.where(inner > 0, residual, jnp.inf)
+
+    def expression(self, variable: Any) -> Any:
+        raise NotImplementedError(f"norm: l_p with p = {self.p} < 1 is not convex; CVXPY cannot state it")
+
+
+_ALIASES: dict[str, type[AbstractNorm]] = {"frobenius": Frobenius, "l2": Frobenius, "nuclear": Nuclear, "l1": L1}
+
+
+def as_norm(norm: Any) -> AbstractNorm:
+    """A norm object from an object or a name: "frobenius", "l2", "nuclear", "l1".
+
+    **Raises:** `ValueError` naming `norm`, with the nearest known name.
+    """
+    if isinstance(norm, AbstractNorm):
+        return norm
+    if isinstance(norm, str) and norm.lower() in _ALIASES:
+        return _ALIASES[norm.lower()]()
+    raise unknown_name("norm", norm, _ALIASES)

@@ -1,0 +1,122 @@
+r"""The nuclear norm under a rank bound m < d: (Att-SVM$_\star$) as it is for K, Q with m columns.
+
+$$\min_{K,Q\in\mathbb R^{d\times m}}\tfrac12(\|K\|_F^2+\|Q\|_F^2)\quad\text{s.t.}\quad
+\langle f_kg_k^\top,KQ^\top\rangle\ge1 .$$
+
+Where the convex solution has rank at most m it is the global optimum (always if m >= n: Lemma 1 of Tarzanagh et
+al. 2023). Otherwise the program is not convex. Method: from several starts, alternating minimisation (with Q
+fixed the best K is a min-norm point in the coordinates $Q^\top g_k$, and the other way round), then Newton's
+method on the KKT conditions $K=MQ,\ Q=M^\top K$ and equal margins. The result is a stationary point with its KKT
+residual; without a closed duality gap nothing says that it is global. `failed` means that no start met the
+constraints, which does not prove that none can.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jaxflow.margin.certificate import Solution
+from jaxflow.margin.conclude import conclude_stationary, default_tolerance
+from jaxflow.margin.min_norm_point import min_norm_point
+from jaxflow.margin.nuclear import solve_convex
+from jaxflow.margin.nuclear_polish import newton
+from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
+
+# Alternations converge linearly; Newton's method takes over once the active set has settled.
+ALTERNATIONS = 60
+NEWTON_STEPS = 8
+# Relative size of the random part of the starts after the first.
+START_SPREAD = 1.0
+STATIONARY_MULTIPLE = 1e8
+
+
+def solve_nuclear_rank(
+    program: AbstractProgram, rank: int, tolerance: float | None, max_steps: int | None, starts: int
+) -> Solution:
+    """The convex solution where it satisfies the bound, else the best stationary point of `starts` starts."""
+    compact = program.compact()
+    rows = compact.rows
+    assert isinstance(rows, RankOneRows)
+    dtype = compact.targets.dtype
+    tolerance = default_tolerance(dtype, STATIONARY_MULTIPLE) if tolerance is None else tolerance
+    # The convex solution as 2 M(λ) Y in the reduced coordinates, its factors by eigenvectors of Y.
+    _, convex, basis = solve_convex(compact, 50 if max_steps is None else max_steps)
+    reduced = rows.right @ basis
+    q = reduced.shape[1]
+    m = min(rank, q, rows.left.shape[1])
+    values, vectors = jnp.linalg.eigh(convex.Y)
+    top = vectors[:, ::-1][:, :m] * jnp.sqrt(jnp.maximum(2 * values[::-1][:m], 0.0))[None, :]
+    M = rows.left.T @ (convex.weights[:, None] * rows.repeat(reduced))
+    truncated = M @ top @ top.T
+
+    size = jnp.sqrt(jnp.sum(top**2) / top.size)
+    noise = jax.random.normal(jax.random.key(0), (starts, q, m), dtype)
+    first = top[None] + START_SPREAD * size * noise.at[0].set(0.0)
+
+    def point(left: Array, right: Array) -> tuple[Array, Array]:
+        """The least-norm primal at margin one for rank-one rows, zero where there is none, and its weights."""
+        smaller = RankOneRows(left, right)
+        found = min_norm_point(smaller, compact.inequality, compact.equality, polish=False)
+        primal = smaller.combine(found.weights)
+        seen = jnp.where(compact.inequality, smaller.values(primal), jnp.inf)
+        margin = jnp.min(seen, initial=jnp.inf)
+        fine = ~found.zero & (margin > 0) & jnp.isfinite(margin)
+        scale = jnp.where(fine, 1.0 / jnp.where(fine, margin, 1.0), 0.0)
+        return scale * primal, scale * found.weights
+
+    def alternate(state: tuple, _: None) -> tuple[tuple, None]:
+        Q, _, _ = state
+        K, _ = point(rows.left, reduced @ Q)
+        # Balance K and Q: at a stationary point their norms agree.
+        norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
+        ratio = jnp.sqrt(norm_Q / jnp.where(norm_K > 0, norm_K, 1.0))
+        K = K * ratio
+        transposed, weights = point(rows.left @ K, reduced)
+        return (transposed.T, K, weights), None
+
+    def descend(Q: Float[Array, "q m"]) -> tuple[Array, Array]:
+        start = (Q, jnp.zeros((rows.left.shape[1], m), dtype), jnp.zeros_like(convex.weights))
+        (Q, K, weights), _ = lax.scan(alternate, start, None, length=ALTERNATIONS)
+        norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
+        both = (norm_K > 0) & (norm_Q > 0)
+        ratio = jnp.where(both, jnp.sqrt(norm_K / jnp.where(both, norm_Q, 1.0)), 1.0)
+        # With Q = M⊤K from the last half step; after balancing the multipliers scale with it.
+        Q, K, weights = Q * ratio, K / ratio, weights * ratio**2
+        plain = K @ Q.T
+        better_weights, better_Q = _refine(rows, rows.repeat(reduced), compact, weights, plain, Q)
+        M = rows.left.T @ (better_weights[:, None] * rows.repeat(reduced))
+        return jnp.stack([plain, M @ better_Q @ better_Q.T]), jnp.stack([weights, better_weights])
+
+    primals, weights = jax.vmap(descend)(first)
+    primals = jnp.concatenate([truncated[None], primals.reshape(-1, *truncated.shape)])
+    weights = jnp.concatenate([convex.weights[None], weights.reshape(-1, weights.shape[-1])])
+    return conclude_stationary(
+        program,
+        compact,
+        jnp.where(jnp.isfinite(primals), primals, 0.0) @ basis.T,
+        jnp.where(jnp.isfinite(weights), weights, 0.0),
+        trivial=~jnp.any(compact.inequality),
+        steps=convex.steps,
+        tolerance=tolerance,
+        gap_tolerance=default_tolerance(dtype, 4.5e5),
+    )
+
+
+def _refine(
+    rows: RankOneRows, queries: Array, compact: Compact, weights: Array, plain: Array, Q: Array
+) -> tuple[Array, Array]:
+    inequality, equality = compact.inequality, compact.equality
+    cross = rows.left @ rows.left.T
+    margins = jnp.sum((rows.left @ plain) * queries, axis=1)
+    heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
+    relative = weights / jnp.where(heaviest > 0, heaviest, 1.0)
+    support = (inequality & (relative > margins - 1.0)) | equality
+    on, target = support.astype(Q.dtype), (inequality & support).astype(Q.dtype)
+    state = (weights * on, Q)
+    for _ in range(NEWTON_STEPS):
+        state = newton(cross, queries, on, target, jnp.ones((Q.shape[1],), Q.dtype), *state)
+    better, factor = state
+    fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(factor))
+    fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
+    return jnp.where(fine, better, weights), jnp.where(fine, factor, Q)

@@ -1,0 +1,19 @@
+"""Numerical rank of a solution."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+# Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
+# below, and genuine ones rarely under 1e-6; solvers at default accuracy fill the space between (NUMERICS).
+RANK_TOLERANCE = 1e-8
+
+
+def numerical_rank(primal: Float[Array, "p q"], tolerance: float = RANK_TOLERANCE) -> Int[Array, ""]:
+    """The number of singular values above `tolerance` times the largest; 0 for the zero matrix.
+
+    Lemma 1 of Tarzanagh et al. (2023): at most min(n, d) for solutions of (Att-SVM) and (Att-SVM*).
+    """
+    # LAPACK may hang on NaN.
+    finite = jnp.all(jnp.isfinite(primal))
+    values = jnp.linalg.svd(jnp.where(finite, primal, 0.0), compute_uv=False)
+    return jnp.sum((values > tolerance * values[0]) & (values > 0))

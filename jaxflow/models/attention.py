@@ -1,0 +1,203 @@
+r"""One-layer softmax attention $f_i = h(X_i^\top\mathrm{softmax}(X_iWz_i))$, trained through W or its factors."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from jaxflow._core import ScaledGradient, require
+from jaxflow.data import TokenData
+from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
+from jaxflow.models.heads import Head, as_head
+from jaxflow.models.saturation import log_attention, logit_multipliers
+
+
+class AbstractAttention(AbstractModel):
+    """Attention with some parametrisation of the combined weights W, equation (2) of Tarzanagh et al. (2023).
+
+    The attention weights are trained, the head stays fixed, unless the risk's `trainable` says otherwise.
+    """
+
+    head: eqx.AbstractVar[Head]
+
+    @abc.abstractmethod
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        r"""$a_{it} = x_{it}^\top W z_i$, `(n, T)` or `(n, k, T)`; hidden tokens included."""
+
+    @abc.abstractmethod
+    def combined_weights(self) -> Float[Array, "d d"]:
+        """The matrix W that the parameters stand for."""
+
+    def attention(self, data: TokenData) -> Float[Array, "*n T"]:
+        """Attention probabilities s, zero at hidden tokens."""
+        return jnp.exp(log_attention(self.logits(data), data.visible))
+
+    def outputs(self, data: TokenData) -> Float[Array, "*n"]:
+        return _over_outputs(self.head, mix(data, self.attention(data)))
+
+    def linearize(self, data: TokenData, trainable: PyTree) -> tuple[Float[Array, "*n"], Pullback]:
+        params, frozen = eqx.partition(self, trainable)
+        logits, pull_logits = jax.vjp(lambda p: eqx.combine(p, frozen).logits(data), params)
+        mixture = mix(data, jnp.exp(log_attention(logits, data.visible)))
+        values = _over_outputs(self.head, mixture)
+        slopes = token_slopes(data, _over_outputs(jax.grad(self.head), mixture))
+        head_is_trained = any(leaf is True for leaf in jax.tree.leaves(trainable.head))
+
+        def pullback(scale: Float[Array, ""], weights: Float[Array, "*n"]) -> ScaledGradient:
+            saturation, multipliers = logit_multipliers(logits, data.visible, slopes, weights)
+            (gradient,) = pull_logits(multipliers)
+            if not head_is_trained:
+                return ScaledGradient(scale + saturation, gradient, multipliers)
+            # The head's own derivative does not saturate; it sets the common scale.
+            _, pull_head = jax.vjp(lambda p: _over_outputs(eqx.combine(p, frozen).head, mixture), params)
+            (head_gradient,) = pull_head(weights)
+            small = jnp.exp(saturation)
+            gradient = jax.tree.map(lambda a, b: small * a + b, gradient, head_gradient)
+            return ScaledGradient(scale, gradient, small * multipliers)
+
+        return values, pullback
+
+
+def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"]:
+    r"""$X_i^\top s_i$ for every output."""
+    return jnp.einsum("ntd,nt->nd" if data.single_query else "ntd,nkt->nkd", data.tokens, attention)
+
+
+def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Array, "*n T"]:
+    r"""$\langle\nabla h, x_{it}\rangle$ for every output and token."""
+    return jnp.einsum("ntd,nd->nt" if data.single_query else "ntd,nkd->nkt", data.tokens, gradients)
+
+
+def _over_outputs(function: Any, mixture: Float[Array, "*n d"]) -> Float[Array, "..."]:
+    for _ in range(mixture.ndim - 1):
+        function = jax.vmap(function)
+    return function(mixture)
+
+
+def _bilinear(data: TokenData, queries: Float[Array, "*n m"], keys: Float[Array, "n T m"]) -> Array:
+    return jnp.einsum("ntm,nm->nt" if data.single_query else "ntm,nkm->nkt", keys, queries)
+
+
+def _uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> Array:
+    # The start of the published experiments (Tarzanagh et al. 2023, App. F): U(-1/sqrt d, 1/sqrt d).
+    return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) / jnp.sqrt(d)
+
+
+class CombinedAttention(AbstractAttention):
+    """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023)."""
+
+    W: Float[Array, "d d"]
+    head: Head
+
+    def __init__(self, W: Any, head: Any):
+        self.W = jnp.asarray(W)
+        self.head = as_head(head)
+
+    @classmethod
+    def init(cls, key: Key[Array, ""], data: TokenData, head: Any) -> "CombinedAttention":
+        r"""Entries uniform on $\pm1/\sqrt d$."""
+        d = data.tokens.shape[-1]
+        return cls(_uniform(key, (d, d), d), head)
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        return _bilinear(data, data.queries @ self.W.T, data.tokens)
+
+    def combined_weights(self) -> Float[Array, "d d"]:
+        return self.W
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("W",))
+
+    def check(self, data: TokenData) -> None:
+        d = data.tokens.shape[-1]
+        require_shape("W", self.W, (d, d), f"for tokens of dimension {d}")
+
+
+class FactoredAttention(AbstractAttention):
+    r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023)."""
+
+    K: Float[Array, "d m"]
+    Q: Float[Array, "d m"]
+    head: Head
+
+    def __init__(self, K: Any, Q: Any, head: Any):
+        self.K = jnp.asarray(K)
+        self.Q = jnp.asarray(Q)
+        self.head = as_head(head)
+
+    def __check_init__(self) -> None:
+        require(self.K.shape == self.Q.shape, "Q", f"expected K's shape {self.K.shape}, got {self.Q.shape}")
+
+    @classmethod
+    def init(
+        cls, key: Key[Array, ""], data: TokenData, head: Any, m: int | None = None
+    ) -> "FactoredAttention":
+        r"""Entries of both factors uniform on $\pm1/\sqrt d$; `m` columns, d by default."""
+        d = data.tokens.shape[-1]
+        m = d if m is None else m
+        require(m >= 1, "m", f"expected at least 1, got {m}")
+        key_K, key_Q = jax.random.split(key)
+        return cls(_uniform(key_K, (d, m), d), _uniform(key_Q, (d, m), d), head)
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        return _bilinear(data, data.queries @ self.Q, data.tokens @ self.K)
+
+    def combined_weights(self) -> Float[Array, "d d"]:
+        return self.K @ self.Q.T
+
+    def conserved(self) -> Float[Array, "m m"]:
+        r"""$K^\top K - Q^\top Q$, constant along the gradient flow."""
+        return self.K.T @ self.K - self.Q.T @ self.Q
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("K", "Q"))
+
+    def check(self, data: TokenData) -> None:
+        d = data.tokens.shape[-1]
+        require_shape("K", self.K, (d, self.K.shape[-1]), f"for tokens of dimension {d}")
+        require_shape("Q", self.Q, self.K.shape, "as K has")
+
+
+class DiagonalAttention(AbstractAttention):
+    r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1."""
+
+    k: Float[Array, " d"]
+    q: Float[Array, " d"]
+    head: Head
+
+    def __init__(self, k: Any, q: Any, head: Any):
+        self.k = jnp.asarray(k)
+        self.q = jnp.asarray(q)
+        self.head = as_head(head)
+
+    def __check_init__(self) -> None:
+        require(self.k.shape == self.q.shape, "q", f"expected k's shape {self.k.shape}, got {self.q.shape}")
+
+    @classmethod
+    def init(cls, key: Key[Array, ""], data: TokenData, head: Any) -> "DiagonalAttention":
+        r"""Entries of both vectors uniform on $\pm1/\sqrt d$."""
+        d = data.tokens.shape[-1]
+        key_k, key_q = jax.random.split(key)
+        return cls(_uniform(key_k, (d,), d), _uniform(key_q, (d,), d), head)
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        # Scaling the queries axis by axis, as a product with a diagonal matrix of any batch rank.
+        return _bilinear(data, jnp.einsum("...d,d->...d", data.queries, self.k * self.q), data.tokens)
+
+    def combined_weights(self) -> Float[Array, "d d"]:
+        return jnp.diag(self.k * self.q)
+
+    def conserved(self) -> Float[Array, " d"]:
+        r"""$k\odot k - q\odot q$, constant along the gradient flow."""
+        return self.k**2 - self.q**2
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("k", "q"))
+
+    def check(self, data: TokenData) -> None:
+        d = data.tokens.shape[-1]
+        require_shape("k", self.k, (d,), f"for tokens of dimension {d}")
+        require_shape("q", self.q, (d,), f"for tokens of dimension {d}")

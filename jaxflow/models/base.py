@@ -1,0 +1,80 @@
+"""What the risk asks of a model: outputs, and a pull-back of output weights that does not underflow."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import ScaledGradient, require
+
+# (scale, weights) -> gradient of the loss whose output derivatives are e^scale * weights.
+Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
+
+
+class AbstractModel(eqx.Module):
+    """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place."""
+
+    @abc.abstractmethod
+    def outputs(self, data: Any) -> Float[Array, "..."]:
+        """One output for each label of the data, `(n,)` or `(n, k)`."""
+
+    @abc.abstractmethod
+    def linearize(self, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+        """The outputs, and the map that pulls scaled output weights back to the trainable parameters."""
+
+    @abc.abstractmethod
+    def trainable(self) -> PyTree:
+        """Which leaves are trained unless the risk says otherwise, as a pytree of Booleans."""
+
+    @abc.abstractmethod
+    def check(self, data: Any) -> None:
+        """Compares shapes with the data. **Raises:** `ValueError` naming the parameter."""
+
+
+def linearize(model: Any, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+    """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model."""
+    if isinstance(model, AbstractModel):
+        return model.linearize(data, trainable)
+    return linearize_outputs(lambda m: m.outputs(data), model, trainable)
+
+
+def linearize_outputs(
+    outputs: Callable[[Any], Float[Array, "..."]], model: Any, trainable: PyTree
+) -> tuple[Float[Array, "..."], Pullback]:
+    """Linearizes any output function of a model by automatic differentiation.
+
+    Enough wherever the outputs themselves do not saturate: the scale of the loss passes through untouched.
+    """
+    params, frozen = eqx.partition(model, trainable)
+    values, vjp = jax.vjp(lambda p: outputs(eqx.combine(p, frozen)), params)
+
+    def pullback(scale: Float[Array, ""], weights: Float[Array, "..."]) -> ScaledGradient:
+        return ScaledGradient(scale, vjp(weights)[0], weights)
+
+    return values, pullback
+
+
+def default_trainable(model: Any) -> PyTree:
+    """The model's own choice, or every inexact array of a model that makes none."""
+    if isinstance(model, AbstractModel):
+        return model.trainable()
+    return jax.tree.map(eqx.is_inexact_array, model)
+
+
+def mark_trainable(model: Any, names: tuple[str, ...]) -> PyTree:
+    """A pytree of Booleans shaped like `model`: True at the array leaves of the named fields."""
+    frozen = jax.tree.map(lambda _: False, model)
+
+    def fields(tree: Any) -> list:
+        return [getattr(tree, name) for name in names]
+
+    return eqx.tree_at(fields, frozen, [jax.tree.map(eqx.is_inexact_array, x) for x in fields(model)])
+
+
+def require_shape(name: str, array: Array, shape: tuple[int, ...], why: str) -> None:
+    """Raises a `ValueError` naming `name` unless the array has this shape."""
+    require(jnp.shape(array) == shape, name, f"expected shape {shape} {why}, got {jnp.shape(array)}")

@@ -1,0 +1,194 @@
+"""Empirical risks: value, log-scaled gradient and multipliers (floor 3)."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import ScaledGradient, require, tree_scale
+from jaxflow.data import LinearData, TokenData
+from jaxflow.losses import AbstractLoss
+from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs
+
+
+class AbstractSource(eqx.Module):
+    """Where a risk's outputs and targets come from."""
+
+    @abc.abstractmethod
+    def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+        """Outputs and their scaled pull-back."""
+
+    @abc.abstractmethod
+    def outputs(self, model: Any) -> Float[Array, "..."]:
+        """Outputs alone."""
+
+    @abc.abstractmethod
+    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Targets in the shape of the outputs."""
+
+
+class DataSource(AbstractSource):
+    """Outputs of a model on data."""
+
+    data: TokenData | LinearData
+
+    def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+        return linearize(model, self.data, trainable)
+
+    def outputs(self, model: Any) -> Float[Array, "..."]:
+        return model.outputs(self.data)
+
+    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.data.labels if isinstance(self.data, TokenData) else self.data.targets
+
+
+class MarginSource(AbstractSource):
+    """Margins q(θ) of a user's model; the targets are 1."""
+
+    margins: Callable[[Any], Float[Array, " m"]] = eqx.field(static=True)
+
+    def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+        return linearize_outputs(self.margins, model, trainable)
+
+    def outputs(self, model: Any) -> Float[Array, "..."]:
+        return self.margins(model)
+
+    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.ones_like(outputs)
+
+
+class OpaqueLoss(AbstractLoss):
+    """The identity: the output is the loss value itself. Its gradient underflows with the loss."""
+
+    margin = False
+
+    def value(self, outputs: Float[Array, "..."], targets: Float[Array, "..."]) -> Float[Array, "..."]:
+        return outputs
+
+    def log_value(self, outputs: Float[Array, "..."], targets: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(outputs)
+
+    def scaled_derivative(
+        self, outputs: Float[Array, "..."], targets: Float[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, "..."]]:
+        return jnp.zeros(()), jnp.ones_like(outputs)
+
+
+class EmpiricalRisk(eqx.Module):
+    r"""$L(\theta)=\frac1n\sum_i\ell(f(\theta;X_i),y_i)$, equation (2) of Tarzanagh et al. (2023).
+
+    **Arguments:**
+
+    - `data`: `TokenData`, `LinearData` (or any other `AbstractSource` of outputs and targets).
+    - `loss`: one of `jaxflow.losses`.
+    - `trainable`: which parameters move: a pytree of Booleans like the model, a function
+      `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
+    - `reduction`: `"mean"` over all outputs (default) or `"sum"`; it only rescales time.
+
+    **Raises:** `ValueError` naming the argument for concrete data with NaN, labels other than ±1, or
+    inconsistent shapes.
+    """
+
+    source: AbstractSource
+    loss: AbstractLoss
+    trainable: Any = eqx.field(static=True)
+    reduction: Literal["mean", "sum"] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        data: TokenData | LinearData | AbstractSource,
+        loss: AbstractLoss,
+        trainable: Any = None,
+        reduction: Literal["mean", "sum"] = "mean",
+    ):
+        if not isinstance(data, AbstractSource):
+            kind = type(data).__name__
+            require(isinstance(data, TokenData | LinearData), "data", f"expected TokenData or LinearData, got {kind}")
+            data.check()
+        require(isinstance(loss, AbstractLoss), "loss", f"expected a jaxflow loss, got {loss!r}")
+        require(reduction in ("mean", "sum"), "reduction", f"expected 'mean' or 'sum', got {reduction!r}")
+        self.source = data if isinstance(data, AbstractSource) else DataSource(data)
+        self.loss = loss
+        self.trainable = trainable
+        self.reduction = reduction
+
+    @classmethod
+    def from_margins(
+        cls, margins: Callable[[Any], Float[Array, " m"]], loss: AbstractLoss, trainable: Any = None
+    ) -> "EmpiricalRisk":
+        """The mean loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model."""
+        require(callable(margins), "margins", "expected a function of the model")
+        require(loss.margin, "loss", f"{type(loss).__name__} is not a margin loss")
+        return cls(MarginSource(margins), loss, trainable)
+
+    @classmethod
+    def from_function(
+        cls, value: Callable[[Any], Float[Array, ""]], trainable: Any = None
+    ) -> "EmpiricalRisk":
+        """Any differentiable loss `value(model) -> scalar`.
+
+        Its gradient is ordinary autodiff and underflows with the loss; integration then ends with the
+        result `gradient_underflow` instead of pretending to have converged.
+        """
+        require(callable(value), "value", "expected a function of the model")
+        source = MarginSource(lambda model: jnp.reshape(value(model), (1,)))
+        return cls(source, OpaqueLoss(), trainable)
+
+    @property
+    def data(self) -> TokenData | LinearData | None:
+        """The data, or None for a risk made from margins or a function."""
+        return self.source.data if isinstance(self.source, DataSource) else None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the gradient may underflow (`from_function`)."""
+        return isinstance(self.loss, OpaqueLoss)
+
+    def filter(self, model: Any) -> PyTree:
+        """The trainable leaves of this model as a pytree of Booleans."""
+        if self.trainable is None:
+            return default_trainable(model)
+        return self.trainable(model) if callable(self.trainable) else self.trainable
+
+    def check(self, model: Any) -> None:
+        """Compares the model's shapes with the data. **Raises:** `ValueError` naming the parameter."""
+        if self.data is not None and isinstance(model, AbstractModel):
+            model.check(self.data)
+
+    def __call__(self, model: Any) -> Float[Array, ""]:
+        """L(θ); underflows to zero far out. `log_value` does not."""
+        outputs = self.source.outputs(model)
+        values = self.loss.value(outputs, self.source.targets(outputs))
+        return jnp.mean(values) if self.reduction == "mean" else jnp.sum(values)
+
+    def log_value(self, model: Any) -> Float[Array, ""]:
+        """log L(θ) without underflow."""
+        outputs = self.source.outputs(model)
+        logs = self.loss.log_value(outputs, self.source.targets(outputs))
+        return jax.nn.logsumexp(logs) - jnp.log(self._count(outputs))
+
+    def scaled_gradient(self, model: Any) -> ScaledGradient:
+        r"""$\nabla L$ by the trainable parameters as `(log_scale, gradient, multipliers)`.
+
+        Output weights $w_i=\partial L/\partial f_i$ are formed on a logarithmic scale and pulled back; no
+        product on the way can underflow.
+        """
+        outputs, pullback = self.source.linearize(model, self.filter(model))
+        scale, weights = self.loss.scaled_derivative(outputs, self.source.targets(outputs))
+        scaled = pullback(scale, weights / self._count(outputs))
+        if not self.opaque:
+            return scaled
+        # Keep the factor of order one for as long as floating point can.
+        sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(scaled.gradient)]
+        size = jax.lax.stop_gradient(jnp.max(jnp.stack(sizes)))
+        size = jnp.where(size > 0, size, 1.0)
+        return ScaledGradient(
+            scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None
+        )
+
+    def _count(self, outputs: Float[Array, "..."]) -> int:
+        return outputs.size if self.reduction == "mean" else 1

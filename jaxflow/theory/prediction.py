@@ -1,0 +1,131 @@
+"""Which program a limit solves, and by which theorem."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jaxflow.data import TokenData
+from jaxflow.losses import Correlation, Exponential, Logistic
+from jaxflow.margin import AbstractProgram, Nuclear, attention_svm
+from jaxflow.models import (
+    AbstractAttention,
+    CombinedAttention,
+    DiagonalAttention,
+    FactoredAttention,
+    LinearHead,
+    token_scores,
+)
+from jaxflow.risk import EmpiricalRisk
+
+
+class Assumption(eqx.Module):
+    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails)."""
+
+    statement: str = eqx.field(static=True)
+    holds: Bool[Array, ""]
+    slack: Float[Array, ""]
+
+
+class Prediction(eqx.Module):
+    """What the theory says: the program that the limit direction solves, the theorem, its hypotheses.
+
+    Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of
+    `theorem`; those that it can are `assumptions`.
+    """
+
+    program: AbstractProgram
+    theorem: str = eqx.field(static=True)
+    assumptions: tuple[Assumption, ...]
+
+
+Rule = Callable[[EmpiricalRisk, Any, Bool[Array, "*n T"]], Prediction]
+_RULES: dict[type, Rule] = {}
+
+
+def register(model: type) -> Callable[[Rule], Rule]:
+    """Registers `rule(risk, model, selection) -> Prediction` for a model class of your own."""
+
+    def decorate(rule: Rule) -> Rule:
+        _RULES[model] = rule
+        return rule
+
+    return decorate
+
+
+def predict(risk: EmpiricalRisk, model: Any, selection: Bool[Array, "*n T"]) -> Prediction:
+    """The program that the limit of gradient flow solves if `selection` is what attention selects.
+
+    **Arguments:** `risk`; `model`, of which only type and shapes matter; `selection`, Booleans in the shape of
+    the logits or token indices.
+
+    **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
+    """
+    for kind in type(model).__mro__:
+        if kind in _RULES:
+            return _RULES[kind](risk, model, selection)
+    known = ", ".join(sorted(kind.__name__ for kind in _RULES))
+    raise ValueError(
+        f"model: no theorem is registered for {type(model).__name__} (known: {known}); "
+        "see jaxflow.theory.register"
+    )
+
+
+def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tuple[Assumption, ...]:
+    """What the theorems on one-layer attention ask of the instance and can be checked on it."""
+    data = _token_data(risk)
+    scores = jnp.where(data.visible, token_scores(data, model.head), -jnp.inf)
+    best, second = jnp.moveaxis(lax.top_k(scores, 2)[0], -1, 0)
+    gap = jnp.min(best - second)
+    linear = jnp.asarray(isinstance(model.head, LinearHead))
+    loss = jnp.asarray(isinstance(risk.loss, Logistic | Exponential | Correlation))
+    return (
+        Assumption("every optimal token is unique (Definition 1)", gap > 0, gap),
+        Assumption("the head is linear", linear, jnp.where(linear, 0.0, -1.0)),
+        Assumption("the loss is strictly decreasing and smooth (Assumption A)", loss, jnp.where(loss, 0.0, -1.0)),
+    )
+
+
+@register(CombinedAttention)
+def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+    return Prediction(
+        attention_svm(_token_data(risk), selection, "frobenius"),
+        "Tarzanagh et al. (2023), Theorem 7: from a start close enough to a locally optimal direction, descent on "
+        "W converges in direction to the Frobenius-norm (Att-SVM) of the selected tokens",
+        attention_assumptions(risk, model),
+    )
+
+
+@register(FactoredAttention)
+def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+    data = _token_data(risk)
+    d, m = model.K.shape
+    # Lemma 1: solutions have rank at most min(n, d); a bound that is no smaller changes nothing.
+    outputs = data.labels.size
+    norm = Nuclear() if m >= min(outputs, d) else Nuclear(rank=m)
+    return Prediction(
+        attention_svm(data, selection, norm),
+        "Tarzanagh et al. (2023), Theorem 2 (regularisation path) and Sheen et al. (2024), Theorem 5.1 (flow, "
+        "aligned start): (K, Q) is biased to the nuclear-norm (Att-SVM*) of the selected tokens",
+        attention_assumptions(risk, model),
+    )
+
+
+@register(DiagonalAttention)
+def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+    return Prediction(
+        attention_svm(_token_data(risk), selection, "l1"),
+        "Sheen et al. (2024), Theorem 4.1: diagonal (K, Q) converges in direction to the l1-SVM of the selected "
+        "tokens",
+        attention_assumptions(risk, model),
+    )
+
+
+def _token_data(risk: EmpiricalRisk) -> TokenData:
+    data = risk.data
+    if not isinstance(data, TokenData):
+        raise ValueError("risk: attention needs a risk on TokenData")
+    return data

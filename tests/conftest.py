@@ -1,0 +1,40 @@
+"""Settings of the whole session. Nothing of jaxflow is imported here: the shape checks must come first."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# A test suite compiles hundreds of small programs; all but the quickest are kept from one run to the next.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    jax.config.update("jax_compilation_cache_dir", str(ROOT / ".jax_cache"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+# An example may compile, so none has a deadline. What runs in CI is the same each time.
+hypothesis.settings.register_profile(
+    "jaxflow", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
+)
+hypothesis.settings.load_profile("jaxflow")
+
+
+def accelerator_missing() -> str | None:
+    """Why no test marked `gpu` can run here; None where one can."""
+    try:
+        jax.devices("gpu")
+    except RuntimeError as error:
+        return f"no GPU: {str(error).splitlines()[0]}"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = accelerator_missing() if marked else None
+    for item in marked if reason else []:
+        item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,46 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxflow._core import is_concrete, require, unknown_name
+
+
+def test_require_names_the_argument():
+    require(True, "labels", "never seen")
+    with pytest.raises(ValueError, match=r"^labels: must be \+1 or -1$"):
+        require(False, "labels", "must be +1 or -1")
+
+
+@pytest.mark.parametrize(
+    "given, near",
+    [("kvaerno5", "'Kvaerno5'"), ("Kvaerno4", "'Kvaerno5'"), ("tsit", "'Tsit5'"), ("TSIT5", "'Tsit5'")],
+)
+def test_unknown_name_suggests_the_nearest(given, near):
+    error = unknown_name("solver", given, ["Tsit5", "Kvaerno5"])
+    assert isinstance(error, ValueError)
+    message = str(error)
+    assert message.startswith(f"solver: unknown name {given!r}")
+    assert f"did you mean {near}?" in message
+    assert message.endswith("Known: Kvaerno5, Tsit5.")
+
+
+@pytest.mark.parametrize("given", ["zzz", "", 3, None])
+def test_unknown_name_does_not_guess(given):
+    message = str(unknown_name("norm", given, iter(["frobenius", "l1"])))
+    assert "did you mean" not in message
+    assert "Known: frobenius, l1." in message
+
+
+def test_is_concrete():
+    seen = []
+    outside = jnp.ones(2)
+
+    def look(x):
+        seen.append((is_concrete(x), is_concrete({"a": 1.0, "b": x}), is_concrete(outside)))
+        return x
+
+    assert is_concrete() and is_concrete(1.0, "a", None, jnp.ones(2), {"a": [jnp.ones(1)]})
+    jax.jit(look)(1.0)
+    jax.vmap(look)(jnp.ones(3))
+    jax.grad(look)(1.0)
+    assert seen == [(False, False, True)] * 3

@@ -1,0 +1,95 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow._core import Code, Outcome, SelectionStatus
+
+# Stored results hold these numbers: a change here breaks every file written before.
+GOLDEN = {
+    Outcome: {
+        "not_run": 0,
+        "globally_optimal": 1,
+        "locally_optimal": 2,
+        "not_locally_optimal": 3,
+        "finite_stationary_point": 4,
+        "limit_point": 5,
+        "infeasible_program": 6,
+        "ambiguous": 7,
+        "undecided": 8,
+        "failed": 9,
+    },
+    SelectionStatus: {"global_": 1, "local": 2, "not_local": 3, "ambiguous": 4, "not_applicable": 5},
+}
+
+
+@pytest.mark.parametrize("names", GOLDEN)
+def test_stored_values_never_change(names):
+    assert {member.name: member.value for member in names} == GOLDEN[names]
+
+
+@pytest.mark.parametrize("names", GOLDEN)
+def test_values_fit_a_byte_and_are_distinct(names):
+    values = [member.value for member in names]
+    assert len(set(values)) == len(names.__members__)  # an alias would share a value
+    assert all(0 <= value <= 255 for value in values)
+
+
+@pytest.mark.parametrize("same", ["failed", Outcome.failed, 9, Code(9, Outcome)])
+def test_equal_by_name_member_number_and_code(same):
+    code = Code(Outcome.failed, Outcome)
+    assert code == same
+    assert not (code != same)
+    assert Code(Outcome.undecided, Outcome) != same
+
+
+def test_comparison_is_elementwise():
+    batch = Code([1, 9, 8, 9], Outcome)
+    np.testing.assert_array_equal(batch == "failed", [False, True, False, True])
+    np.testing.assert_array_equal(batch != "failed", [True, False, True, False])
+    np.testing.assert_array_equal(batch == Code([1, 2, 8, 3], Outcome), [True, False, True, False])
+
+
+def test_unknown_name_is_an_error_not_false():
+    with pytest.raises(ValueError, match="'fialed' is not one of not_run, globally_optimal"):
+        Code(9, Outcome) == "fialed"  # noqa: B015
+
+
+def test_names():
+    assert str(Code(0, Outcome)) == "not_run"
+    assert repr(Code(9, Outcome)) == "Outcome(failed)"
+    assert Code([[1], [7]], Outcome).name.tolist() == [["globally_optimal"], ["ambiguous"]]
+    assert Code(1, SelectionStatus).name == "global_"
+
+
+def test_a_number_without_a_name_is_reported():
+    with pytest.raises(ValueError, match="77 is not a valid Outcome"):
+        str(Code(77, Outcome))
+
+
+def test_stored_as_bytes():
+    stored = np.asarray(Code([3, 4], Outcome))
+    assert stored.dtype == np.uint8
+    np.testing.assert_array_equal(stored, [3, 4])
+    assert int(Code(4, Outcome)) == 4
+    assert np.asarray(Code(4, Outcome), dtype=np.int64).dtype == np.int64
+
+
+def test_indexing():
+    batch = Code([1, 9], Outcome)
+    assert str(batch[1]) == "failed"
+    assert str(batch[jnp.asarray([True, False])][0]) == "globally_optimal"
+
+
+def test_carried_through_jit_and_vmap():
+    def judge(x):
+        return Code(jnp.where(x > 0, Outcome.limit_point, Outcome.failed), Outcome)
+
+    batch = jax.jit(jax.vmap(judge))(jnp.asarray([1.0, -1.0]))
+    assert batch.name.tolist() == ["limit_point", "failed"]
+    assert batch.value.dtype == jnp.uint8
+
+
+def test_not_hashable():
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Code(1, Outcome))

@@ -1,0 +1,125 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow.data import draw_tokens, random_tokens, score_gap_acceptance
+
+KEY = jax.random.key(7)
+SIZES = {"n": 6, "T": 5, "d": 4}
+
+# A normalised vector has norm one up to the rounding of its d squares, their sum and a division.
+NORM_ATOL = 8 * np.finfo(np.float64).eps
+
+
+def score_gaps(data, head) -> np.ndarray:
+    """Distance from the best to the second score of every sequence, in NumPy."""
+    scores = np.asarray(data.labels)[:, None] * (np.asarray(data.tokens) @ np.asarray(head))
+    ordered = np.sort(scores, axis=-1)
+    return ordered[:, -1] - ordered[:, -2]
+
+
+def test_unit_sphere_and_signs():
+    data, head = random_tokens(KEY, **SIZES)
+    data.check()
+    assert data.tokens.shape == (6, 5, 4) and data.queries.shape == (6, 4) and head.shape == (4,)
+    for vectors in (data.tokens, data.queries, head):
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, rtol=0, atol=NORM_ATOL)
+    assert set(np.asarray(data.labels)) <= {-1.0, 1.0}
+
+
+def test_reproducible_and_every_part_depends_on_the_key():
+    first, again = random_tokens(KEY, **SIZES), random_tokens(KEY, **SIZES)
+    other = random_tokens(jax.random.key(8), **SIZES)
+    for a, b, c in zip(jax.tree.leaves(first), jax.tree.leaves(again), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert not np.array_equal(a, c)
+
+
+def test_parts_are_independent():
+    data, head = random_tokens(KEY, n=400, T=3, d=2)
+    tokens, queries = np.asarray(data.tokens), np.asarray(data.queries)
+    # Means of 400 (1200) independent terms with variance 1/2 (coordinates on the circle), 1 (labels) and at
+    # most 1/2 (inner products with something independent): five standard errors.
+    assert np.abs(tokens.mean((0, 1))).max() < 5 * np.sqrt(0.5 / 1200)
+    assert np.abs(queries.mean(0)).max() < 5 * np.sqrt(0.5 / 400)
+    assert abs(np.mean(data.labels)) < 5 / np.sqrt(400)
+    assert abs(np.mean((tokens[:, 0] * queries).sum(-1))) < 5 * np.sqrt(0.5 / 400)
+    assert abs(np.mean((tokens[:, 0] * tokens[:, 1]).sum(-1))) < 5 * np.sqrt(0.5 / 400)
+    assert abs(np.mean(tokens[:, 0] @ np.asarray(head))) < 5 * np.sqrt(0.5 / 400)
+
+
+def test_self_attention_asks_with_the_first_token():
+    data, head = random_tokens(KEY, **SIZES, self_attention=True)
+    np.testing.assert_array_equal(data.queries, data.tokens[:, 0])
+    cross, same_head = random_tokens(KEY, **SIZES)
+    np.testing.assert_array_equal(data.tokens, cross.tokens)
+    np.testing.assert_array_equal(head, same_head)
+
+
+@pytest.mark.parametrize("score_gap", [0.0, 0.1, 0.5])
+def test_score_gap_is_respected(score_gap):
+    data, head, draws = draw_tokens(KEY, **SIZES, score_gap=score_gap)
+    # The gap is formed by another order of sums here, so it may differ by a rounding error or two.
+    assert score_gaps(data, head).min() >= score_gap - 1e-15
+    assert (np.asarray(draws) >= 1).all()
+    assert (score_gap > 0) or (np.asarray(draws) == 1).all()
+
+
+def test_vmap_is_loop():
+    keys = jax.random.split(KEY, 4)
+
+    @jax.jit
+    def draw(key):
+        return draw_tokens(key, **SIZES, score_gap=0.3)
+
+    batch = jax.jit(jax.vmap(draw))(keys)
+    for i, key in enumerate(keys):
+        solo = draw(key)
+        np.testing.assert_array_equal(batch[2][i], solo[2])  # a lane that is done stays as it is
+        for lane, alone in zip(jax.tree.leaves(batch[:2]), jax.tree.leaves(solo[:2]), strict=True):
+            # Vectorised code may sum in another order: a few rounding errors of numbers below one.
+            np.testing.assert_allclose(lane[i], alone, rtol=0, atol=1e-15)
+
+
+def test_acceptance_rate_agrees_with_the_draws_needed():
+    T, d, score_gap, count = 5, 4, 0.2, 4000
+    rate = float(score_gap_acceptance(jax.random.key(1), T, d, score_gap, draws=count))
+    assert 0.05 < rate < 0.95
+    _, _, draws = draw_tokens(jax.random.key(2), count, T, d, score_gap)
+    mean = float(jnp.mean(draws))
+    # Draws are geometric with mean 1/p and standard deviation sqrt(1 - p)/p; p has the error of a share.
+    error = np.hypot(np.sqrt(1 - rate) / rate, np.sqrt(rate * (1 - rate)) / rate**2) / np.sqrt(count)
+    assert abs(mean - 1 / rate) < 5 * error
+
+
+def test_acceptance_in_one_dimension():
+    # In one dimension scores are ±1: with two tokens the gap is 2 or 0, each with chance one half.
+    rate = float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000))
+    assert abs(rate - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    assert score_gap_acceptance(KEY, 5, 4, 0.0) == 1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"n": 0}, "^n: expected at least 1, got 0"),
+        ({"T": 1}, "^T: expected at least 2, got 1"),
+        ({"d": 0}, "^d: expected at least 1, got 0"),
+        ({"score_gap": -0.1}, "^score_gap: "),
+        ({"score_gap": 2.0}, "^score_gap: "),
+        ({"score_gap": float("nan")}, "^score_gap: "),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        random_tokens(KEY, **{**SIZES, **change})
+
+
+def test_unreachable_gap_is_an_error_and_under_a_trace_it_is_nan():
+    # Scores are ±1 here and a gap needs exactly one +1 among 60: a chance of 60/2^60, tried 10,000 times.
+    unreachable = {"n": 1, "T": 60, "d": 1, "score_gap": 1.0}
+    with pytest.raises(ValueError, match="^score_gap: a sequence was rejected 10000 times; lower the gap"):
+        random_tokens(KEY, **unreachable)
+    data, _ = jax.jit(lambda key: random_tokens(key, **unreachable))(KEY)
+    assert bool(jnp.isnan(data.tokens).all())

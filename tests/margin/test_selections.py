@@ -1,0 +1,134 @@
+"""Definition 2, sets of tokens, sequences and masks, and the enumeration of all choices."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.margin import (
+    attention_svm,
+    best_combination,
+    enumerate_selections,
+    finite_component,
+    is_locally_optimal,
+    solve,
+)
+from jaxflow.models import token_scores
+
+
+def test_support_and_local_optimality_by_hand() -> None:
+    data, head = random_tokens(jax.random.key(0), 4, 4, 6)
+    scores = np.asarray(token_scores(data, head))
+    best = optimal_tokens(scores, data.visible)
+    decision = is_locally_optimal(data, head, best, solve(attention_svm(data, best)))
+    assert decision and decision.status == "global_"
+    found = set()
+    for choice in itertools.product(range(4), repeat=4):
+        solution = solve(attention_svm(data, np.array(choice)))
+        decision = is_locally_optimal(data, head, np.array(choice), solution)
+        if solution.result == "infeasible":
+            assert decision.status == "not_applicable"
+            continue
+        support = np.asarray(decision.support)
+        by_hand = all(scores[i, choice[i]] > scores[i, t] for i in range(4) for t in np.flatnonzero(support[i]))
+        assert bool(decision) == by_hand
+        found.add((choice, by_hand))
+        if len(found) > 40:
+            break
+    assert {by_hand for _, by_hand in found} == {True, False}
+
+
+def test_enumeration_agrees_with_one_by_one_and_with_its_chunks() -> None:
+    data, head = random_tokens(jax.random.key(1), 3, 3, 3)
+    small, large = enumerate_selections(data, head, chunk=5), enumerate_selections(data, head, chunk=256)
+    assert small.selections.shape == (27, 3)
+    np.testing.assert_array_equal(small.selections, list(itertools.product(range(3), repeat=3)))
+    np.testing.assert_array_equal(small.status.value, large.status.value)
+    for i in (0, 7, 20):
+        choice = np.asarray(small.selections[i])
+        solution = solve(attention_svm(data, choice))
+        assert int(solution.result) == int(small.result.value[i])
+        assert int(is_locally_optimal(data, head, choice, solution).status) == int(small.status.value[i])
+    choices, solutions = small.solutions()
+    assert len(choices) == int(small.locally_optimal.sum()) >= 1
+    assert (np.asarray(solutions.result) == 1).all()
+    # Assumption D implies that the optimal choice is the only locally-optimal one.
+    if small.assumption_D == "holds":
+        assert len(choices) == 1
+
+
+def test_assumptions_on_orthogonal_tokens() -> None:
+    """Orthonormal tokens, one sequence: every token is support for every choice (B.1 and D hold)."""
+    data = TokenData(np.eye(4)[None], np.ones((1, 4)) / 2, [1.0])
+    enumeration = enumerate_selections(data, np.array([1.0, 0.5, 0.2, 0.1]))
+    assert enumeration.assumption_B1 == "holds"
+    assert enumeration.assumption_D == "holds"
+    assert int(enumeration.locally_optimal.sum()) == 1
+
+
+def test_hidden_tokens_are_not_chosen() -> None:
+    data, head = random_tokens(jax.random.key(2), 2, 4, 5)
+    mask = np.ones((2, 4), bool)
+    mask[0, 3] = mask[1, 0] = False
+    enumeration = enumerate_selections(TokenData(data.tokens, data.queries, data.labels, mask), head)
+    assert len(enumeration.selections) == 9
+    assert not (np.asarray(enumeration.selections[:, 0]) == 3).any()
+
+
+def test_sets_have_equal_logits_and_margins_against_the_rest() -> None:
+    data, _ = random_tokens(jax.random.key(3), 3, 5, 9)
+    selection = np.zeros((3, 5), bool)
+    selection[0, [1, 3]] = selection[1, 2] = selection[2, [0, 1, 4]] = True
+    for norm in ("frobenius", "nuclear"):
+        solution = solve(attention_svm(data, selection, norm))
+        assert solution.result == "optimal"
+        logits = np.einsum("itd,de,ie->it", data.tokens, solution.primal, data.queries)
+        for i in range(3):
+            inside, outside = logits[i, selection[i]], logits[i, ~selection[i]]
+            np.testing.assert_allclose(inside, inside[0], atol=1e-9)
+            assert (inside[0] - outside).min() >= 1 - 1e-9
+
+
+def test_sequence_to_sequence_and_causal() -> None:
+    """Equation (11) and its causal variant, each against the program with its queries written out."""
+    rng = np.random.default_rng(4)
+    tokens = rng.normal(size=(2, 4, 9))
+    causal = np.broadcast_to(np.tril(np.ones((4, 4), bool)), (2, 4, 4))
+    for mask in (np.ones((2, 4, 4), bool), causal):
+        data = TokenData(tokens, tokens, np.ones((2, 4)), mask)
+        choice = np.array([[0, 1, 0, 2], [0, 0, 2, 1]])
+        solution = solve(attention_svm(data, choice))
+        flat = TokenData(np.repeat(tokens, 4, axis=0), tokens.reshape(8, 9), np.ones(8), mask.reshape(8, 4))
+        same = solve(attention_svm(flat, choice.reshape(8)))
+        assert solution.result == same.result
+        np.testing.assert_allclose(solution.primal, same.primal, atol=1e-10)
+        assert int(attention_svm(data, choice).active.sum()) == int(mask.sum()) - 8
+        decision = is_locally_optimal(data, rng.normal(size=9), choice, solution)
+        assert decision.support.shape == (2, 4, 4)
+
+
+def test_finite_component_and_best_combination() -> None:
+    data, _ = random_tokens(jax.random.key(5), 3, 4, 8)
+    selection = np.zeros((3, 4), bool)
+    selection[:, :2] = True
+    attention = np.random.default_rng(0).uniform(0.1, 1.0, (3, 4))
+    finite = solve(finite_component(data, selection, attention))
+    direction = solve(attention_svm(data, selection))
+    assert finite.result == "optimal" and direction.result == "optimal"
+    logits = np.einsum("itd,de,ie->it", data.tokens, finite.primal, data.queries)
+    np.testing.assert_allclose(
+        logits[:, 0] - logits[:, 1], np.log(attention[:, 0] / attention[:, 1]), atol=1e-12
+    )
+    unit = direction.primal / jnp.linalg.norm(direction.primal)
+    noise = 0.1 * np.random.default_rng(1).normal(size=(8, 8))
+    weights = finite.primal + 3.0 * unit + noise
+    best = best_combination(weights, finite.primal, direction.primal)
+
+    def correlation(gamma: float) -> float:
+        candidate = finite.primal + gamma * unit
+        return float(jnp.sum(candidate * weights) / jnp.linalg.norm(candidate) / jnp.linalg.norm(weights))
+
+    tried = [correlation(gamma) for gamma in np.linspace(0.0, 30.0, 301)]
+    assert best.correlation >= max(tried) - 1e-12
+    np.testing.assert_allclose(best.correlation, correlation(float(best.gamma)), rtol=1e-12)

@@ -1,0 +1,36 @@
+"""The shapes in the signatures of jaxflow are checked in every test; here it is seen that they are."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import TypeCheckError
+
+from jaxflow.data import TokenData, optimal_tokens
+from jaxflow.models import LinearHead
+
+
+def test_wrong_shapes_of_a_function():
+    with pytest.raises(TypeCheckError, match="optimal_tokens"):
+        optimal_tokens(jnp.ones((2, 3)), jnp.ones((2, 4), bool))
+
+
+def test_wrong_dtype_of_a_function():
+    with pytest.raises(TypeCheckError, match="optimal_tokens"):
+        optimal_tokens(jnp.ones((2, 3)), jnp.ones((2, 3)))
+
+
+def test_wrong_shape_of_a_method():
+    # A constructor that a class writes itself takes anything and checks its own fields.
+    with pytest.raises(TypeCheckError, match="__call__"):
+        LinearHead(jnp.ones(3))(jnp.ones((2, 3)))
+
+
+def test_modules_made_inside_vmap_pass():
+    made = jax.vmap(lambda x: TokenData(x, x[:, 0], x[:, 0, 0]))(jnp.ones((5, 2, 3, 4)))
+    assert made.tokens.shape == (5, 2, 3, 4)
+
+
+def test_settings_of_the_session():
+    assert jnp.ones(1).dtype == jnp.float64
+    with pytest.raises(ValueError, match="rank_promotion"):
+        jnp.ones((2, 3)) + jnp.ones(3)
