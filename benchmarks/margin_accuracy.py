@@ -1,4 +1,5 @@
-"""Certified gaps and ranks over many random instances: python benchmarks/margin_accuracy.py [--count 10000]."""
+"""Certified gaps and ranks over many random instances: python benchmarks/margin_accuracy.py [--count
+10000]."""
 
 import argparse
 

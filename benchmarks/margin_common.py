@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
 from jaxflow import data as jd
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import token_scores
@@ -50,7 +51,7 @@ def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
         start = time.perf_counter()
         jax.block_until_ready(run())
         later.append(time.perf_counter() - start)
-    return answer, first, statistics.median(later)
+    return answer, first, statistics.median(later) if later else float("nan")
 
 
 def environment() -> dict[str, Any]:

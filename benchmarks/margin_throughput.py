@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,7 +36,7 @@ def cvxpy_instance(norm: str, reference: str, X: np.ndarray, z: np.ndarray, chos
         pairs = [(i, t) for i in range(n) for t in range(T) if t != chosen[i]]
         F = np.stack([X[i, chosen[i]] - X[i, t] for i, t in pairs])
         Z = np.stack([z[i] for i, _ in pairs])
-        constraints = [cp.sum(cp.multiply(F @ W, Z), axis=1) >= 1]
+        constraints: list[Any] = [cp.sum(cp.multiply(F @ W, Z), axis=1) >= 1]
     else:
         constraints = []
         for i in range(n):
@@ -43,7 +44,11 @@ def cvxpy_instance(norm: str, reference: str, X: np.ndarray, z: np.ndarray, chos
                 if t != chosen[i]:
                     f = X[i, chosen[i]] - X[i, t]
                     constraints.append((f * z[i]) @ W >= 1 if norm == "l1" else f @ W @ z[i] >= 1)
-    objective = {"frobenius": lambda: cp.norm(W, "fro"), "nuclear": lambda: cp.normNuc(W), "l1": lambda: cp.norm(W, 1)}
+    objective = {
+        "frobenius": lambda: cp.norm(W, "fro"),
+        "nuclear": lambda: cp.normNuc(W),
+        "l1": lambda: cp.norm(W, 1),
+    }
     problem = cp.Problem(cp.Minimize(objective[norm]()), constraints)
     problem.solve(**({"solver": "CLARABEL"} if reference == "clarabel" else {}))
     return problem.status

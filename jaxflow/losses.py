@@ -5,6 +5,7 @@ $q\to\infty$ (but for `Correlation`, which has none).
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -46,7 +47,7 @@ def _from_logarithms(log_size: Outputs, sign: Outputs) -> tuple[Float[Array, ""]
 class Logistic(AbstractLoss):
     r"""$\ell = \log(1+e^{-yf})$."""
 
-    margin = True
+    margin: ClassVar[bool] = True
 
     def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return jax.nn.softplus(-targets * outputs)
@@ -65,7 +66,7 @@ class Logistic(AbstractLoss):
 class Exponential(AbstractLoss):
     r"""$\ell = e^{-yf}$."""
 
-    margin = True
+    margin: ClassVar[bool] = True
 
     def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return jnp.exp(-targets * outputs)
@@ -80,7 +81,7 @@ class Exponential(AbstractLoss):
 class Correlation(AbstractLoss):
     r"""$\ell = -yf$ (Assumption A of Tarzanagh et al. 2023 allows it). It is negative: no logarithm."""
 
-    margin = True
+    margin: ClassVar[bool] = True
 
     def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return -targets * outputs
@@ -95,7 +96,7 @@ class Correlation(AbstractLoss):
 class Squared(AbstractLoss):
     r"""$\ell = \tfrac12(f-y)^2$."""
 
-    margin = False
+    margin: ClassVar[bool] = False
 
     def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
         return 0.5 * (outputs - targets) ** 2

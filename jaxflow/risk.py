@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -64,7 +64,7 @@ class MarginSource(AbstractSource):
 class OpaqueLoss(AbstractLoss):
     """The identity: the output is the loss value itself. Its gradient underflows with the loss."""
 
-    margin = False
+    margin: ClassVar[bool] = False
 
     def value(self, outputs: Float[Array, "..."], targets: Float[Array, "..."]) -> Float[Array, "..."]:
         return outputs
@@ -98,13 +98,8 @@ class EmpiricalRisk(eqx.Module):
     trainable: Any = eqx.field(static=True)
     reduction: Literal["mean", "sum"] = eqx.field(static=True)
 
-    def __init__(
-        self,
-        data: TokenData | LinearData | AbstractSource,
-        loss: AbstractLoss,
-        trainable: Any = None,
-        reduction: Literal["mean", "sum"] = "mean",
-    ):
+    # Annotated loosely: wrong arguments get the errors below, which say more than a type check.
+    def __init__(self, data: Any, loss: Any, trainable: Any = None, reduction: Any = "mean"):
         if not isinstance(data, AbstractSource):
             kind = type(data).__name__
             require(isinstance(data, TokenData | LinearData), "data", f"expected TokenData or LinearData, got {kind}")
@@ -126,9 +121,7 @@ class EmpiricalRisk(eqx.Module):
         return cls(MarginSource(margins), loss, trainable)
 
     @classmethod
-    def from_function(
-        cls, value: Callable[[Any], Float[Array, ""]], trainable: Any = None
-    ) -> "EmpiricalRisk":
+    def from_function(cls, value: Callable[[Any], Float[Array, ""]], trainable: Any = None) -> "EmpiricalRisk":
         """Any differentiable loss `value(model) -> scalar`.
 
         Its gradient is ordinary autodiff and underflows with the loss; integration then ends with the
@@ -186,9 +179,7 @@ class EmpiricalRisk(eqx.Module):
         sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(scaled.gradient)]
         size = jax.lax.stop_gradient(jnp.max(jnp.stack(sizes)))
         size = jnp.where(size > 0, size, 1.0)
-        return ScaledGradient(
-            scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None
-        )
+        return ScaledGradient(scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None)
 
     def _count(self, outputs: Float[Array, "..."]) -> int:
         return outputs.size if self.reduction == "mean" else 1

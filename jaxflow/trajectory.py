@@ -95,9 +95,7 @@ class Trajectory(eqx.Module):
         if points.multipliers is None:
             raise AttributeError("an opaque loss has no multipliers")
         extra = points.multipliers.ndim - points.log_scale.ndim
-        return points.log_scale.reshape(points.log_scale.shape + (1,) * extra) + jnp.log(
-            jnp.abs(points.multipliers)
-        )
+        return points.log_scale.reshape(points.log_scale.shape + (1,) * extra) + jnp.log(jnp.abs(points.multipliers))
 
     @property
     def log_time(self) -> Float[Array, "..."]:

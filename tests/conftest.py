@@ -18,9 +18,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 # An example may compile, so none has a deadline. What runs in CI is the same each time.
-hypothesis.settings.register_profile(
-    "jaxflow", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI"))
-)
+hypothesis.settings.register_profile("jaxflow", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("jaxflow")
 
 

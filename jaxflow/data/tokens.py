@@ -121,5 +121,5 @@ class TokenData(eqx.Module):
         return jnp.broadcast_to(mask, shape)
 
 
-def _first(flags: np.ndarray) -> tuple[int, ...]:
+def _first(flags: Any) -> tuple[int, ...]:
     return next((tuple(int(i) for i in index) for index in np.argwhere(flags)), ())

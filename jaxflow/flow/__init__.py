@@ -6,6 +6,7 @@ from jaxflow.flow.clocks import LogArcLength as LogArcLength
 from jaxflow.flow.clocks import LogTime as LogTime
 from jaxflow.flow.clocks import LossTime as LossTime
 from jaxflow.flow.clocks import PhysicalTime as PhysicalTime
+from jaxflow.flow.clocks import as_clock as as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates as AbstractCoordinates
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights

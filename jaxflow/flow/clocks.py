@@ -5,6 +5,7 @@ t = 0, and reads in units of its own (`until`, `save_at`): a time, its logarithm
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -50,7 +51,7 @@ class AbstractClock(eqx.Module):
 class PhysicalTime(AbstractClock):
     """s = t. Underflow is its nature: nothing moves once the gradient is small."""
 
-    tells_time = True
+    tells_time: ClassVar[bool] = True
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale
@@ -75,7 +76,7 @@ class LogTime(AbstractClock):
     """
 
     unit: float = 1.0
-    tells_time = True
+    tells_time: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         require(self.unit > 0, "unit", f"expected a positive time, got {self.unit}")
@@ -106,7 +107,7 @@ class ArcLength(AbstractClock):
     """
 
     floor: float = 0.0
-    tells_time = False
+    tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
@@ -135,7 +136,7 @@ class LogArcLength(AbstractClock):
 
     unit: float = 1.0
     floor: float = 0.0
-    tells_time = False
+    tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         require(self.unit > 0, "unit", f"expected a positive length, got {self.unit}")
@@ -165,7 +166,7 @@ class LossTime(AbstractClock):
     is, up to a factor of two, the loss in excess of the selected tokens' as attention saturates.
     """
 
-    tells_time = False
+    tells_time: ClassVar[bool] = False
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return -log_sum

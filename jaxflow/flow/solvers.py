@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import unknown_name
 from jaxflow.flow.clocks import AbstractClock, LogArcLength
@@ -18,6 +19,15 @@ SOLVERS: dict[str, type[diffrax.AbstractSolver]] = {
         *("ImplicitEuler", "Kvaerno3", "Kvaerno4", "Kvaerno5", "KenCarp3", "KenCarp4", "KenCarp5"),
     )
 }
+
+
+def state_norm(extended: PyTree) -> Float[Array, ""]:
+    """Root mean square over the coordinates alone, without the bookkeeping of log t beside them.
+
+    log t is slaved to the state, with rates of the order of the path's length. Under the controller's eye it
+    dictates the steps wherever tokens are re-selected (measured: 2,000 steps and not through, against 46).
+    """
+    return optimistix.rms_norm(extended[0])
 
 
 def root_finder() -> optimistix.AbstractRootFinder:
@@ -45,9 +55,7 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
         if solver.lower() not in names:
             raise unknown_name("solver", solver, SOLVERS)
         solver = names[solver.lower()]()
-    if isinstance(solver, diffrax.AbstractImplicitSolver) and isinstance(
-        solver.root_finder, diffrax.VeryChord
-    ):
+    if isinstance(solver, diffrax.AbstractImplicitSolver) and isinstance(solver.root_finder, diffrax.VeryChord):
         solver = eqx.tree_at(lambda s: s.root_finder, solver, root_finder())
     return solver
 
@@ -55,17 +63,20 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
 def as_controller(
     controller: diffrax.AbstractStepSizeController | None, solver: diffrax.AbstractSolver
 ) -> diffrax.AbstractStepSizeController:
-    """The given controller, or a PID controller with tolerances for the solver's order.
+    """The given controller (with `state_norm` in place of Diffrax's default norm), or a PID controller.
 
     Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
     follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs.
     """
+    if isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:
+        # Diffrax's default norm is the caller's saying nothing about it.
+        return eqx.tree_at(lambda c: c.norm, controller, state_norm)
     if controller is not None:
         return controller
     rtol = 1e-4 if isinstance(solver, diffrax.AbstractImplicitSolver) else 1e-8
     floor = float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5
     rtol = max(rtol, floor)
-    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol)
+    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
 
 
 def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:

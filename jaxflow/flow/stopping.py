@@ -71,9 +71,7 @@ class CertificateGap(AbstractStop):
     certify: Callable[[EmpiricalRisk, Any, Any, ScaledGradient], Certificate]
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        certificate = self.certify(
-            situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled
-        )
+        certificate = self.certify(situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled)
         return certificate.duality_gap <= self.gap
 
 
@@ -89,11 +87,12 @@ class SelectionSettled(AbstractStop):
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         model, data = situation.decode(), situation.risk.data
-        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData):
+        multipliers = situation.scaled.multipliers
+        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData) or multipliers is None:
             raise ValueError("stop: SelectionSettled needs an attention model on TokenData")
         attention = model.attention(data)
         top = attention == jnp.max(attention, axis=-1, keepdims=True)
-        pull = jnp.where(top, 0.0, situation.scaled.multipliers)
+        pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
         settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
         return settled & (away <= self.tolerance * jnp.sum(jnp.abs(pull)))

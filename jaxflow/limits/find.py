@@ -5,19 +5,20 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.method import STATIONARY, AbstractMethod, Staged, stationarity
 from jaxflow.limits.rate import fit_rate
-from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled
+from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled, valid_if
 from jaxflow.margin import Certificate, ProgramResult, is_locally_optimal, solve
 from jaxflow.models import AbstractAttention, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict
 from jaxflow.trajectory import describe
+
 
 def find_limit(
     risk: EmpiricalRisk,
@@ -91,6 +92,7 @@ def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: fl
     solution = solve(program)
     own, own_direction = certify_point(program, final)
     ratio = stationarity(trajectory)
+    own = valid_if(settled(attention) & (ratio > STATIONARY), own)
 
     followed = good(trajectory.result)
     stationary = ratio <= STATIONARY
@@ -143,5 +145,5 @@ def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: fl
     )
 
 
-def _where(condition: Float[Array, ""], a: Any, b: Any) -> Any:
+def _where(condition: Bool[Array, ""], a: Any, b: Any) -> Any:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import Code, Outcome, is_concrete
-from jaxflow.margin import Certificate, CertificateSource, Frobenius, L1, Nuclear, Solution
+from jaxflow.margin import L1, Certificate, CertificateSource, Frobenius, Nuclear, Solution
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Trajectory, describe
 
@@ -23,7 +23,7 @@ class LimitKind(enum.IntEnum):
 
 
 class Rate(eqx.Module):
-    r"""How the weights' own gap $N(W)/(\mu\,\mathrm{opt})-1$ falls along the flow, $\approx(\log t)^{-\text{exponent}}$.
+    r"""How the weights' own gap $N(W)/(\mu\,\mathrm{opt})-1$ falls along the flow: like $(\log t)^{-\text{exponent}}$.
 
     - `exponent`: least squares on the save points; NaN where fewer than three are usable.
     - `predicted`: $1-\kappa$ with κ the largest dual value off the support of the certified solution (a singular

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, good, require
 from jaxflow.flow import (
@@ -22,6 +22,7 @@ from jaxflow.flow import (
     Weights,
     integrate,
 )
+from jaxflow.flow.solvers import state_norm
 from jaxflow.models import CombinedAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
@@ -50,7 +51,7 @@ class Staged(AbstractMethod):
     Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
     there); they are polished by Newton's method and certified by gradient and curvature.
 
-    **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 1e4 for factors, whose log t
+    **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 3e3 for factors, whose log t
     grows like its square); `floor`: see `jaxflow.flow.ArcLength`; `saves`: number of save points over the last
     two decades before `far`, for the rate.
     """
@@ -58,7 +59,7 @@ class Staged(AbstractMethod):
     near: float = 50.0
     far: float | None = None
     horizon: float = 1e9
-    floor: float = 1e-3
+    floor: float = 0.03
     saves: int = 8
 
     def __check_init__(self) -> None:
@@ -69,7 +70,7 @@ class Staged(AbstractMethod):
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
-        far = (1e5 if combined else 1e4) if self.far is None else self.far
+        far = (1e5 if combined else 3e3) if self.far is None else self.far
         still = StationaryPoint(STATIONARY)
 
         def stage(model: Any, skip: Bool[Array, ""], until: Array, **how: Any) -> Trajectory:
@@ -94,7 +95,7 @@ class Staged(AbstractMethod):
             done,
             jnp.log(self.horizon - self.near),
             clock=LogArcLength(unit=self.near, floor=self.floor),
-            solver=diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-5, atol=1e-7)),
+            solver=diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
             controller=diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4),
             stop=still | settled,
             save_at=jnp.log(far - self.near) - jnp.linspace(np.log(100.0), 0.0, self.saves),
@@ -107,19 +108,12 @@ class Staged(AbstractMethod):
             done,
             clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP)),
             clock=clock,
-            solver=diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-9, atol=1e-9, norm=_of_state)),
+            solver=diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
             controller=diffrax.ConstantStepSize(),
             dt0=RELAXATION_STEP,
         )
-        return followed_by(path, last, done)
-
-
-def _of_state(extended: PyTree) -> Float[Array, ""]:
-    """The norm by which the relaxation converges: of the state, not of the clock's own bookkeeping.
-
-    That of log t is slaved to the state with rates of the order of the length, and so is its rounding error.
-    """
-    return optimistix.rms_norm(extended[0])
+        # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
+        return followed_by(path, last, done | ~good(last.result))
 
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.

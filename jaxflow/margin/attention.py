@@ -1,4 +1,5 @@
-r"""Max-margin programs of attention: Att-SVM, Att-SVM$_\star$, $\ell_1$-SVM, Gen-SVM and their sequence variants."""
+r"""Max-margin programs of attention: Att-SVM, Att-SVM$_\star$, $\ell_1$-SVM, Gen-SVM and their sequence
+variants."""
 
 from typing import Any, ClassVar
 
@@ -10,12 +11,13 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import is_concrete, require
 from jaxflow.data import TokenData
-from jaxflow.margin.norms import L1, AbstractNorm, Frobenius, Lp, as_norm
+from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
 
 
 class AttentionProgram(AbstractProgram):
-    r"""$\min N(W)$ s.t. $(x_{ia_i}-x_{it})^\top Wz_i\ge1$ for masked $t$, $(x_{it}-x_{ia_i})^\top Wz_i=0$ for selected $t$.
+    r"""$\min N(W)$ s.t. $(x_{ia_i}-x_{it})^\top Wz_i\ge1$ for masked $t$, $(x_{it}-x_{ia_i})^\top Wz_i=0$
+    for selected $t$.
 
     $a_i$, the anchor, is the first selected token of query i; with one selected token there is no equality.
     In a dual array, of the shape of `selection`, entries of masked tokens are the multipliers of inequalities
@@ -130,7 +132,9 @@ def _as_selection(data: TokenData, selection: Any) -> Bool[Array, "n ..."]:
         values = np.asarray(array)
         wrong = (values < 0) | (values >= shape[-1])
         require(
-            not wrong.any(), "selection", f"token {values[wrong][:1]} is out of range for T = {shape[-1]} tokens"
+            not wrong.any(),
+            "selection",
+            f"token {values[wrong][:1]} is out of range for T = {shape[-1]} tokens",
         )
     return jax.nn.one_hot(array, shape[-1], dtype=bool)
 
@@ -141,7 +145,9 @@ def _check_selection(selection: Bool[Array, "n ..."], visible: Bool[Array, "n ..
     mask, seen = np.asarray(selection), np.asarray(visible)
     empty = np.argwhere(~mask.any(-1))
     require(
-        len(empty) == 0, "selection", f"no token is selected for query {tuple(map(int, empty[0])) if len(empty) else ()}"
+        len(empty) == 0,
+        "selection",
+        f"no token is selected for query {tuple(map(int, empty[0])) if len(empty) else ()}",
     )
     hidden = np.argwhere(mask & ~seen)
     require(
@@ -179,8 +185,3 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
     mask = _as_selection(data, selection)
     _check_selection(mask, data.visible)
     return AttentionProgram(norm, data.tokens, data.queries, mask, data.visible, isinstance(norm, L1))
-
-
-def is_vector_norm(norm: AbstractNorm) -> bool:
-    """Whether the norm acts on vectors."""
-    return isinstance(norm, L1 | Lp | Frobenius)

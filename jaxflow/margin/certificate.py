@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from jaxflow._core import Code, require, unknown_name
 from jaxflow.margin.program import AbstractProgram
 
-# ‖Σλ_k A_k‖ relative to Σλ_k ‖A_k‖ below which a dual ray proves infeasibility in float64: three orders above
-# the rounding of that sum; in other precisions the same multiple of machine epsilon.
+# ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
+# above the rounding of that sum; in other precisions the same multiple of machine epsilon.
 FARKAS_MULTIPLE = 500.0
 
 
@@ -48,11 +48,12 @@ class Certificate(eqx.Module):
     - `dual_value`: $\sum\lambda_k\,/\,N^*(\sum\lambda_kA_k)$, a lower bound.
     - `duality_gap`: `primal_value / dual_value − 1`, +inf where either bound is missing.
     - `feasibility`: the worst constraint violation after scaling to margin one (equalities included).
-    - `stationarity`: $1-\langle V,A^*\lambda\rangle/(N(V)\,N^*(A^*\lambda))$, zero where $A^*\lambda$ is a multiple of
-      a subgradient of N at V; for programs that are not convex the residual of their own KKT condition.
+    - `stationarity`: $1-\langle V,A^*\lambda\rangle/(N(V)\,N^*(A^*\lambda))$, zero where $A^*\lambda$ is a
+      multiple of a subgradient of N at V; for programs that are not convex the residual of their own KKT
+      condition.
     - `source`: `none`, `flow` or `program`.
-    - `farkas`: $N^*(\sum\lambda_kA_k)/\sum\lambda_k\|A_k\|$; zero (to rounding) is Gordan's proof that no V has
-      positive margins.
+    - `farkas`: $N^*(\sum\lambda_kA_k)/(\sum\lambda_k\max_k\|A_k\|_F)$; zero (to rounding) is Gordan's proof
+      that no V has positive margins.
     """
 
     primal_value: Float[Array, ""]
@@ -71,7 +72,7 @@ class Certificate(eqx.Module):
         return cls(inf, zero, inf, inf, inf, Code(CertificateSource.none, CertificateSource), inf)
 
     @property
-    def proves_infeasible(self) -> Bool[Array, ""]:
+    def proves_infeasible(self) -> Bool[Array, "..."]:
         """Whether the multipliers are a Farkas certificate to rounding accuracy."""
         return self.farkas <= FARKAS_MULTIPLE * jnp.finfo(self.farkas.dtype).eps
 
@@ -79,8 +80,8 @@ class Certificate(eqx.Module):
 class Solution(eqx.Module):
     """A program's answer with its certificate.
 
-    `primal` is scaled to margin one and zero where there is none; `dual` is scaled to $N^*(A^*\\lambda)=1$, or,
-    for an infeasible program, is the Farkas ray with sum one. Read `result` before the numbers.
+    `primal` is scaled to margin one and zero where there is none; `dual` is scaled to $N^*(A^*\\lambda)=1$,
+    or, for an infeasible program, is the Farkas ray with sum one. Read `result` before the numbers.
     """
 
     primal: Inexact[Array, "..."]
@@ -108,8 +109,8 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
     **Arguments:**
 
     - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
-    - `primal`: in the program's primal shape. A flow passes its velocity (NUMERICS: it converges exponentially
-      faster than the weights).
+    - `primal`: in the program's primal shape. A flow passes its velocity (NUMERICS: it converges
+      exponentially faster than the weights).
     - `dual`: in the shape of `program.active`. A flow passes its clipped gradient multipliers; for sets of
       selected tokens also the weights with which the gradient pushes selected tokens (any sign).
     - `source`: `"program"`, `"flow"`, `"none"` or a `CertificateSource`.
@@ -160,10 +161,11 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
     gap = jnp.where(has_both, primal_value / _safe(dual_value) - 1.0, jnp.inf)
 
     unconstrained = finite & ~bounded & ~jnp.any(program.targets != 0)
-    row_total = jnp.sum(weights * jnp.where(active, program.row_sizes(), 0.0))
-    equal_total = jnp.sum(jnp.abs(weights) * jnp.where(equal, program.row_sizes(), 0.0))
-    # A proof needs weight on an inequality (or a right-hand side), not on homogeneous equalities alone.
-    total = jnp.where(finite & (pull > 0), row_total + equal_total, 0.0)
+    largest_row = jnp.max(jnp.where(active | equal, program.row_sizes(), 0.0), initial=0.0)
+    # A proof needs weight on an inequality (or a right-hand side), not on homogeneous equalities alone. Rows
+    # that vanish altogether (a token equal to the selected one) are a proof by themselves.
+    total = jnp.where(finite & (pull > 0), jnp.sum(jnp.abs(weights)) * largest_row, 0.0)
+    vanished = jnp.where(finite & (pull > 0) & (dual_size == 0), 0.0, jnp.inf)
     return Certificate(
         primal_value=jnp.where(unconstrained, 0.0, primal_value),
         dual_value=jnp.where(unconstrained, 0.0, dual_value),
@@ -171,5 +173,5 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
         feasibility=jnp.where(finite & (margin > 0), worst, jnp.inf),
         stationarity=jnp.where(unconstrained, 0.0, jnp.where(finite, stationarity, jnp.inf)),
         source=code if isinstance(code, Code) else Code(code, CertificateSource),
-        farkas=jnp.where(total > 0, dual_size / _safe(total), jnp.inf),
+        farkas=jnp.where(total > 0, dual_size / _safe(total), vanished),
     )

@@ -1,8 +1,9 @@
-r"""Attention that composes several tokens: the finite component and the best combination (§6 of Tarzanagh et al.).
+r"""Attention that composes several tokens: the finite component and the best combination (§6 of Tarzanagh et
+al.).
 
 When a head is not linear, attention may converge to a mixture $s_i^\star$ of a set $O_i$ of tokens. Then
-$W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6): $W^{mm}$ solves (Gen-SVM), which is `attention_svm` with a set
-as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
+$W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6): $W^{mm}$ solves (Gen-SVM), which is `attention_svm` with
+a set as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
 """
 
 from typing import Any, ClassVar
@@ -67,10 +68,11 @@ class FiniteComponentProgram(AbstractProgram):
 
 
 def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteComponentProgram:
-    r"""The program of $W^{fin}$, of least Frobenius norm among all W that give the proportions of `attention`.
+    r"""The program of $W^{fin}$, of least Frobenius norm among all W that give the proportions of
+    `attention`.
 
-    **Arguments:** `selection`: mask of the sets $O_i$, as for `attention_svm`; `attention`: probabilities in the
-    same shape, positive on the selected tokens (the others are ignored, the scale of each query is free).
+    **Arguments:** `selection`: mask of the sets $O_i$, as for `attention_svm`; `attention`: probabilities in
+    the same shape, positive on the selected tokens (the others are ignored, the scale of each query is free).
 
     **Returns:** a program; `solve` gives $W^{fin}$, or `infeasible` where no W reaches the proportions.
 
@@ -88,12 +90,12 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
         require(bool((chosen > 0).all()), "attention", "selected tokens need positive probabilities")
     log = jnp.log(jnp.where(base.selection, attention, 1.0))
     anchor = jnp.sum(jnp.where(base.anchor, log, 0.0), axis=-1, keepdims=True)
-    return FiniteComponentProgram(base, log - anchor, Frobenius())
+    return FiniteComponentProgram(base=base, log_ratios=log - anchor, norm=Frobenius())
 
 
 class Combination(eqx.Module):
-    r"""$W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ with its correlation; γ is +inf where the correlation grows with γ
-    without limit, and then `weights` is $\bar W^{mm}$."""
+    r"""$W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ with its correlation; γ is +inf where the correlation grows
+    with γ without limit, and then `weights` is $\bar W^{mm}$."""
 
     weights: Float[Array, "d d"]
     gamma: Float[Array, ""]
@@ -105,8 +107,9 @@ def best_combination(
 ) -> Combination:
     r"""The $\gamma\ge0$ for which $W^{fin}+\gamma\bar W^{mm}$ correlates most with given weights (Fig. 8).
 
-    With $\bar W$ of norm one and $F=f\bar W+F_\perp$, the best direction is the projection of the weights onto the
-    plane of F and $\bar W$: $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
+    With $\bar W$ of norm one and $F=f\bar W+F_\perp$, the best direction is the projection of the weights
+    onto the plane of F and $\bar W$:
+    $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
     $\langle W,F_\perp\rangle>0$.
     """
     unit = direction / jnp.linalg.norm(direction)
@@ -122,7 +125,8 @@ def best_combination(
         return jnp.sum(candidate * weights) / jnp.where(size > 0, size, 1.0)
 
     bounded = finite + gamma * unit
-    # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at 0.
+    # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at
+    # 0.
     use_bounded = aligned | (correlation(finite) > correlation(unit))
     gamma = jnp.where(use_bounded, jnp.where(aligned, gamma, 0.0), jnp.inf)
     best = jnp.where(use_bounded, jnp.where(aligned, bounded, finite), unit)

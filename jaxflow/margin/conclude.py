@@ -38,7 +38,8 @@ def conclude(
         # vmap, so that norms that need LAPACK make one stacked call.
         stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *points)
         certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(*stacked)
-        best = jnp.argmin(jnp.abs(certificates.duality_gap))
+        # Broken equalities make a gap look small: they count as much.
+        best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
         primal, dual = (part[best] for part in stacked)
         certificate = jax.tree.map(lambda part: part[best], certificates)
 
@@ -67,7 +68,8 @@ def conclude_stationary(
 ) -> Solution:
     """The best of several starts on a program that is not convex.
 
-    A start whose duality gap closes is `optimal`; else the stationary point of least objective is `stationary`.
+    A start whose duality gap closes is `optimal`; else the stationary point of least objective is
+    `stationary`.
     """
     duals = jax.vmap(lambda part: program.expand(part, compact.slots))(weights)
     certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)

@@ -38,7 +38,8 @@ class Enumeration(eqx.Module):
     - `selections` `(N, q)`: token indices; `result`, `status` `(N,)`: how the program and Definition 2 ended.
     - `norm` `(N,)`: the optimum of the program, +inf where infeasible. `gap` `(N,)`: its certified gap.
     - `assumption_D`: for every feasible $\alpha\ne$ opt some query with $\alpha_i\ne\mathrm{opt}_i$ has
-      $\mathrm{opt}_i$ among its support indices. (Infeasible choices have no support indices and are skipped.)
+      $\mathrm{opt}_i$ among its support indices. (Infeasible choices have no support indices and are
+      skipped.)
     - `assumption_B1`: all tokens are support vectors of the optimal choice (`violated` if it is infeasible).
     """
 
@@ -58,7 +59,8 @@ class Enumeration(eqx.Module):
         return (self.status.value == local) | (self.status.value == best)
 
     def solutions(self, which: Any = None, chunk: int = 256) -> tuple[Array, Solution]:
-        """Choices (token indices, `(M, q)`) and their solved programs; by default the locally optimal ones."""
+        """Choices (token indices, `(M, q)`) and their solved programs; by default the locally optimal
+        ones."""
         mask = np.asarray(self.locally_optimal if which is None else which)
         chosen = np.asarray(self.selections)[np.flatnonzero(mask)]
         parts = [_solve_chunk(self.program, jnp.asarray(part)) for part, _ in _padded(chosen, chunk)]
@@ -69,7 +71,8 @@ class Enumeration(eqx.Module):
 
 
 def _choices(options: list[np.ndarray], chunk: int) -> Iterator[tuple[np.ndarray, int]]:
-    """All combinations in lexicographic order, in chunks of constant length, with how many of each are real."""
+    """All combinations in lexicographic order, in chunks of constant length, with how many of each are
+    real."""
     radix = np.array([len(option) for option in options])
     total = math.prod(int(size) for size in radix)
     place = np.array([math.prod(int(size) for size in radix[i + 1 :]) for i in range(len(radix))])

@@ -6,9 +6,10 @@ with $\lambda_k\ge0$ for inequalities. With multipliers $y_j\ge0$ the primal is 
 
 $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
 
-Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex one
-(a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's predictor-corrector,
-then Newton's method on the identified support and active set, which for real vectors is the vertex itself.
+Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex
+one (a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's
+predictor-corrector, then Newton's method on the identified support and active set, which for real vectors is
+the vertex itself.
 """
 
 import equinox as eqx
@@ -25,6 +26,11 @@ from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # From an interior point at 1e-11 two Newton steps reach rounding.
 NEWTON_STEPS = 2
+
+
+# Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
+# margins, so that their violation only adds to the certified gap; equalities it cannot repair.
+MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class L1Point(eqx.Module):
@@ -53,17 +59,25 @@ def interior_point(
     max_steps: int,
     tolerance: float,
 ) -> L1Point:
-    """Interior point on the dual from λ ∝ `start`; `size` is the scale of an entry of ρ, `skip` does nothing."""
+    """Interior point on the dual from λ ∝ `start`; `size` is the scale of an entry of ρ, `skip` does
+    nothing."""
     m, d = rows.shape
     dtype = targets.dtype
     eps = float(jnp.finfo(dtype).eps)
     on = inequality.astype(dtype)
     used = inequality | equality
     rows = jnp.where(used[:, None], rows, 0.0)
+    allowed = jnp.where(jnp.any(equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
     count = jnp.sum(on) + d
     pushed = jnp.max(jnp.abs(start @ rows))
     weights = 0.5 * start / jnp.where(pushed > 0, pushed, 1.0)
-    state = (jnp.zeros((), int), weights, jnp.full((d,), 0.5, dtype) * size, jnp.ones((m,), dtype), jnp.where(skip, 1, 0))
+    state = (
+        jnp.zeros((), int),
+        weights,
+        jnp.full((d,), 0.5, dtype) * size,
+        jnp.ones((m,), dtype),
+        jnp.where(skip, 1, 0),
+    )
 
     def body(state: tuple) -> tuple:
         step, weights, shares, slack, _ = state
@@ -77,9 +91,7 @@ def interior_point(
         schur = schur + jnp.diag(jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
         factor, scale = scaled_cholesky(schur, 10 * eps)
 
-        def direction(
-            centre: Array, correction: Array, second: Array, product: Array, refine: bool = True
-        ) -> tuple:
+        def direction(centre: Array, correction: Array, second: Array, product: Array, refine: bool = True) -> tuple:
             wanted = (centre - correction) / room
             right = targets - slope @ wanted - second + on * (centre - product) / divisor
             change = refined_solve(schur, factor, scale, jnp.where(used, right, 0.0), refine)
@@ -98,7 +110,8 @@ def interior_point(
             return jnp.minimum(
                 jnp.minimum(to_room, step_to_boundary(shares, change_shares, everywhere)),
                 jnp.minimum(
-                    step_to_boundary(weights, change, inequality), step_to_boundary(slack, change_slack, inequality)
+                    step_to_boundary(weights, change, inequality),
+                    step_to_boundary(slack, change_slack, inequality),
                 ),
             )
 
@@ -128,7 +141,7 @@ def interior_point(
         reached = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
         residual = jnp.where(used, jnp.abs(targets - reached + on * slack), 0.0)
         primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)
-        small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= jnp.sqrt(tolerance))
+        small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= allowed * tolerance)
         return step + 1, weights, shares, slack, jnp.where(fine, jnp.where(small, 1, 0), 2)
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
@@ -158,7 +171,7 @@ def polish(
     active = active | equality
     inside, on = support.astype(dtype), active.astype(dtype)
 
-    def newton(state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def newton(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         weights, shares = state
         a = weights @ rows
         slope = 2 * _inner(rows, a) * on[:, None] * inside[None, :]
@@ -171,10 +184,7 @@ def polish(
         change = jnp.linalg.solve(matrix, right[:, None])[:, 0]
         return weights + on * change[d:], shares + inside * change[:d]
 
-    state = (weights * on, shares * inside)
-    for _ in range(NEWTON_STEPS):
-        state = newton(state)
-    better, parts = state
+    better, parts = lax.fori_loop(0, NEWTON_STEPS, newton, (weights * on, shares * inside))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(parts))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0) & jnp.all(parts >= 0)
     return jnp.where(fine, better, weights), jnp.where(fine, parts, shares)
@@ -194,9 +204,7 @@ class L1Start(eqx.Module):
 def begin(program: AbstractProgram, compact: Compact) -> L1Start:
     """Feasibility and scale from the same program in the ℓ2 norm."""
     if program.conic:
-        start = min_norm_point(
-            compact.rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE
-        )
+        start = min_norm_point(compact.rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE)
         near = start.primal
         margins = jnp.where(compact.inequality, compact.rows.values(near), jnp.inf)
         margin = jnp.min(margins, initial=jnp.inf)
@@ -205,13 +213,21 @@ def begin(program: AbstractProgram, compact: Compact) -> L1Start:
         return L1Start(size, interior, start.weights, start.zero, ~jnp.any(compact.inequality), start.steps)
     least = least_norm(compact)
     size = jnp.max(jnp.abs(compact.rows.combine(least.weights)))
-    return L1Start(size, jnp.zeros_like(least.weights), least.weights, ~least.consistent, size == 0, jnp.zeros((), int))
+    return L1Start(
+        size,
+        jnp.zeros_like(least.weights),
+        least.weights,
+        ~least.consistent,
+        least.consistent & (size == 0),
+        jnp.zeros((), int),
+    )
 
 
 def weighted_l1(
     rows: Inexact[Array, "m d"], compact: Compact, start: L1Start, *, max_steps: int, tolerance: float
 ) -> tuple[L1Point, tuple[Array, Array]]:
-    """The interior point, and its polished (weights, shares), for any rows with the constraints of `compact`."""
+    """The interior point, and its polished (weights, shares), for any rows with the constraints of
+    `compact`."""
     skip = start.infeasible | start.trivial
     parts = (rows, compact.inequality, compact.equality, compact.targets)
     point = interior_point(*parts, start.interior, start.size, skip, max_steps=max_steps, tolerance=tolerance)

@@ -14,7 +14,8 @@ from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 
 class AbstractLinearProgram(AbstractProgram):
-    r"""A program in $\rho$ for the predictor $x^\top\beta$, $\beta=\mathrm{Re}(S^\top\rho)$; without S, $\rho=\beta$."""
+    r"""A program in $\rho$ for the predictor $x^\top\beta$, $\beta=\mathrm{Re}(S^\top\rho)$; without S,
+    $\rho=\beta$."""
 
     inputs: eqx.AbstractVar[Float[Array, "n d"]]
     transform: eqx.AbstractVar[Inexact[Array, "m d"] | None]
@@ -34,7 +35,8 @@ class AbstractLinearProgram(AbstractProgram):
 
 
 class MaxMarginProgram(AbstractLinearProgram):
-    r"""$\min N(\rho)$ s.t. $y_i\,\mathrm{Re}(x_i^\top S^\top\rho)\ge1$. Yun et al. (2021) eq. (38), Cor. 1–3."""
+    r"""$\min N(\rho)$ s.t. $y_i\,\mathrm{Re}(x_i^\top S^\top\rho)\ge1$. Yun et al. (2021) eq. (38), Cor.
+    1–3."""
 
     norm: AbstractNorm
     inputs: Float[Array, "n d"]
@@ -68,7 +70,8 @@ class MaxMarginProgram(AbstractLinearProgram):
 
 
 class MinimumNormProgram(AbstractLinearProgram):
-    r"""$\min N(\rho)$ s.t. $\mathrm{Re}(x_i^\top S^\top\rho)=y_i$. Yun et al. (2021) Theorems 4 and 6 in their limits."""
+    r"""$\min N(\rho)$ s.t. $\mathrm{Re}(x_i^\top S^\top\rho)=y_i$. Yun et al. (2021) Theorems 4 and 6 in
+    their limits."""
 
     norm: AbstractNorm
     inputs: Float[Array, "n d"]
@@ -163,7 +166,10 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
         wrong = np.abs(np.asarray(data.targets)) != 1
         require(not wrong.any(), "labels", f"labels must be +1 or -1; index {np.flatnonzero(wrong)[:1]} is not")
     return MaxMarginProgram(
-        _as_vector_norm(norm), data.inputs, data.targets, _as_transform(transform, data.inputs.shape[1])
+        norm=_as_vector_norm(norm),
+        inputs=data.inputs,
+        labels=data.targets,
+        transform=_as_transform(transform, data.inputs.shape[1]),
     )
 
 
@@ -179,5 +185,8 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
     data = LinearData(inputs, targets)
     data.check()
     return MinimumNormProgram(
-        _as_vector_norm(norm), data.inputs, data.targets, _as_transform(transform, data.inputs.shape[1])
+        norm=_as_vector_norm(norm),
+        inputs=data.inputs,
+        values_at_inputs=data.targets,
+        transform=_as_transform(transform, data.inputs.shape[1]),
     )

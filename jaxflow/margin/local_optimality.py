@@ -13,8 +13,9 @@ from jaxflow.margin.certificate import ProgramResult, Solution
 from jaxflow.margin.program import AbstractProgram
 from jaxflow.models import token_scores
 
-# Margins of a certified solution carry an error of about 1e-14; an excess below the first constant is support.
-# Between the two a token is neither clearly support nor clearly not. (Float32 widens both by its epsilon.)
+# Margins of a certified solution carry an error of about 1e-14; an excess below the first constant is
+# support. Between the two a token is neither clearly support nor clearly not. (Float32 widens both by its
+# epsilon.)
 SUPPORT_MARGIN = 1e-9
 AMBIGUOUS_MARGIN = 1e-6
 

@@ -1,12 +1,14 @@
 r"""Programs in ℓ_p with p = 2/L < 1 (networks of depth L > 2): stationary points, several starts.
 
 $$\min_\rho\|\rho\|_p\quad\text{s.t. the constraints},\qquad
-A^*\lambda\propto|\rho_j|^{p-1}e^{i\arg\rho_j}\ \text{ where }\rho_j\ne0,\quad\lambda\ge0\text{ complementary}$$
+A^*\lambda\propto|\rho_j|^{p-1}e^{i\arg\rho_j}\ \text{ where }\rho_j\ne0,\quad\lambda\ge0\text{
+complementary}$$
 
 The objective is concave on each orthant, so that there are many stationary points and no certificate that one
-is global. Method: majorisation by a weighted ℓ1 program, $w_j=(|\rho_j|^2+\epsilon^2)^{(p-1)/2}$ with ε falling
-(Candès, Wakin, Boyd 2008; Chartrand, Yin 2008), each solved to rounding; every start ends in a stationary point,
-the least objective is returned. The first start is the ℓ1 solution, the others use random weights.
+is global. Method: majorisation by a weighted ℓ1 program, $w_j=(|\rho_j|^2+\epsilon^2)^{(p-1)/2}$ with ε
+falling (Candès, Wakin, Boyd 2008; Chartrand, Yin 2008), each solved to rounding; every start ends in a
+stationary point, the least objective is returned. The first start is the ℓ1 solution, the others use random
+weights.
 """
 
 import jax
@@ -32,8 +34,8 @@ def solve_lp(
 ) -> Solution:
     """The best stationary point found from `starts` starts; `result` is `stationary`.
 
-    `certificate.stationarity` is the KKT residual, and the reason for the result; the duality gap is that of the
-    ℓ1 relaxation, a valid bound that is not tight. (Where it closes nevertheless the point is `optimal`.)
+    `certificate.stationarity` is the KKT residual, and the reason for the result; the duality gap is that of
+    the ℓ1 relaxation, a valid bound that is not tight. (Where it closes nevertheless the point is `optimal`.)
     """
     compact = program.compact()
     assert isinstance(compact.rows, DenseRows)

@@ -30,8 +30,8 @@ START_TOLERANCE = 1e-3
 
 
 class MinNormPoint(eqx.Module):
-    r"""`weights` λ with sum one; `primal`, a multiple of the margin program's solution (zero if there is none);
-    `zero`, whether the optimum vanished to rounding; `steps` taken; `converged`."""
+    r"""`weights` λ with sum one; `primal`, a multiple of the margin program's solution (zero if there is
+    none); `zero`, whether the optimum vanished to rounding; `steps` taken; `converged`."""
 
     weights: Float[Array, " m"]
     primal: Inexact[Array, "..."]
@@ -65,7 +65,8 @@ def min_norm_point(
     scale = jnp.sum(diagonal) / jnp.maximum(jnp.sum(used), 1)
     scale = jnp.where(scale > 0, scale, 1.0)
     gram = jnp.where(used[:, None] & used[None, :], gram, 0.0) / scale
-    # Regularisation at the level of rounding: the Gram matrix is singular when there are more rows than entries.
+    # Regularisation at the level of rounding: the Gram matrix is singular when there are more rows than
+    # entries.
     regular = jnp.where(used, 4 * eps, 1.0)
 
     start = on / count
@@ -138,9 +139,11 @@ def min_norm_point(
 def interior_weights(
     rows: AbstractRows, point: MinNormPoint, inequality: Bool[Array, " m"], equality: Bool[Array, " m"]
 ) -> Float[Array, " m"]:
-    r"""A dual start for other norms: the min-norm weights, every inequality lifted by the hull's distance to zero.
+    r"""A dual start for other norms: the min-norm weights, every inequality lifted by the hull's distance to
+    zero.
 
-    Where that distance g is small only these weights make $\sum\lambda_kA_k$ small; equal ones are 1/g times worse.
+    Where that distance g is small only these weights make $\sum\lambda_kA_k$ small; equal ones are 1/g times
+    worse.
     """
     on = inequality.astype(point.weights.dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
@@ -173,27 +176,29 @@ def _polish(
     chosen = jnp.where(zero, spread, support.astype(dtype))
     off = jnp.where(zero, 0.0, (~support).astype(dtype))
     matrix = gram * chosen[:, None] * chosen[None, :] + jnp.diag(off)
-    factor = lax.linalg.cholesky(
-        matrix + 1e3 * eps * jnp.eye(gram.shape[0], dtype=dtype), symmetrize_input=False
-    )
+    factor = lax.linalg.cholesky(matrix + 1e3 * eps * jnp.eye(gram.shape[0], dtype=dtype), symmetrize_input=False)
 
     def solve(right: Array) -> Array:
         return chosen * cholesky_solve(factor, (chosen * right)[:, None])[:, 0]
 
     # Farkas: remove the component of λ that the elements see. Otherwise: equal margins on the support.
-    polished = jnp.where(zero, weights, jnp.zeros_like(weights))
-    for _ in range(REFINEMENTS):
-        seen = rows.values(rows.combine(polished)) / scale
-        polished = polished + solve(jnp.where(zero, 0.0, on) - seen)
-    primal = rows.combine(polished) / scale
-    for _ in range(REFINEMENTS):
-        primal = primal + rows.combine(solve(on - rows.values(primal))) / scale
+    def refine_weights(_: Array, point: Array) -> Array:
+        seen = rows.values(rows.combine(point)) / scale
+        return point + solve(jnp.where(zero, 0.0, on) - seen)
+
+    def refine_primal(_: Array, point: Array) -> Array:
+        return point + rows.combine(solve(on - rows.values(point))) / scale
+
+    first = jnp.where(zero, weights, jnp.zeros_like(weights))
+    polished = lax.fori_loop(0, REFINEMENTS, refine_weights, first)
+    primal = lax.fori_loop(0, REFINEMENTS, refine_primal, rows.combine(polished) / scale)
+    # A weight that the exact solution has at zero may come out as −ε: what follows judges the clipped point.
+    polished = jnp.where(inequality, jnp.maximum(polished, 0.0), polished)
     total = jnp.sum(on * polished)
     polished = polished / jnp.where(total > 0, total, 1.0)
 
     # Both bounds on the optimum improve separately: the lower one with λ, the upper one with the primal.
-    signed = jnp.all(jnp.where(inequality, polished, 0.0) >= 0) & (total > 0)
-    fine = signed & jnp.all(jnp.isfinite(polished))
+    fine = (total > 0) & jnp.all(jnp.isfinite(polished))
     plain = rows.combine(weights)
     shorter = jnp.sum(jnp.abs(rows.combine(polished)) ** 2) <= jnp.sum(jnp.abs(plain) ** 2)
 

@@ -1,6 +1,7 @@
 r"""Norms of a max-margin program, each with its dual norm."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,14 +10,14 @@ from jaxtyping import Array, Float, Inexact
 
 from jaxflow._core import require, unknown_name
 
-
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
 RANK_TOLERANCE = 1e-7
 SUPPORT_TOLERANCE = 1e-8
 
 
 class AbstractNorm(eqx.Module):
-    r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D, Tarzanagh et al. (2023).
+    r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D,
+    Tarzanagh et al. (2023).
 
     A norm of your own (a final subclass) can be certified as it is, and solved through `solve_cvxpy`.
     The built-in solvers know the norms of this file.
@@ -38,8 +39,8 @@ class AbstractNorm(eqx.Module):
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         r"""N(primal), N*(adjoint) and the stationarity residual of the pair.
 
-        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`. At most one LAPACK
-        call: two independent ones can hang XLA on CPU.
+        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`. At most one
+        LAPACK call: two independent ones can hang XLA on CPU.
         """
 
     @abc.abstractmethod
@@ -53,7 +54,8 @@ def _misaligned(
     size: Float[Array, ""],
     dual_size: Float[Array, ""],
 ) -> Float[Array, ""]:
-    r"""$1-\langle v,a\rangle/(N(v)N^*(a))$, zero exactly at a subgradient (Hölder's equality); +inf at zero."""
+    r"""$1-\langle v,a\rangle/(N(v)N^*(a))$, zero exactly at a subgradient (Hölder's equality); +inf at
+    zero."""
     product = size * dual_size
     inner = jnp.sum(jnp.real(jnp.conj(primal) * adjoint))
     return jnp.where(product > 0, 1.0 - inner / jnp.where(product > 0, product, 1.0), jnp.inf)
@@ -64,7 +66,8 @@ def _euclidean(x: Inexact[Array, "..."]) -> Float[Array, ""]:
 
 
 class Frobenius(AbstractNorm):
-    r"""$\sqrt{\sum_j|x_j|^2}$ over all entries: Frobenius for matrices, $\ell_2$ for vectors; its own dual."""
+    r"""$\sqrt{\sum_j|x_j|^2}$ over all entries: Frobenius for matrices, $\ell_2$ for vectors; its own
+    dual."""
 
     alias: ClassVar[str] = "frobenius"
 
@@ -123,9 +126,7 @@ class Nuclear(AbstractNorm):
         u, v = jnp.where(kept[None, :], u, 0.0), jnp.where(kept[None, :], v, 0.0)
         pull = jnp.sum(u * (adjoint @ v))
         scale = jnp.sum(kept) / jnp.where(pull > 0, pull, 1.0)
-        defect = jnp.maximum(
-            jnp.max(jnp.abs(scale * adjoint @ v - u)), jnp.max(jnp.abs(scale * adjoint.T @ u - v))
-        )
+        defect = jnp.maximum(jnp.max(jnp.abs(scale * adjoint @ v - u)), jnp.max(jnp.abs(scale * adjoint.T @ u - v)))
         return size, dual_size, jnp.where(pull > 0, defect, jnp.inf)
 
     def expression(self, variable: Any) -> Any:
@@ -161,8 +162,8 @@ class Lp(AbstractNorm):
     r"""$\|x\|_p=(\sum_j|x_j|^p)^{1/p}$ with $0<p<1$, as $p=2/L$ for networks of depth $L>2$.
 
     Not convex and not a norm: programs have several stationary points. Yun et al. (2021), Theorem 2. Its
-    polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$, only gives the weak bound of the $\ell_1$ relaxation.
-    For p = 1 and p = 2 use `L1()` and `Frobenius()`.
+    polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$, only gives the weak bound of the $\ell_1$
+    relaxation. For p = 1 and p = 2 use `L1()` and `Frobenius()`.
     """
 
     p: float = eqx.field(static=True)
@@ -198,7 +199,12 @@ class Lp(AbstractNorm):
         raise NotImplementedError(f"norm: l_p with p = {self.p} < 1 is not convex; CVXPY cannot state it")
 
 
-_ALIASES: dict[str, type[AbstractNorm]] = {"frobenius": Frobenius, "l2": Frobenius, "nuclear": Nuclear, "l1": L1}
+_ALIASES: dict[str, Callable[[], AbstractNorm]] = {
+    "frobenius": Frobenius,
+    "l2": Frobenius,
+    "nuclear": Nuclear,
+    "l1": L1,
+}
 
 
 def as_norm(norm: Any) -> AbstractNorm:

@@ -3,9 +3,10 @@ r"""Programs in the nuclear norm, by an interior point on a reduced dual.
 The dual of $\min\|W\|_*$ s.t. $\langle f_kg_k^\top,W\rangle\ge1$ is
 $$\max_{\lambda\ge0}\sum_k\lambda_k\quad\text{s.t.}\quad C(\lambda)=I-M^\top M\succeq0,\qquad
 M=\sum_k\lambda_kf_kg_k^\top .$$
-Only $\langle f_k,f_l\rangle$ and the queries enter it, and the queries span q = min(n·k, d) dimensions (the row
-space of the solution lies in their span: Lemma 1 of Tarzanagh et al. 2023), so that C is q×q whatever d is.
-With a multiplier $Y\succeq0$ of the matrix constraint the primal is $W=2MY$ and the optimality conditions are
+Only $\langle f_k,f_l\rangle$ and the queries enter it, and the queries span q = min(n·k, d) dimensions (the
+row space of the solution lies in their span: Lemma 1 of Tarzanagh et al. 2023), so that C is q×q whatever d
+is. With a multiplier $Y\succeq0$ of the matrix constraint the primal is $W=2MY$ and the optimality
+conditions are
 
 $$\langle A_k,2MY\rangle-w_k=1,\qquad YC=\mu I,\qquad w_k\lambda_k=\mu .$$
 
@@ -27,9 +28,14 @@ from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
-# Step lengths tried at once: one stacked Cholesky call tells which keep a matrix positive definite. It costs a
-# fraction of the eigenvalues that the exact length needs, and cannot hang on NaN.
+# Step lengths tried at once: one stacked Cholesky call tells which keep a matrix positive definite. It costs
+# a fraction of the eigenvalues that the exact length needs, and cannot hang on NaN.
 STEPS = (1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.66, 0.55, 0.44, 0.33, 0.22, 0.12, 0.05, 0.01)
+
+
+# Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
+# margins, so that their violation only adds to the certified gap; equalities it cannot repair.
+MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class NuclearPoint(eqx.Module):
@@ -67,6 +73,7 @@ def interior_point(
     eps = float(jnp.finfo(dtype).eps)
     on = inequality.astype(dtype)
     used = inequality | equality
+    allowed = jnp.where(jnp.any(equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
     count = jnp.sum(on) + q
     eye = jnp.eye(q, dtype=dtype)
     cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
@@ -105,9 +112,7 @@ def interior_point(
             """⟨D_k, Z⟩ = 2 h_k⊤ Z g_k for symmetric Z."""
             return 2 * jnp.sum((H @ matrix) * queries, axis=1)
 
-        def direction(
-            centre: Array, correction: Array, second: Array, product: Array, refine: bool = True
-        ) -> tuple:
+        def direction(centre: Array, correction: Array, second: Array, product: Array, refine: bool = True) -> tuple:
             """Newton direction to complementarity `centre`, with the second-order terms given."""
             skewed = correction @ P
             known = 0.5 * (skewed + skewed.T)
@@ -159,7 +164,7 @@ def interior_point(
         gap = jnp.sum(Y * (eye - constraint(H, weights))) + jnp.sum(on * slack * weights)
         residual = jnp.abs(on - 2 * jnp.sum((H @ Y) * queries, axis=1) + on * slack)
         primal = jnp.max(jnp.where(used, residual, 0.0), initial=0.0)
-        small = (gap <= tolerance * jnp.sum(on * weights)) & (primal <= jnp.sqrt(tolerance))
+        small = (gap <= tolerance * jnp.sum(on * weights)) & (primal <= allowed * tolerance)
         return step + 1, weights, Y, slack, jnp.where(fine, jnp.where(small, 1, 0), 2)
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
@@ -169,9 +174,7 @@ def interior_point(
     return NuclearPoint(weights, Y, steps, status == 1)
 
 
-def solve_convex(
-    compact: Compact, max_steps: int
-) -> tuple[NuclearPoint, NuclearPoint, Float[Array, "d q"]]:
+def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, NuclearPoint, Float[Array, "d q"]]:
     """The interior point and its polish, in the reduced coordinates of the basis returned with them.
 
     An infeasible program is not attempted: its weights are the Farkas ray, Y is zero.

@@ -1,12 +1,14 @@
 r"""Newton's method at fixed rank and active set: the last digits of a nuclear-norm program.
 
 With $2Y=QQ^\top$, Q of rank r, and the active set fixed, the optimality conditions are the square system
-$$(I-M^\top M)Q=0,\qquad \langle A_k,MQQ^\top\rangle=1\ (k\text{ active}),\qquad \lambda_k=0\ \text{(others)},$$
+$$(I-M^\top M)Q=0,\qquad \langle A_k,MQQ^\top\rangle=1\ (k\text{ active}),\qquad \lambda_k=0\
+\text{(others)},$$
 up to rotations of Q, which are fixed by a penalty on their tangent directions.
 """
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 # From an interior point at 1e-11 two Newton steps reach rounding.
@@ -42,16 +44,31 @@ def polish(
     support = (inequality & (relative > margins - 1.0)) | equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)
-    state = (weights * on, Q)
-    for _ in range(NEWTON_STEPS):
-        state = newton(cross, queries, on, target, kept, *state)
-    better, Q = state
+    better, Q = newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     return jnp.where(fine, better, weights), jnp.where(fine, 0.5 * Q @ Q.T, Y)
 
 
-def newton(
+def newton_steps(
+    cross: Float[Array, "m m"],
+    queries: Float[Array, "m q"],
+    on: Float[Array, " m"],
+    target: Float[Array, " m"],
+    kept: Float[Array, " r"],
+    weights: Float[Array, " m"],
+    Q: Float[Array, "q r"],
+    count: int,
+) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
+    """`count` Newton steps on λ and Q; `on` marks the active set, `kept` the columns of Q in use."""
+
+    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        return _newton(cross, queries, on, target, kept, *state)
+
+    return lax.fori_loop(0, count, step, (weights, Q))
+
+
+def _newton(
     cross: Float[Array, "m m"],
     queries: Float[Array, "m q"],
     on: Float[Array, " m"],
@@ -60,7 +77,6 @@ def newton(
     weights: Float[Array, " m"],
     Q: Float[Array, "q r"],
 ) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    """One Newton step on λ and Q; `on` marks the active set, `kept` the columns of Q in use."""
     m, q = queries.shape
     r = Q.shape[1]
     dtype = Q.dtype

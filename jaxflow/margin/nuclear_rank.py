@@ -3,12 +3,12 @@ r"""The nuclear norm under a rank bound m < d: (Att-SVM$_\star$) as it is for K,
 $$\min_{K,Q\in\mathbb R^{d\times m}}\tfrac12(\|K\|_F^2+\|Q\|_F^2)\quad\text{s.t.}\quad
 \langle f_kg_k^\top,KQ^\top\rangle\ge1 .$$
 
-Where the convex solution has rank at most m it is the global optimum (always if m >= n: Lemma 1 of Tarzanagh et
-al. 2023). Otherwise the program is not convex. Method: from several starts, alternating minimisation (with Q
-fixed the best K is a min-norm point in the coordinates $Q^\top g_k$, and the other way round), then Newton's
-method on the KKT conditions $K=MQ,\ Q=M^\top K$ and equal margins. The result is a stationary point with its KKT
-residual; without a closed duality gap nothing says that it is global. `failed` means that no start met the
-constraints, which does not prove that none can.
+Where the convex solution has rank at most m it is the global optimum (always if m >= n: Lemma 1 of Tarzanagh
+et al. 2023). Otherwise the program is not convex. Method: from several starts, alternating minimisation
+(with Q fixed the best K is a min-norm point in the coordinates $Q^\top g_k$, and the other way round), then
+Newton's method on the KKT conditions $K=MQ,\ Q=M^\top K$ and equal margins. The result is a stationary point
+with its KKT residual; without a closed duality gap nothing says that it is global. `failed` means that no
+start met the constraints, which does not prove that none can.
 """
 
 import jax
@@ -20,7 +20,7 @@ from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.min_norm_point import min_norm_point
 from jaxflow.margin.nuclear import solve_convex
-from jaxflow.margin.nuclear_polish import newton
+from jaxflow.margin.nuclear_polish import newton_steps
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
 # Alternations converge linearly; Newton's method takes over once the active set has settled.
@@ -55,7 +55,8 @@ def solve_nuclear_rank(
     first = top[None] + START_SPREAD * size * noise.at[0].set(0.0)
 
     def point(left: Array, right: Array) -> tuple[Array, Array]:
-        """The least-norm primal at margin one for rank-one rows, zero where there is none, and its weights."""
+        """The least-norm primal at margin one for rank-one rows, zero where there is none, and its
+        weights."""
         smaller = RankOneRows(left, right)
         found = min_norm_point(smaller, compact.inequality, compact.equality, polish=False)
         primal = smaller.combine(found.weights)
@@ -65,9 +66,9 @@ def solve_nuclear_rank(
         scale = jnp.where(fine, 1.0 / jnp.where(fine, margin, 1.0), 0.0)
         return scale * primal, scale * found.weights
 
-    def alternate(state: tuple, _: None) -> tuple[tuple, None]:
-        Q, _, _ = state
-        K, _ = point(rows.left, reduced @ Q)
+    def alternate(state: tuple, _: object) -> tuple[tuple, None]:
+        Q = state[0]
+        K = point(rows.left, reduced @ Q)[0]
         # Balance K and Q: at a stationary point their norms agree.
         norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
         ratio = jnp.sqrt(norm_Q / jnp.where(norm_K > 0, norm_K, 1.0))
@@ -113,10 +114,8 @@ def _refine(
     relative = weights / jnp.where(heaviest > 0, heaviest, 1.0)
     support = (inequality & (relative > margins - 1.0)) | equality
     on, target = support.astype(Q.dtype), (inequality & support).astype(Q.dtype)
-    state = (weights * on, Q)
-    for _ in range(NEWTON_STEPS):
-        state = newton(cross, queries, on, target, jnp.ones((Q.shape[1],), Q.dtype), *state)
-    better, factor = state
+    kept = jnp.ones((Q.shape[1],), Q.dtype)
+    better, factor = newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(factor))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     return jnp.where(fine, better, weights), jnp.where(fine, factor, Q)

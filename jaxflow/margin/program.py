@@ -30,7 +30,8 @@ class AbstractRows(eqx.Module):
 
 
 class RankOneRows(AbstractRows):
-    r"""$A_k = f_k g_{i(k)}^\top$: `left` `(m, p)` with rows $f_k$ in equal runs for each row $g_i$ of `right`."""
+    r"""$A_k = f_k g_{i(k)}^\top$: `left` `(m, p)` with rows $f_k$ in equal runs for each row $g_i$ of
+    `right`."""
 
     left: Float[Array, "m p"]
     right: Float[Array, "outputs q"]

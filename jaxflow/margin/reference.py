@@ -1,4 +1,5 @@
-"""Reference solutions through CVXPY: slow, independent, for cross-checks. Needs the packages cvxpy and clarabel."""
+"""Reference solutions through CVXPY: slow, independent, for cross-checks. Needs the packages cvxpy and
+clarabel."""
 
 import warnings
 from typing import Any
@@ -23,13 +24,13 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
     **Arguments:** `solver` and `options` go to `cvxpy.Problem.solve`; for Clarabel the tolerances default to
     1e-10.
 
-    **Returns:** a `Solution`. CVXPY's status is mapped strictly: `optimal` counts only with a certified gap of at
-    most 1e-6; `optimal_inaccurate` is `inaccurate`; `infeasible` is `infeasible` (CVXPY gives no certificate
-    for it: `solve` does); `user_limit` is `budget_spent`; everything else, an answer that is None, and an error
-    inside the solver, is `failed`.
+    **Returns:** a `Solution`. CVXPY's status is mapped strictly: `optimal` counts only with a certified gap
+    of at most 1e-6; `optimal_inaccurate` is `inaccurate`; `infeasible` is `infeasible` (CVXPY gives no
+    certificate for it: `solve` does); `user_limit` is `budget_spent`; everything else, an answer that is
+    None, and an error inside the solver, is `failed`.
 
-    **Raises:** `ValueError` naming the argument for a traced program, a norm that is not convex, a rank bound, or
-    data with NaN; `ImportError` without cvxpy.
+    **Raises:** `ValueError` naming the argument for a traced program, a norm that is not convex, a rank
+    bound, or data with NaN; `ImportError` without cvxpy.
     """
     import cvxpy as cp
 
@@ -50,13 +51,14 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
         values = cp.real(rows @ variable) if np.iscomplexobj(rows) else rows @ variable
     inequality, equality = np.flatnonzero(compact.inequality), np.flatnonzero(compact.equality)
     targets = np.asarray(compact.targets)
-    constraints = []
+    values: Any = values
+    constraints: list[Any] = []
     if len(inequality):
         constraints.append(values[inequality] >= targets[inequality])
     if len(equality):
         constraints.append(values[equality] == targets[equality])
     # The square has the same minimiser as the Frobenius norm and is a quadratic program.
-    squared = isinstance(program.norm, Frobenius) and not jnp.iscomplexobj(zero)
+    squared = isinstance(program.norm, Frobenius)
     objective = 0.5 * cp.sum_squares(variable) if squared else program.norm.expression(variable)
     problem = cp.Problem(cp.Minimize(objective), constraints)
     settings = {**CLARABEL, **options} if solver == "CLARABEL" else options

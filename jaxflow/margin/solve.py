@@ -34,13 +34,14 @@ def solve(
     **Arguments:**
 
     - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
-    - `tolerance`: certified relative gap (stationarity residual where not convex) that counts as solved; None:
-      1e-12 for Frobenius, 1e-10 for nuclear and ℓ1 in float64, the same multiples of epsilon in float32.
+    - `tolerance`: certified relative gap (stationarity residual where not convex) that counts as solved;
+      None: 1e-12 for Frobenius, 1e-10 for nuclear and ℓ1 in float64, the same multiples of epsilon in
+      float32.
     - `max_steps`: budget of interior-point iterations.
     - `starts`: number of starts, for programs that are not convex.
 
-    **Returns:** a `Solution`. Look at `.result` first: `optimal`, `inaccurate`, `infeasible` (then `.dual` is a
-    Farkas ray and `.certificate.proves_infeasible`), `budget_spent`, `failed` or `stationary`.
+    **Returns:** a `Solution`. Look at `.result` first: `optimal`, `inaccurate`, `infeasible` (then `.dual`
+    is a Farkas ray and `.certificate.proves_infeasible`), `budget_spent`, `failed` or `stationary`.
 
     **Raises:** `ValueError` naming the argument for a norm without a built-in method.
     """

@@ -132,9 +132,7 @@ class FactoredAttention(AbstractAttention):
         require(self.K.shape == self.Q.shape, "Q", f"expected K's shape {self.K.shape}, got {self.Q.shape}")
 
     @classmethod
-    def init(
-        cls, key: Key[Array, ""], data: TokenData, head: Any, m: int | None = None
-    ) -> "FactoredAttention":
+    def init(cls, key: Key[Array, ""], data: TokenData, head: Any, m: int | None = None) -> "FactoredAttention":
         r"""Entries of both factors uniform on $\pm1/\sqrt d$; `m` columns, d by default."""
         d = data.tokens.shape[-1]
         m = d if m is None else m

@@ -4,7 +4,7 @@ Any callable module will do; an array of shape `(d,)` means `LinearHead`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -74,7 +74,7 @@ def as_head(head: Any) -> Head:
     **Raises:** `ValueError` naming `head`.
     """
     if callable(head):
-        return head
+        return cast(Head, head)
     array = jnp.asarray(head)
     require(array.ndim >= 1, "head", "expected a callable or an array of shape (d,)")
     return LinearHead(array)

@@ -69,8 +69,7 @@ def predict(risk: EmpiricalRisk, model: Any, selection: Bool[Array, "*n T"]) -> 
             return _RULES[kind](risk, model, selection)
     known = ", ".join(sorted(kind.__name__ for kind in _RULES))
     raise ValueError(
-        f"model: no theorem is registered for {type(model).__name__} (known: {known}); "
-        "see jaxflow.theory.register"
+        f"model: no theorem is registered for {type(model).__name__} (known: {known}); see jaxflow.theory.register"
     )
 
 
@@ -118,8 +117,7 @@ def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Bool[Arr
 def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Bool[Array, "*n T"]) -> Prediction:
     return Prediction(
         attention_svm(_token_data(risk), selection, "l1"),
-        "Sheen et al. (2024), Theorem 4.1: diagonal (K, Q) converges in direction to the l1-SVM of the selected "
-        "tokens",
+        "Sheen et al. (2024), Theorem 4.1: diagonal (K, Q) converges in direction to the l1-SVM of the selected tokens",
         attention_assumptions(risk, model),
     )
 

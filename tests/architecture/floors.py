@@ -98,11 +98,7 @@ def private_imports(package: Package) -> list[str]:
                 continue
             for target in used:
                 library, _, rest = target.partition(".")
-                if (
-                    not package.owns(target)
-                    and library != "__future__"
-                    and any(map(_private, rest.split(".")))
-                ):
+                if not package.owns(target) and library != "__future__" and any(map(_private, rest.split("."))):
                     found.append(f"{name}:{node.lineno} uses {target}, which is private")
     return list(dict.fromkeys(found))
 

@@ -153,9 +153,7 @@ def test_own_private_name(build, source):
 
 def test_undeclared_library(build):
     house = build({"data/a.py": "import os, jax\ndef f():\n    import torch.nn"})
-    assert [finding.split(":")[1] for finding in floors.undeclared_imports(house, {"jax"})] == [
-        "3 imports torch.nn"
-    ]
+    assert [finding.split(":")[1] for finding in floors.undeclared_imports(house, {"jax"})] == ["3 imports torch.nn"]
 
 
 BASE = "import abc\nimport equinox as eqx\nfrom typing import Protocol\n"
@@ -193,9 +191,7 @@ def test_abstract_or_exempt_base(build, base):
 def test_class_both_subclassed_and_concrete(build, base):
     source = f"{BASE}{base}\nclass LogTime(Clock):\n    def f(self): return 1\n"
     findings = classes.neither_abstract_nor_final(build({"flow/clocks.py": source}))
-    assert findings == [
-        "jaxflow.flow.clocks.Clock is not abstract, yet jaxflow.flow.clocks.LogTime inherits from it"
-    ]
+    assert findings == ["jaxflow.flow.clocks.Clock is not abstract, yet jaxflow.flow.clocks.LogTime inherits from it"]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ KEPT = {".ci", ".gitignore", ".github"}
 MAX_LINES = 500
 
 FORBIDDEN = {
-    "a path of one machine": re.compile(
-        r"(?<![\w.~-])/(?:home|root|Users|work|tmp|opt|mnt|scratch)/\w|[A-Z]:\\Users"
-    ),
+    "a path of one machine": re.compile(r"(?<![\w.~-])/(?:home|root|Users|work|tmp|opt|mnt|scratch)/\w|[A-Z]:\\Users"),
     "the address of a package index": re.compile(
         r"pypi\.org/simple|files\.pythonhosted\.org|--(?:extra-)?index-url|--find[-]links|PIP_(?:EXTRA_)?INDEX_URL"
         r"|^\s*(?:extra-)?index-url\s*="

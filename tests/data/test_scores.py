@@ -24,9 +24,7 @@ def test_hidden_tokens_are_never_optimal():
 def test_several_queries():
     scores = jnp.stack([SCORES, SCORES[::-1]])
     visible = jnp.ones(scores.shape, bool)
-    np.testing.assert_array_equal(
-        tied_sequences(scores, visible), [[False, True, False], [False, True, False]]
-    )
+    np.testing.assert_array_equal(tied_sequences(scores, visible), [[False, True, False], [False, True, False]])
     with pytest.raises(ValueError, match=r"sequence \(0, 1\): tokens \[0, 2\]; sequence \(1, 1\)"):
         require_untied(scores, visible)
 

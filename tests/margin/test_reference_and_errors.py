@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import (
     Lp,
@@ -31,13 +32,14 @@ def programs():
     X, y = rng.normal(size=(5, 9)), rng.choice([-1.0, 1.0], 5)
     yield from (attention_svm(data, selection, norm) for norm in ("frobenius", "nuclear", "l1"))
     yield from (attention_svm(data, sets, norm) for norm in ("frobenius", "nuclear"))
-    for norm in ("l2", "l1"):
-        for transform in (None, "dft", rng.normal(size=(11, 9))):
-            yield max_margin(X, y, norm, transform)
-            yield minimum_norm(X, y, norm, transform)
+    yield max_margin(X, y, "l2", "dft")
+    yield minimum_norm(X, y, "l2", rng.normal(size=(11, 9)))
+    for transform in (None, "dft"):
+        yield max_margin(X, y, "l1", transform)
+        yield minimum_norm(X, y, "l1", transform)
 
 
-@pytest.mark.parametrize("index", range(17))
+@pytest.mark.parametrize("index", range(11))
 def test_agrees_with_clarabel(index: int) -> None:
     pytest.importorskip("cvxpy")
     program = list(programs())[index]
@@ -56,8 +58,9 @@ def test_agrees_with_clarabel(index: int) -> None:
 def test_infeasible_agrees_with_clarabel() -> None:
     pytest.importorskip("cvxpy")
     for seed in range(6):
-        data, selection, _ = instance(seed, 5, 5, 2)
-        program = attention_svm(data, selection)
+        data, selection, _ = instance(seed, d=2)
+        tokens, queries = (jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 8)]) for x in (data.tokens, data.queries))
+        program = attention_svm(TokenData(tokens, queries, data.labels), selection)
         assert solve(program).result == solve_cvxpy(program).result
 
 

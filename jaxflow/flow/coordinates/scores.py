@@ -52,23 +52,21 @@ class Scores(AbstractCoordinates):
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
-        require(
-            isinstance(model, CombinedAttention) and isinstance(risk.data, TokenData),
-            "coordinates",
-            "Scores need CombinedAttention on TokenData; use Weights",
-        )
+        data = risk.data
+        if not isinstance(model, CombinedAttention) or not isinstance(data, TokenData):
+            raise ValueError("coordinates: Scores need CombinedAttention on TokenData; use Weights")
         require(
             risk.filter(model) == model.trainable(),
             "coordinates",
             "Scores move W alone; use Weights with another `trainable`",
         )
-        features = score_features(risk.data)
+        features = score_features(data)
         basis, to_logits = jnp.linalg.qr(features.T)
         # Zero rows make the state as long as there are columns, whatever d is.
         missing = features.shape[0] - to_logits.shape[0]
         proxy = ScoreAttention(
             offset=jnp.zeros(features.shape[0], features.dtype),
-            initial_logits=model.logits(risk.data),
+            initial_logits=model.logits(data),
             to_logits=jnp.pad(to_logits, ((0, missing), (0, 0))),
             basis=jnp.pad(basis, ((0, 0), (0, missing))),
             initial=model,

@@ -1,0 +1,25 @@
+"""D. Ataee Tarzanagh, Y. Li, C. Thrampoulidis, S. Oymak, Transformers as Support Vector Machines."""
+
+from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.tarzanagh2023 import fig7 as fig7
+
+register_paper(
+    Paper(
+        "tarzanagh2023",
+        "Transformers as Support Vector Machines",
+        "D. Ataee Tarzanagh, Y. Li, C. Thrampoulidis, S. Oymak, 2023, arXiv:2308.16898",
+        (
+            Theorem(
+                "Theorem 2",
+                "regularisation path of (K, Q): direction of the nuclear-norm (Att-SVM*)",
+                FactoredAttention,
+            ),
+            Theorem(
+                "Theorem 7",
+                "descent on W from close enough: direction of the Frobenius-norm (Att-SVM) of the selected tokens",
+                CombinedAttention,
+            ),
+        ),
+    )
+)

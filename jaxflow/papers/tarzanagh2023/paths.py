@@ -1,0 +1,153 @@
+"""Paths of W and of (K, Q) on random instances: by the flow and by the published descent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+from jaxtyping import Array, Bool, Float, Key
+
+from jaxflow._core import RESULTS, good
+from jaxflow.data import random_tokens
+from jaxflow.flow import ArcLength, Budget, LogArcLength, Scores, StationaryPoint, Weights, integrate
+from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.losses import Logistic
+from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
+from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point
+
+MODELS: dict[str, Any] = {"combined": CombinedAttention, "factored": FactoredAttention}
+
+# ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
+STATIONARY = 1e-6
+# Every sequence gives its top token all but this: attention has settled.
+SETTLED = 1e-3
+# The stationary points of small dimension have a finite length before them; the floor lets time pass there.
+FLOOR = 0.03
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed: `trials` instances to log t = `reach`; `grid` points are drawn, `saves` computed.
+
+    `fast`: compile for a run that is shorter than its compilation.
+    """
+
+    trials: int
+    reach: float
+    n: int = 6
+    T: int = 8
+    d: int = 10
+    steps: int = 2000
+    grid: int = 81
+    saves: int = 97
+    max_steps: int = 50_000
+    fast: bool = False
+
+
+def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
+    """W and (K, Q) see the same data: the data's key does not depend on the parametrisation."""
+    key_data, key_model = jax.random.split(key)
+    data, head = random_tokens(key_data, size.n, size.T, size.d)
+    return EmpiricalRisk(data, Logistic()), MODELS[kind].init(key_model, data, head)
+
+
+def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -> dict[str, Array]:
+    """Combined weights, their margin for the tokens selected at the end, mean largest attention and log t."""
+    logits = point.model.logits(risk.data)
+    selected = jnp.max(jnp.where(selection, logits, -jnp.inf), axis=-1)
+    others = jnp.max(jnp.where(selection, -jnp.inf, logits), axis=-1)
+    return {
+        "weights": point.model.combined_weights(),
+        "margin": jnp.min(selected - others),
+        "attention": jnp.mean(jnp.max(point.model.attention(risk.data), axis=-1)),
+        "log_time": point.log_time,
+    }
+
+
+def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
+    return attention == jnp.max(attention, axis=-1, keepdims=True)
+
+
+def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
+    """The flow at `saves` + 1 points, the last of which is its end, and how it ended."""
+    risk, model = _instance(kind, size, key)
+    stop = StationaryPoint(STATIONARY) | Budget(log_time=size.reach)
+    # log t grows like 0.3 of the arc length of W and like 0.07 of the square of that of (K, Q). `until` is far
+    # beyond: the budget on log t ends the path.
+    if kind == "combined":
+        # In log arc length the flow of W is stiff; an implicit method takes the decades in its stride.
+        grid = jnp.linspace(np.log(0.3), np.log(100.0 * size.reach), size.saves)
+        how: dict[str, Any] = {
+            "clock": LogArcLength(floor=FLOOR),
+            "coordinates": Scores(),
+            "solver": diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-6, atol=1e-8)),
+            # A millionth of the path: what is drawn needs no more, and selections are made long before.
+            "controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),
+        }
+    else:
+        # 2d² unknowns make implicit steps dear, and explicit ones cost about one per unit of log t.
+        grid = jnp.geomspace(0.3, 30.0 * np.sqrt(size.reach), size.saves)
+        how = {
+            "clock": ArcLength(floor=FLOOR),
+            "coordinates": Weights(),
+            "solver": diffrax.Tsit5(),
+            "controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),
+        }
+    path = integrate(risk, model, until=grid[-1], stop=stop, save_at=grid, max_steps=size.max_steps, throw=False, **how)
+    final = path.final
+    attention = final.model.attention(risk.data)
+    top = _top(attention)
+    ends = _measure(risk, final, top)
+    saved = jax.vmap(lambda point: _measure(risk, point, top))(path.saved)
+    # Past the end every save point repeats the end.
+    reached = path.points.reached
+
+    def joined(points: Array, end: Array) -> Array:
+        mask = reached.reshape(reached.shape + (1,) * (points.ndim - 1))
+        return jnp.concatenate([jnp.where(mask, points, end[None]), end[None]])
+
+    multipliers = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
+    spent = (path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected)
+    return {
+        **jax.tree.map(joined, saved, ends),
+        "selection": top,
+        "smallest": jnp.min(jnp.max(attention, axis=-1)),
+        "settled": jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
+        "stationary": final.log_gradient_norm - final.log_scale <= jnp.log(STATIONARY) + jnp.log(multipliers),
+        "good": good(path.result),
+        "spent": spent,
+    }
+
+
+def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
+    """The published protocol on the same instance from the same start, at log-spaced steps."""
+    grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
+    risk, model = _instance(kind, size, key)
+    protocol = {**published_protocol(model), "steps": size.steps}
+    path = descend(risk, model, save_at=grid, throw=False, **protocol)
+    top = _top(path.final.model.attention(risk.data))
+    return {
+        **jax.vmap(lambda point: _measure(risk, point, top))(path.saved),
+        "selection": top,
+        "good": good(path.result),
+    }
+
+
+def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> dict[str, Array]:
+    """The program of the selected tokens in one norm, and what Definition 2 (or 4) says of the selection."""
+    risk, model = _instance("combined", size, key)  # the data; the start does not matter
+    solution = solve(attention_svm(risk.data, selection, norm))  # pyright: ignore[reportArgumentType]
+    status = is_locally_optimal(risk.data, model.head, selection, solution).status  # pyright: ignore
+    return {
+        f"{norm}_solution": solution.primal,
+        f"{norm}_optimum": solution.certificate.primal_value,
+        f"{norm}_gap": solution.certificate.duality_gap,
+        f"{norm}_solved": solution.result == ProgramResult.optimal,
+        f"{norm}_infeasible": solution.result == ProgramResult.infeasible,
+        f"{norm}_status": status.value,
+    }

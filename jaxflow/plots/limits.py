@@ -1,0 +1,62 @@
+"""Limits found: how far the weights had come, what the flow certified, what the program certified."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxflow.plots.style import COLORS, SYMBOLS, new_figure
+
+# Gaps of the order of rounding, of either sign, are drawn here.
+ROUNDING = 1e-16
+
+NORMS = {"combined": r"\|W\|_F", "factored": r"\|W\|_\star", "diagonal": r"\|k\odot q\|_1"}
+
+
+def draw_limits(data: dict[str, np.ndarray]) -> Any:
+    r"""A panel for each parametrisation: gaps against log t, both on logarithmic scales.
+
+    **Arguments:** `data` with, for p in combined, factored and diagonal: `p_direction` `(b,)` Boolean;
+    `p_log_times`, `p_gaps` `(b, m)`: the weights' own excess $N(W)/(\mu\,\mathrm{opt})-1$ along the path;
+    `p_log_time`, `p_flow_gap`, `p_program_gap` `(b,)`: at the end.
+    """
+    figure, axes = new_figure(3, shared=True, height=4.0)
+    for axis, kind in zip(axes, SYMBOLS, strict=True):
+        color, kept = COLORS[kind], data[f"{kind}_direction"]
+        for times, gaps in zip(data[f"{kind}_log_times"][kept], data[f"{kind}_gaps"][kept], strict=True):
+            axis.plot(times, np.maximum(gaps, ROUNDING), color=color, alpha=0.55, linewidth=1.0)
+        end = data[f"{kind}_log_time"][kept]
+        own = data[f"{kind}_flow_gap"][kept]
+        finite = np.isfinite(own)
+        axis.plot(
+            end[finite], np.maximum(own, ROUNDING)[finite], "o", color=color, markersize=5, markerfacecolor="none"
+        )
+        program = np.maximum(data[f"{kind}_program_gap"][kept], ROUNDING)
+        axis.plot(end, program, "D", color=COLORS["program"], markersize=4)
+        axis.axhline(1e-8, color=COLORS["faint"], linewidth=0.8, linestyle=":")
+        axis.text(0.02, 1.4e-8, "counts as certified below", color=COLORS["faint"], fontsize=7, transform=axis.get_yaxis_transform())
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_ylim(ROUNDING / 3, 3.0)
+        axis.set_xlabel(r"$\log t$")
+        axis.set_title(rf"{SYMBOLS[kind]}: least ${NORMS[kind]}$, {int(kept.sum())} of {len(kept)} limits", fontsize=10)
+    axes[0].set_ylabel("relative duality gap")
+    from matplotlib.lines import Line2D
+
+    grey = COLORS["faint"]
+    handles = [
+        Line2D([], [], color=grey, label=r"the weights' excess $N(W)/(\mu\,\mathrm{opt})-1$ along the flow"),
+        Line2D(
+            [], [], color=grey, marker="o", markerfacecolor="none", linestyle="", label="certified by the flow itself"
+        ),
+        Line2D(
+            [],
+            [],
+            color=COLORS["program"],
+            marker="D",
+            markersize=4,
+            linestyle="",
+            label="certified by the program's dual",
+        ),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure

@@ -1,0 +1,38 @@
+"""One look for all figures. Nothing here touches Matplotlib's global state: no pyplot, no rcParams."""
+
+from pathlib import Path
+from typing import Any
+
+# Okabe and Ito (2008): told apart with any colour vision. Blue and red as in Tarzanagh et al. (2023).
+COLORS = {
+    "combined": "#0072B2",
+    "factored": "#D55E00",
+    "diagonal": "#009E73",
+    "program": "#000000",
+    "faint": "#8C8C8C",
+}
+
+# The symbols of the papers.
+SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
+
+
+def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
+    """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, columns, sharex=shared, sharey=shared, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def save_figure(figure: Any, *paths: Path) -> None:
+    """Writes the figure to each path, in the format of its ending. The bytes do not depend on the date."""
+    for path in paths:
+        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        figure.savefig(path, dpi=160, metadata=metadata)

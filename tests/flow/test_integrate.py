@@ -1,0 +1,193 @@
+"""The flow: one path in every clock and in all coordinates, far beyond floating point's own range."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.flow import as_clock
+from jaxflow.flow.solvers import as_solver
+
+N, T, D = 3, 4, 3
+
+
+def instance(model=jf.models.CombinedAttention, key=0):
+    data, head = jf.data.random_tokens(jax.random.key(key), N, T, D)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    return risk, model.init(jax.random.key(1), data, head)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    risk, model = instance()
+    trajectory = jf.integrate(risk, model, clock=jf.LogTime(), until=8.0, solver="dopri8")
+    return risk, model, trajectory
+
+
+# Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6; Kvaerno5 gets the same tolerance.
+@pytest.mark.parametrize("coordinates", ["weights", "scores"])
+@pytest.mark.parametrize("clock", ["log_time", "physical_time", "arc_length", "log_arc_length", "loss_time"])
+def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, reference):
+    risk, model, expected = reference
+    final = expected.final
+    until = {
+        "log_time": 8.0,
+        "physical_time": jnp.exp(8.0),
+        "arc_length": jnp.exp(final.log_arc_length),
+        "log_arc_length": final.log_arc_length,
+        "loss_time": None,
+    }[clock]
+    how = {}
+    if clock == "log_arc_length":
+        how["controller"] = diffrax.PIDController(rtol=1e-8, atol=1e-10)
+    if until is None:
+        # The loss clock has no closed form on this path: stop it by the arc length, then compare points there.
+        trajectory = jf.integrate(
+            risk, model, clock=clock, until=30.0, coordinates=coordinates,
+            save_at=jnp.linspace(1.0, 30.0, 30),
+        )  # fmt: skip
+        along = jf.integrate(risk, model, clock="log_time", until=trajectory.final.log_time, coordinates="weights")
+        # log t is integrated beside the state and follows it, without error control of its own.
+        assert jnp.max(jnp.abs(trajectory.final.model.W - along.final.model.W)) <= 2e-5
+        assert np.all(np.diff(np.asarray(trajectory.log_time)) > 0)
+        return
+    trajectory = jf.integrate(risk, model, clock=clock, until=until, coordinates=coordinates, **how)
+    assert jnp.max(jnp.abs(trajectory.model.W - final.model.W)) <= 1e-6
+    assert trajectory.log_time == pytest.approx(8.0, abs=1e-6)
+    assert trajectory.log_arc_length == pytest.approx(float(final.log_arc_length), abs=1e-6)
+    assert trajectory.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Dopri8", "Kvaerno3", "Kvaerno5", "KenCarp4"])
+def test_any_solver_works_on_the_path(name, reference):
+    risk, model, expected = reference
+    trajectory = jf.integrate(
+        risk, model, clock="log_time", until=8.0, solver=name,
+        controller=diffrax.PIDController(rtol=1e-7, atol=1e-9),
+    )  # fmt: skip
+    assert jnp.max(jnp.abs(trajectory.model.W - expected.final.model.W)) <= 1e-5
+
+
+def test_followed_to_a_loss_excess_of_e_to_minus_a_hundred_million():
+    data, head = jf.data.random_tokens(jax.random.key(0), 6, 8, 10)
+    model = jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    trajectory = jf.integrate(
+        risk, model, clock="log_arc_length", until=np.log(1e9), coordinates="scores",
+        save_at=jnp.log(10.0) * jnp.arange(1.0, 9.1, 0.5),
+    )  # fmt: skip
+    assert trajectory.final.log_scale <= -1e8
+    for name in ("log_time", "log_norm", "log_gradient_norm", "log_log_time", "log_arc_length"):
+        assert np.all(np.isfinite(np.asarray(getattr(trajectory, name))))
+    assert np.all(np.diff(np.asarray(trajectory.log_time)) > 0)
+    assert trajectory.model.W.shape == (10, 10) and bool(jnp.all(jnp.isfinite(trajectory.model.W)))
+
+
+@pytest.mark.parametrize("model", [jf.models.FactoredAttention, jf.models.DiagonalAttention])
+def test_conserved_quantity_along_log_time(model):
+    risk, start = instance(model)
+    trajectory = jf.integrate(risk, start, clock=jf.LogTime(), until=20.0, save_at=jnp.linspace(1.0, 20.0, 20))
+    before = start.conserved()
+    along = jax.vmap(lambda m: m.conserved())(trajectory.saved.model)
+    size = jnp.max(jnp.abs(before))
+    assert jnp.max(jnp.abs(along - before[None])) <= 1e-6 * size
+
+
+def test_velocity_direction_and_multipliers_of_the_final_point():
+    risk, start = instance(jf.models.FactoredAttention)
+    trajectory = jf.integrate(risk, start, clock="arc_length", until=5.0)
+    scaled = risk.scaled_gradient(trajectory.model)
+    assert jnp.allclose(trajectory.final.velocity.K, -scaled.gradient.K * jnp.exp(scaled.log_scale - scaled.log_norm))
+    assert trajectory.final.velocity.head.v is None
+    unit = sum(jnp.sum(x**2) for x in jax.tree.leaves(trajectory.direction))
+    assert unit == pytest.approx(1.0, abs=1e-12)
+    assert trajectory.log_multipliers.shape == (N, T)
+    assert str(trajectory.regime) == "exact"
+
+
+def test_stopping_rules_compose():
+    risk, start = instance()
+
+    def length(stop):
+        return float(
+            jnp.exp(jf.integrate(risk, start, clock="arc_length", until=100.0, stop=stop).final.log_arc_length)
+        )
+
+    by_length = length(jf.Budget(log_arc_length=float(np.log(10.0))))
+    by_loss = length(jf.LossExcess(-20.0))
+    assert 10.0 <= by_length < 20.0 and 20.0 < by_loss < 100.0
+    both = jf.Budget(log_arc_length=float(np.log(10.0))) & jf.LossExcess(-20.0)
+    either = jf.Budget(log_arc_length=float(np.log(10.0))) | jf.LossExcess(-20.0)
+    assert length(both) == by_loss and length(either) == by_length
+
+
+def test_a_homogeneous_model_of_the_users_own():
+    """Linear classification: L2 max margin, θ' = -∇ log L in the loss clock."""
+    inputs = jnp.array([[1.0, 0.2], [0.3, 1.0]])
+    risk = jf.EmpiricalRisk.from_margins(lambda w: inputs @ w, jf.losses.Exponential())
+    trajectory = jf.integrate(risk, jnp.zeros(2), clock="loss_time", until=300.0)
+    # Both points are support: the limit solves inputs @ w = 1.
+    limit = jnp.linalg.solve(inputs, jnp.ones(2))
+    w = trajectory.model
+    assert jnp.linalg.norm(w / jnp.linalg.norm(w) - limit / jnp.linalg.norm(limit)) <= 1e-2
+    velocity = trajectory.final.velocity
+    # An explicit method at its stability limit leaves the velocity with noise of sqrt(rtol) or less.
+    assert jnp.linalg.norm(velocity - limit / jnp.linalg.norm(limit)) <= 1e-5
+
+
+def test_an_opaque_loss_reports_underflow():
+    risk = jf.EmpiricalRisk.from_function(lambda w: jnp.exp(-w[0]))
+    with pytest.raises(RuntimeError, match="from_margins"):
+        jf.integrate(risk, jnp.zeros(1), clock="arc_length", until=1e4)
+    trajectory = jf.integrate(risk, jnp.zeros(1), clock="arc_length", until=1e4, throw=False)
+    assert bool(trajectory.result == jf.RESULTS.gradient_underflow)
+    with pytest.raises(RuntimeError, match="no valid final model"):
+        _ = trajectory.model
+    assert 700 < trajectory.final.model[0] < 720
+
+
+def test_an_exactly_stationary_start_goes_nowhere():
+    risk, start = instance(jf.models.FactoredAttention)
+    zero = jax.tree.map(lambda x, moves: 0 * x if moves else x, start, risk.filter(start))
+    trajectory = jf.integrate(risk, zero, clock="arc_length", until=10.0)
+    assert jnp.all(trajectory.model.K == 0) and trajectory.final.log_gradient_norm == -jnp.inf
+
+
+@pytest.mark.parametrize(
+    "how, message",
+    [
+        ({"clock": "logtime"}, r"clock: unknown name 'logtime'; did you mean 'log_time'"),
+        ({"solver": "Kvaerno6"}, r"solver: unknown name 'Kvaerno6'; did you mean 'Kvaerno"),
+        ({"coordinates": "score"}, r"coordinates: unknown name 'score'; did you mean 'scores'"),
+        ({"save_at": jnp.array([3.0, 2.0])}, r"save_at: readings must increase"),
+        ({"save_at": jnp.array([3.0, 20.0])}, r"save_at: ends past until"),
+        ({"max_steps": 0}, r"max_steps: "),
+        ({"until": float("nan")}, r"until: "),
+    ],
+)
+def test_bad_arguments_are_named(how, message):
+    risk, start = instance()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        jf.integrate(risk, start, **({"clock": "log_time", "until": 8.0} | how))
+
+
+def test_scores_refuse_what_they_cannot_represent():
+    risk, start = instance(jf.models.FactoredAttention)
+    with pytest.raises(ValueError, match="^coordinates: Scores need CombinedAttention"):
+        jf.integrate(risk, start, clock="log_time", until=1.0, coordinates="scores")
+
+
+def test_budget_spent_is_a_result():
+    risk, start = instance()
+    with pytest.raises(RuntimeError, match="maximum number of"):
+        jf.integrate(risk, start, clock="log_time", until=20.0, max_steps=3)
+    trajectory = jf.integrate(risk, start, clock="log_time", until=20.0, max_steps=3, throw=False)
+    assert bool(trajectory.result == jf.RESULTS.max_steps_reached)
+
+
+def test_implicit_solvers_get_a_root_finder_that_works():
+    clock = as_clock("log_time")
+    for solver in ("Kvaerno5", diffrax.Kvaerno5()):
+        assert not isinstance(as_solver(solver, clock).root_finder, diffrax.VeryChord)

@@ -1,0 +1,175 @@
+"""From an instance to a certified limit: the promises of the main job."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits import find_limit
+from jaxflow.margin import ProgramResult, attention_svm, solve_cvxpy
+
+
+def start(key, model, n, T, d, score_gap=0.0):
+    key_data, key_model = jax.random.split(key)
+    data, head = jf.data.random_tokens(key_data, n, T, d, score_gap)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model.init(key_model, data, head)
+
+
+def limits_of(model, n, T, d, count, seed):
+    """Limits of `count` instances, one after the other (on a CPU no lane then waits for the slowest)."""
+    keys = jax.random.split(jax.random.key(seed), count)
+    return keys, jax.jit(
+        lambda keys: jax.lax.map(lambda key: find_limit(*start(key, model, n, T, d), throw=False), keys)
+    )(keys)
+
+
+def one_minus_corr(a, b):
+    a, b = (np.asarray(x).reshape(len(x), -1) for x in (a, b))
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    return 0.5 * np.sum((a - b) ** 2, axis=1)
+
+
+@pytest.fixture(scope="module")
+def combined():
+    return limits_of(jf.models.CombinedAttention, 6, 8, 10, 100, 0)
+
+
+def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
+    _, limits = combined
+    assert np.all(np.asarray(limits.flow_certificate.duality_gap) <= 1e-8)
+    assert np.all(np.asarray(limits.flow_certificate.feasibility) <= 1e-12)
+    decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
+    assert int(jnp.sum(decided)) == 100
+    assert str(limits).startswith("100 limits: ")
+
+
+def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
+    keys, limits = combined
+    some = range(0, 100, 5)
+    references = []
+    for i in some:
+        risk, _ = start(keys[i], jf.models.CombinedAttention, 6, 8, 10)
+        solution = solve_cvxpy(attention_svm(risk.data, limits.selection[i], "frobenius"))
+        assert bool(solution.result == ProgramResult.optimal)
+        references.append(solution.primal)
+    ours = np.asarray(limits.flow_direction)[list(some)]
+    # Clarabel's own direction is good to about 1e-12; the flow's error is a square of its gap.
+    assert np.max(one_minus_corr(ours, np.stack(references))) <= 1e-10
+    everything = one_minus_corr(limits.flow_direction, limits.program_solution.primal)
+    assert np.max(everything) <= 1e-10
+
+
+def test_weights_approach_like_one_over_log_time(combined):
+    _, limits = combined
+    exponents = np.asarray(limits.rate.exponent)
+    assert np.all(np.isfinite(exponents)) and abs(np.median(exponents) - 1.0) < 0.05
+
+
+@pytest.fixture(scope="module")
+def two_dimensional():
+    return limits_of(jf.models.CombinedAttention, 5, 5, 2, 60, 0)
+
+
+def test_finite_stationary_points_are_recognised(two_dimensional):
+    _, limits = two_dimensional
+    outcome = np.asarray(limits.outcome)
+    finite = outcome == jf.Outcome.finite_stationary_point
+    # About one in five: 12 of 60 in another sample. Binomial(60, 0.2) lies in [4, 21] with chance 0.999.
+    assert 4 <= finite.sum() <= 21
+    assert np.all(np.asarray(limits.kind == "point") == finite)
+    assert np.all(np.asarray(limits.stationarity)[finite] <= 1e-6)
+    # The two populations are far apart, or the threshold between them would mean nothing.
+    assert np.all(np.asarray(limits.stationarity)[~finite & (outcome != jf.Outcome.undecided)] >= 1e-5)
+    assert np.all(outcome != jf.Outcome.failed)
+    assert np.all(np.isinf(np.asarray(limits.flow_certificate.duality_gap)[finite]))
+
+
+def test_a_stationary_point_is_stationary(two_dimensional):
+    keys, limits = two_dimensional
+    index = int(np.argmax(np.asarray(limits.outcome == "finite_stationary_point")))
+    risk, model = start(keys[index], jf.models.CombinedAttention, 5, 5, 2)
+    limit = find_limit(risk, model)
+    assert limit.direction is None and limit.point is not None
+    at = eqx.tree_at(lambda m: m.W, model, limit.point)
+    gradient = jax.grad(lambda W: risk(eqx.tree_at(lambda m: m.W, at, W)))(limit.point)
+    assert jnp.linalg.norm(gradient) <= 1e-6
+    assert "finite stationary point" in str(limit)
+
+
+def small(model, key=0, n=3, T=4, d=4):
+    return start(jax.random.key(key), model, n, T, d)
+
+
+def test_one_lane_of_nan_fails_and_disturbs_no_other():
+    keys = jax.random.split(jax.random.key(5), 3)
+    data, head = jax.vmap(lambda key: jf.data.random_tokens(key, 3, 4, 4))(keys)
+    data = eqx.tree_at(lambda x: x.tokens, data, data.tokens.at[1, 0, 0, 0].set(jnp.nan))
+    weights = jax.random.normal(jax.random.key(6), (3, 4, 4)) / 2
+
+    def limit_of(data, head, W):
+        model = jf.models.CombinedAttention(W, head)
+        return find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False)
+
+    limits = jax.jit(jax.vmap(limit_of))(data, head, weights)
+    assert np.asarray(limits.outcome == "failed").tolist() == [False, True, False]
+    for i in (0, 2):
+        alone = limit_of(*jax.tree.map(lambda x, i=i: x[i], (data, head, weights)))
+        assert jnp.max(jnp.abs(limits.weights[i] - alone.weights)) <= 1e-10 * jnp.max(jnp.abs(alone.weights))
+        assert int(alone.outcome) == int(limits.outcome[i])
+
+
+@pytest.mark.parametrize(
+    "model, norm",
+    [(jf.models.FactoredAttention, "nuclear-norm"), (jf.models.DiagonalAttention, "l1-norm")],
+)
+def test_factors_are_certified_by_the_program_and_say_so(model, norm):
+    risk, initial = small(model)
+    limit = find_limit(risk, initial)
+    assert bool(limit.kind == "direction")
+    assert limit.certificate.duality_gap <= 1e-8
+    assert bool(limit.certificate.source == "program") and bool(limit.flow_certificate.source == "flow")
+    # The flow's own bound is weaker, still a bound, and never replaced.
+    assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap < 1.0
+    assert limit.flow_certificate.dual_value <= limit.program_solution.certificate.primal_value * (1 + 1e-9)
+    assert limit.flow_certificate.primal_value >= limit.program_solution.certificate.dual_value * (1 - 1e-9)
+    assert limit.rate.exponent > 0 and 0 < limit.rate.predicted <= 1
+    assert norm in str(limit) and "the flow's own gap" in str(limit) and "Sheen et al." in str(limit)
+
+
+def test_the_budget_leaves_the_question_open():
+    risk, initial = small(jf.models.CombinedAttention)
+    limit = find_limit(risk, initial, max_steps=5, throw=False)
+    assert str(limit.outcome) == "undecided" and str(limit).startswith("Undecided")
+
+
+def test_bad_input_is_named_before_anything_is_traced():
+    risk, model = small(jf.models.CombinedAttention)
+    with pytest.raises(ValueError, match=r"^gap: 1e-15 is below what float64 can certify.*jax_enable_x64"):
+        find_limit(risk, model, gap=1e-15)
+    with pytest.raises(ValueError, match=r"^method: "):
+        find_limit(risk, model, method="staged")
+    with pytest.raises(ValueError, match=r"^model: expected an attention model"):
+        find_limit(risk, object())
+    with pytest.raises(ValueError, match=r"^W: expected shape"):
+        find_limit(risk, jf.models.CombinedAttention(jnp.zeros((2, 2)), jnp.ones(4)))
+    data = risk.data
+    tied = jf.data.TokenData(data.tokens.at[1, 2].set(data.tokens[1, 0]).at[1, 1:2].set(-data.tokens[1, 0]), data.queries, data.labels)
+    head = data.labels[1] * data.tokens[1, 0]
+    tied_risk = jf.EmpiricalRisk(tied, jf.losses.Logistic())
+    with pytest.raises(ValueError, match=r"ambiguous, optimal tokens are tied \(sequence \(1,\): tokens \[0, 2\]\)"):
+        find_limit(tied_risk, jf.models.CombinedAttention(model.W, head))
+    limit = find_limit(tied_risk, jf.models.CombinedAttention(model.W, head), throw=False)
+    assert str(limit.outcome) == "ambiguous"
+
+
+def test_registered_models_and_their_programs():
+    risk, model = small(jf.models.FactoredAttention)
+    selection = jnp.zeros(3, int)
+    prediction = jf.theory.predict(risk, model, selection)
+    assert "Theorem" in prediction.theorem and all(bool(a.holds) for a in prediction.assumptions)
+    thin = jf.models.FactoredAttention(model.K[:, :2], model.Q[:, :2], model.head)
+    assert jf.theory.predict(risk, thin, selection).program.norm == jf.margin.Nuclear(rank=2)
+    with pytest.raises(ValueError, match=r"^model: no theorem is registered for int"):
+        jf.theory.predict(risk, 3, selection)
