@@ -36,7 +36,7 @@ demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a tabl
 	$(BIN)/jaxflow demo $(ARGS)
 
 test: $(VENV)/.installed-dev  ## all tests, two at a time
-	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev  ## Ruff, Pyright and the gates of the architecture
 	$(BIN)/ruff check .

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 
 def is_concrete(*values: Any) -> bool:
     """Whether every array leaf of `values` holds numbers that Python can look at (no tracers)."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def require(condition: bool, argument: str, message: str) -> None:

@@ -115,7 +115,9 @@ def table_of(data: dict[str, np.ndarray]) -> Table:
     for name, _, called, norm in PARAMETRISATIONS:
         outcomes = data[f"{name}_outcome"]
         codes, counts = np.unique(outcomes, return_counts=True)
-        counted = [f"{count} {Outcome(int(code)).name.replace('_', ' ')}" for code, count in zip(codes, counts, strict=True)]
+        counted = [
+            f"{count} {Outcome(int(code)).name.replace('_', ' ')}" for code, count in zip(codes, counts, strict=True)
+        ]
         kept = data[f"{name}_direction"]
         table.add_row(
             called,

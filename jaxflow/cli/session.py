@@ -10,7 +10,7 @@ def configure() -> None:
     """Double precision, and a cache of compiled programs that outlives the command."""
     jax.config.update("jax_enable_x64", True)
     # JAX has read JAX_COMPILATION_CACHE_DIR itself; what is set stands.
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))

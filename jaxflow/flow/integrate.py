@@ -237,7 +237,7 @@ def _integrate(
         progress_meter=diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter(),
     )
     last = jax.tree.map(lambda x: x[0], (solution.ts[0], solution.ys[0]))  # pyright: ignore
-    final = flow.point(risk, *last, jnp.asarray(True))
+    final = flow.point(risk, last[0], last[1], jnp.asarray(True))
     saved = None
     if save_at is not None:
         readings, states = solution.ts[1], solution.ys[1]  # pyright: ignore

@@ -49,15 +49,17 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
     **Raises:** `ValueError` with the nearest name.
     """
     if solver is None:
-        solver = diffrax.Kvaerno5() if isinstance(clock, LogArcLength) else diffrax.Tsit5()
+        chosen = diffrax.Kvaerno5() if isinstance(clock, LogArcLength) else diffrax.Tsit5()
     elif isinstance(solver, str):
         names = {name.lower(): value for name, value in SOLVERS.items()}
         if solver.lower() not in names:
             raise unknown_name("solver", solver, SOLVERS)
-        solver = names[solver.lower()]()
-    if isinstance(solver, diffrax.AbstractImplicitSolver) and isinstance(solver.root_finder, diffrax.VeryChord):
-        solver = eqx.tree_at(lambda s: s.root_finder, solver, root_finder())
-    return solver
+        chosen = names[solver.lower()]()
+    else:
+        chosen = solver
+    if isinstance(chosen, diffrax.AbstractImplicitSolver) and isinstance(chosen.root_finder, diffrax.VeryChord):
+        return eqx.tree_at(lambda s: s.root_finder, chosen, root_finder())
+    return chosen
 
 
 def as_controller(

@@ -24,7 +24,7 @@ def find_limit(
     risk: EmpiricalRisk,
     model: Any,
     *,
-    method: AbstractMethod | None = None,
+    method: Any = None,
     gap: float = 1e-8,
     max_steps: int = 4096,
     throw: bool = True,

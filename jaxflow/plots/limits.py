@@ -33,7 +33,14 @@ def draw_limits(data: dict[str, np.ndarray]) -> Any:
         program = np.maximum(data[f"{kind}_program_gap"][kept], ROUNDING)
         axis.plot(end, program, "D", color=COLORS["program"], markersize=4)
         axis.axhline(1e-8, color=COLORS["faint"], linewidth=0.8, linestyle=":")
-        axis.text(0.02, 1.4e-8, "counts as certified below", color=COLORS["faint"], fontsize=7, transform=axis.get_yaxis_transform())
+        axis.text(
+            0.02,
+            1.4e-8,
+            "counts as certified below",
+            color=COLORS["faint"],
+            fontsize=7,
+            transform=axis.get_yaxis_transform(),
+        )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_ylim(ROUNDING / 3, 3.0)

@@ -26,7 +26,7 @@ def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[st
         "platform": f"{sys.platform}-{platform.machine()}",
         "device_kind": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
-        "double_precision": bool(jax.config.jax_enable_x64),
+        "double_precision": jax.numpy.result_type(float) == jax.numpy.float64,
     }
 
 

@@ -155,7 +155,8 @@ def test_bad_input_is_named_before_anything_is_traced():
     with pytest.raises(ValueError, match=r"^W: expected shape"):
         find_limit(risk, jf.models.CombinedAttention(jnp.zeros((2, 2)), jnp.ones(4)))
     data = risk.data
-    tied = jf.data.TokenData(data.tokens.at[1, 2].set(data.tokens[1, 0]).at[1, 1:2].set(-data.tokens[1, 0]), data.queries, data.labels)
+    best = data.tokens[1, 0]
+    tied = jf.data.TokenData(data.tokens.at[1, 2].set(best).at[1, 1].set(-best), data.queries, data.labels)
     head = data.labels[1] * data.tokens[1, 0]
     tied_risk = jf.EmpiricalRisk(tied, jf.losses.Logistic())
     with pytest.raises(ValueError, match=r"ambiguous, optimal tokens are tied \(sequence \(1,\): tokens \[0, 2\]\)"):

@@ -118,8 +118,10 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
         "selection": top,
         "smallest": jnp.min(jnp.max(attention, axis=-1)),
         "settled": jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
-        "stationary": final.log_gradient_norm - final.log_scale <= jnp.log(STATIONARY) + jnp.log(multipliers),
-        "good": good(path.result),
+        "stationary": jnp.asarray(
+            final.log_gradient_norm - final.log_scale <= jnp.log(STATIONARY) + jnp.log(multipliers)
+        ),
+        "good": jnp.asarray(good(path.result)),
         "spent": spent,
     }
 
@@ -134,7 +136,7 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]
     return {
         **jax.vmap(lambda point: _measure(risk, point, top))(path.saved),
         "selection": top,
-        "good": good(path.result),
+        "good": jnp.asarray(good(path.result)),
     }
 
 
