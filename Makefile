@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 # Seconds after which the whole test run is ended, whatever hangs in it.
 TEST_LIMIT ?= 1800
-# quick | paper | large
+# quick | full
 SCALE ?= quick
 # More arguments for the command of a target: make test ARGS="-k tokens"
 ARGS ?=
@@ -48,7 +48,7 @@ format: $(VENV)/.installed-dev  ## let Ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev  ## the benchmarks: make bench SCALE=paper
+bench: $(VENV)/.installed-dev  ## the benchmarks: make bench SCALE=full
 	$(BIN)/python benchmarks/run.py --scale $(SCALE) $(ARGS)
 
 docs: $(VENV)/.installed-docs  ## the documentation, into site/

@@ -24,6 +24,8 @@ from jaxflow.flow import SelectionSettled as SelectionSettled
 from jaxflow.flow import StationaryPoint as StationaryPoint
 from jaxflow.flow import Weights as Weights
 from jaxflow.flow import integrate as integrate
+from jaxflow.gradient_descent import descend as descend
+from jaxflow.gradient_descent import published_protocol as published_protocol
 from jaxflow.limits import Limit as Limit
 from jaxflow.limits import Staged as Staged
 from jaxflow.limits import find_limit as find_limit

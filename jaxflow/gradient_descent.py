@@ -264,4 +264,4 @@ def _descend(descent: _Descent, model: Any, steps: Int[Array, ""], save_at: Int[
     result = RESULTS.where(finite, result, RESULTS.nonfinite_data)
     zero = jnp.zeros_like(steps)
     stats = {"num_steps": steps, "num_accepted_steps": steps, "num_rejected_steps": zero}
-    return Trajectory(final, saved, Code(Regime.exact, Regime), result, stats)
+    return Trajectory(final, saved, Code(Regime.discrete, Regime), result, stats)

@@ -16,6 +16,7 @@ class Regime(enum.IntEnum):
 
     exact = 1
     limiting = 2
+    discrete = 3
 
 
 class Point(eqx.Module):

@@ -20,7 +20,7 @@ from jaxflow.report import Claim
 OWN_NORM = {"combined": "frobenius", "factored": "nuclear"}
 
 SIZES = {
-    "quick": Size(trials=8, reach=1e3),
+    "quick": Size(trials=8, reach=1e3, fast=True),
     "paper": Size(trials=100, reach=1e4),
     "large": Size(trials=1000, reach=1e4),
 }

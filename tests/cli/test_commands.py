@@ -1,0 +1,113 @@
+"""The command line: what it prints, what it refuses, and that a refusal computes and writes nothing."""
+
+import importlib.metadata
+from pathlib import Path
+
+import jax
+import pytest
+from typer.testing import CliRunner
+
+from jaxflow import papers
+from jaxflow.cli import app, session
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def no_computation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No command of this file may get as far as computing, and all run in an empty folder."""
+
+    def computed(*args, **kwargs):
+        raise AssertionError("something was computed")
+
+    monkeypatch.setattr(papers.find_figure("tarzanagh2023", "fig7").figure.__class__, "compute", computed)
+    monkeypatch.setattr("jaxflow.cli.demo.find_limits", computed)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_version() -> None:
+    found = runner.invoke(app, ["--version"])
+    assert found.exit_code == 0
+    try:
+        expected = importlib.metadata.version("jaxflow-bias")
+    except importlib.metadata.PackageNotFoundError:
+        expected = "(not installed)"
+    assert found.output.strip() == f"jaxflow {expected}"
+
+
+def test_list_names_every_paper_figure_and_theorem() -> None:
+    found = runner.invoke(app, ["list"], env={"COLUMNS": "240"})
+    assert found.exit_code == 0
+    for paper in papers.known_papers():
+        assert paper.name in found.output
+        assert all(theorem.name in found.output for theorem in paper.theorems)
+        for entry in papers.figures_of(paper.name):
+            assert entry.name in found.output
+            assert all(text in found.output for text in entry.run_times.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tarzanagh2032", "fig7"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
+        (["tarzanagh2023", "fig77"], "figure: unknown name 'fig77'; did you mean 'fig7'?"),
+        (["tarzanagh2023", "fig7", "--scale", "papper"], "scale: unknown name 'papper'; did you mean 'paper'?"),
+        (["sheen2024", "fig1"], "figure: there is no figure of sheen2024 yet"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(arguments: list[str], message: str) -> None:
+    found = runner.invoke(app, ["reproduce", *arguments])
+    assert found.exit_code == 2
+    assert message in found.output
+    assert "Traceback" not in found.output
+
+
+@pytest.mark.parametrize(
+    ("command", "existing"),
+    [
+        (["reproduce", "tarzanagh2023", "fig7"], "fig7-claims.md"),
+        (["reproduce", "tarzanagh2023", "fig7"], "fig7.npz"),
+        (["demo"], "demo.png"),
+    ],
+)
+def test_nothing_is_written_over_an_output(command: list[str], existing: str, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / existing).write_text("mine")
+    found = runner.invoke(app, [*command, "--out", str(folder)])
+    assert found.exit_code == 2
+    assert existing in found.output and "--overwrite" in found.output
+    assert [path.name for path in folder.iterdir()] == [existing]
+    assert (folder / existing).read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", [["reproduce", "tarzanagh2023", "fig7"], ["demo"]])
+def test_overwrite_goes_on_to_compute(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "demo.png").write_text("old")
+    (tmp_path / "fig7.png").write_text("old")
+    found = runner.invoke(app, [*command, "--out", str(tmp_path), "--overwrite"])
+    assert isinstance(found.exception, AssertionError)
+
+
+def test_a_file_in_the_way_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    found = runner.invoke(app, ["demo", "--out", str(tmp_path / "results")])
+    assert found.exit_code == 2
+    assert "is a file, not a folder" in found.output
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert session.cache_folder() == tmp_path / "jaxflow" / "xla"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert session.cache_folder() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
+
+
+def test_a_cache_folder_that_is_set_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = jax.config.jax_compilation_cache_dir
+    assert before is not None  # the tests' own
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    session.configure()
+    assert jax.config.jax_compilation_cache_dir == before
+    assert not list(tmp_path.iterdir())

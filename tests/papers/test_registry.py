@@ -1,0 +1,39 @@
+"""The registry of papers, theorems and figures."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxflow import papers
+from jaxflow.data import random_tokens
+from jaxflow.losses import Logistic
+from jaxflow.papers import registry
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import predict
+
+THEOREMS = [(paper, theorem) for paper in papers.known_papers() for theorem in paper.theorems]
+
+
+@pytest.mark.parametrize(("paper", "theorem"), THEOREMS, ids=lambda entry: entry.name)
+def test_every_listed_theorem_is_one_that_predictions_name(paper: papers.Paper, theorem: papers.Theorem) -> None:
+    data, head = random_tokens(jax.random.key(0), 2, 3, 2)
+    model = theorem.model.init(jax.random.key(1), data, head)
+    selection = jnp.arange(3)[None] == jnp.zeros((2, 1), int)
+    assert theorem.name in predict(EmpiricalRisk(data, Logistic()), model, selection).theorem
+
+
+def test_figures_have_a_run_time_at_every_scale() -> None:
+    entry = papers.find_figure("tarzanagh2023", "fig7")
+    assert set(entry.run_times) == set(papers.SCALES)
+    assert entry in papers.figures_of("tarzanagh2023")
+
+
+def test_a_figure_is_registered_once_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = type(papers.find_figure("tarzanagh2023", "fig7").figure)
+    monkeypatch.setattr(registry, "_FIGURES", {})
+    times = dict.fromkeys(papers.SCALES, "a second")
+    with pytest.raises(ValueError, match="run_times"):
+        registry.register_figure("tarzanagh2023", "fig1", title="", run_times={"quick": "a second"})
+    registry.register_figure("tarzanagh2023", "fig1", title="", run_times=times)(figure)
+    with pytest.raises(ValueError, match="registered twice"):
+        registry.register_figure("tarzanagh2023", "fig1", title="", run_times=times)(figure)

@@ -1,0 +1,64 @@
+"""Drawings read saved numbers only, leave Matplotlib's global state alone, and write the same bytes twice."""
+
+from pathlib import Path
+
+import numpy as np
+
+from jaxflow.plots import draw_convergence, draw_limits, save_figure
+
+
+def convergence_numbers() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    data = {"log_time": np.geomspace(1, 1e3, 9), "n": np.asarray(6), "T": np.asarray(8), "d": np.asarray(10)}
+    for kind in ("combined", "factored"):
+        data[f"{kind}_direction"] = np.array([True, True, False])
+        data[f"{kind}_descent_log_time"] = np.tile(np.geomspace(1, 40, 5), (3, 1))
+        for name in ("attention", "frobenius", "nuclear"):
+            data[f"{kind}_{name}"] = rng.uniform(0.1, 1.0, (3, 9))
+            data[f"{kind}_descent_{name}"] = rng.uniform(0.1, 1.0, (3, 5))
+    return data
+
+
+def limit_numbers() -> dict[str, np.ndarray]:
+    data = {}
+    for kind in ("combined", "factored", "diagonal"):
+        data[f"{kind}_direction"] = np.array([True, False, True])
+        data[f"{kind}_log_times"] = np.tile(np.geomspace(10, 1e4, 8), (3, 1))
+        data[f"{kind}_gaps"] = 0.1 / data[f"{kind}_log_times"]
+        data[f"{kind}_log_time"] = np.full(3, 1e4)
+        # A flow without a certificate, and a gap that rounding made negative.
+        data[f"{kind}_flow_gap"] = np.array([1e-10, np.inf, np.inf])
+        data[f"{kind}_program_gap"] = np.array([1e-16, np.inf, -1e-16])
+    return data
+
+
+def test_convergence_leaves_out_what_is_no_direction() -> None:
+    data = convergence_numbers()
+    figure = draw_convergence(data)
+    drawn = figure.axes[1].lines[0].get_ydata()
+    np.testing.assert_array_equal(drawn, data["combined_frobenius"][:2].mean(0))
+    assert "2 ($W$)" in figure.get_suptitle() and "of 3 instances" in figure.get_suptitle()
+
+
+def test_convergence_without_any_direction_is_drawn_empty() -> None:
+    data = convergence_numbers()
+    data["factored_direction"] = np.zeros(3, bool)
+    assert len(draw_convergence(data).axes[1].lines) == 3  # W: the flow, the descent and its end
+
+
+def test_limits_count_directions() -> None:
+    figure = draw_limits(limit_numbers())
+    assert all("2 of 3 limits" in axis.get_title() for axis in figure.axes)
+
+
+def test_files_are_pictures_and_do_not_depend_on_the_date(tmp_path: Path) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    paths = [tmp_path / name for name in ("a.png", "a.svg", "b.png", "b.svg")]
+    save_figure(draw_limits(limit_numbers()), *paths[:2])
+    save_figure(draw_limits(limit_numbers()), *paths[2:])
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in paths[1].read_bytes() and b"<dc:date>" not in paths[1].read_bytes()
+    assert paths[0].read_bytes() == paths[2].read_bytes()
+    assert dict(matplotlib.rcParams) == before
