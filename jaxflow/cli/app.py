@@ -32,10 +32,11 @@ def main() -> None:
     app()
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"jaxflow {version()}")
         raise typer.Exit()
+    return wanted
 
 
 def version() -> str:

@@ -1,13 +1,11 @@
 """The demo on one parametrisation and two instances: limits, numbers, table."""
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from jaxflow._core import Outcome
 from jaxflow.cli import demo
-from jaxflow.models import CombinedAttention
 
 
 @pytest.mark.slow
@@ -19,12 +17,11 @@ def test_limits_become_numbers_and_a_table(monkeypatch: pytest.MonkeyPatch) -> N
     data = demo.saved_numbers(limits)
     assert data["combined_gaps"].shape == data["combined_log_times"].shape == (2, 8)
 
-    # Compiled without optimisation, the limits are those of the ordinary call.
-    key = jax.random.split(jax.random.key(demo.SEED), 2)[0]
-    usual = demo.limit_of(CombinedAttention, (3, 3, 3), key)
-    np.testing.assert_array_equal(data["combined_outcome"][0], int(usual.outcome))
-    # Two certified directions are within the square root of their gaps, 1e-8 each.
-    np.testing.assert_allclose(limits["combined"][0].weights, usual.weights, rtol=0, atol=1e-3)
+    # What is called a direction is certified by the flow of W and by the program (1e-8 is what was asked for).
+    kept = data["combined_direction"]
+    assert kept.any()
+    assert np.all(data["combined_flow_gap"][kept] <= 1e-8)
+    assert np.all(data["combined_program_gap"][kept] <= 1e-8)
 
     recorded = Console(width=200, record=True, file=None, quiet=False)
     with recorded.capture() as captured:
