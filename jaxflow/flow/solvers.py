@@ -65,20 +65,22 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
 def as_controller(
     controller: diffrax.AbstractStepSizeController | None, solver: diffrax.AbstractSolver
 ) -> diffrax.AbstractStepSizeController:
-    """The given controller (with `state_norm` in place of Diffrax's default norm), or a PID controller.
+    """The given controller (for implicit solvers with `state_norm` in place of Diffrax's default norm), or a PID controller.
 
     Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
     follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs.
     """
-    if isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:
+    implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
+    if implicit and isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:
         # Diffrax's default norm is the caller's saying nothing about it.
         return eqx.tree_at(lambda c: c.norm, controller, state_norm)
     if controller is not None:
         return controller
-    rtol = 1e-4 if isinstance(solver, diffrax.AbstractImplicitSolver) else 1e-8
+    rtol = 1e-4 if implicit else 1e-8
     floor = float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5
     rtol = max(rtol, floor)
-    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+    norm = state_norm if implicit else optimistix.rms_norm
+    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=norm)
 
 
 def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:

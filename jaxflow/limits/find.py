@@ -116,9 +116,10 @@ def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: fl
     for name, meaning in by_status:
         outcome = jnp.where(certified & (status == name), meaning.value, outcome)
     outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
-    outcome = jnp.where(tied | (certified & (status == SelectionStatus.ambiguous)), Outcome.ambiguous.value, outcome)
     outcome = jnp.where(spent, Outcome.undecided.value, outcome)
     outcome = jnp.where(stationary & ~broken, Outcome.finite_stationary_point.value, outcome)
+    unclear = certified & ~stationary & (status == SelectionStatus.ambiguous)
+    outcome = jnp.where(tied | unclear, Outcome.ambiguous.value, outcome)
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
 
     kind = jnp.where(certified & followed, LimitKind.direction.value, LimitKind.none.value)

@@ -85,7 +85,7 @@ class Staged(AbstractMethod):
             jnp.asarray(self.near),
             clock=ArcLength(floor=self.floor),
             solver=diffrax.Tsit5(),
-            controller=diffrax.PIDController(rtol=1e-6, atol=1e-8),
+            controller=diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
             stop=still,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)

@@ -42,7 +42,7 @@ class Prediction(eqx.Module):
     assumptions: tuple[Assumption, ...]
 
 
-Rule = Callable[[EmpiricalRisk, Any, Bool[Array, "*n T"]], Prediction]
+Rule = Callable[[EmpiricalRisk, Any, Any], Prediction]
 _RULES: dict[type, Rule] = {}
 
 
@@ -56,7 +56,7 @@ def register(model: type) -> Callable[[Rule], Rule]:
     return decorate
 
 
-def predict(risk: EmpiricalRisk, model: Any, selection: Bool[Array, "*n T"]) -> Prediction:
+def predict(risk: EmpiricalRisk, model: Any, selection: Any) -> Prediction:
     """The program that the limit of gradient flow solves if `selection` is what attention selects.
 
     **Arguments:** `risk`; `model`, of which only type and shapes matter; `selection`, Booleans in the shape of
@@ -89,7 +89,7 @@ def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tupl
 
 
 @register(CombinedAttention)
-def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Any) -> Prediction:
     return Prediction(
         attention_svm(_token_data(risk), selection, "frobenius"),
         "Tarzanagh et al. (2023), Theorem 7: from a start close enough to a locally optimal direction, descent on "
@@ -99,7 +99,7 @@ def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Bool[Arr
 
 
 @register(FactoredAttention)
-def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Any) -> Prediction:
     data = _token_data(risk)
     d, m = model.K.shape
     # Lemma 1: solutions have rank at most min(n, d); a bound that is no smaller changes nothing.
@@ -114,7 +114,7 @@ def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Bool[Arr
 
 
 @register(DiagonalAttention)
-def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Bool[Array, "*n T"]) -> Prediction:
+def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Any) -> Prediction:
     return Prediction(
         attention_svm(_token_data(risk), selection, "l1"),
         "Sheen et al. (2024), Theorem 4.1: diagonal (K, Q) converges in direction to the l1-SVM of the selected tokens",
