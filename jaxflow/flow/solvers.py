@@ -65,7 +65,7 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
 def as_controller(
     controller: diffrax.AbstractStepSizeController | None, solver: diffrax.AbstractSolver
 ) -> diffrax.AbstractStepSizeController:
-    """The given controller (for implicit solvers with `state_norm` in place of Diffrax's default norm), or a PID controller.
+    """The given controller, or a PID controller; for implicit solvers `state_norm` replaces Diffrax's default norm.
 
     Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
     follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs.
