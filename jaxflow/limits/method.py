@@ -49,7 +49,7 @@ class Staged(AbstractMethod):
 
     The certificate reads velocity and multipliers at the end. `CombinedAttention` runs in score coordinates.
     Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
-    there); they are polished by Newton's method and certified by gradient and curvature.
+    there); they are recognised by a gradient that vanishes beside its own multipliers.
 
     **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 3e3 for factors, whose log t
     grows like its square); `floor`: see `jaxflow.flow.ArcLength`; `saves`: number of save points over the last
