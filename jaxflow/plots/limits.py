@@ -33,20 +33,15 @@ def draw_limits(data: dict[str, np.ndarray]) -> Any:
         program = np.maximum(data[f"{kind}_program_gap"][kept], ROUNDING)
         axis.plot(end, program, "D", color=COLORS["program"], markersize=4)
         axis.axhline(1e-8, color=COLORS["faint"], linewidth=0.8, linestyle=":")
-        axis.text(
-            0.02,
-            1.4e-8,
-            "counts as certified below",
-            color=COLORS["faint"],
-            fontsize=7,
-            transform=axis.get_yaxis_transform(),
-        )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_ylim(ROUNDING / 3, 3.0)
         axis.set_xlabel(r"$\log t$")
         axis.set_title(rf"{SYMBOLS[kind]}: least ${NORMS[kind]}$, {int(kept.sum())} of {len(kept)} limits", fontsize=10)
-    axes[0].set_ylabel("relative duality gap")
+    left = axes[0]
+    left.set_ylabel("relative duality gap")
+    below = {"color": COLORS["faint"], "fontsize": 7, "transform": left.get_yaxis_transform()}
+    left.text(0.02, 1.4e-8, "counts as certified below", **below)
     from matplotlib.lines import Line2D
 
     grey = COLORS["faint"]

@@ -45,7 +45,7 @@ class Size:
     steps: int = 2000
     grid: int = 81
     saves: int = 97
-    max_steps: int = 50_000
+    max_steps: int = 30_000
     fast: bool = False
 
 
