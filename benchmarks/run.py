@@ -29,7 +29,7 @@ FULL: dict[str, Any] = {
     "limits": {
         "cases": [("W", (6, 8, 10)), ("W", (5, 5, 4)), ("KQ", (6, 8, 10)), ("KQ", (5, 5, 4))],
         "count": 100,
-        "repeats": 3,
+        "repeats": 1,
     },
     "clocks": {
         "size": (6, 8, 10),

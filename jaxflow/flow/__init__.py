@@ -10,7 +10,10 @@ from jaxflow.flow.clocks import as_clock as as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates as AbstractCoordinates
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
+from jaxflow.flow.drive import Drive as Drive
+from jaxflow.flow.drive import Lane as Lane
 from jaxflow.flow.integrate import integrate as integrate
+from jaxflow.flow.queue import run_queue as run_queue
 from jaxflow.flow.stopping import AbstractStop as AbstractStop
 from jaxflow.flow.stopping import Budget as Budget
 from jaxflow.flow.stopping import CertificateGap as CertificateGap

@@ -5,6 +5,7 @@ t = 0, and reads in units of its own (`until`, `save_at`): a time, its logarithm
 """
 
 import abc
+import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -38,6 +39,10 @@ class AbstractClock(eqx.Module):
     @abc.abstractmethod
     def log_length(self, s: Scalar) -> Scalar | None:
         r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
+
+    def log_cap(self) -> float:
+        """Log of the length beyond which the dynamics are the limiting ones; infinite for the exact flow."""
+        return float("inf")
 
     @abc.abstractmethod
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
@@ -131,22 +136,34 @@ class ArcLength(AbstractClock):
 class LogArcLength(AbstractClock):
     r"""Reads the log of `ArcLength`; integrates in $s=\log(1+\ell/u)$. Stiff, and made for implicit methods.
 
-    **Arguments:** `unit`: u, the length below which the clock is linear; `floor` as in `ArcLength`.
+    Beyond the length `cap` the flow passes to its **limiting** dynamics. For a model homogeneous of degree L
+    the margins are $\rho^Lq_k(\varphi)$ on the sphere, and multipliers $\propto e^{-\rho^Lq_k}$ turn into
+    rounding noise where $\rho^L\varepsilon$ is no longer small. With $\rho^L$ replaced by
+    $\min(\rho,\text{cap})^L$ in the exponents (and nowhere else) the direction has the same limit, up to a
+    floor of about $1/\text{cap}^L$ in its margins, and can be followed to any log t.
+
+    **Arguments:** `unit`: u, the length below which the clock is linear; `floor` as in `ArcLength`; `cap`:
+    infinite by default, for the exact flow.
     """
 
     unit: float = 1.0
     floor: float = 0.0
+    cap: float = float("inf")
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         require(self.unit > 0, "unit", f"expected a positive length, got {self.unit}")
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
+        require(self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return s + jnp.log(self.unit) - _floored(log_norm, log_sum, self.floor)
 
     def log_length(self, s: Scalar) -> Scalar:
         return s + jnp.log(self.unit)
+
+    def log_cap(self) -> float:
+        return math.log(self.cap)
 
     def log_time(self, s: Scalar) -> Scalar:
         raise _no_time(self)

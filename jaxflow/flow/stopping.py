@@ -79,11 +79,12 @@ class SelectionSettled(AbstractStop):
     r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
 
     Every query gives its top token at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other tokens
-    at most the share `tolerance` pulls away from the top one. (Definition 2 of Tarzanagh et al. (2023) asks
-    this of the support tokens of the program, which is decided later.)
+    at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh
+    et al. (2023) asks this of the support tokens of the program, which is decided later.)
     """
 
-    tolerance: float = 1e-3
+    tolerance: float | Float[Array, ""] = 1e-3
+    pull: float | Float[Array, ""] | None = None
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         model, data = situation.decode(), situation.risk.data
@@ -95,7 +96,8 @@ class SelectionSettled(AbstractStop):
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
         settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
-        return settled & (away <= self.tolerance * jnp.sum(jnp.abs(pull)))
+        share = self.tolerance if self.pull is None else self.pull
+        return settled & (away <= share * jnp.sum(jnp.abs(pull)))
 
 
 class StationaryPoint(AbstractStop):

@@ -11,13 +11,13 @@ from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_conc
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.method import STATIONARY, AbstractMethod, Staged, stationarity
-from jaxflow.limits.rate import fit_rate
+from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled, valid_if
 from jaxflow.margin import Certificate, ProgramResult, is_locally_optimal, solve
 from jaxflow.models import AbstractAttention, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict
-from jaxflow.trajectory import describe
+from jaxflow.trajectory import Trajectory, describe
 
 
 def find_limit(
@@ -82,8 +82,12 @@ def find_limit(
 
 @eqx.filter_jit
 def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> Limit:
+    return conclude(risk, model, method.follow(risk, model, max_steps), gap)
+
+
+def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float) -> Limit:
+    """The limit that a trajectory from `model` points at, with everything that vouches for it."""
     data: Any = risk.data
-    trajectory = method.follow(risk, model, max_steps)
     final = trajectory.final
     attention = final.model.attention(data)
     selection = select(attention)
@@ -141,7 +145,7 @@ def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: fl
         program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        rate=fit_rate(program, solution, trajectory),
+        rate=no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory),
         trajectory=trajectory,
     )
 

@@ -11,21 +11,21 @@ import numpy as np
 import optimistix
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, good, require
+from jaxflow._core import RESULTS, Code, good, require
 from jaxflow.flow import (
     ArcLength,
     Budget,
+    Drive,
     LogArcLength,
     Scores,
     SelectionSettled,
     StationaryPoint,
     Weights,
-    integrate,
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import CombinedAttention
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Point, Regime, Trajectory
 
 
 class AbstractMethod(eqx.Module):
@@ -43,74 +43,94 @@ class Staged(AbstractMethod):
        nothing is stiff.
     2. **Far** (to `far`, and beyond it, at most to `horizon`, until the selection has settled): Kvaerno5 in log
        arc length. Stiff and smooth: ten to forty steps.
-    3. **Relaxation**: a few implicit Euler steps of 2% each. Large steps of a method with an explicit first
+    3. **Relaxation** (W): a few implicit Euler steps of 2% each. Large steps of a method with an explicit first
        stage leave the *velocity* with an error of about 1/length (an algebraic variable of index two);
        implicit Euler damps it by a factor λ/(0.02·length) a step.
 
     The certificate reads velocity and multipliers at the end. `CombinedAttention` runs in score coordinates.
+    Factors close their gap only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at most
+    $\max_\kappa(1-\kappa)\rho^{-2(1-\kappa)}=1/(2e\log\rho)$ to it, wherever κ lies, so that a gap of 1e-3
+    wants $\log\rho$ in the hundreds. Beyond arc length `cap` they follow the limiting dynamics (see
+    `LogArcLength`), up to `far`; the trajectory's `regime` says so.
+
     Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
     there); they are recognised by a gradient that vanishes beside its own multipliers.
 
-    **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 3e3 for factors, whose log t
-    grows like its square); `floor`: see `jaxflow.flow.ArcLength`; `saves`: number of save points over the last
-    two decades before `far`, for the rate.
+    **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 1e130 for factors in double
+    precision); `cap=None`: none for W, 1e3 for factors; `floor`: see `jaxflow.flow.ArcLength`; `saves`: number
+    of save points for the rate, over the last two decades before `far`, or before the cap.
     """
 
     near: float = 50.0
     far: float | None = None
-    horizon: float = 1e9
+    horizon: float | None = None
+    cap: float | None = None
     floor: float = 0.03
     saves: int = 8
 
     def __check_init__(self) -> None:
-        far = self.horizon if self.far is None else self.far
-        require(0 < self.near < far <= self.horizon, "method", "expected 0 < near < far <= horizon")
+        require(self.near > 0, "near", f"expected a positive length, got {self.near}")
+        far = self.far if self.far is not None else self.near * 2
+        horizon = self.horizon if self.horizon is not None else far
+        require(self.near < far <= horizon, "method", "expected 0 < near < far <= horizon")
+        require(self.cap is None or self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
         require(self.saves >= 1, "saves", f"expected at least 1, got {self.saves}")
+
+    def lengths(self, combined: bool, dtype: Any) -> tuple[float, float, float]:
+        """`far`, `horizon` and `cap` with their defaults; log t, of order ρ², must not overflow."""
+        far = 1e5 if combined else min(1e130, float(jnp.finfo(dtype).max) ** 0.42)
+        far = far if self.far is None else self.far
+        horizon = max(far, 1e9 if combined else far) if self.horizon is None else self.horizon
+        cap = (float("inf") if combined else 1e3) if self.cap is None else self.cap
+        require(self.near < far <= horizon, "method", f"expected near < far <= horizon; far is {far:.1e}")
+        return far, horizon, cap
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
-        far = (1e5 if combined else 3e3) if self.far is None else self.far
+        far, horizon, cap = self.lengths(combined, jnp.result_type(float))
         still = StationaryPoint(STATIONARY)
+        # Rates are fitted where the flow is the exact one.
+        end = min(far, max(cap, 2.5 * self.near))
 
-        def stage(model: Any, skip: Bool[Array, ""], until: Array, **how: Any) -> Trajectory:
-            until = jnp.where(skip, -jnp.inf, until)
-            return integrate(
-                risk, model, until=until, coordinates=coordinates, max_steps=max_steps, throw=False, **how
-            )  # fmt: skip
+        def stage(model: Any, solver: Any, controller: Any, stop: Any = None, **how: Any) -> Trajectory:
+            drive = Drive(solver, controller, stop, max_steps)
+            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
 
         near = stage(
             model,
-            jnp.asarray(False),
-            jnp.asarray(self.near),
+            diffrax.Tsit5(),
+            diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
+            still,
             clock=ArcLength(floor=self.floor),
-            solver=diffrax.Tsit5(),
-            controller=diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
-            stop=still,
+            until=self.near,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)
         settled = Budget(log_arc_length=float(np.log(far - self.near))) & SelectionSettled()
         middle = stage(
             near.final.model,
-            done,
-            jnp.log(self.horizon - self.near),
-            clock=LogArcLength(unit=self.near, floor=self.floor),
-            solver=diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
-            controller=diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4),
-            stop=still | settled,
-            save_at=jnp.log(far - self.near) - jnp.linspace(np.log(100.0), 0.0, self.saves),
+            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
+            diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            still | settled,
+            clock=LogArcLength(unit=self.near, floor=self.floor, cap=cap),
+            until=float(np.log(horizon - self.near)),
+            save_at=jnp.linspace(*np.log([max(end / 100, self.near), end - self.near]), self.saves),
+            idle=done,
         )
         path = followed_by(near, middle, done)
+        if cap < far:
+            # At rest on the sphere: there is no velocity left to relax.
+            return path
         done = ~good(path.result) | (stationarity(path) <= STATIONARY)
         clock = LogArcLength(unit=far)
         last = stage(
             path.final.model,
-            done,
-            clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP)),
+            diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
+            diffrax.ConstantStepSize(),
             clock=clock,
-            solver=diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
-            controller=diffrax.ConstantStepSize(),
+            until=clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP)),
             dt0=RELAXATION_STEP,
+            idle=done,
         )
         # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
         return followed_by(path, last, done | ~good(last.result))
@@ -146,7 +166,8 @@ def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""])
         for name in ("num_steps", "num_accepted_steps", "num_rejected_steps")
     }
     result = RESULTS.where(skipped, first.result, second.result)
-    return Trajectory(final, saved, second.regime, result, stats)
+    regime = Code(jnp.where(skipped, first.regime.value, second.regime.value), Regime)
+    return Trajectory(final, saved, regime, result, stats)
 
 
 def stationarity(trajectory: Trajectory) -> Float[Array, ""]:

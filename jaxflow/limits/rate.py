@@ -42,6 +42,11 @@ def fit_rate(program: AttentionProgram, solution: Solution, trajectory: Trajecto
     )
 
 
+def no_rate(program: AttentionProgram, solution: Solution) -> Rate:
+    """What is left of a `Rate` where nothing was saved along the flow: the prediction."""
+    return Rate(jnp.asarray(jnp.nan), 1.0 - off_support(program, solution), jnp.zeros(0), jnp.zeros(0))
+
+
 def off_support(program: AttentionProgram, solution: Solution) -> Float[Array, ""]:
     r"""κ, the largest dual value off the support: the components that decay like $(\log t)^{-(1-\kappa)}$."""
     combined = program.adjoint(solution.dual)

@@ -1,7 +1,7 @@
 r"""One-layer softmax attention $f_i = h(X_i^\top\mathrm{softmax}(X_iWz_i))$, trained through W or its factors."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,6 +22,8 @@ class AbstractAttention(AbstractModel):
     """
 
     head: eqx.AbstractVar[Head]
+    # W is homogeneous of this degree in the attention weights.
+    degree: eqx.AbstractClassVar[int]
 
     @abc.abstractmethod
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
@@ -91,6 +93,7 @@ class CombinedAttention(AbstractAttention):
 
     W: Float[Array, "d d"]
     head: Head
+    degree: ClassVar[int] = 1
 
     def __init__(self, W: Any, head: Any):
         self.W = jnp.asarray(W)
@@ -122,6 +125,7 @@ class FactoredAttention(AbstractAttention):
     K: Float[Array, "d m"]
     Q: Float[Array, "d m"]
     head: Head
+    degree: ClassVar[int] = 2
 
     def __init__(self, K: Any, Q: Any, head: Any):
         self.K = jnp.asarray(K)
@@ -165,6 +169,7 @@ class DiagonalAttention(AbstractAttention):
     k: Float[Array, " d"]
     q: Float[Array, " d"]
     head: Head
+    degree: ClassVar[int] = 2
 
     def __init__(self, k: Any, q: Any, head: Any):
         self.k = jnp.asarray(k)

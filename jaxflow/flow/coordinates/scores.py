@@ -1,6 +1,6 @@
 """Attention logits as state: the flow of W in the only directions that it can take."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ class ScoreAttention(AbstractAttention):
     basis: Float[Array, "dd r"]
     initial: CombinedAttention
     head: Head
+    degree: ClassVar[int] = 1
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         *outputs, T = self.initial_logits.shape

@@ -1,0 +1,191 @@
+"""Lanes: integrations that stop, wait, continue exactly and are replaced by others, many at a time.
+
+`integrate` is Diffrax's `diffeqsolve`. A lane is the same integration taken apart into steps, on the public
+`solver.step` and `controller.adapt_step_size`. Between two steps a lane is plain data: step size and solver state
+are part of it, so that continuing is exact (a new `diffeqsolve` would choose its first step anew). A test holds
+both equal, step by step. Lanes contain no host callback, so that what is built on them can be kept in the
+persistent compilation cache (`diffeqsolve` with save points, or with a first step, cannot).
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxflow._core import RESULTS, all_finite, is_concrete, require
+from jaxflow.flow.clocks import AbstractClock
+from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.solvers import as_terms
+from jaxflow.flow.stopping import AbstractStop
+from jaxflow.flow.system import System, make_system
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Trajectory
+
+
+class Lane(eqx.Module):
+    """One integration under way; under `vmap` every leaf has a leading axis.
+
+    `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next`
+    and at the end to `end`; `grid` and `saved` the save points and the states there.
+    """
+
+    system: System
+    risk: EmpiricalRisk
+    s: Float[Array, ""]
+    s_next: Float[Array, ""]
+    end: Float[Array, ""]
+    state: PyTree
+    solver_state: PyTree
+    controller_state: PyTree
+    grid: Float[Array, " m"] | None
+    saved: PyTree
+    result: Any
+    stopped: Bool[Array, ""]
+    num_steps: Array
+    num_accepted_steps: Array
+
+
+class Drive(eqx.Module):
+    """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
+
+    Written for solvers whose root finder has tolerances of its own, and for controllers without jumps.
+    """
+
+    solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController
+    stop: AbstractStop | None = None
+    max_steps: int = 100_000
+
+    def start(
+        self,
+        risk: EmpiricalRisk,
+        model: Any,
+        *,
+        clock: AbstractClock,
+        coordinates: AbstractCoordinates,
+        until: Float[Array, ""] | float,
+        save_at: Float[Array, " m"] | None = None,
+        dt0: float | None = None,
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        """A lane at the start of its path; arguments as those of `integrate`.
+
+        An `idle` lane has nothing to do. One with NaN or infinities in its data has failed before it starts.
+        """
+        system, coordinate = make_system(clock, coordinates, risk, model)
+        inexact = (eqx.filter(risk, eqx.is_inexact_array), eqx.filter(model, eqx.is_inexact_array))
+        finite = all_finite((*inexact, coordinate))
+        s = jnp.zeros(())
+        end = jnp.maximum(clock.internal(until), s)
+        state = system.start(coordinate)
+        terms = as_terms(system.field, self.solver)
+        order = self.solver.error_order(terms)
+        s_next, controller_state = self.controller.init(terms, s, end, state, dt0, None, self.solver.func, order)
+        s_next = jnp.minimum(s_next, end)
+        grid, saved = None, None
+        if save_at is not None:
+            grid = jnp.clip(clock.internal(save_at), s, end)
+            saved = jax.tree.map(lambda x: _fill(grid, x, grid <= s), state)
+        return Lane(
+            system=system,
+            risk=risk,
+            s=s,
+            s_next=s_next,
+            end=end,
+            state=state,
+            solver_state=self.solver.init(terms, s, s_next, state, None),
+            controller_state=controller_state,
+            grid=grid,
+            saved=saved,
+            result=RESULTS.where(finite, RESULTS.successful, RESULTS.nonfinite_data),
+            stopped=jnp.asarray(idle) | system.stops(risk, self.stop, s, state),
+            num_steps=jnp.zeros((), int),
+            num_accepted_steps=jnp.zeros((), int),
+        )
+
+    def running(self, lane: Lane) -> Bool[Array, ""]:
+        """Whether there is a step to take."""
+        healthy = lane.result == RESULTS.successful
+        return healthy & ~lane.stopped & (lane.s < lane.end) & (lane.num_steps < self.max_steps)
+
+    def step(self, lane: Lane) -> Lane:
+        """One step, accepted or rejected."""
+        terms = as_terms(lane.system.field, self.solver)
+        y, y_error, dense_info, solver_state, solver_result = self.solver.step(
+            terms, lane.s, lane.s_next, lane.state, None, lane.solver_state, made_jump=False
+        )
+        # A step so long that the field has no meaning there is one to be rejected.
+        y_error = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), jnp.inf, x), y_error)
+        accepted, s, s_next, jumped, controller_state, controller_result = self.controller.adapt_step_size(
+            lane.s, lane.s_next, lane.state, y, None, y_error, self.solver.error_order(terms), lane.controller_state
+        )
+        if jumped is not False:
+            raise ValueError("controller: lanes take no controller with jumps")
+        kept, solver_state = jax.tree.map(
+            lambda new, old: jnp.where(accepted, new, old), (y, solver_state), (lane.state, lane.solver_state)
+        )
+        s = jnp.minimum(s, lane.end)
+        # Steps end where the path does; what would leave a sliver of 100 rounding errors goes there at once.
+        near_end = s_next > lane.end - 100 * jnp.finfo(lane.end.dtype).eps * lane.end
+        s_next = jnp.where(near_end, jnp.where(accepted, lane.end, s + 0.5 * (lane.end - s)), s_next)
+        saved = lane.saved
+        if lane.grid is not None:
+            path = self.solver.interpolation_cls(t0=lane.s, t1=lane.s_next, **dense_info)
+            passed = accepted & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
+            there = jax.vmap(path.evaluate)(lane.grid)
+            saved = jax.tree.map(lambda new, old: jnp.where(_like(passed, new), new, old), there, saved)
+        result = RESULTS.where(jnp.asarray(accepted), RESULTS.promote(solver_result), RESULTS.successful)
+        result = RESULTS.where(result == RESULTS.successful, RESULTS.promote(controller_result), result)
+        return eqx.tree_at(
+            lambda n: (
+                *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),
+                *(n.stopped, n.num_steps, n.num_accepted_steps),
+            ),
+            lane,
+            (
+                *(s, s_next, kept, solver_state, controller_state, saved, result),
+                lane.system.stops(lane.risk, self.stop, s, kept),
+                lane.num_steps + 1,
+                lane.num_accepted_steps + accepted,
+            ),
+            is_leaf=lambda x: x is None,
+        )
+
+    def run(self, lane: Lane) -> Lane:
+        """Steps to the end of the path."""
+        moving, fixed = eqx.partition(lane, eqx.is_array)
+
+        def step(moving: Any) -> Any:
+            return eqx.filter(self.step(eqx.combine(moving, fixed)), eqx.is_array)
+
+        moving = jax.lax.while_loop(lambda m: self.running(eqx.combine(m, fixed)), step, moving)
+        return eqx.combine(moving, fixed)
+
+    def trajectory(self, lane: Lane) -> Trajectory:
+        """What a finished lane found."""
+        result = RESULTS.where(lane.stopped, RESULTS.event_occurred, RESULTS.max_steps_reached)
+        result = RESULTS.where(~lane.stopped & (lane.s >= lane.end), RESULTS.successful, result)
+        result = RESULTS.where(lane.result == RESULTS.successful, result, lane.result)
+        saved = None
+        if lane.grid is not None:
+            reached = lane.grid <= lane.s
+            blank = jax.tree.map(lambda x: jnp.where(_like(reached, x), x, jnp.inf), lane.saved)
+            saved = (jnp.where(reached, lane.grid, jnp.inf), blank)
+        stats = {
+            "num_steps": lane.num_steps,
+            "num_accepted_steps": lane.num_accepted_steps,
+            "num_rejected_steps": lane.num_steps - lane.num_accepted_steps,
+        }
+        return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats)
+
+
+def _fill(grid: Array, x: Array, now: Array) -> Array:
+    empty = jnp.full(grid.shape + x.shape, jnp.inf, x.dtype)
+    return jnp.where(_like(now, empty), x[None], empty)
+
+
+def _like(mask: Array, x: Array) -> Array:
+    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))

@@ -1,0 +1,205 @@
+"""The flow as a system of differential equations in the variable of a clock."""
+
+from math import isinf
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from jaxflow._core import RESULTS, Code, ScaledGradient, require, tree_norm, tree_scale
+from jaxflow.flow.clocks import AbstractClock
+from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.stopping import AbstractStop, Situation
+from jaxflow.models.base import default_trainable
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Regime, Trajectory
+
+
+class System(eqx.Module):
+    r"""The extended system against the clock's variable s: `(y, w, a)`.
+
+    With coordinates x and $\rho=ue^s$ (for a clock whose lengths grow like that; otherwise $\rho=1$):
+
+    - $y=x/\rho$, of order one. An implicit method solves for rates to tolerances that are absolute where a
+      component vanishes; the rates' rounding errors grow like $|x|\rho\varepsilon$ and would pass any fixed
+      tolerance (measured: Newton's method fails from an arc length of 4e5 on).
+    - $w=\rho(1+t)e^{-r}$ with $r=\log dt/ds$. $\log(1+t)$ itself would be a hopeless state: its rate
+      $e^{r-\log(1+t)}$ overflows within one step. w obeys a linear equation and stays of order one; it is
+      left out where the clock tells the time.
+    - $a=\log(1+\text{arc length})$.
+
+    Beyond the clock's cap the gradient is taken at $\min(\rho,\text{cap})\,y$ and w rests: log t is then
+    $-(\rho/\text{cap})^L$ times the log scale there, to leading order. `degree` is L.
+    """
+
+    clock: AbstractClock
+    coordinates: AbstractCoordinates
+    context: PyTree
+    degree: int
+
+    def start(self, state: PyTree) -> PyTree:
+        zero = jnp.zeros(())
+        rho, _, _ = self.scale(zero)
+        y = tree_scale(1.0 / rho, state)
+        if self.clock.tells_time:
+            return y, None, zero
+        scaled, _, _, log_speed = self.rates(zero, state)
+        return y, rho * jnp.exp(scaled.log_scale - log_speed), zero
+
+    def scale(self, s: Array) -> tuple[Array, Array, Array]:
+        """min(ρ, cap), ρ'/ρ, and log(ρ/cap) where that is positive, else 0."""
+        log_length = self.clock.log_length(s)
+        if log_length is None:
+            return jnp.ones(()), jnp.zeros(()), jnp.zeros(())
+        beyond = jnp.maximum(log_length - self.clock.log_cap(), 0.0)
+        return jnp.exp(log_length - beyond), jnp.ones(()), beyond
+
+    def unpack(self, s: Array, extended: PyTree) -> tuple[PyTree, Array | None, Array]:
+        """Coordinates x (at most at the cap), (1 + t) e^{-r}, and log(1 + arc length)."""
+        y, w, log1p_length = extended
+        rho, _, _ = self.scale(s)
+        return tree_scale(rho, y), None if w is None else w / rho, log1p_length
+
+    def rates(self, s: Array, state: PyTree) -> tuple[ScaledGradient, Array, Array, Array]:
+        """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed."""
+        scaled = self.coordinates.field(self.context, state)
+        norm = tree_norm(scaled.gradient)
+        log_norm = _safe_log(norm)
+        total = norm if scaled.multipliers is None else jnp.sum(jnp.abs(scaled.multipliers))
+        log_sum = _safe_log(total)
+        log_speed = self.clock.log_speed(s, scaled.log_scale, log_norm, log_sum)
+        # Where the gradient is exactly zero nothing moves, and no clock has a meaning.
+        return scaled, log_norm, log_sum, jnp.where(norm > 0, log_speed, 0.0)
+
+    def field(self, s: Array, extended: PyTree, args: Any) -> PyTree:
+        y, w, log1p_length = extended
+        rho, expansion, beyond = self.scale(s)
+        state = tree_scale(rho, y)
+        scaled, log_norm, _, log_speed = self.rates(s, state)
+        velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
+        rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
+        length = jnp.exp(log_speed + log_norm - log1p_length)
+        if w is None:
+            return rate, None, length
+
+        def log_rate(s: Array, state: PyTree) -> Array:
+            # The scale is constant under differentiation; the factor that it scales is not.
+            scaled, _, _, log_speed = self.rates(s, state)
+            return log_speed - scaled.log_scale
+
+        _, growth = jax.jvp(log_rate, (s, state), (jnp.ones_like(s), velocity))
+        # Newton's matrix may ignore how the growth depends on the state: w feeds back into nothing, so one
+        # more iteration settles it, and third derivatives of the model are saved.
+        w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
+        return rate, jnp.where(beyond > 0, 0.0, w_rate), length
+
+    def situation(self, risk: EmpiricalRisk, s: Array, extended: PyTree) -> Situation:
+        state, w, log1p_length = self.unpack(s, extended)
+        scaled, log_norm, log_sum, log_speed = self.rates(s, state)
+        _, _, beyond = self.scale(s)
+        return Situation(
+            risk,
+            self.log_time(s, w, scaled.log_scale, log_speed),
+            _log_expm1(log1p_length),
+            eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
+            log_norm,
+            log_sum,
+            lambda: self.coordinates.decode(self.context, state),
+            lambda: self.velocity(state, scaled.gradient),
+        )
+
+    def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
+        """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""
+        if w is None:
+            return self.clock.log_time(s)
+        exact = _log_expm1(jnp.maximum(log_speed - log_scale + _safe_log(w), 0.0))
+        if isinf(self.clock.log_cap()):
+            return exact
+        _, _, beyond = self.scale(s)
+        return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
+
+    def velocity(self, state: PyTree, gradient: PyTree) -> PyTree:
+        """−∇L/‖∇L‖ in the structure of the model, pushed forward from the coordinates."""
+        norm = tree_norm(gradient)
+        unit = tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), gradient)
+        _, tangent = eqx.filter_jvp(lambda x: self.coordinates.decode(self.context, x), (state,), (unit,))
+        return tangent
+
+    def point(self, risk: EmpiricalRisk, s: Array, extended: PyTree, reached: Array) -> Point:
+        state, w, log1p_length = self.unpack(s, extended)
+        scaled, _, _, log_speed = self.rates(s, state)
+        model = self.coordinates.decode(self.context, state)
+        moving = risk.filter(model)
+        _, _, beyond = self.scale(s)
+        log_scale = scaled.log_scale * jnp.exp(self.degree * beyond)
+        return Point(
+            model=model,
+            log_time=self.log_time(s, w, scaled.log_scale, log_speed),
+            log_arc_length=_log_expm1(log1p_length),
+            log_norm=jnp.log(tree_norm(eqx.filter(model, moving))) + beyond,
+            log_scale=log_scale,
+            log_gradient_norm=log_scale + scaled.log_norm - scaled.log_scale + (self.degree - 1) * beyond,
+            velocity=eqx.filter(self.velocity(state, scaled.gradient), moving),
+            multipliers=scaled.multipliers,
+            reached=reached,
+        )
+
+    def trajectory(
+        self, risk: EmpiricalRisk, s: Array, extended: PyTree, saved: Any, result: Any, stats: dict[str, Any]
+    ) -> Trajectory:
+        """The result of an integration that ended at s, with `saved` readings and states or None."""
+        final = self.point(risk, s, extended, jnp.asarray(True))
+        points = None
+        if saved is not None:
+            points = jax.vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
+        if risk.opaque:
+            result = RESULTS.where(underflown(final.log_gradient_norm), RESULTS.gradient_underflow, result)
+        _, _, beyond = self.scale(s)
+        regime = jnp.where(beyond > 0, Regime.limiting.value, Regime.exact.value)
+        return Trajectory(final, points, Code(regime, Regime), result, stats)
+
+    def stops(self, risk: EmpiricalRisk, stop: AbstractStop | None, s: Array, extended: PyTree) -> Array:
+        """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
+        if stop is None and not risk.opaque:
+            return jnp.asarray(False)
+        situation = self.situation(risk, s, extended)
+        fired = jnp.asarray(False) if stop is None else stop(situation)
+        return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
+
+
+def make_system(
+    clock: AbstractClock, coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any
+) -> tuple[System, PyTree]:
+    """The system and the initial coordinates."""
+    state, context = coordinates.encode(risk, model)
+    return System(clock, coordinates, context, _degree(clock, risk, model)), state
+
+
+def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
+    """L, which only limiting dynamics need. **Raises:** `ValueError` where they make no sense."""
+    if isinf(clock.log_cap()):
+        return 1
+    degree = getattr(model, "degree", None)
+    homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
+    require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
+    return int(degree)  # pyright: ignore[reportArgumentType]
+
+
+def underflown(log_gradient_norm: Array) -> Array:
+    """Below the smallest normal number: what is left of the gradient is rounding."""
+    return log_gradient_norm < jnp.log(jnp.finfo(log_gradient_norm.dtype).tiny)
+
+
+# Stands for log 0 where −inf would turn into NaN.
+_LOG_ZERO = -700.0
+
+
+def _safe_log(x: Array) -> Array:
+    positive = x > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), _LOG_ZERO)
+
+
+def _log_expm1(u: Array) -> Array:
+    return u + jnp.log(-jnp.expm1(-u))

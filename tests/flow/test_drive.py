@@ -1,0 +1,155 @@
+"""Lanes against Diffrax's own loop, and lanes against themselves."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+import pytest
+
+import jaxflow as jf
+from jaxflow._core import RESULTS
+from jaxflow.flow import Drive, StationaryPoint, Weights
+from jaxflow.flow.solvers import state_norm
+
+WAYS = {
+    "explicit": (jf.ArcLength(), 12.0, diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-8)),
+    "implicit": (
+        jf.LogArcLength(),
+        float(np.log(200.0)),
+        diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
+        diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+    ),
+}
+
+
+def instance(key=0, T=4):
+    data, head = jf.data.random_tokens(jax.random.key(key), 3, T, 3)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    return risk, jf.models.FactoredAttention.init(jax.random.key(1), data, head)
+
+
+def leaves(tree):
+    return [np.asarray(x) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lane_takes_the_steps_of_diffeqsolve(way):
+    clock, until, solver, controller = WAYS[way]
+    risk, model = instance()
+    grid = jnp.linspace(0.0, until, 5)
+    # `diffeqsolve` wraps its terms, and the choice of a first step then falls back to 0.01.
+    how = {"clock": clock, "until": until, "save_at": grid, "dt0": 0.01}
+    expected = jf.integrate(risk, model, solver=solver, controller=controller, throw=False, **how)
+    drive = Drive(solver, controller)
+
+    @eqx.filter_jit
+    def drive_it(risk, model):
+        lane = drive.start(risk, model, coordinates=Weights(), **how)
+        return drive.trajectory(drive.run(lane))
+
+    found = drive_it(risk, model)
+    assert {k: int(v) for k, v in found.stats.items()} == {k: int(expected.stats[k]) for k in found.stats}
+    assert found.result == RESULTS.successful
+    # Two programs round differently: ten digits over the whole path.
+    for ours, theirs in zip(leaves((found.final, found.saved)), leaves((expected.final, expected.saved)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Four instances as lanes of one width, and the compiled functions that start and drive them."""
+    clock, until, solver, controller = WAYS["explicit"]
+    drive = Drive(solver, controller, StationaryPoint(), max_steps=500)
+
+    def start(key, until):
+        risk, model = instance()
+        data, head = jf.data.random_tokens(key, 3, 4, 3)
+        return drive.start(
+            jf.EmpiricalRisk(data, jf.losses.Logistic()), model, clock=clock, coordinates=Weights(), until=until
+        )
+
+    keys = jax.random.split(jax.random.key(5), 4)
+    lanes = eqx.filter_jit(eqx.filter_vmap(start))(keys, jnp.array([6.0, 12.0, 9.0, 3.0]))
+    run = eqx.filter_jit(eqx.filter_vmap(drive.run))
+    steps = eqx.filter_jit(eqx.filter_vmap(lambda lane, n: step_n(drive, lane, n), in_axes=(eqx.if_array(0), None)))
+    return drive, lanes, run, steps
+
+
+def step_n(drive, lane, n):
+    moving, fixed = eqx.partition(lane, eqx.is_array)
+
+    def step(_, moving):
+        lane = eqx.combine(moving, fixed)
+        stepped = eqx.filter(drive.step(lane), eqx.is_array)
+        return jax.tree.map(lambda a, b: jnp.where(drive.running(lane), a, b), stepped, moving)
+
+    return eqx.combine(jax.lax.fori_loop(0, n, step, moving), fixed)
+
+
+def test_an_interrupted_lane_continues_exactly(batch):
+    _, lanes, run, steps = batch
+    whole = run(lanes)
+    for n in (1, 7):
+        for a, b in zip(leaves(run(steps(lanes, n))), leaves(whole), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_neighbours_change_no_bit(batch):
+    _, lanes, run, _ = batch
+    order = np.array([2, 0, 3, 1])
+    moved = jax.tree.map(lambda x: x[order] if eqx.is_array(x) else x, lanes)
+    for a, b in zip(leaves(run(moved)), leaves(run(lanes)), strict=True):
+        np.testing.assert_array_equal(a, b[order])
+
+
+def test_idle_and_broken_lanes_take_no_step(batch):
+    drive, _, _, _ = batch
+    clock, until, _, _ = WAYS["explicit"]
+    risk, model = instance()
+    idle = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until, idle=True))
+    assert int(idle.num_steps) == 0
+    bad = eqx.tree_at(lambda m: m.K, model, model.K.at[0, 0].set(jnp.nan))
+    broken = drive.run(drive.start(risk, bad, clock=clock, coordinates=Weights(), until=until))
+    assert int(broken.num_steps) == 0
+    assert drive.trajectory(broken).result == RESULTS.nonfinite_data
+
+
+def test_a_spent_budget_is_a_result():
+    clock, until, solver, controller = WAYS["explicit"]
+    risk, model = instance()
+    drive = Drive(solver, controller, max_steps=3)
+    lane = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until))
+    assert int(lane.num_steps) == 3
+    assert drive.trajectory(lane).result == RESULTS.max_steps_reached
+
+
+def test_limiting_dynamics_need_a_homogeneous_model():
+    risk, model = instance()
+    with pytest.raises(ValueError, match="clock: a cap needs a model homogeneous"):
+        jf.integrate(
+            jf.EmpiricalRisk(risk.data, jf.losses.Logistic(), trainable=lambda m: jax.tree.map(eqx.is_array, m)),
+            model,
+            clock=jf.LogArcLength(cap=10.0),
+            until=3.0,
+        )
+
+
+def test_limiting_dynamics_agree_with_the_flow_where_both_exist():
+    """Beyond the cap the direction goes on to the limit of the exact flow, which log t has not yet reached."""
+    risk, model = instance()
+    exact = jf.integrate(risk, model, clock=jf.LogArcLength(), until=float(np.log(1e4)))
+    limiting = jf.integrate(risk, model, clock=jf.LogArcLength(cap=300.0), until=float(np.log(1e4)))
+    assert exact.regime == "exact" and limiting.regime == "limiting"
+
+    def direction(trajectory):
+        W = trajectory.final.model.combined_weights()
+        return W / jnp.linalg.norm(W)
+
+    # The cap leaves a floor of about 1/cap^2 = 1e-5 in the margins.
+    assert jnp.linalg.norm(direction(exact) - direction(limiting)) <= 1e-4
+    assert limiting.log_norm == pytest.approx(float(exact.log_norm), abs=1e-3)
+    # log t to leading order: both are of the order of 1e7.
+    assert limiting.log_time == pytest.approx(float(exact.log_time), rel=1e-3)
+    assert limiting.log_gradient_norm == pytest.approx(float(exact.log_gradient_norm), rel=1e-3)
