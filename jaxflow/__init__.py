@@ -6,6 +6,7 @@ from jaxflow import limits as limits
 from jaxflow import losses as losses
 from jaxflow import margin as margin
 from jaxflow import models as models
+from jaxflow import study as study
 from jaxflow import theory as theory
 from jaxflow._core import RESULTS as RESULTS
 from jaxflow._core import Outcome as Outcome

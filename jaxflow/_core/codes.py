@@ -69,7 +69,7 @@ class Code(eqx.Module):
         return int(self.value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.value, dtype=dtype)
+        return np.array(self.value, dtype=dtype) if copy else np.asarray(self.value, dtype=dtype)
 
     def __getitem__(self, index: Any) -> "Code":
         return Code(self.value[index], self.names)

@@ -14,6 +14,7 @@ from rich.table import Table
 from jaxflow import papers
 from jaxflow.cli.demo import plan_demo, run_demo
 from jaxflow.cli.session import configure
+from jaxflow.cli.study import app as study_app
 
 app = typer.Typer(
     name="jaxflow",
@@ -23,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(study_app)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")]
 

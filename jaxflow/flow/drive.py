@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import RESULTS, all_finite, is_concrete, require
+from jaxflow._core import RESULTS, all_finite
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
 from jaxflow.flow.solvers import as_terms
@@ -23,6 +23,10 @@ from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
+
+
+# Members of an enumeration, whose types Pyright reads as literals.
+_RESULTS: Any = RESULTS
 
 
 class Lane(eqx.Module):
@@ -82,7 +86,7 @@ class Drive(eqx.Module):
         end = jnp.maximum(clock.internal(until), s)
         state = system.start(coordinate)
         terms = as_terms(system.field, self.solver)
-        order = self.solver.error_order(terms)
+        order: Any = self.solver.error_order(terms)
         s_next, controller_state = self.controller.init(terms, s, end, state, dt0, None, self.solver.func, order)
         s_next = jnp.minimum(s_next, end)
         grid, saved = None, None
@@ -100,7 +104,7 @@ class Drive(eqx.Module):
             controller_state=controller_state,
             grid=grid,
             saved=saved,
-            result=RESULTS.where(finite, RESULTS.successful, RESULTS.nonfinite_data),
+            result=_RESULTS.where(finite, _RESULTS.successful, _RESULTS.nonfinite_data),
             stopped=jnp.asarray(idle) | system.stops(risk, self.stop, s, state),
             num_steps=jnp.zeros((), int),
             num_accepted_steps=jnp.zeros((), int),
@@ -108,7 +112,7 @@ class Drive(eqx.Module):
 
     def running(self, lane: Lane) -> Bool[Array, ""]:
         """Whether there is a step to take."""
-        healthy = lane.result == RESULTS.successful
+        healthy = lane.result == _RESULTS.successful
         return healthy & ~lane.stopped & (lane.s < lane.end) & (lane.num_steps < self.max_steps)
 
     def step(self, lane: Lane) -> Lane:
@@ -119,8 +123,9 @@ class Drive(eqx.Module):
         )
         # A step so long that the field has no meaning there is one to be rejected.
         y_error = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), jnp.inf, x), y_error)
+        order: Any = self.solver.error_order(terms)
         accepted, s, s_next, jumped, controller_state, controller_result = self.controller.adapt_step_size(
-            lane.s, lane.s_next, lane.state, y, None, y_error, self.solver.error_order(terms), lane.controller_state
+            lane.s, lane.s_next, lane.state, y, None, y_error, order, lane.controller_state
         )
         if jumped is not False:
             raise ValueError("controller: lanes take no controller with jumps")
@@ -134,11 +139,11 @@ class Drive(eqx.Module):
         saved = lane.saved
         if lane.grid is not None:
             path = self.solver.interpolation_cls(t0=lane.s, t1=lane.s_next, **dense_info)
-            passed = accepted & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
+            passed = jnp.asarray(accepted) & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
             there = jax.vmap(path.evaluate)(lane.grid)
             saved = jax.tree.map(lambda new, old: jnp.where(_like(passed, new), new, old), there, saved)
-        result = RESULTS.where(jnp.asarray(accepted), RESULTS.promote(solver_result), RESULTS.successful)
-        result = RESULTS.where(result == RESULTS.successful, RESULTS.promote(controller_result), result)
+        result = _RESULTS.where(jnp.asarray(accepted), _RESULTS.promote(solver_result), _RESULTS.successful)
+        result = _RESULTS.where(result == _RESULTS.successful, _RESULTS.promote(controller_result), result)
         return eqx.tree_at(
             lambda n: (
                 *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),
@@ -166,9 +171,9 @@ class Drive(eqx.Module):
 
     def trajectory(self, lane: Lane) -> Trajectory:
         """What a finished lane found."""
-        result = RESULTS.where(lane.stopped, RESULTS.event_occurred, RESULTS.max_steps_reached)
-        result = RESULTS.where(~lane.stopped & (lane.s >= lane.end), RESULTS.successful, result)
-        result = RESULTS.where(lane.result == RESULTS.successful, result, lane.result)
+        result = _RESULTS.where(lane.stopped, _RESULTS.event_occurred, _RESULTS.max_steps_reached)
+        result = _RESULTS.where(~lane.stopped & (lane.s >= lane.end), _RESULTS.successful, result)
+        result = _RESULTS.where(lane.result == _RESULTS.successful, result, lane.result)
         saved = None
         if lane.grid is not None:
             reached = lane.grid <= lane.s

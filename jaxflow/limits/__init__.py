@@ -1,5 +1,6 @@
 """Floor 8: flow and program together, a certified limit."""
 
+from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
 from jaxflow.limits.limit import Limit as Limit
 from jaxflow.limits.limit import LimitKind as LimitKind

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.method import STATIONARY, AbstractMethod, Staged, stationarity
@@ -94,9 +94,12 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
     prediction = predict(risk, model, selection)
     program: Any = prediction.program
     solution = solve(program)
-    own, own_direction = certify_point(program, final)
+    own, own_direction = certify_point(program, after(final, solution.certificate.duality_gap))
     ratio = stationarity(trajectory)
     own = valid_if(settled(attention) & (ratio > STATIONARY), own)
+
+    known = after(solution, own.duality_gap)
+    rate = no_rate(program, known) if trajectory.saved is None else fit_rate(program, known, trajectory)
 
     followed = good(trajectory.result)
     stationary = ratio <= STATIONARY
@@ -104,10 +107,10 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
     certificate: Certificate = _where(program_tighter, solution.certificate, own)
     certified = (certificate.duality_gap <= gap) & settled(attention)
     status = is_locally_optimal(data, model.head, selection, solution).status
-    broken = (trajectory.result == RESULTS.nonfinite_data) | (solution.result == ProgramResult.failed)
-    # A budget that ran out is no failure: the question is open.
+    # A budget that ran out is no failure: the question is open. Nor is a program that nobody asked about.
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
-    broken = broken | ~(followed | spent)
+    unsolved = settled(attention) & ~stationary & (solution.result == ProgramResult.failed)
+    broken = ~(followed | spent) | (followed & unsolved)
 
     tied = jnp.any(tied_sequences(token_scores(data, model.head), data.visible))
     infeasible = solution.result == ProgramResult.infeasible
@@ -145,7 +148,7 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
         program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        rate=no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory),
+        rate=rate,
         trajectory=trajectory,
     )
 

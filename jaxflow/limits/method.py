@@ -40,7 +40,7 @@ class Staged(AbstractMethod):
     r"""The default, three stages of one path:
 
     1. **Near** (to arc length `near`): Tsit5 in arc length. Tokens are selected here, where the path bends and
-       nothing is stiff.
+       nothing is stiff yet: stiffness grows with the logits, like the length for W and its square for factors.
     2. **Far** (to `far`, and beyond it, at most to `horizon`, until the selection has settled): Kvaerno5 in log
        arc length. Stiff and smooth: ten to forty steps.
     3. **Relaxation** (W): a few implicit Euler steps of 2% each. Large steps of a method with an explicit first
@@ -56,12 +56,13 @@ class Staged(AbstractMethod):
     Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
     there); they are recognised by a gradient that vanishes beside its own multipliers.
 
-    **Arguments:** `near`, `far`, `horizon`: arc lengths (`far=None`: 1e5 for W, 1e130 for factors in double
-    precision); `cap=None`: none for W, 1e3 for factors; `floor`: see `jaxflow.flow.ArcLength`; `saves`: number
-    of save points for the rate, over the last two decades before `far`, or before the cap.
+    **Arguments:** `near`, `far`, `horizon`: arc lengths (None: 50, 1e5 and 1e9 for W; 10, 1e130 and 1e130 for
+    factors, in double precision); `cap=None`: none for W, 1e3 for factors; `floor`: see
+    `jaxflow.flow.ArcLength`; `saves`: number of save points for the rate, over the last two decades before
+    `far`, or before the cap.
     """
 
-    near: float = 50.0
+    near: float | None = None
     far: float | None = None
     horizon: float | None = None
     cap: float | None = None
@@ -69,29 +70,30 @@ class Staged(AbstractMethod):
     saves: int = 8
 
     def __check_init__(self) -> None:
-        require(self.near > 0, "near", f"expected a positive length, got {self.near}")
-        far = self.far if self.far is not None else self.near * 2
-        horizon = self.horizon if self.horizon is not None else far
-        require(self.near < far <= horizon, "method", "expected 0 < near < far <= horizon")
-        require(self.cap is None or self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
+        for name in ("near", "far", "horizon", "cap"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, f"expected a positive length, got {value}")
         require(self.saves >= 1, "saves", f"expected at least 1, got {self.saves}")
+        given = [x for x in (self.near, self.far, self.horizon) if x is not None]
+        require(given == sorted(given), "method", "expected near < far <= horizon")
 
-    def lengths(self, combined: bool, dtype: Any) -> tuple[float, float, float]:
-        """`far`, `horizon` and `cap` with their defaults; log t, of order ρ², must not overflow."""
+    def lengths(self, combined: bool, dtype: Any) -> tuple[float, float, float, float]:
+        """`near`, `far`, `horizon` and `cap` with their defaults; log t, of order ρ², must not overflow."""
+        near = (50.0 if combined else 10.0) if self.near is None else self.near
         far = 1e5 if combined else min(1e130, float(jnp.finfo(dtype).max) ** 0.42)
         far = far if self.far is None else self.far
         horizon = max(far, 1e9 if combined else far) if self.horizon is None else self.horizon
         cap = (float("inf") if combined else 1e3) if self.cap is None else self.cap
-        require(self.near < far <= horizon, "method", f"expected near < far <= horizon; far is {far:.1e}")
-        return far, horizon, cap
+        require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
+        return near, far, horizon, cap
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
-        far, horizon, cap = self.lengths(combined, jnp.result_type(float))
+        near_length, far, horizon, cap = self.lengths(combined, jnp.result_type(float))
         still = StationaryPoint(STATIONARY)
         # Rates are fitted where the flow is the exact one.
-        end = min(far, max(cap, 2.5 * self.near))
+        end = min(far, max(cap, 2.5 * near_length))
 
         def stage(model: Any, solver: Any, controller: Any, stop: Any = None, **how: Any) -> Trajectory:
             drive = Drive(solver, controller, stop, max_steps)
@@ -103,18 +105,18 @@ class Staged(AbstractMethod):
             diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
             still,
             clock=ArcLength(floor=self.floor),
-            until=self.near,
+            until=near_length,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)
-        settled = Budget(log_arc_length=float(np.log(far - self.near))) & SelectionSettled()
+        settled = Budget(log_arc_length=float(np.log(far - near_length))) & SelectionSettled()
         middle = stage(
             near.final.model,
             diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
             diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             still | settled,
-            clock=LogArcLength(unit=self.near, floor=self.floor, cap=cap),
-            until=float(np.log(horizon - self.near)),
-            save_at=jnp.linspace(*np.log([max(end / 100, self.near), end - self.near]), self.saves),
+            clock=LogArcLength(unit=near_length, floor=self.floor, cap=cap),
+            until=float(np.log(horizon - near_length)),
+            save_at=jnp.linspace(np.log(max(end / 100, near_length)), np.log(end - near_length), self.saves),
             idle=done,
         )
         path = followed_by(near, middle, done)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import after
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.margin import L1, AttentionProgram, Nuclear, Solution, certify
@@ -36,7 +37,7 @@ def fit_rate(program: AttentionProgram, solution: Solution, trajectory: Trajecto
     slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
     return Rate(
         exponent=jnp.where(enough, -slope, jnp.nan),
-        predicted=1.0 - off_support(program, solution),
+        predicted=1.0 - off_support(program, after(solution, slope)),
         log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
         gaps=jnp.where(saved.reached, gaps, jnp.nan),
     )

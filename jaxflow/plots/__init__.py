@@ -2,6 +2,10 @@
 
 from jaxflow.plots.convergence import draw_convergence as draw_convergence
 from jaxflow.plots.limits import draw_limits as draw_limits
+from jaxflow.plots.study import OUTCOME_COLORS as OUTCOME_COLORS
+from jaxflow.plots.study import draw_heat_map as draw_heat_map
+from jaxflow.plots.study import draw_percentage_bars as draw_percentage_bars
+from jaxflow.plots.study import draw_percentage_curves as draw_percentage_curves
 from jaxflow.plots.style import COLORS as COLORS
 from jaxflow.plots.style import new_figure as new_figure
 from jaxflow.plots.style import save_figure as save_figure

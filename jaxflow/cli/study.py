@@ -1,0 +1,112 @@
+"""`jaxflow study`: a user's own study, run, continued, looked at and reported."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from jaxflow import study as studies
+from jaxflow.cli.session import configure
+from jaxflow.report.study_html import write_study_report
+
+app = typer.Typer(
+    name="study",
+    help="Monte Carlo studies: run, resume, status, report.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+# What a shell reports of a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+StorePath = Annotated[Path, typer.Argument(help="The store of a study, RESULTS.zarr.")]
+ExecutorName = Annotated[
+    str | None,
+    typer.Option("--executor", help="serial (default), devices, dask, or tcp://HOST:PORT of a Dask scheduler."),
+]
+Mixed = Annotated[bool, typer.Option("--allow-mixed", help="Continue results of other versions or devices.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        yield
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        console.print(f"Error: {error}{notes}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2 if isinstance(error, ValueError | FileNotFoundError | FileExistsError) else 1) from error
+    except studies.Interrupted as stop:
+        console.print(str(stop), markup=False, highlight=False)
+        raise typer.Exit(INTERRUPTED) from stop
+
+
+def _run(study: studies.Study, store: Path, executor: str | None, quiet: bool, overwrite: bool, mixed: bool) -> None:
+    results = study.run(store, executor, progress=not quiet, overwrite=overwrite, allow_mixed=mixed)
+    console = Console(file=sys.stdout, soft_wrap=True)
+    with results:
+        console.print(str(studies.summary(results)), markup=False, highlight=False)
+    console.print(f"\n{study.status(store)}", markup=False, highlight=False)
+
+
+def _import_from_here() -> None:
+    # As `python -m` does: experiments of the folder one stands in can be named.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(help="A TOML file: experiment, data_factors, method_factors, trials, seed.")],
+    out: Annotated[Path, typer.Option(help="The store to write, or to continue; RESULTS.zarr.")],
+    executor: ExecutorName = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where there is a study.")] = False,
+    allow_mixed: Mixed = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a study from a file; the same command again continues it."""
+    with _errors_in_one_line():
+        _import_from_here()
+        configure()
+        _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed)
+
+
+@app.command()
+def resume(store: StorePath, executor: ExecutorName = None, allow_mixed: Mixed = False, quiet: Quiet = False) -> None:
+    """Continue a study from its store alone."""
+    with _errors_in_one_line():
+        _import_from_here()
+        configure()
+        _run(studies.study_of_store(store), store, executor, quiet, False, allow_mixed)
+
+
+@app.command()
+def status(
+    store: StorePath,
+    verify: Annotated[bool, typer.Option("--verify", help="Hold every chunk to its checksum.")] = False,
+) -> None:
+    """How far a study has come. Exit code 0 if it is complete, 3 if not."""
+    with _errors_in_one_line():
+        found = studies.status(store, verify=verify)
+        Console(file=sys.stdout, soft_wrap=True).print(str(found), markup=False, highlight=False)
+    if not found.complete:
+        raise typer.Exit(3)
+
+
+@app.command()
+def report(
+    store: StorePath,
+    out: Annotated[Path | None, typer.Option(help="The file to write; RESULTS.html by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report.")] = False,
+) -> None:
+    """One self-contained HTML file: figures, tables, definitions, manifest."""
+    with _errors_in_one_line():
+        target = store.with_suffix(".html") if out is None else out
+        written = write_study_report(store, target, overwrite=overwrite)
+        Console(file=sys.stdout, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)

@@ -1,0 +1,134 @@
+"""Percentages of a study: stacked bars, curves with intervals, a heat map over two factors. From plain numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxflow._core import Outcome
+from jaxflow.plots.style import COLORS, new_figure
+
+# Red, blue and teal as in figures 2, 5 and 6 of Tarzanagh et al. (2023), the rest told apart in any colour vision.
+OUTCOME_COLORS = {
+    Outcome.globally_optimal.name: "#D55E00",
+    Outcome.locally_optimal.name: "#0072B2",
+    Outcome.not_locally_optimal.name: "#009E9E",
+    Outcome.finite_stationary_point.name: "#E69F00",
+    Outcome.limit_point.name: "#F0E442",
+    Outcome.infeasible_program.name: "#CC79A7",
+    Outcome.ambiguous.name: "#999999",
+    Outcome.undecided.name: "#CFCFCF",
+    Outcome.failed.name: "#000000",
+    Outcome.not_run.name: "#FFFFFF",
+}
+
+CURVE_COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+# More bars than this and their labels overlap.
+LABELLED_BARS = 12
+
+
+def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
+    r"""Stacked bars, a panel for each method (figure 5): the top of the second colour is "local, including global".
+
+    **Arguments:** `data` with `x` `(k,)` (numbers or names) and `x_label`; `panels` `(p,)` titles; `names` `(m,)`
+    from the bottom up (those of `Outcome` have their colours); `percentage` `(p, k, m)`; `denominator` `(p, k)`,
+    shown over the bars. Optional: `marks` `(p, k)` with `marks_label`, drawn as green bars beside the others
+    (Assumption B.1 in figure 5), NaN where there are none.
+    """
+    x, panels = np.asarray(data["x"]), [str(name) for name in np.asarray(data["panels"])]
+    names = [str(name) for name in np.asarray(data["names"])]
+    percentage, denominator = np.asarray(data["percentage"], float), np.asarray(data["denominator"])
+    marks = np.asarray(data["marks"], float) if "marks" in data else None
+    figure, axes = new_figure(len(panels), width=max(5.5 * len(panels), 6.0), shared=True, height=4.2)
+    places = np.arange(len(x))
+    width = 0.72 if marks is None else 0.5
+    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+        bottom = np.zeros(len(x))
+        for which, name in enumerate(names):
+            height = np.nan_to_num(percentage[at, :, which])
+            color = OUTCOME_COLORS.get(name, CURVE_COLORS[which % len(CURVE_COLORS)])
+            label = name.replace("_", " ") if at == 0 else None
+            axis.bar(places, height, width, bottom, color=color, label=label, edgecolor="white", linewidth=0.4)
+            bottom += height
+        if marks is not None:
+            label = str(data.get("marks_label", "")) if at == 0 else None
+            axis.bar(places + 0.38, marks[at], 0.2, color="#5DA63A", label=label)
+        if len(x) <= LABELLED_BARS:
+            for place, total in zip(places, denominator[at], strict=True):
+                axis.text(place, 101, f"{int(total):,}", ha="center", fontsize=6, color=COLORS["faint"])
+        axis.set_xticks(places, [_text(value) for value in x], rotation=0 if len(x) <= LABELLED_BARS else 90)
+        axis.set_ylim(0, 107)
+        axis.set_xlabel(str(data["x_label"]))
+        axis.set_title(title, fontsize=10)
+    axes[0].set_ylabel("percentage (instances above the bars)")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
+    r"""Curves with their intervals, a panel for each group (figure 6).
+
+    **Arguments:** `data` with `x` `(k,)` and `x_label`; `panels` `(p,)` titles; `curves` `(c,)` names;
+    `percentage`, `low`, `high` `(p, c, k)`, NaN where a panel has no such curve; `y_label`. Optional: `dashed`
+    `(c,)` Booleans and `color` `(c,)` integers, to draw the two parametrisations of one setting alike.
+    """
+    panels, curves = [str(name) for name in np.asarray(data["panels"])], [str(n) for n in np.asarray(data["curves"])]
+    x = np.asarray(data["x"])
+    numeric = x.dtype.kind in "biuf"
+    places = x.astype(float) if numeric else np.arange(len(x), dtype=float)
+    dashed = np.asarray(data["dashed"], bool) if "dashed" in data else np.zeros(len(curves), bool)
+    color = np.asarray(data["color"], int) if "color" in data else np.arange(len(curves))
+    figure, axes = new_figure(len(panels), width=max(5.0 * len(panels), 6.0), shared=True, height=4.0)
+    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+        for which, name in enumerate(curves):
+            values = np.asarray(data["percentage"], float)[at, which]
+            seen = np.isfinite(values)
+            if not seen.any():
+                continue
+            this = CURVE_COLORS[color[which] % len(CURVE_COLORS)]
+            low, high = (np.asarray(data[end], float)[at, which][seen] for end in ("low", "high"))
+            axis.fill_between(places[seen], low, high, color=this, alpha=0.15, linewidth=0)
+            style = "--" if dashed[which] else "-"
+            axis.plot(places[seen], values[seen], style, color=this, marker="o", markersize=3, label=name)
+        if not numeric:
+            axis.set_xticks(places, [_text(value) for value in x])
+        axis.set_ylim(-2, 102)
+        axis.set_xlabel(str(data["x_label"]))
+        axis.set_title(title, fontsize=10)
+        if axis.has_data():
+            axis.legend(frameon=False, fontsize=8)
+    axes[0].set_ylabel(str(data["y_label"]))
+    return figure
+
+
+def draw_heat_map(data: Mapping[str, Any]) -> Any:
+    r"""One number over two factors, a panel for each value of a third; written into the cells where it fits.
+
+    **Arguments:** `data` with `x` `(k,)`, `y` `(l,)`, `x_label`, `y_label`; `panels` `(p,)` titles; `value`
+    `(p, l, k)`, NaN where nothing is known; `value_label`. Optional: `range` `(2,)`, 0 to 100 by default.
+    """
+    x, y = np.asarray(data["x"]), np.asarray(data["y"])
+    panels, value = [str(name) for name in np.asarray(data["panels"])], np.asarray(data["value"], float)
+    low, high = np.asarray(data.get("range", (0.0, 100.0)), float)
+    figure, axes = new_figure(len(panels), width=max(4.6 * len(panels), 5.5), shared=True, height=4.0)
+    image = None
+    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+        axis.grid(False)
+        image = axis.imshow(value[at], origin="lower", aspect="auto", vmin=low, vmax=high, cmap="viridis")
+        axis.set_xticks(np.arange(len(x)), [_text(entry) for entry in x])
+        axis.set_yticks(np.arange(len(y)), [_text(entry) for entry in y])
+        axis.set_xlabel(str(data["x_label"]))
+        axis.set_title(title, fontsize=10)
+        if len(x) <= LABELLED_BARS and len(y) <= LABELLED_BARS:
+            for (row, column), number in np.ndenumerate(value[at]):
+                shade = "black" if number > (low + high) / 2 else "white"
+                text = f"{number:.0f}" if np.isfinite(number) else "-"
+                axis.text(column, row, text, ha="center", va="center", fontsize=7, color=shade)
+    axes[0].set_ylabel(str(data["y_label"]))
+    figure.colorbar(image, ax=list(axes), label=str(data["value_label"]))
+    return figure
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,0 +1,139 @@
+"""Computing one block: here, in a thread of a device, or in another process."""
+
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxflow._core import require
+from jaxflow.study.experiment import AbstractExperiment, FunctionExperiment
+from jaxflow.study.keys import as_keys, canonical, key_data
+from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
+from jaxflow.study.plan import Index, Plan
+from jaxflow.study.results import BlockResult, collect
+
+# Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
+KEPT_CELLS = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """A block to compute: its factors, and the words of its keys, padded to the full width `(B, 2)`."""
+
+    index: Index
+    factors: dict[str, Any]
+    keys: np.ndarray
+
+
+def job_of(plan: Plan, index: Index) -> Job:
+    """The job of a block. Padding holds the trials that would come next, so the bytes of a full block and of a
+    padded one agree on the trials they share."""
+    factors = plan.values_at(index)
+    first = index[-1] * plan.block
+    words = key_data(plan.seed, plan.experiment["name"], plan.data_values(factors), range(first, first + plan.block))
+    return Job(index, factors, words)
+
+
+class Computer:
+    """Computes blocks of one experiment in this process; keeps the functions of the latest cells."""
+
+    def __init__(self, experiment: AbstractExperiment):
+        self.experiment = experiment
+        self._functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job, device: Any = None) -> BlockResult:
+        started = time.perf_counter()
+        where = jax.local_devices()[0] if device is None else device
+        with jax.default_device(where):
+            function = self._function(job.factors, len(job.keys), where)
+            results = jax.block_until_ready(function(jax.device_put(as_keys(job.keys), where)))
+            own_outcome = not isinstance(self.experiment, FunctionExperiment)
+            arrays, meanings = collect(self.experiment.name(), own_outcome, results, len(job.keys))
+        seconds = round(time.perf_counter() - started, 4)
+        return BlockResult(
+            arrays,
+            meanings,
+            {
+                "seconds": seconds,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "device": str(where),
+                "device_kind": where.device_kind,
+            },
+        )
+
+    def _function(self, factors: Mapping[str, Any], width: int, device: Any) -> Callable[..., Any]:
+        # One for each device: what a block function builds for itself must lie where it runs.
+        name = canonical({"factors": dict(factors), "width": width, "device": str(device)})
+        with self._lock:
+            if name not in self._functions:
+                self._functions[name] = self.experiment.block_function(dict(factors), width)
+            self._functions.move_to_end(name)
+            while len(self._functions) > KEPT_CELLS:
+                self._functions.popitem(last=False)
+            return self._functions[name]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An experiment on its way to another process, with the settings it is to run under."""
+
+    experiment: bytes
+    settings: dict[str, Any]
+    versions: dict[str, Any]
+
+
+def pack(experiment: AbstractExperiment) -> Parcel:
+    """**Raises:** `ValueError` for an experiment that another process could not import."""
+    path = experiment.import_path()
+    module, _, name = path.partition(":")
+    named = module != "__main__" and "<" not in name
+    hint = "other processes import it by name: define it at the top of a module, not in a script or inside a function"
+    require(named, "experiment", f"{path} cannot be imported elsewhere; {hint}")
+    try:
+        data = pickle.dumps(experiment)
+    except Exception as error:  # pickle raises whatever the object at hand raises
+        raise ValueError(f"experiment: {path} cannot be sent to another process ({error}); {hint}") from error
+    return Parcel(data, numerical_settings(), versions())
+
+
+def versions() -> dict[str, Any]:
+    """What a worker must share with the driver for equal bits."""
+    return {
+        "python": sys.version.split()[0],
+        "jaxflow": package_version("jaxflow-bias"),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "flags": xla_flags(),
+    }
+
+
+def device_kind() -> str:
+    """The kind of device that blocks of this process run on."""
+    return jax.local_devices()[0].device_kind
+
+
+_computers: dict[bytes, Computer] = {}
+_computers_lock = threading.Lock()
+
+
+def compute_elsewhere(parcel: Parcel, job: Job) -> BlockResult:
+    """What a worker runs: a block as NumPy arrays. A worker writes nothing."""
+    if parcel.versions != versions():
+        raise RuntimeError(f"executor: a worker runs {versions()}, the driver {parcel.versions}")
+    with _computers_lock:
+        apply_settings(parcel.settings)
+        if parcel.experiment not in _computers:
+            _computers[parcel.experiment] = Computer(pickle.loads(parcel.experiment))
+        computer = _computers[parcel.experiment]
+    return computer(job)

@@ -1,0 +1,201 @@
+"""Where blocks are computed: in this thread, on all local devices, in any executor, or on a Dask cluster."""
+
+import abc
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+
+from jaxflow._core import unknown_name
+from jaxflow.study.blocks import Computer, Job, compute_elsewhere, device_kind, pack
+from jaxflow.study.experiment import AbstractExperiment
+from jaxflow.study.results import BlockResult
+
+# Jobs handed to an executor whose size nobody knows: enough for a large cluster, a few kilobytes each.
+IN_FLIGHT = 256
+
+
+class AbstractEngine(abc.ABC):
+    """Takes jobs, returns futures. A context manager: leaving it ends what it started."""
+
+    # How many jobs it can use at once, and what else is written to the log.
+    capacity: int = 1
+    description: str = ""
+
+    @abc.abstractmethod
+    def submit(self, job: Job) -> "Future[BlockResult]":
+        """Starts a job."""
+
+    @abc.abstractmethod
+    def device_kind(self) -> str:
+        """The kind of device that computes."""
+
+    def lost_worker(self, error: BaseException) -> bool:
+        """Whether `error` says that the process died that was computing, so that the job may be tried again."""
+        return False
+
+    def close(self) -> None:
+        """Ends what the engine started itself; an executor that was given is the caller's to end."""
+        return None
+
+
+class SerialEngine(AbstractEngine):
+    """One block at a time, in this thread, on the first device."""
+
+    def __init__(self, experiment: AbstractExperiment):
+        self._compute = Computer(experiment)
+        self.description = "serial"
+
+    def submit(self, job: Job) -> "Future[BlockResult]":
+        future: Future[BlockResult] = Future()
+        try:
+            future.set_result(self._compute(job))
+        except Exception as error:  # handed on by the future, as any executor does
+            future.set_exception(error)
+        return future
+
+    def device_kind(self) -> str:
+        return device_kind()
+
+
+class DevicesEngine(AbstractEngine):
+    """A thread for each local device; a block runs whole on one of them, whichever is free."""
+
+    def __init__(self, experiment: AbstractExperiment):
+        devices = jax.local_devices()
+        self._compute = Computer(experiment)
+        self._free: SimpleQueue[Any] = SimpleQueue()
+        for device in devices:
+            self._free.put(device)
+        self.capacity = len(devices)
+        self.description = f"devices: {', '.join(map(str, devices))}"
+        self._threads = ThreadPoolExecutor(len(devices), thread_name_prefix="study")
+
+    def submit(self, job: Job) -> "Future[BlockResult]":
+        return self._threads.submit(self._on_a_free_device, job)
+
+    def _on_a_free_device(self, job: Job) -> BlockResult:
+        device = self._free.get()
+        try:
+            return self._compute(job, device)
+        finally:
+            self._free.put(device)
+
+    def device_kind(self) -> str:
+        return device_kind()
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+
+class ExecutorEngine(AbstractEngine):
+    """Any executor of `concurrent.futures`, or one that behaves like it."""
+
+    def __init__(
+        self,
+        experiment: AbstractExperiment,
+        executor: Any,
+        *,
+        capacity: int = IN_FLIGHT,
+        lost: Callable[[BaseException], bool] | None = None,
+        close: Callable[[], None] | None = None,
+    ):
+        # Threads share what they compute; anything else gets it by name.
+        threads = isinstance(executor, ThreadPoolExecutor)
+        self._task = Computer(experiment) if threads else partial(compute_elsewhere, pack(experiment))
+        self._executor = executor
+        self._lost = lost
+        self._close = close
+        self.capacity = capacity
+        self.description = type(executor).__name__
+
+    def submit(self, job: Job) -> "Future[BlockResult]":
+        return self._executor.submit(self._task, job)
+
+    def device_kind(self) -> str:
+        return self._executor.submit(device_kind).result()
+
+    def lost_worker(self, error: BaseException) -> bool:
+        if isinstance(error, BrokenExecutor):
+            # Which block broke it cannot be known, and it takes no more work.
+            raise RuntimeError(
+                "executor: one of its processes died, which ends an executor of concurrent.futures. Complete blocks "
+                "are kept; run the same command again, or use executor='dask', which survives it"
+            ) from error
+        return self._lost is not None and self._lost(error)
+
+    def close(self) -> None:
+        if self._close is not None:
+            self._close()
+
+
+def dask_engine(experiment: AbstractExperiment, address: str | None) -> AbstractEngine:
+    """Dask Distributed: the scheduler at `address`, or a cluster on this machine (a process for each core).
+
+    Each worker should have one thread and, where there are GPUs, one of them.
+
+    **Raises:** `ImportError` that names the extra; `ValueError` for a cluster of cores where JAX computes on GPUs.
+    """
+    if address is None and jax.default_backend() != "cpu":
+        raise ValueError(
+            "executor: 'dask' starts a process for each core, which would share one accelerator. Use 'devices' for "
+            "all of this machine, or start a worker for each (one thread, its own CUDA_VISIBLE_DEVICES) and give the "
+            "scheduler's tcp://HOST:PORT"
+        )
+    try:
+        import dask  # pyright: ignore[reportMissingImports]
+        import distributed  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError("executor: Dask is not installed; it comes with the extra `cluster` of jaxflow") from error
+    pack(experiment)  # before anything is started
+    cluster = None
+    if address is None:
+        # Every death is reported, and counted where the block is known; by default three go unmentioned.
+        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+            cluster = distributed.LocalCluster(threads_per_worker=1, processes=True, dashboard_address=None)
+    try:
+        client = distributed.Client(address if cluster is None else cluster, set_as_default=False)
+    except Exception:
+        if cluster is not None:
+            cluster.close()
+        raise
+
+    def close() -> None:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+    threads = sum(client.nthreads().values())
+    engine = ExecutorEngine(
+        experiment,
+        client.get_executor(pure=False),
+        # Not more than can run: a death is then blamed on blocks that were running. A cluster may grow.
+        capacity=threads if cluster is not None else max(2 * threads, 16),
+        lost=lambda error: isinstance(error, distributed.KilledWorker),
+        close=close,
+    )
+    engine.description = f"dask: {client.scheduler_info()['address']}, {threads} threads"
+    return engine
+
+
+def make_engine(experiment: AbstractExperiment, executor: Any) -> AbstractEngine:
+    """The engine that `executor` asks for.
+
+    **Raises:** `ValueError` for an unknown name or kind, or an experiment that other processes cannot import.
+    """
+    if executor is None or executor == "serial":
+        return SerialEngine(experiment)
+    if executor == "devices":
+        return DevicesEngine(experiment)
+    if executor == "dask":
+        return dask_engine(experiment, None)
+    if isinstance(executor, str) and "://" in executor:
+        return dask_engine(experiment, executor)
+    if isinstance(executor, str):
+        raise unknown_name("executor", executor, ["serial", "devices", "dask", "tcp://ADDRESS:PORT"])
+    if isinstance(executor, Executor) or callable(getattr(executor, "submit", None)):
+        return ExecutorEngine(experiment, executor)
+    raise ValueError(f"executor: expected None, a name or a concurrent.futures executor, got {executor!r}")

@@ -1,0 +1,193 @@
+"""An experiment: how an instance is made, how its limit is found, and what is kept of it."""
+
+import abc
+import dataclasses
+import enum
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Key
+
+from jaxflow._core import Outcome, require, unknown_name
+from jaxflow.limits import find_limit
+
+
+class AbstractExperiment(eqx.Module):
+    """What a study repeats. Written for one instance; the engine batches it, stores it and counts it.
+
+    A subclass gives `setup`, `summarize` and the field `method`; the other methods are hooks with a default.
+    Fields are settings: they are recorded with the results and are the same for every cell.
+    """
+
+    method: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
+        """The risk and the model of one instance. Its keyword arguments are the factors a study may vary."""
+
+    @abc.abstractmethod
+    def summarize(self, limit: Any) -> dict[str, Any]:
+        """What is kept of a limit: scalars or small arrays, and `outcome` among them.
+
+        Names, shapes and dtypes must be the same in every cell. A `Code` is stored with its names.
+        """
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        """The function of `trial_width` keys `(B,)` that gives the results `(B, ...)` of one cell.
+
+        By default `summarize` of `find_limit` of `setup`, vmapped and compiled: every lane pays for the slowest.
+        """
+
+        def one(key: Any) -> dict[str, Any]:
+            risk, model = self.setup(key, **factors)
+            return self.summarize(find_limit(risk, model, method=self.method, throw=False))
+
+        return jax.jit(jax.vmap(one))
+
+    def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
+        """One instance again, in full: by default its limit with trajectory."""
+        risk, model = self.setup(key, **factors)
+        return find_limit(risk, model, method=self.method, throw=False)
+
+    def name(self) -> str:
+        """What the keys are hashed from. Two experiments of one name draw the same instances."""
+        return type(self).__name__
+
+    def signature(self) -> inspect.Signature:
+        """Where the names of the factors are read: a key, then keyword arguments."""
+        return inspect.signature(self.setup)
+
+    def import_path(self) -> str:
+        """`module:name`, from which another process makes this experiment, given its settings."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def settings(self) -> dict[str, Any]:
+        """The fields by name for JSON; what JSON does not know by its `repr`."""
+        return {field.name: _for_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def definitions(self) -> dict[str, str]:
+        """A sentence for each result, stored beside it as `long_name`."""
+        return {}
+
+
+class FunctionExperiment(AbstractExperiment):
+    """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped.
+
+    Without an `outcome` among its results the engine can claim nothing: it records `failed` where a real result
+    is NaN and `undecided` elsewhere.
+    """
+
+    function: Callable[..., Any] = eqx.field(static=True)
+    label: str = eqx.field(static=True)
+    method: Any
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None):
+        require(callable(function), "experiment", f"expected an experiment or a function, got {function!r}")
+        self.function = function
+        self.label = name or getattr(function, "__name__", type(function).__name__)
+        self.method = None
+
+    def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
+        raise TypeError(f"experiment: {self.label} is a function; it has no risk and no model")
+
+    def summarize(self, limit: Any) -> dict[str, Any]:
+        raise TypeError(f"experiment: {self.label} is a function; it has no limit to summarize")
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        return jax.jit(jax.vmap(lambda key: self.function(key, **factors)))
+
+    def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
+        return self.function(key, **factors)
+
+    def name(self) -> str:
+        return self.label
+
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    def import_path(self) -> str:
+        return f"{self.function.__module__}:{getattr(self.function, '__qualname__', self.label)}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"name": self.label}
+
+
+def as_experiment(experiment: Any) -> AbstractExperiment:
+    """An experiment as it is; a function wrapped. **Raises:** `ValueError` for anything else."""
+    if isinstance(experiment, AbstractExperiment):
+        return experiment
+    require(
+        callable(experiment) and not isinstance(experiment, type),
+        "experiment",
+        f"expected an experiment (an instance, not its class) or a function, got {experiment!r}",
+    )
+    return FunctionExperiment(experiment)
+
+
+def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> None:
+    """**Raises:** `ValueError` for a factor the experiment does not know (with the nearest that it does), or lacks."""
+    parameters = list(experiment.signature().parameters.values())[1:]
+    named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in given:
+            if name not in {p.name for p in named}:
+                raise unknown_name("factors", name, [p.name for p in named])
+    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
+    require(not missing, "factors", f"{experiment.name()} needs {', '.join(missing)} as well")
+
+
+def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
+    """Name, import path and settings for JSON."""
+    return {"name": experiment.name(), "import": experiment.import_path(), "settings": experiment.settings()}
+
+
+def import_named(path: str) -> Any:
+    """The object that `module:name` names. **Raises:** `ValueError` where there is none."""
+    module, _, name = path.partition(":")
+    require(bool(module and name), "experiment", f"expected module:name, got {path!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"experiment: cannot import {path}: {error}") from error
+    return found
+
+
+def make_experiment(path: str, settings: Mapping[str, Any]) -> AbstractExperiment:
+    """The experiment at an import path, a class or a function, with its settings."""
+    found = import_named(path)
+    if isinstance(found, type) and issubclass(found, AbstractExperiment):
+        try:
+            return found(**settings)
+        except TypeError as error:
+            raise ValueError(f"settings: {error}") from error
+    if isinstance(found, AbstractExperiment):
+        require(not settings, "settings", f"{path} is an instance already and takes none")
+        return found
+    require(callable(found) and not isinstance(found, type), "experiment", f"{path} is no experiment: {found!r}")
+    return FunctionExperiment(found, **settings)
+
+
+def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
+    """Names and values of an enumeration, `not_run` at 0 among them.
+
+    **Raises:** `ValueError` where 0 means something else: an instance that was not run could not be told apart.
+    """
+    found = {member.name: int(member) for member in names}
+    holder = next((name for name, value in found.items() if value == 0), "not_run")
+    require(holder == Outcome.not_run.name, names.__name__, f"the value 0 is kept for not_run, not for {holder!r}")
+    return {Outcome.not_run.name: 0, **found}
+
+
+def _for_json(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value

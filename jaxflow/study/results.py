@@ -1,0 +1,111 @@
+"""What one block gave, checked: arrays with one row a trial, and what their codes mean."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxflow._core import Code, Outcome, require
+from jaxflow.study.experiment import with_not_run
+from jaxflow.study.plan import RESERVED
+
+Meanings = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Name, dtype and shape for each trial of one result; `meanings` where it is a code."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    meanings: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """Arrays `(B, ...)` by name, `outcome` among them; the meanings of codes; where it was computed and how long."""
+
+    arrays: dict[str, np.ndarray]
+    meanings: Meanings
+    where: dict[str, Any]
+
+    def layout(self) -> tuple[Variable, ...]:
+        """What the arrays look like, in the order of their names."""
+        return tuple(
+            Variable(name, array.dtype.str.lstrip("<>|="), array.shape[1:], self.meanings.get(name, {}))
+            for name, array in sorted(self.arrays.items())
+        )
+
+
+def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tuple[dict[str, np.ndarray], Meanings]:
+    """Results of a block function as NumPy arrays.
+
+    **Arguments:** `own_outcome`: whether `outcome` must be among them (a function may leave it to the engine).
+
+    **Raises:** `ValueError` naming the result: not a dictionary, a reserved name, other than one row a key, a
+    dtype no store can hold, a missing outcome or a code that is none.
+    """
+    who = f"results of {experiment}"
+    require(isinstance(results, Mapping) and len(results) > 0, who, f"expected a dictionary, got {type(results)}")
+    arrays: dict[str, np.ndarray] = {}
+    meanings: Meanings = {}
+    for name, value in results.items():
+        require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
+        require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
+        if isinstance(value, Code):
+            meanings[name] = with_not_run(value.names)
+        array = np.asarray(jax.device_get(value))
+        require(array.dtype.kind in "biuf", who, f"{name} has dtype {array.dtype}; numbers and Booleans can be stored")
+        rows = array.shape[0] if array.ndim else 0
+        require(rows == width, who, f"{name} has {rows} rows for {width} keys; each key has exactly one result")
+        arrays[name] = array.astype(array.dtype.newbyteorder("="))
+    if "outcome" not in arrays:
+        require(not own_outcome, who, "an experiment says how each instance ended: `outcome` is missing")
+        arrays["outcome"] = _unclaimed(arrays, width)
+    outcome = arrays["outcome"]
+    valid = [int(code) for code in Outcome if code != Outcome.not_run]
+    good = outcome.ndim == 1 and outcome.dtype.kind in "iu" and bool(np.isin(outcome, valid).all())
+    require(good, who, "outcome must be one code of `Outcome` for each key, and not `not_run`")
+    arrays["outcome"] = outcome.astype(np.uint8)
+    meanings["outcome"] = with_not_run(Outcome)
+    return arrays, meanings
+
+
+def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
+    """NaN is a failure; a finite number is no success, so the question stays open."""
+    broken = np.zeros(width, bool)
+    for array in arrays.values():
+        if array.dtype.kind == "f":
+            broken |= np.isnan(array).reshape(width, -1).any(1)
+    return np.where(broken, Outcome.failed.value, Outcome.undecided.value).astype(np.uint8)
+
+
+def failed_block(layout: tuple[Variable, ...], width: int) -> dict[str, np.ndarray]:
+    """The results of a block that no worker survived: every trial `failed`, NaN where numbers were expected."""
+    arrays = {
+        variable.name: np.full((width, *variable.shape), fill_value(variable), dtype=variable.dtype)
+        for variable in layout
+    }
+    arrays["outcome"] = np.full(width, Outcome.failed.value, np.uint8)
+    return arrays
+
+
+def fill_value(variable: Variable) -> Any:
+    """What stands where nothing was computed: NaN, False or 0 (which is `not_run` for a code)."""
+    kind = np.dtype(variable.dtype).kind
+    return float("nan") if kind == "f" else False if kind == "b" else 0
+
+
+def difference(known: tuple[Variable, ...], found: tuple[Variable, ...]) -> str:
+    """In words, how two layouts differ; empty where they do not."""
+    before, now = {v.name: v for v in known}, {v.name: v for v in found}
+    lost = [f"{name} is missing" for name in before if name not in now]
+    new = [f"{name} is new" for name in now if name not in before]
+    changed = [f"{before[n]} became {now[n]}" for n in before if n in now and before[n] != now[n]]
+    return "; ".join([*lost, *new, *changed])

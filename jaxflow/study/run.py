@@ -1,0 +1,165 @@
+"""The loop of a study: submit blocks, commit what comes back, go on whatever happens."""
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from jaxflow._core import Outcome
+from jaxflow.study.blocks import job_of
+from jaxflow.study.executors import AbstractEngine
+from jaxflow.study.files import disk_full, write_log
+from jaxflow.study.plan import Index
+from jaxflow.study.results import BlockResult, failed_block
+from jaxflow.study.store import Store
+
+# A block that was being computed whenever a worker died, this many times, is given up as `failed`.
+DEATHS = 3
+
+
+class Interrupted(KeyboardInterrupt):
+    """The study was asked to stop; blocks in flight were finished, and the message says how to go on."""
+
+
+class Run:
+    """One run: what is to do, what is in flight, who is suspected of killing workers."""
+
+    def __init__(self, store: Store, engine: AbstractEngine, progress: Any):
+        self.store = store
+        self.engine = engine
+        self.progress = progress
+        self.stop = threading.Event()
+        self._waiting: deque[Index] = deque(store.pending())
+        self._suspects: deque[Index] = deque()
+        self._given_up: list[Index] = []
+        self._deaths: dict[Index, int] = {}
+        self._flying: dict[Future[BlockResult], Index] = {}
+        self._done = store.plan.block_count - len(self._waiting)
+
+    def __call__(self) -> None:
+        """Until every block is complete, or the run is stopped.
+
+        **Raises:** `Interrupted`; `OSError` for a full disk; whatever the experiment raised.
+        """
+        store, total = self.store, self.store.plan.block_count
+        missing = set(self._waiting)
+        complete = [index for index in store.plan.blocks() if index not in missing]
+        self.progress.start(store.plan, store.counts(complete), self._done)
+        try:
+            with self._first_interrupt_stops():
+                if complete and self._waiting:
+                    self._audit(complete)
+                while self._submit():
+                    self._collect()
+                for index in self._given_up:
+                    self._give_up(index)
+        except OSError as error:
+            raise disk_full(error, store.path, self._done, total) from error
+        finally:
+            for future in self._flying:
+                future.cancel()
+        if self._done < total:
+            raise Interrupted(
+                f"stopped; {self._done} of {total} blocks are complete in {store.path}. "
+                "Run the same command again, or `jaxflow study resume`, to go on"
+            )
+
+    def _audit(self, complete: list[Index]) -> None:
+        """Computes one complete block again: a resume that would not continue the same results is refused."""
+        first = self._waiting[0]
+        # The nearest before it, most likely of the same cell, whose function is needed anyway.
+        ordered = [index for index in reversed(complete) if index < first] + complete
+        index = next((index for index in ordered if not self._was_given_up(index)), None)
+        if index is None:
+            return
+        future = self.engine.submit(job_of(self.store.plan, index))
+        error = future.exception()
+        if error is not None and self.engine.lost_worker(error):
+            write_log(self.store.path, {"event": "worker lost", "block": list(index), "times": 1})
+            return
+        result = future.result()
+        self.store.check_layout(result.layout(), self.store.plan.values_at(index))
+        self.store.check_again(index, result.arrays)
+
+    def _was_given_up(self, index: Index) -> bool:
+        # Or failed in every trial by itself, which is no more worth repeating.
+        return int(self.store.counts([index])[Outcome.failed]) == len(self.store.plan.trials_of(index))
+
+    def _submit(self) -> bool:
+        """Fills the engine. Suspects run alone, when all others are done: the next death is theirs."""
+        while not self.stop.is_set() and self._waiting and len(self._flying) < self.engine.capacity:
+            self._start(self._waiting.popleft())
+        if not self.stop.is_set() and not self._flying and self._suspects:
+            self._start(self._suspects.popleft())
+        return bool(self._flying)
+
+    def _start(self, index: Index) -> None:
+        self._flying[self.engine.submit(job_of(self.store.plan, index))] = index
+
+    def _collect(self) -> None:
+        # A timeout lets signals in on platforms where a lock does not.
+        done, _ = wait(self._flying, timeout=0.5, return_when=FIRST_COMPLETED)
+        if self.stop.is_set():
+            for future in [f for f in self._flying if f.cancel()]:
+                del self._flying[future]
+            done = [future for future in done if future in self._flying]
+        for future in done:
+            index = self._flying.pop(future)
+            error = future.exception()
+            if error is None:
+                self._commit(index, future.result())
+            elif self.engine.lost_worker(error):
+                self._lost(index)
+            else:
+                factors = self.store.plan.values_at(index)
+                error.add_note(f"in trials {self.store.plan.trials_of(index)} at {factors}; complete blocks are kept")
+                raise error
+
+    def _lost(self, index: Index) -> None:
+        self._deaths[index] = self._deaths.get(index, 0) + 1
+        write_log(self.store.path, {"event": "worker lost", "block": list(index), "times": self._deaths[index]})
+        if self._deaths[index] >= DEATHS:
+            self._given_up.append(index)
+        elif self._deaths[index] == DEATHS - 1:
+            self._suspects.append(index)
+        else:
+            self._waiting.append(index)
+
+    def _give_up(self, index: Index) -> None:
+        if self.store.variables is None:
+            raise RuntimeError("executor: workers died in every block that was tried; nothing could be computed")
+        arrays = failed_block(self.store.variables, self.store.plan.block)
+        write_log(self.store.path, {"event": "given up", "block": list(index)})
+        self._commit(index, BlockResult(arrays, {v.name: v.meanings for v in self.store.variables if v.meanings}, {}))
+
+    def _commit(self, index: Index, result: BlockResult) -> None:
+        self.store.commit(index, result.arrays, result.layout())
+        if result.where:
+            write_log(self.store.path, {"event": "block", "block": list(index), **result.where})
+        self._done += 1
+        count = len(self.store.plan.trials_of(index))
+        self.progress.advance(np.bincount(result.arrays["outcome"][:count], minlength=len(Outcome)))
+
+    @contextmanager
+    def _first_interrupt_stops(self) -> Iterator[None]:
+        """The first Ctrl-C finishes what is in flight; a second one does what it always does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def stop(*_: Any) -> None:
+            self.stop.set()
+            self.progress.say("Finishing the blocks in flight; Ctrl-C again to leave at once.")
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,88 @@
+"""A study from a file: TOML that names an experiment and lists factors."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxflow._core import require, unknown_name
+from jaxflow.study.experiment import make_experiment
+from jaxflow.study.plan import Plan
+from jaxflow.study.store import read_plan
+from jaxflow.study.study import Study
+
+# Names that need no module.
+BUILT_IN = {"TokenSelection": "jaxflow.study.token_selection:TokenSelection"}
+
+ENTRIES = ("experiment", "settings", "data_factors", "method_factors", "trials", "seed", "block")
+
+
+def read_spec(path: str | Path) -> Study:
+    """The study that a file describes.
+
+    ```toml
+    experiment = "TokenSelection"     # or "package.module:Class", or "package.module:function"
+    trials = 500
+    seed = 0
+    block = 256
+
+    [settings]                        # fields of the experiment
+    [data_factors]
+    d = [2, 4, 10]
+    [method_factors]
+    parametrization = ["W", "KQ"]
+    ```
+
+    **Raises:** `FileNotFoundError`; `ValueError` for what is no TOML, unknown entries (with the nearest name), an
+    experiment that cannot be imported, and as `Study`.
+    """
+    source = Path(path)
+    require(not source.is_dir(), "spec", f"{source} is a folder")
+    try:
+        entries = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"spec: {source} is no TOML: {error}") from error
+    return study_from(entries)
+
+
+def study_from(entries: Mapping[str, Any]) -> Study:
+    """The study that a mapping like that of a file describes. **Raises:** as `read_spec`."""
+    for name in entries:
+        if name not in ENTRIES:
+            raise unknown_name("spec", name, ENTRIES)
+    require("experiment" in entries, "spec", "it names no experiment")
+    named = str(entries["experiment"])
+    if ":" not in named and named not in BUILT_IN:
+        raise unknown_name("experiment", named, BUILT_IN)
+    for name in ("settings", "data_factors", "method_factors"):
+        require(isinstance(entries.get(name, {}), Mapping), name, "expected a table of names")
+    experiment = make_experiment(BUILT_IN.get(named, named), entries.get("settings", {}))
+    numbers = {name: entries[name] for name in ("trials", "seed", "block") if name in entries}
+    for name, value in numbers.items():
+        require(type(value) is int, name, f"expected an integer, got {value!r}")
+    return Study(experiment, entries.get("data_factors"), entries.get("method_factors"), **numbers)
+
+
+def study_of_store(path: str | Path) -> Study:
+    """The study that a store belongs to, made again from what the store says.
+
+    **Raises:** `ValueError` where its experiment cannot be made from an import path and settings: then the script
+    that began it has to be run again.
+    """
+    plan: Plan = read_plan(Path(path))
+    told = plan.experiment
+    again = "run the script again that began it"
+    module, _, name = told["import"].partition(":")
+    require(module != "__main__" and "<" not in name, "experiment", f"{told['import']} cannot be imported; {again}")
+    study = Study(
+        make_experiment(told["import"], told["settings"]),
+        plan.data_factors,
+        plan.method_factors,
+        trials=plan.trials,
+        seed=plan.seed,
+        block=plan.block,
+    )
+    require(
+        study.plan == plan, "experiment", f"{told['import']} has changed, or has settings no file can hold; {again}"
+    )
+    return study

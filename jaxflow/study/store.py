@@ -1,0 +1,239 @@
+"""The store of a study: opened, continued, committed block by block, declared complete. Only the driver writes."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxflow._core import Outcome, require
+from jaxflow.study import layout, manifest, migrate
+from jaxflow.study.files import read_file, side_folder, write_file
+from jaxflow.study.layout import CHECKSUM_BYTES, CHECKSUMS, Encoder, chunk_path
+from jaxflow.study.plan import Index, Plan
+from jaxflow.study.results import Variable, difference
+
+
+class TwoResults(ValueError):
+    """One key gave two results: the experiment is not a function of its key, or has changed."""
+
+
+def read_attributes(path: Path) -> dict[str, Any]:
+    """The attributes of the group. **Raises:** `FileNotFoundError`, or `ValueError` where it is no study."""
+    data = read_file(path / "zarr.json") if not path.is_file() else b"{}"
+    if data is None:
+        raise FileNotFoundError(f"store: there is no store at {path}")
+    try:
+        return dict(json.loads(data).get("attributes", {}))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"store: {path} is no study of jaxflow ({error})") from error
+
+
+def read_plan(path: Path) -> Plan:
+    """The study that a store belongs to. **Raises:** as `read_attributes`; `ValueError` for another schema."""
+    attributes = read_attributes(path)
+    if not migrate.check_version(path, attributes):
+        raise ValueError(f"store: {path} has an older schema; continuing the study brings it to today's")
+    return Plan.from_identity(json.loads(attributes["study"]))
+
+
+class Store:
+    """A store that this process writes."""
+
+    def __init__(self, path: Path, plan: Plan, definitions: dict[str, str], attributes: dict[str, Any]):
+        self.path = path
+        self.plan = plan
+        self.attributes = attributes
+        self.variables: tuple[Variable, ...] | None = None
+        self._encoder = Encoder(plan, definitions)
+        self._scratch = side_folder(path) / "scratch"
+        known = attributes.get("layout", "")
+        self._write_metadata(layout.from_json(known) if known else None)
+
+    @staticmethod
+    def prepare(
+        path: Path,
+        plan: Plan,
+        definitions: dict[str, str],
+        *,
+        device_kind: str,
+        overwrite: bool = False,
+        allow_mixed: bool = False,
+    ) -> "Store":
+        """A new store, or the one that is there to be continued.
+
+        **Raises:** `ValueError` for a folder that is no study, another study, another schema, or results of other
+        versions or another kind of device (unless `allow_mixed`, which is recorded).
+        """
+        now = manifest.manifest(plan, device_kind)
+        if path.exists() and overwrite:
+            migrate.version_of(path, read_attributes(path))  # nothing else is ever removed
+            _remove(path)
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            attributes = {
+                "schema_version": migrate.SCHEMA_VERSION,
+                "study": json.dumps(plan.identity()),
+                "manifest": json.dumps(now),
+                "mixed": "",
+                "layout": "",
+                "complete": 0,
+            }
+            return Store(path, plan, definitions, attributes)
+        migrate.migrate(path, read_attributes)
+        attributes = read_attributes(path)
+        _require_same(path, plan, json.loads(attributes["study"]))
+        attributes["mixed"] = _mixed(path, attributes, now, allow_mixed)
+        return Store(path, plan, definitions, attributes)
+
+    def commit(self, index: Index, arrays: Mapping[str, np.ndarray], variables: tuple[Variable, ...]) -> bool:
+        """Writes the chunks of a block (`outcome` last), then their checksums, whose presence completes it.
+
+        **Returns:** False where the block was complete already, with the same bytes.
+
+        **Raises:** `ValueError` where names, dtypes or shapes differ from those of the blocks before;
+        `TwoResults` where intact chunks of the block hold something else.
+        """
+        if self.variables is None:
+            self.attributes["layout"] = layout.as_json(variables)
+            self._write_metadata(variables)
+        self.check_layout(variables, self.plan.values_at(index))
+        pieces = self._encode(index, arrays)
+        recorded = self.recorded(index)
+        if recorded is not None:
+            self.check_again(index, arrays, recorded)
+            if self.is_complete(index):
+                return False
+        for name in sorted(pieces, key=lambda name: name == "outcome"):
+            self._write(*pieces[name])
+        sums = b"".join(digest(pieces[variable.name][1]) for variable in variables)
+        self._write(*self._encoder.checksums(index, sums))
+        return True
+
+    def check_layout(self, found: tuple[Variable, ...], factors: Mapping[str, Any]) -> None:
+        """**Raises:** `ValueError` where results look unlike those that the store holds."""
+        how = difference(self.variables or found, found)
+        require(
+            not how, "results", f"every cell must give the same names, dtypes and shapes, but at {dict(factors)}: {how}"
+        )
+
+    def check_again(self, index: Index, arrays: Mapping[str, np.ndarray], recorded: bytes | None = None) -> None:
+        """Holds a block that was computed again to the intact chunks of its first computation.
+
+        **Raises:** `TwoResults` naming results, factors and trials.
+        """
+        recorded = self.recorded(index) if recorded is None else recorded
+        pieces = self._encode(index, arrays)
+        changed = []
+        for at, variable in enumerate(self.variables or ()):
+            path, data = pieces[variable.name]
+            before = recorded[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES] if recorded else b""
+            if digest(read_file(self.path / path)) == before and digest(data) != before:
+                changed.append(variable.name)
+        trials = self.plan.trials_of(index)
+        if changed and not self.attributes["mixed"]:
+            raise TwoResults(
+                f"experiment: {', '.join(changed)} of trials {trials.start} to {trials.stop - 1} at "
+                f"{self.plan.values_at(index)} came out otherwise than before in {self.path}. The experiment is no "
+                "function of its key, or has changed since; use another store, or allow a mixed one"
+            )
+
+    def is_complete(self, index: Index) -> bool:
+        """Whether all chunks of a block are there and match their checksums. Reads them."""
+        if self.variables is None:
+            return False
+        recorded = self.recorded(index)
+        return recorded is not None and recorded == b"".join(
+            digest(read_file(self.path / chunk_path(v.name, index, len(v.shape)))) for v in self.variables
+        )
+
+    def pending(self) -> list[Index]:
+        """The blocks to be computed: not there, not whole, or damaged."""
+        return [index for index in self.plan.blocks() if not self.is_complete(index)]
+
+    def recorded(self, index: Index) -> bytes | None:
+        """The checksums of a block, None where there are none (or not all)."""
+        data = read_file(self.path / chunk_path(CHECKSUMS, index, 1))
+        return data if data is not None and len(data) == CHECKSUM_BYTES * len(self.variables or ()) else None
+
+    def counts(self, indices: Iterator[Index] | list[Index]) -> np.ndarray:
+        """How many trials of complete blocks ended in each outcome."""
+        total = np.zeros(len(Outcome), int)
+        for index in indices:
+            data = read_file(self.path / chunk_path("outcome", index, 0)) or b""
+            codes = np.frombuffer(data, np.uint8)[: len(self.plan.trials_of(index))]
+            total += np.bincount(codes, minlength=len(Outcome))[: len(Outcome)]
+        return total
+
+    def finish(self) -> list[str]:
+        """Declares the store complete, unless the manifest lacks something (which is returned)."""
+        lacking = manifest.missing(json.loads(self.attributes["manifest"] or "{}"))
+        self.attributes["complete"] = int(not lacking)
+        self._write_metadata(self.variables)
+        return lacking
+
+    def _encode(self, index: Index, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
+        count = len(self.plan.trials_of(index))
+        return {v.name: self._encoder.chunk(v.name, index, arrays[v.name][:count]) for v in self.variables or ()}
+
+    def _write_metadata(self, variables: tuple[Variable, ...] | None) -> None:
+        """Writes what is not there or differs; the group, which says that there is a layout, comes last."""
+        pieces = self._encoder.group(self.attributes, variables)
+        if not (self.path / "zarr.json").exists():
+            # A new store appears whole: killed before this line, there is none.
+            new = self._scratch / "new"
+            for name, data in pieces.items():
+                write_file(new / name, data, self._scratch)
+            if self.path.exists():
+                self.path.rmdir()
+            os.replace(new, self.path)
+        for name, data in pieces.items():
+            if read_file(self.path / name) != data:
+                self._write(name, data)
+        self.variables = variables
+
+    def _write(self, name: str, data: bytes) -> None:
+        write_file(self.path / name, data, self._scratch)
+
+
+def _remove(path: Path) -> None:
+    """Out of the way at once, then removed: a process killed in between leaves no half of a store."""
+    scratch = side_folder(path) / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    os.replace(path, scratch / "overwritten")
+    shutil.rmtree(scratch / "overwritten")
+
+
+def digest(data: bytes | None) -> bytes:
+    """What is kept of the SHA-256 of a chunk; empty for a chunk that is not there."""
+    return b"" if data is None else hashlib.sha256(data).digest()[:CHECKSUM_BYTES]
+
+
+def _require_same(path: Path, plan: Plan, stored: Mapping[str, Any]) -> None:
+    # Through JSON, where tuples are lists.
+    wanted = json.loads(json.dumps(plan.identity()))
+    differing = [
+        f"{name} {stored.get(name)} there, {wanted[name]} here" for name in wanted if stored.get(name) != wanted[name]
+    ]
+    require(
+        not differing,
+        "store",
+        f"{path} belongs to another study: {'; '.join(differing)}. Instances that both have would be the same ones; "
+        "write to another path, or overwrite",
+    )
+
+
+def _mixed(path: Path, attributes: Mapping[str, Any], now: Mapping[str, Any], allow: bool) -> str:
+    """What a resume mixes, as recorded in the store."""
+    stored = json.loads(attributes.get("manifest") or "{}")
+    found = manifest.mixed(stored, now)
+    require(
+        allow or not found,
+        "store",
+        f"results in {path} would not be equal bit by bit: {'; '.join(found)}. Allow a mixed store to go on",
+    )
+    known = [line for line in str(attributes.get("mixed", "")).split("; ") if line]
+    return "; ".join([*known, *(line for line in found if line not in known)])

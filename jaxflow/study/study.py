@@ -1,0 +1,140 @@
+"""`Study`: an experiment, the factors to vary, and how often."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxflow._core import require, unknown_name
+from jaxflow.study.executors import make_engine
+from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors, identity_of
+from jaxflow.study.files import only_writer, write_log
+from jaxflow.study.keys import trial_key
+from jaxflow.study.plan import Plan, as_plain
+from jaxflow.study.progress import Bar, Silent
+from jaxflow.study.reading import Status, open_results, status
+from jaxflow.study.run import Run
+from jaxflow.study.store import Store, read_plan
+
+
+class Study:
+    """A Monte Carlo study: `trials` instances for each combination of the factors, each ending in one outcome.
+
+    **Arguments:**
+
+    - `experiment`: an `AbstractExperiment`, or a function `f(key, **factors) -> dict`.
+    - `data_factors`: values by name of what makes an instance; they go into its key. `method_factors`: values by
+      name of what is done with it; they do not, so that all methods meet the same instances. Numbers, Booleans
+      or strings; the axes of the results have their names and order.
+    - `trials`: instances in each cell; `seed`: of the study.
+    - `block`: trials computed together, the width of every batch. Results are equal bit by bit for equal
+      blocks; a block is also what an interruption can cost, and one chunk of the store.
+
+    **Raises:** `ValueError` that names the argument: unknown factors (with the nearest name), factors without
+    values, a value twice, no trials.
+    """
+
+    def __init__(
+        self,
+        experiment: Any,
+        data_factors: Mapping[str, Any] | None = None,
+        method_factors: Mapping[str, Any] | None = None,
+        *,
+        trials: int = 500,
+        seed: int = 0,
+        block: int = 256,
+    ):
+        self.experiment: AbstractExperiment = as_experiment(experiment)
+        data, method = _values("data_factors", data_factors), _values("method_factors", method_factors)
+        check_factors(self.experiment, {**data, **method})
+        self.plan = Plan(
+            experiment=identity_of(self.experiment),
+            data_factors=data,
+            method_factors=method,
+            trials=int(trials),
+            seed=int(seed),
+            block=int(block),
+        )
+
+    def run(
+        self,
+        store_path: str | Path,
+        executor: Any = None,
+        progress: bool = True,
+        overwrite: bool = False,
+        allow_mixed: bool = False,
+    ) -> Any:
+        """Computes what the store does not hold yet; interrupted at any moment, the same call goes on.
+
+        **Arguments:**
+
+        - `store_path`: a folder, by custom ending in `.zarr`. Times and hosts go to `<store_path>.side`.
+        - `executor`: None (one block at a time), `"devices"` (all local ones), `"dask"` (a cluster on this
+          machine), `"tcp://host:port"` (a Dask scheduler), or any executor of `concurrent.futures`. The results
+          do not depend on it.
+        - `overwrite`: begin anew where the store holds a study.
+        - `allow_mixed`: continue results of other versions or another kind of device; the store says so.
+
+        **Returns:** an `xarray.Dataset`, read lazily from the store.
+
+        **Raises:** `ValueError` for a store of another study or schema, or results that cannot be continued;
+        `OSError` for a full disk; `Interrupted` after Ctrl-C. What was committed is kept in every case.
+        """
+        path = Path(store_path)
+        require(not path.is_file(), "store_path", f"{path} is a file, not a folder")
+        engine = make_engine(self.experiment, executor)
+        bar = Bar() if progress else Silent()
+        try:
+            with only_writer(path):
+                store = Store.prepare(
+                    path,
+                    self.plan,
+                    self.experiment.definitions(),
+                    device_kind=engine.device_kind(),
+                    overwrite=overwrite,
+                    allow_mixed=allow_mixed,
+                )
+                write_log(path, {"event": "run", "executor": engine.description})
+                Run(store, engine, bar)()
+                lacking = store.finish()
+                if lacking:
+                    bar.say(
+                        f"All blocks are there, but the study is not complete: its manifest lacks {', '.join(lacking)}"
+                    )
+        finally:
+            bar.close()
+            engine.close()
+        return open_results(path)
+
+    def status(self, store_path: str | Path) -> Status:
+        """How far the store of this study has come. **Raises:** `ValueError` where it belongs to another study."""
+        require(read_plan(Path(store_path)) == self.plan, "store_path", f"{store_path} belongs to another study")
+        return status(store_path)
+
+    def replay(self, *, trial: int, **factors: Any) -> Any:
+        """One instance again, in full, from its name: by default its limit with trajectory.
+
+        It is the same instance. Its numbers agree with the stored ones within tolerance, not bit by bit, since
+        it runs alone. Factors with a single value may be left out; values that the study does not hold are
+        allowed.
+
+        **Raises:** `ValueError` for unknown or missing factors, or a negative trial.
+        """
+        require(trial >= 0, "trial", f"expected a number from 0, got {trial}")
+        for name in factors:
+            if name not in self.plan.factors:
+                raise unknown_name("factors", name, self.plan.factors)
+        chosen = {name: values[0] for name, values in self.plan.factors.items() if len(values) == 1}
+        chosen |= {name: as_plain(value) for name, value in factors.items()}
+        missing = [name for name in self.plan.factors if name not in chosen]
+        require(not missing, "factors", f"give {', '.join(missing)} as well")
+        key = trial_key(self.plan.seed, self.plan.experiment["name"], self.plan.data_values(chosen), trial)
+        return self.experiment.replay(key, **chosen)
+
+
+def _values(argument: str, factors: Mapping[str, Any] | None) -> dict[str, tuple]:
+    found = {}
+    for name, values in (factors or {}).items():
+        listed = not isinstance(values, str) and hasattr(values, "__iter__")
+        require(listed, f"{argument}[{name!r}]", f"expected a list of values, got {values!r}")
+        found[name] = tuple(as_plain(value) for value in values)
+    return found

@@ -1,0 +1,187 @@
+"""The built-in experiment: which tokens does gradient flow select, and does its limit solve their program?"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from jaxflow._core import Code, Outcome, require, unknown_name
+from jaxflow.data import TokenData, random_tokens
+from jaxflow.flow import (
+    ArcLength,
+    Drive,
+    Scores,
+    SelectionSettled,
+    StationaryPoint,
+    Weights,
+    run_queue,
+)
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits import Limit, conclude, find_limit
+from jaxflow.limits.method import STATIONARY
+from jaxflow.limits.self_certificate import MASKED_ATTENTION, as_primal
+from jaxflow.losses import Logistic
+from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study.experiment import AbstractExperiment
+
+MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
+
+# Outcomes that no further integration would change.
+CLOSED = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.finite_stationary_point)
+
+
+class TokenSelection(AbstractExperiment):
+    r"""Random instances on the unit sphere (Tarzanagh et al. 2023, §3 and App. F): data, flow, selection, program.
+
+    **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"` or
+    `"diagonal"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
+
+    Two passes over a block. The **scout** follows every instance explicitly in arc length, a queue of lanes at
+    constant width, until attention has settled and what still pulls away from the selected tokens is a share of
+    1e-5; then it solves the program of the selected tokens and decides Definition 2. What that leaves open (a
+    selection that is not locally optimal, a path into a finite stationary point) goes through `find_limit`.
+
+    **Fields:** `method`: of `find_limit`; `gap`: what counts as certified; `width`: lanes; `horizon`, `rtol`,
+    `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget of the
+    scout.
+    """
+
+    method: Any = None
+    gap: float = 1e-8
+    width: int = 16
+    horizon: float | None = None
+    rtol: float = 1e-4
+    scout_steps: int = 1500
+
+    def __check_init__(self) -> None:
+        require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
+        require(self.horizon is None or self.horizon > 0, "horizon", f"expected a positive length, got {self.horizon}")
+
+    def setup(
+        self,
+        key: Key[Array, ""],
+        n: int = 5,
+        T: int = 5,
+        d: int = 4,
+        score_gap: float = 0.1,
+        self_attention: bool = False,
+        parametrization: str = "W",
+        m: int | None = None,
+    ) -> tuple[EmpiricalRisk, Any]:
+        if parametrization not in MODELS:
+            raise unknown_name("parametrization", parametrization, MODELS)
+        require(m is None or parametrization == "KQ", "m", "only the parametrization KQ has columns to choose")
+        key_data, key_model = jax.random.split(key)
+        data, head = random_tokens(key_data, n, T, d, score_gap, self_attention)
+        size = {"m": m} if parametrization == "KQ" else {}
+        return EmpiricalRisk(data, Logistic()), MODELS[parametrization].init(key_model, data, head, **size)
+
+    def summarize(self, limit: Limit) -> dict[str, Any]:
+        final = limit.trajectory.final
+        program: Any = limit.prediction.program
+        flow, reference = as_primal(program, limit.flow_direction), limit.program_solution.primal
+        return {
+            "outcome": limit.outcome,
+            "selection_status": limit.selection_status,
+            "limit_kind": limit.kind,
+            "token": jnp.argmax(limit.selection, axis=-1).astype(jnp.uint8),
+            "flow_gap": limit.flow_certificate.duality_gap,
+            "program_gap": limit.program_solution.certificate.duality_gap,
+            "one_minus_corr": _one_minus_corr(flow, reference),
+            "stationarity": limit.stationarity,
+            "log_time": final.log_time,
+            "log_arc_length": final.log_arc_length,
+            "num_steps": limit.trajectory.stats["num_steps"].astype(jnp.int32),
+        }
+
+    def definitions(self) -> dict[str, str]:
+        return {
+            "outcome": "where the flow goes; every instance has exactly one outcome",
+            "selection_status": "the selected tokens by Definition 2 of Tarzanagh et al. (2023)",
+            "limit_kind": "whether the limit is a direction or a point",
+            "token": "the selected token of each sequence",
+            "flow_gap": "relative duality gap from the flow's own multipliers and velocity, where it stopped",
+            "program_gap": "relative duality gap of the program of the selected tokens, by its own dual",
+            "one_minus_corr": "1 - correlation of the flow's direction, where it stopped, with the program's solution",
+            "stationarity": "|grad L| / sum |p| where the flow stopped; zero at a finite stationary point",
+            "log_time": "log t where the flow stopped",
+            "log_arc_length": "log of the length of the path",
+            "num_steps": "steps of integration, rejected ones included",
+            "scouted": "whether the explicit pass was enough",
+        }
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        draw = jax.jit(jax.vmap(partial(self._draw, factors)))
+
+        @jax.jit
+        def look_closer(key: Any) -> dict[str, Any]:
+            risk, model = self.setup(key, **factors)
+            return self.summarize(find_limit(risk, model, method=self.method, gap=self.gap, throw=False))
+
+        def block(keys: Any) -> dict[str, Any]:
+            found = self._scout(*draw(keys))
+            table = {name: np.array(value) for name, value in found.items()}
+            table["scouted"] = np.isin(table["outcome"], [int(code) for code in CLOSED])
+            for i in np.flatnonzero(~table["scouted"]):
+                for name, value in look_closer(keys[i]).items():
+                    table[name][i] = np.asarray(value)
+            names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
+            return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
+
+        return block
+
+    @eqx.filter_jit
+    def _scout(self, risks: EmpiricalRisk, models: Any) -> dict[str, Any]:
+        # Finer tolerances change no outcome (1,024 instances, d = 4: none of rtol 1e-6), and cost steps.
+        controller = diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, norm=state_norm)
+        stop = StationaryPoint(STATIONARY) | SelectionSettled(0.5 * MASKED_ATTENTION, pull=1e-5)
+        drive = Drive(diffrax.Tsit5(), controller, stop, self.scout_steps)
+
+        def start(risk: Any, model: Any) -> Any:
+            combined = isinstance(model, CombinedAttention)
+            coordinates = Scores() if combined else Weights()
+            until = (1e3 if combined else 30.0) if self.horizon is None else self.horizon
+            return drive.start(risk, model, clock=ArcLength(floor=0.03), coordinates=coordinates, until=until)
+
+        def close(risk: Any, model: Any, trajectory: Any) -> dict[str, Any]:
+            return self.summarize(conclude(risk, model, trajectory, self.gap))
+
+        lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=self.width)
+        return eqx.filter_vmap(close)(risks, models, eqx.filter_vmap(drive.trajectory)(lanes))
+
+    def _draw(self, factors: dict[str, Any], key: Any) -> Any:
+        """An instance; for W padded with zeros in d, so that cells share one compiled scout."""
+        risk, model = self.setup(key, **factors)
+        if not isinstance(model, CombinedAttention):
+            return risk, model
+        data: Any = risk.data
+        d = data.tokens.shape[-1]
+        more = padded_size(d) - d
+        wide = TokenData(_pad_last(data.tokens, more), _pad_last(data.queries, more), data.labels, data.mask)
+        head = eqx.tree_at(lambda h: h.v, model.head, _pad_last(model.head.v, more))
+        return EmpiricalRisk(wide, Logistic()), CombinedAttention(jnp.pad(model.W, ((0, more), (0, more))), head)
+
+
+def padded_size(d: int) -> int:
+    """The next of 4, 8, 16, ...: it depends on d alone, so that no other cell of a study changes an answer."""
+    return max(4, 1 << (d - 1).bit_length())
+
+
+def _one_minus_corr(a: Any, b: Any) -> Any:
+    # 0.5 |a - b|^2 of unit vectors: 1 - <a, b> without its cancellation.
+    def unit(x: Any) -> Any:
+        norm = jnp.linalg.norm(x)
+        return x / jnp.where(norm > 0, norm, 1.0)
+
+    return 0.5 * jnp.sum((unit(a) - unit(b)) ** 2)
+
+
+def _pad_last(x: Any, more: int) -> Any:
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)])

@@ -1,0 +1,120 @@
+"""Experiments that cost nothing, importable by other processes; and some that kill, cheat or dawdle."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxflow._core import Code, Outcome, SelectionStatus
+from jaxflow.study import AbstractExperiment, Study
+
+
+def cheap(key, d=2, spread=1.0, parametrization="W"):
+    """A few numbers that depend on the key and on all factors; NaN now and then; most outcomes."""
+    value = spread * jax.random.normal(key, (3,)).sum() / d
+    value = value if parametrization == "W" else jnp.sin(value)
+    steps = jax.random.randint(key, (), 1, 9)
+    return {
+        "outcome": Code(steps, Outcome),
+        "status": Code(1 + steps % 4, SelectionStatus),
+        "gap": jnp.where(steps == 8, jnp.nan, jnp.abs(value)),
+        "steps": steps,
+        "direction": jnp.stack([value, -value]),
+        "reached": steps > 2,
+    }
+
+
+def without_outcome(key, d=2):
+    """What an opaque function may leave to the engine; every key whose first number is small gives NaN."""
+    value = jax.random.uniform(key)
+    return {"value": jnp.where(value < 0.25, jnp.nan, value), "count": d}
+
+
+class HostExperiment(AbstractExperiment):
+    """Numbers straight from the words of the keys, by NumPy: nothing to compile, and the host may misbehave.
+
+    `misbehave` is what happens in the block whose first trial has the words that trial `trial` of d=3 has.
+    """
+
+    pause: float = 0.0
+    misbehave: str = ""
+    flag: str = ""
+    method: Any = None
+
+    def setup(self, key, d=2, parametrization="W"):
+        raise NotImplementedError
+
+    def summarize(self, limit):
+        raise NotImplementedError
+
+    def replay(self, key, **factors):
+        return _numbers(jax.random.key_data(key)[None], **factors)
+
+    def block_function(self, factors, trial_width):
+        def compute(keys):
+            words = np.asarray(jax.random.key_data(keys))
+            if factors.get("d") == 3:
+                self.misbehaves()
+            time.sleep(self.pause)
+            return _numbers(words, **factors)
+
+        return compute
+
+    def misbehaves(self):
+        """Once (until the flag is there) or always."""
+        once = Path(self.flag) if self.flag else None
+        if once is not None and once.exists():
+            return
+        if once is not None:
+            once.touch()
+        if self.misbehave == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.misbehave == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+        elif self.misbehave == "raise":
+            raise ArithmeticError("this cell cannot be computed")
+
+
+def _numbers(words, d=2, parametrization="W"):
+    mixed = words[:, 0].astype(np.float64) / 2**32
+    return {
+        "outcome": Code(1 + words[:, 1] % 9, Outcome),
+        "value": mixed / d + (parametrization == "KQ"),
+        "steps": (words[:, 1] % 1000).astype(np.int32),
+    }
+
+
+def small_study(experiment=cheap, **changes: Any) -> Study:
+    """Four cells of ten trials in blocks of four, the last of each padded."""
+    arguments: dict[str, Any] = {
+        "data_factors": {"d": [2, 3]},
+        "method_factors": {"parametrization": ["W", "KQ"]},
+        "trials": 10,
+        "block": 4,
+    }
+    return Study(experiment, **{**arguments, **changes})
+
+
+def payload(store: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def main(store: str, executor: str, pause: str, trials: str) -> None:
+    """A study in a process of its own, to be killed."""
+    jax.config.update("jax_enable_x64", True)
+    study = small_study(HostExperiment(pause=float(pause)), trials=int(trials))
+    study.run(store, executor=None if executor == "serial" else executor, progress=False)
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that other processes find the experiment.
+    from tests.study.cheap import main as run_main
+
+    run_main(*sys.argv[1:])

@@ -1,0 +1,124 @@
+"""Percentages: every instance counted once, with the intervals of Wilson and named denominators."""
+
+import numpy as np
+import pytest
+import xarray
+
+from jaxflow._core import Outcome
+from jaxflow.study import DECIDED, decode, percentages, quantities, summary, wilson
+
+# z = 1.959963984540054: z2 / (n + z2) for none of ten, and so on by hand; to six digits.
+BY_HAND = [(0, 10, 0.0, 0.277533), (10, 10, 0.722467, 1.0), (5, 10, 0.236593, 0.763407)]
+
+# Newcombe (1998), Statistics in Medicine 17, table I, the score method; to four digits.
+PUBLISHED = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
+
+
+@pytest.mark.parametrize(("cases", "digits"), [(BY_HAND, 6), (PUBLISHED, 4)])
+def test_wilson(cases, digits):
+    for count, total, low, high in cases:
+        np.testing.assert_allclose(wilson(count, total), (low, high), atol=0.51 * 10.0**-digits)
+
+
+def test_wilson_solves_its_equation():
+    # The ends are where the standardised distance to the proportion is z.
+    count, total, z2 = np.arange(1, 40), 40.0, 1.6448536269514722**2
+    for end in wilson(count, total, 0.9):
+        np.testing.assert_allclose((count / total - end) ** 2, z2 * end * (1 - end) / total, rtol=1e-12)
+
+
+def test_wilson_of_nothing_and_of_nonsense():
+    assert [float(end) for end in wilson(0, 0)] == [0.0, 1.0]
+    with pytest.raises(ValueError, match="confidence"):
+        wilson(1, 2, 95.0)
+
+
+def results(codes, **data) -> xarray.Dataset:
+    """`codes` (d, method, trial)."""
+    codes = np.asarray(codes, np.uint8)
+    dims = ("d", "kind", "trial")
+    return xarray.Dataset(
+        {"outcome": (dims, codes), **{name: (dims, np.asarray(value)) for name, value in data.items()}},
+        coords={"d": [2, 4], "kind": ["W", "KQ"]},
+    )
+
+
+ONE = [[[1, 1, 2, 9, 8, 0], [1, 2, 3, 4, 5, 6]], [[7, 7, 8, 9, 7, 8], [0, 0, 0, 0, 0, 0]]]
+
+
+def test_every_instance_is_counted_once():
+    table = percentages(results(ONE))
+    np.testing.assert_array_equal(table["count"].sum("outcome") + table.not_run, 6)
+    np.testing.assert_array_equal(table.ran, [[5, 6], [6, 0]])
+    np.testing.assert_array_equal(table.given, [[3, 6], [0, 0]])
+    one = table.sel(d=2, kind="W", outcome="globally_optimal")
+    assert (float(one.percentage), int(one["count"])) == (40.0, 2)
+    assert float(one.given_percentage) == pytest.approx(200 / 3)
+    np.testing.assert_allclose([one.low / 100, one.high / 100], wilson(2, 5))
+    np.testing.assert_allclose([one.given_low / 100, one.given_high / 100], wilson(2, 3))
+
+
+def test_nothing_decided_and_nothing_run_are_no_percentage():
+    table = percentages(results(ONE))
+    assert np.isnan(table.given_percentage.sel(d=4)).all()
+    assert np.isnan(table.percentage.sel(d=4, kind="KQ")).all()
+    assert not np.isnan(table.percentage.sel(d=4, kind="W")).any()
+
+
+def test_conditional_percentages_are_of_the_decided_only():
+    table = percentages(results(ONE))
+    undecided = [code.name for code in Outcome if code not in DECIDED and code != Outcome.not_run]
+    assert undecided == ["ambiguous", "undecided", "failed"]
+    np.testing.assert_array_equal(table.given_percentage.sel(d=2, outcome=undecided), 0)
+    np.testing.assert_allclose(table.given_percentage.sel(d=2).sum("outcome"), 100)
+    np.testing.assert_allclose(table.percentage.sel(d=2).sum("outcome"), 100)
+
+
+def test_denominators_are_named():
+    table = percentages(results(ONE), given=["globally_optimal", Outcome.locally_optimal])
+    assert table.given.attrs["long_name"].endswith("globally_optimal, locally_optimal")
+    assert "all instances that ran" in table.percentage.attrs["long_name"]
+    assert float(table.given_percentage.sel(d=2, kind="KQ", outcome="locally_optimal")) == 50.0
+
+
+def test_groups_may_overlap_and_axes_be_pooled():
+    groups = {"global": ["globally_optimal"], "local": ["globally_optimal", "locally_optimal"]}
+    table = percentages(results(ONE), over=("trial", "d"), groups=groups)
+    np.testing.assert_array_equal(table["count"].sel(kind="W"), [2, 3])
+    np.testing.assert_array_equal(table.ran, [11, 6])
+    assert table.ran.dims == ("kind",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"over": "trails"}, "over: unknown name 'trails'; did you mean 'trial'"),
+        ({"given": ["globaly_optimal"]}, "given: unknown name 'globaly_optimal'; did you mean 'globally_optimal'"),
+        ({"groups": {"x": ["not_run"]}}, "groups\\['x'\\]: an instance that was not run has not ended"),
+    ],
+)
+def test_unknown_names(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        percentages(results(ONE), **arguments)
+
+
+def test_decode():
+    assert decode(3) == "not_locally_optimal"
+    assert decode(np.array([[0], [9]])).tolist() == [["not_run"], ["failed"]]
+    codes = xarray.DataArray([2, 5], dims="d", attrs={"flag_values": [2, 5], "flag_meanings": "two five", "u": 1})
+    named = decode(codes)
+    assert named.values.tolist() == ["two", "five"] and named.dims == ("d",) and named.attrs == {"u": 1}
+    with pytest.raises(ValueError, match=r"\[77\] stand for nothing"):
+        decode(np.array([1, 77]))
+
+
+def test_tables_lose_nobody():
+    data = results(ONE, gap=np.where(np.asarray(ONE) == 9, np.nan, 0.5))
+    table = summary(data)
+    assert table.columns[:3] == ("d", "kind", "not_run") and table.columns[-1] == "instances"
+    for row in table.rows:
+        assert sum(map(int, row[2:-1])) == int(row[-1]) == 6
+    lines = {row[:2]: row[2:] for row in quantities(data).rows}
+    assert lines["2", "W"] == ("gap", "0.5", "0.5", "0.5", "1", "5")
+    assert lines["4", "KQ"] == ("gap", "-", "-", "-", "0", "0")
+    assert "globally_optimal" in str(table) and "<td>W</td>" in table.to_html()

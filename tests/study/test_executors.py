@@ -1,0 +1,229 @@
+"""Where blocks are computed changes nothing but the time; who kills workers is found and given up."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxflow.study import executors
+from jaxflow.study.files import read_log
+from tests.study.cheap import HostExperiment, cheap, payload, small_study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TWO_DEVICES = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from tests.study.cheap import cheap, payload, small_study
+from jaxflow.study.files import read_log
+from pathlib import Path
+assert len(jax.local_devices()) == 2
+folder = Path(sys.argv[1])
+for executor in (None, "devices"):
+    small_study(cheap, trials=40).run(folder / f"{executor}.zarr", executor, progress=False)
+assert payload(folder / "None.zarr") == payload(folder / "devices.zarr")
+assert {entry["device"] for entry in read_log(folder / "devices.zarr")[1:]} == {"TFRT_CPU_0", "TFRT_CPU_1"} or {
+    entry["device"] for entry in read_log(folder / "devices.zarr")[1:]
+} == {"cpu:0", "cpu:1"}
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_two_devices_give_the_same_bytes(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", TWO_DEVICES, str(tmp_path)],
+        env={**environment(), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "r.zarr"
+    small_study(cheap).run(path, progress=False)
+    return payload(path)
+
+
+def test_threads(tmp_path, reference):
+    with ThreadPoolExecutor(3) as threads:
+        small_study(cheap).run(tmp_path / "r.zarr", threads, progress=False)
+        assert threads.submit(int, "3").result() == 3  # it is the caller's to end
+    assert payload(tmp_path / "r.zarr") == reference
+
+
+@pytest.mark.slow
+def test_processes(tmp_path, reference):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        small_study(cheap).run(tmp_path / "r.zarr", processes, progress=False)
+    assert payload(tmp_path / "r.zarr") == reference
+    assert os.getpid() not in {entry.get("pid") for entry in read_log(tmp_path / "r.zarr")}
+
+
+@pytest.mark.slow
+def test_processes_that_die_leave_what_was_committed(tmp_path):
+    study = small_study(HostExperiment(misbehave="die", flag=str(tmp_path / "once")))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        with pytest.raises(RuntimeError, match="executor: one of its processes died.*run the same command again"):
+            study.run(tmp_path / "r.zarr", processes, progress=False)
+    results = study.run(tmp_path / "r.zarr", progress=False)
+    assert (results.outcome.values > 0).all() and study.status(tmp_path / "r.zarr").complete
+
+
+def test_only_what_can_be_imported_is_sent_elsewhere(tmp_path):
+    def inner(key, d=2):
+        return {"value": d}
+
+    in_script = lambda key, d=2: {"value": d}  # noqa: E731
+    in_script.__module__, in_script.__qualname__ = "__main__", "in_script"
+    for function in (inner, lambda key, d=2: {"value": d}, in_script):
+        study = small_study(function, method_factors={})
+        with ProcessPoolExecutor(1) as processes, pytest.raises(ValueError, match="at the top of a module, not in a"):
+            study.run(tmp_path / "r.zarr", processes, progress=False)
+        assert not (tmp_path / "r.zarr").exists()
+    with ThreadPoolExecutor(1) as threads:
+        small_study(inner, method_factors={}).run(tmp_path / "r.zarr", threads, progress=False)
+
+
+def test_dask_too_is_sent_only_what_can_be_imported(tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
+    with pytest.raises(ValueError, match="at the top of a module, not in a"):
+        small_study(lambda key, d=2: {"value": d}, method_factors={}).run(tmp_path / "r.zarr", "dask", progress=False)
+
+
+def test_a_cluster_of_cores_is_no_use_to_an_accelerator(tmp_path, monkeypatch):
+    monkeypatch.setattr(executors.jax, "default_backend", lambda: "gpu")
+    with pytest.raises(ValueError, match="would share one accelerator. Use 'devices'"):
+        small_study(cheap).run(tmp_path / "r.zarr", "dask", progress=False)
+
+
+def test_a_worker_of_another_version_is_refused(monkeypatch):
+    from jaxflow.study import blocks
+
+    study = small_study(cheap)
+    parcel = blocks.pack(study.experiment)
+    monkeypatch.setattr(blocks.jax, "__version__", "0.0.1")
+    with pytest.raises(RuntimeError, match="executor: a worker runs .*0.0.1.*, the driver"):
+        blocks.compute_elsewhere(parcel, blocks.job_of(study.plan, (0, 0, 0)))
+
+
+class Mortal(executors.AbstractEngine):
+    """Computes here, but some blocks take their worker along, and with it a neighbour the first time."""
+
+    class Death(Exception):
+        pass
+
+    def __init__(self, experiment, deadly, times):
+        self.serial = executors.SerialEngine(experiment)
+        self.capacity, self.deadly, self.left = 2, deadly, dict.fromkeys(deadly, times)
+        self.neighbours = 1
+
+    def submit(self, job):
+        future = self.serial.submit(job)
+        if self.left.get(job.index, 0) > 0:
+            self.left[job.index] -= 1
+        elif self.neighbours and job.index == (0, 0, 1):
+            self.neighbours -= 1
+        else:
+            return future
+        lost = type(future)()
+        lost.set_exception(self.Death())
+        return lost
+
+    def device_kind(self):
+        return "cpu"
+
+    def lost_worker(self, error):
+        return isinstance(error, self.Death)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, monkeypatch, reference):
+    path, study = tmp_path / "r.zarr", small_study(cheap)
+    monkeypatch.setattr("jaxflow.study.study.make_engine", lambda experiment, _: Mortal(experiment, [(1, 0, 2)], times))
+    results = study.run(path, progress=False)
+    failed = results.outcome.values == 9
+    if times < 3:
+        assert payload(path) == reference
+        return
+    expected = np.zeros((2, 2, 10), bool)
+    expected[1, 0, 8:] = True
+    np.testing.assert_array_equal(failed, expected)
+    assert np.isnan(results["gap"].values[failed]).all()
+    assert study.status(path).complete
+    assert [entry["block"] for entry in read_log(path) if entry["event"] == "given up"] == [[1, 0, 2]]
+    # A resume neither repeats it nor compares with it, though it is the nearest before what is missing.
+    before = payload(path)
+    (path / "block_checksum/c/1/1/0/0").unlink()
+    study.run(path, progress=False)
+    assert payload(path) == before
+
+
+def test_when_all_workers_die_nothing_is_claimed(tmp_path, monkeypatch):
+    study = small_study(cheap)
+    deadly = list(study.plan.blocks())
+    monkeypatch.setattr("jaxflow.study.study.make_engine", lambda experiment, _: Mortal(experiment, deadly, 9))
+    with pytest.raises(RuntimeError, match="workers died in every block that was tried"):
+        study.run(tmp_path / "r.zarr", progress=False)
+    assert study.status(tmp_path / "r.zarr").blocks == 0
+
+
+def test_dask_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ImportError, match="the extra `cluster`"):
+        small_study(cheap).run(tmp_path / "r.zarr", "dask", progress=False)
+
+
+DASK = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from pathlib import Path
+from jaxflow.study.files import read_log
+from tests.study.cheap import HostExperiment, payload, small_study
+
+if __name__ == "__main__":
+    folder, kind = Path(sys.argv[1]), sys.argv[2]
+    flag = str(folder / "once") if kind == "once" else ""
+    study = small_study(HostExperiment(misbehave="die", flag=flag), trials=4)
+    results = study.run(folder / "r.zarr", "dask", progress=False)
+    outcome = results.outcome.values
+    lost = [entry for entry in read_log(folder / "r.zarr") if entry["event"] == "worker lost"]
+    assert study.status(folder / "r.zarr").complete
+    if kind == "once":
+        assert lost and (outcome[:, :, :] > 0).all()
+        study = small_study(HostExperiment(misbehave="die", flag=flag), trials=4)
+        study.run(folder / "serial.zarr", progress=False)
+        assert payload(folder / "r.zarr") == payload(folder / "serial.zarr")
+    else:
+        assert len(lost) >= 6
+        assert (outcome[1] == 9).all() and (outcome[0] > 0).all()
+        assert str(results["value"].values[1, 0, 0]) == "nan"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["once", "always"])
+def test_dask_goes_on_when_workers_die(kind, tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
+    script = tmp_path / "script.py"
+    script.write_text(DASK)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), kind],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]

@@ -1,0 +1,102 @@
+"""Pictures show the numbers they are given; the report needs nothing but itself."""
+
+import re
+
+import numpy as np
+import pytest
+import xarray
+
+from jaxflow.plots.study import OUTCOME_COLORS, draw_heat_map, draw_percentage_bars, draw_percentage_curves
+from jaxflow.report.study_html import percentage_table, study_html, write_study_report
+from jaxflow.study import pictures
+from tests.study.cheap import cheap, small_study
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("finished") / "r.zarr"
+    return path, small_study(cheap, data_factors={"d": [2, 3, 5], "spread": [0.5, 1.0]}).run(path, progress=False)
+
+
+def test_bars_stack_to_a_hundred(finished):
+    data = pictures.bars(finished[1], "d")
+    assert data["percentage"].shape == (4, 3, len(data["names"]))
+    assert data["panels"].tolist()[0] == "spread=0.5, parametrization=W"
+    figure = draw_percentage_bars(data)
+    for axis in figure.axes:
+        tops = [bar.get_y() + bar.get_height() for bar in axis.containers[-1]]
+        np.testing.assert_allclose(tops, 100)
+    first = figure.axes[0].containers[0]
+    np.testing.assert_allclose([bar.get_height() for bar in first], data["percentage"][0, :, 0])
+    assert len(set(OUTCOME_COLORS.values())) == len(OUTCOME_COLORS)
+
+
+def test_bars_take_marks_of_their_own(finished):
+    data = pictures.bars(finished[1], "d")
+    marks = np.full((4, 3), 37.0)
+    figure = draw_percentage_bars({**data, "marks": marks, "marks_label": "Assumption B.1"})
+    assert [bar.get_height() for bar in figure.axes[0].containers[-1]] == [37.0] * 3
+    assert "Assumption B.1" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_curves_and_heat_map_draw_the_numbers(finished):
+    data = pictures.curves(finished[1], "d", "infeasible_program")
+    figure = draw_percentage_curves(data)
+    drawn = np.stack([line.get_ydata() for line in figure.axes[0].lines])
+    np.testing.assert_allclose(drawn, data["percentage"][0])
+    assert (data["low"] <= data["percentage"]).all() and (data["percentage"] <= data["high"]).all()
+    warm = pictures.heat_map(finished[1], "d", "spread", "infeasible_program")
+    assert warm["value"].shape == (2, 2, 3)
+    drawn = np.asarray(draw_heat_map(warm).axes[0].images[0].get_array())
+    np.testing.assert_allclose(drawn, warm["value"][0])
+    # The same number by another way: method W, spread 1, d=5.
+    codes = finished[1].outcome.sel(parametrization="W", spread=1.0, d=5).values
+    assert warm["value"][0, 1, 2] == 100 * (codes == 6).mean()
+
+
+def test_curves_over_names_and_with_holes():
+    data = {"x": np.array(["a", "b"]), "x_label": "law", "panels": ["p", "q"], "curves": ["one", "two"], "y_label": "%"}
+    values = np.array([[[1.0, np.nan], [3.0, 4.0]], [[np.nan, np.nan], [1.0, 2.0]]])
+    figure = draw_percentage_curves({**data, "percentage": values, "low": values, "high": values, "dashed": [0, 1]})
+    assert [len(axis.lines) for axis in figure.axes] == [2, 1]
+    assert figure.axes[0].lines[1].get_linestyle() == "--"
+
+
+def test_pictures_want_factors_of_the_study(finished):
+    with pytest.raises(ValueError, match="'e' is no factor of the study; its factors are d, spread, parametrization"):
+        pictures.bars(finished[1], "e")
+    with pytest.raises(ValueError, match="y: d is the other axis already"):
+        pictures.heat_map(finished[1], "d", "d")
+
+
+def test_the_report_needs_nothing_else_and_counts_everybody(finished):
+    path, results = finished
+    text = study_html(path)
+    assert not re.search(r'(?:src|href)="(?!data:)', text) and "<script" not in text
+    assert text.count("data:image/png;base64,") == 3
+    assert "120 of 120 instances" in text and "complete" in text and "not complete" not in text
+    assert str(path.parent) not in text
+    for word in ("Wilson intervals", "% of the decided", "device_kind", "no max-margin program describes them"):
+        assert word in text
+    rows = percentage_table(results).rows
+    assert sum(int(row[4]) for row in rows) == 120
+    assert {row[6] for row in rows} == {"10"}
+
+
+def test_the_report_of_what_has_not_finished(tmp_path):
+    path = tmp_path / "r.zarr"
+    study = small_study(cheap)
+    study.run(path, progress=False)
+    (path / "block_checksum/c/0/0/1/0").unlink()
+    text = study_html(path)
+    assert "This study is not complete" in text and "11 of 12 blocks" in text
+    assert write_study_report(path, tmp_path / "r.html").read_text() == text
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        write_study_report(path, tmp_path / "r.html")
+
+
+def test_a_study_without_factors_is_reported_too(tmp_path):
+    study = small_study(cheap, data_factors={}, method_factors={})
+    results = study.run(tmp_path / "r.zarr", progress=False)
+    assert isinstance(results, xarray.Dataset) and results.outcome.dims == ("trial",)
+    assert "10 of 10 instances" in study_html(tmp_path / "r.zarr")
