@@ -24,7 +24,6 @@ from jaxflow.flow.system import System, make_system
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-
 # Members of an enumeration, whose types Pyright reads as literals.
 _RESULTS: Any = RESULTS
 
