@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import after
 from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
@@ -181,10 +182,10 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
     """
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
-    reduced, basis = reduce_queries(rows.right)
-    queries = rows.repeat(reduced)
     start = min_norm_point(rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE)
     squared = jnp.sum(rows.combine(start.weights) ** 2)
+    reduced, basis = reduce_queries(after(rows.right, squared))
+    queries = rows.repeat(reduced)
     size = 1.0 / jnp.sqrt(jnp.where(squared > 0, squared, 1.0))
     cross = rows.left @ rows.left.T
     skip = start.zero | ~jnp.any(compact.inequality)

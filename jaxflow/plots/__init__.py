@@ -2,6 +2,7 @@
 
 from jaxflow.plots.convergence import draw_convergence as draw_convergence
 from jaxflow.plots.limits import draw_limits as draw_limits
+from jaxflow.plots.ranks import draw_ranks as draw_ranks
 from jaxflow.plots.study import OUTCOME_COLORS as OUTCOME_COLORS
 from jaxflow.plots.study import draw_heat_map as draw_heat_map
 from jaxflow.plots.study import draw_percentage_bars as draw_percentage_bars

@@ -24,6 +24,8 @@ OUTCOME_COLORS = {
 
 CURVE_COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
+MARK_COLOR = "#5DA63A"
+
 # More bars than this and their labels overlap.
 LABELLED_BARS = 12
 
@@ -33,13 +35,17 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
 
     **Arguments:** `data` with `x` `(k,)` (numbers or names) and `x_label`; `panels` `(p,)` titles; `names` `(m,)`
     from the bottom up (those of `Outcome` have their colours); `percentage` `(p, k, m)`; `denominator` `(p, k)`,
-    shown over the bars. Optional: `marks` `(p, k)` with `marks_label`, drawn as green bars beside the others
-    (Assumption B.1 in figure 5), NaN where there are none.
+    shown over the bars. Optional: `colors` `(m,)`, for names that are no outcomes; `marks` `(p, k)` with
+    `marks_label`, drawn as green bars beside the others (Assumption B.1 in figure 5), NaN where there are none;
+    `outlines` `(p, k)` with `outlines_label`, drawn around the marks.
     """
     x, panels = np.asarray(data["x"]), [str(name) for name in np.asarray(data["panels"])]
     names = [str(name) for name in np.asarray(data["names"])]
     percentage, denominator = np.asarray(data["percentage"], float), np.asarray(data["denominator"])
     marks = np.asarray(data["marks"], float) if "marks" in data else None
+    outlines = np.asarray(data["outlines"], float) if "outlines" in data else None
+    standard = [OUTCOME_COLORS.get(name, CURVE_COLORS[at % len(CURVE_COLORS)]) for at, name in enumerate(names)]
+    colors = [str(color) for color in np.asarray(data.get("colors", standard))]
     figure, axes = new_figure(len(panels), width=max(5.5 * len(panels), 6.0), shared=True, height=4.2)
     places = np.arange(len(x))
     width = 0.72 if marks is None else 0.5
@@ -47,13 +53,15 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
         bottom = np.zeros(len(x))
         for which, name in enumerate(names):
             height = np.nan_to_num(percentage[at, :, which])
-            color = OUTCOME_COLORS.get(name, CURVE_COLORS[which % len(CURVE_COLORS)])
             label = name.replace("_", " ") if at == 0 else None
-            axis.bar(places, height, width, bottom, color=color, label=label, edgecolor="white", linewidth=0.4)
+            axis.bar(places, height, width, bottom, color=colors[which], label=label, edgecolor="white", linewidth=0.4)
             bottom += height
         if marks is not None:
             label = str(data.get("marks_label", "")) if at == 0 else None
-            axis.bar(places + 0.38, marks[at], 0.2, color="#5DA63A", label=label)
+            axis.bar(places + 0.38, marks[at], 0.2, color=MARK_COLOR, label=label)
+        if outlines is not None:
+            label = str(data.get("outlines_label", "")) if at == 0 else None
+            axis.bar(places + 0.38, outlines[at], 0.2, fill=False, edgecolor=MARK_COLOR, linewidth=0.9, label=label)
         if len(x) <= LABELLED_BARS:
             for place, total in zip(places, denominator[at], strict=True):
                 axis.text(place, 101, f"{int(total):,}", ha="center", fontsize=6, color=COLORS["faint"])

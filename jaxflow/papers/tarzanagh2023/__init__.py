@@ -2,6 +2,10 @@
 
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.tarzanagh2023 import fig2 as fig2
+from jaxflow.papers.tarzanagh2023 import fig4 as fig4
+from jaxflow.papers.tarzanagh2023 import fig5 as fig5
+from jaxflow.papers.tarzanagh2023 import fig6 as fig6
 from jaxflow.papers.tarzanagh2023 import fig7 as fig7
 
 register_paper(

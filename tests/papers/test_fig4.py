@@ -1,0 +1,52 @@
+"""Figure 4 at a tiny size, end to end; its verdicts by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow.margin import ProgramResult
+from jaxflow.papers.tarzanagh2023 import fig4
+from jaxflow.papers.tarzanagh2023.rank_claims import claims_of
+from jaxflow.report import Verdict
+
+TINY = fig4.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
+
+
+def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(fig4.SIZES, "quick", TINY)
+    paths, claims = papers.reproduce("tarzanagh2023", "fig4", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    with np.load(paths["data"]) as archive:
+        data = dict(archive)
+    assert data["nuclear_rank"].shape == (2, 2, 4)
+    solved = data["nuclear_result"] == ProgramResult.optimal
+    assert solved.any()
+    # Infeasible programs are counted and have no rank; nothing else is without one.
+    assert np.all((data["nuclear_rank"] >= 0) == solved)
+    assert np.all(solved | (data["nuclear_result"] == ProgramResult.infeasible))
+    assert [claim.verdict for claim in claims] == [Verdict.holds] * 4
+
+
+def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> dict[str, np.ndarray]:
+    data = {"shapes": np.array([[3, 3]]), "dimensions": np.array([4])}
+    for norm, value in (("frobenius", 3), ("nuclear", rank)):
+        data[f"{norm}_rank"] = np.full((1, 1, 1), value)
+        data[f"{norm}_result"] = np.full((1, 1, 1), result.value)
+        data[f"{norm}_outside"] = np.full((1, 1, 1), outside)
+    return data
+
+
+def verdicts(data: dict[str, np.ndarray]) -> list[Verdict]:
+    return [claim.verdict for claim in claims_of(data)[0]]
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    holds, broken = Verdict.holds, Verdict.counterexample_found
+    assert verdicts(made_up(2)) == [holds] * 4
+    assert verdicts(made_up(4)) == [broken, holds, holds, broken]
+    assert verdicts(made_up(5)) == [broken, broken, holds, broken]
+    assert verdicts(made_up(2, outside=1e-3)) == [holds, holds, broken, holds]
+    nothing = made_up(2, result=ProgramResult.infeasible)
+    assert verdicts(nothing) == [Verdict.outside_hypotheses] * 4

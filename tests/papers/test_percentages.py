@@ -1,0 +1,301 @@
+"""Figures 2, 5 and 6 at a tiny size, end to end; their claims on numbers made by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow._core import Outcome
+from jaxflow.margin import ProgramResult
+from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6, percent
+from jaxflow.papers.tarzanagh2023.percent import Size, run_studies, tally
+from jaxflow.papers.tarzanagh2023.percent_claims import (
+    approaching,
+    assumption_claims,
+    assumption_counts,
+    convergence_claims,
+    harder,
+    notes_of,
+    rising,
+)
+from jaxflow.report import Claim, Verdict
+from jaxflow.study import Study, TokenSelection
+
+# d = 3 and 4 are padded to 4 alike, so that the two cells of W share what is compiled.
+TINY = Size(trials=4, d=(3, 4), settings=((2, 3),))
+
+GLOBAL, LOCAL, NOT = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal
+HOLDS, RATE = Verdict.holds, Verdict.holds_at_this_rate
+AGAINST, OUTSIDE = Verdict.counterexample_found, Verdict.outside_hypotheses
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[dict[str, np.ndarray], list[str]]:
+    said: list[str] = []
+    return run_studies(fig5.SelectionAndSupport(), TINY, 0, said.append), said
+
+
+@pytest.mark.slow
+def test_every_instance_of_every_cell_is_kept(tiny: tuple[dict[str, np.ndarray], list[str]]) -> None:
+    data, said = tiny
+    assert data["outcome"].shape == (1, 2, 2, TINY.trials)
+    assert len(said) == 4 and said[0].startswith("n=2, T=3, d=3, W: ")
+    assert (data["outcome"] != Outcome.not_run).all()
+    assert tally(data, tuple(code for code in Outcome if code))[0].sum() == 16
+    solved = data["optimal_program"] == ProgramResult.optimal
+    assert solved.any() and (data["largest_margin"][solved] >= data["mean_margin"][solved]).all()
+    assert (data["mean_margin"][solved] >= 1 - 1e-9).all()
+
+
+@pytest.mark.slow
+def test_the_second_pass_meets_the_same_instances(tiny: tuple[dict[str, np.ndarray], list[str]]) -> None:
+    data, _ = tiny
+    experiment = fig5.SelectionAndSupport()
+    factors = {"n": 2, "T": 3, "d": 4, "score_gap": percent.SCORE_GAP}
+    study = Study(experiment, {name: [value] for name, value in factors.items()}, {"parametrization": ["W"]}, trials=4)
+    alone = Study(TokenSelection(), {name: [value] for name, value in factors.items()}, trials=4)
+    assert study.plan.experiment["name"] == alone.plan.experiment["name"]
+    key = papers_key(factors, trial=1)
+    found = experiment._support({**factors, "parametrization": "W"}, key)
+    solved = data["optimal_program"][0, 0, 1, 1]
+    assert int(found["optimal_program"]) == solved
+    if solved == ProgramResult.optimal:
+        np.testing.assert_allclose(found["largest_margin"], data["largest_margin"][0, 0, 1, 1], rtol=1e-9)
+
+
+def papers_key(factors: dict[str, Any], trial: int) -> jax.Array:
+    from jaxflow.study import trial_key
+
+    return trial_key(0, "TokenSelection", factors, trial)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fig2", "fig5", "fig6"])
+def test_from_the_numbers_to_the_files(
+    name: str,
+    tiny: tuple[dict[str, np.ndarray], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The numbers of one small study serve all three figures: drawing and claims see the saved file alone."""
+    module = {"fig2": fig2, "fig5": fig5, "fig6": fig6}[name]
+    asked = []
+
+    def stored(experiment: Any, size: Size, seed: int, say: Callable[[str], None]) -> dict[str, np.ndarray]:
+        asked.append((type(experiment).__name__, size, seed))
+        return tiny[0]
+
+    monkeypatch.setattr(module, "run_studies", stored)
+    paths, claims = papers.reproduce("tarzanagh2023", name, out=tmp_path, say=lambda line: None)
+    assert asked[0][1] == module.SIZES["quick"] and asked[0][2] == 0
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    table = json.loads(paths["claims"].read_text())
+    assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
+    notes = " ".join(table["notes"])
+    for place in ("W, n=2, T=3, d=3: 4 instances", "(K, Q), n=2, T=3, d=4: 4 instances"):
+        assert place in notes
+
+
+@pytest.mark.parametrize("module", [fig2, fig5, fig6])
+def test_scales_are_what_they_say(module: Any) -> None:
+    assert module.SIZES["paper"].trials == 500 and module.SIZES["large"].trials == 100_000
+    assert module.SIZES["paper"].d == module.SIZES["large"].d
+    assert all(size.d == tuple(sorted(size.d)) for size in module.SIZES.values())
+    assert fig2.SIZES["paper"].parametrizations == ("W",)
+    assert set(fig6.SIZES["paper"].settings) == {(5, 5), (10, 5), (20, 5), (5, 10), (5, 20)}
+
+
+def numbers(shares: dict[str, list[int]], trials: int = 100) -> dict[str, np.ndarray]:
+    """One setting, d = 2, 4, 8; `shares` of 100 that are global, the rest local; B.1 on the first half of them."""
+    outcome = np.full((1, len(shares), 3, trials), int(LOCAL), np.uint8)
+    margin = np.full(outcome.shape, 1.5)
+    for p, counts in enumerate(shares.values()):
+        for k, count in enumerate(counts):
+            outcome[0, p, k, :count] = GLOBAL
+            margin[0, p, k, : count // 2] = 1.0
+    return {
+        "n": np.array([5]),
+        "T": np.array([5]),
+        "d": np.array([2, 4, 8]),
+        "parametrization": np.array(list(shares)),
+        "score_gap": np.asarray(0.1),
+        "accepted": np.full((1, 3), 0.8),
+        "outcome": outcome,
+        "program_gap": np.full(outcome.shape, 1e-15),
+        "optimal_program": np.full(outcome.shape, int(ProgramResult.optimal), np.uint8),
+        "largest_margin": margin,
+        "mean_margin": 1.0 + (margin - 1.0) / 4.0,
+    }
+
+
+def series(*counts: int, total: int = 100) -> list[tuple[str, Any, Any]]:
+    return [("W", np.array(counts), np.full(len(counts), total))]
+
+
+D = np.array([2, 4, 8])
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ((20, 60, 90), HOLDS),
+        ((20, 90, 60), AGAINST),  # a fall between neighbours
+        ((90, 80, 20), AGAINST),
+        ((50, 52, 55), OUTSIDE),  # the intervals overlap
+        ((20, 60, 55), HOLDS),  # a fall within the intervals
+    ],
+)
+def test_rising(counts: tuple[int, ...], verdict: Verdict) -> None:
+    assert rising("", "", series(*counts), D).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ((20, 60, 100), HOLDS),
+        ((20, 60, 95), RATE),
+        ((20, 90, 92), OUTSIDE),  # no longer told apart over the last doubling
+        ((20, 95, 60), AGAINST),
+    ],
+)
+def test_approaching(counts: tuple[int, ...], verdict: Verdict) -> None:
+    assert approaching("", "", series(*counts), D).verdict is verdict
+
+
+def test_the_rate_of_an_approach() -> None:
+    claim = approaching("", "", series(0, 60, 90, total=100), D)
+    # From 40 to 10 lacking while d doubles: d^-2.
+    assert claim.values["W, exponent"] == pytest.approx(2.0) and "d^-2.0 from d=4" in claim.measured
+
+
+def test_nothing_ran() -> None:
+    claim = rising("", "", series(0, 0, 0, total=0), D)
+    assert claim.verdict is OUTSIDE and claim.values["W, d=2"] == -1.0
+    assert approaching("", "", series(0, 0, 0, total=0), D).verdict is OUTSIDE
+
+
+def test_the_worst_series_decides() -> None:
+    both = [*series(20, 60, 90), *series(90, 60, 20)]
+    assert rising("", "", both, D).verdict is AGAINST
+    assert approaching("", "", [*series(20, 60, 100), *series(20, 60, 95)], D).verdict is RATE
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "verdict"),
+    [
+        ((60, 90, 100), (10, 50, 99), HOLDS),
+        ((60, 90, 100), (10, 99, 40), AGAINST),
+        ((10, 50, 99), (60, 90, 100), AGAINST),
+        ((50, 60, 70), (51, 60, 71), OUTSIDE),
+    ],
+)
+def test_harder(small: tuple[int, ...], large: tuple[int, ...], verdict: Verdict) -> None:
+    group = [("W, varying n", [("n=5", *series(*small)[0][1:]), ("n=10", *series(*large)[0][1:])])]
+    assert harder("", "", group, D).verdict is verdict
+
+
+def verdicts(claims: list[Claim]) -> list[Verdict]:
+    return [claim.verdict for claim in claims]
+
+
+def test_claims_where_all_is_well() -> None:
+    data = numbers({"W": [20, 60, 100], "KQ": [30, 60, 95]})
+    assert verdicts(convergence_claims(data, "Figure 5", "", "")) == [HOLDS, HOLDS, HOLDS, RATE, HOLDS]
+    assert verdicts(convergence_claims(data, "Figure 2", "", None)) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts(assumption_claims(data)) == [HOLDS] * 5
+    exact, published, total = assumption_counts(data)
+    assert exact[0].tolist() == [[10, 30, 50], [15, 30, 47]] and (total == 100).all()
+    # (1.5 − 1) / 4 more than 1 is above 1.1.
+    assert (published == exact).all()
+
+
+def test_b1_that_is_more_frequent_than_global_convergence_is_a_counterexample() -> None:
+    data = numbers({"W": [20, 60, 90]})
+    data["largest_margin"][0, 0, 0] = 1.0
+    claims = assumption_claims(data)
+    assert verdicts(claims) == [AGAINST, HOLDS, AGAINST, HOLDS, HOLDS]
+    assert "more frequent at d=2" in claims[2].measured
+    data["mean_margin"][0, 0, 0] = 1.05
+    assert assumption_claims(data)[3].verdict is AGAINST
+
+
+def test_without_a_solution_there_is_no_assumption() -> None:
+    data = numbers({"W": [20, 60, 90]})
+    data["optimal_program"][:] = ProgramResult.infeasible
+    assert verdicts(assumption_claims(data)) == [OUTSIDE, OUTSIDE, HOLDS, HOLDS, OUTSIDE]
+    assert "100 infeasible" in " ".join(notes_of(data))
+
+
+def test_a_stationary_point_under_b1_contradicts_theorem_3() -> None:
+    data = numbers({"KQ": [20, 60, 90], "W": [20, 60, 90]})
+    data["outcome"][0, 1, 2, 7] = Outcome.finite_stationary_point
+    claim = assumption_claims(data)[4]
+    assert claim.verdict is AGAINST and "d=8: 1 (trial 7)" in claim.measured
+    # The theorem is about W.
+    data["outcome"][0, 1, 2, 7] = GLOBAL
+    data["outcome"][0, 0, 2, 7] = Outcome.finite_stationary_point
+    assert assumption_claims(data)[4].verdict is HOLDS
+
+
+def test_exceptions_to_definition_2_are_listed_by_trial() -> None:
+    data = numbers({"W": [20, 60, 90]})
+    data["outcome"][0, 0, 0, [23, 41]] = NOT
+    claim = convergence_claims(data, "Figure 2", "", None)[-1]
+    assert claim.verdict is AGAINST and claim.values == {"directions": 300, "exceptions": 2}
+    assert "W, n=5, T=5, d=2: 2 (trials 23, 41)" in claim.measured
+    data["outcome"][:] = Outcome.finite_stationary_point
+    assert convergence_claims(data, "Figure 2", "", None)[-1].verdict is OUTSIDE
+
+
+def test_notes_count_every_outcome_with_both_denominators() -> None:
+    data = numbers({"W": [20, 60, 90]})
+    data["outcome"][0, 0, 0, 50:60] = Outcome.undecided
+    data["outcome"][0, 0, 0, 60:64] = Outcome.failed
+    notes = " ".join(notes_of(data))
+    assert "d=2: 100 instances, 86 decided: 20 globally_optimal (20.0%, 13.3 to 28.9; of the decided 23.3%)" in notes
+    assert "10 undecided (10.0%" in notes and "4 failed (4.0%" in notes
+    assert "failed: W, n=5, T=5, d=2: 4 (trials 60, 61, 62, 63)." in notes
+    assert "d=4: 100 instances, all decided: 60 globally_optimal" in notes
+
+
+def test_a_long_list_of_trials_is_cut_and_counted() -> None:
+    data = numbers({"W": [20, 60, 90]})
+    data["outcome"][0, 0, 0, 20:50] = Outcome.undecided
+    assert "39 and 10 more" in " ".join(notes_of(data))
+
+
+def test_bars_stack_and_name_what_the_complement_is() -> None:
+    data = numbers({"W": [20, 60, 90], "KQ": [30, 60, 95]})
+    data["outcome"][0, 0, 0, 50:60] = Outcome.finite_stationary_point
+    figure = fig5.Figure5().draw(data)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "not local (10 finite stationary point)" in labels and "Assumption B.1: all margins 1" in labels
+    axis = figure.axes[0]
+    assert [bar.get_height() for bar in axis.containers[0]] == [20.0, 60.0, 90.0]
+    tops = [bar.get_y() + bar.get_height() for bar in axis.containers[2]]
+    np.testing.assert_allclose(tops, 100)
+    assert [bar.get_height() for bar in axis.containers[3]] == [10.0, 30.0, 45.0]
+
+
+def test_curves_of_both_panels() -> None:
+    one = numbers({"W": [20, 60, 90], "KQ": [30, 60, 95]})
+    data = {
+        **one,
+        "n": np.array([5, 10, 5]),
+        "T": np.array([5, 5, 10]),
+        "accepted": np.full((3, 3), 0.8),
+        "outcome": np.repeat(one["outcome"], 3, axis=0),
+    }
+    curves = fig6.curves_of(data)
+    assert curves["panels"] == ["(a) $T=5$", "(b) $n=5$"]
+    assert curves["curves"][:4] == ["$n=5$, $W$", "$n=5$, $(K,Q)$", "$n=10$, $W$", "$n=10$, $(K,Q)$"]
+    assert curves["dashed"] == [False, True] * 4 and curves["color"] == [0, 0, 1, 1] * 2
+    assert np.isnan(curves["percentage"][1, :4]).all() and (curves["percentage"][0, 0] == [20, 60, 90]).all()
+    assert [len(axis.lines) for axis in fig6.Figure6().draw(data).axes] == [4, 4]
+    claims, notes = fig6.Figure6().claims({**data, "program_gap": np.zeros(data["outcome"].shape)})
+    assert len(claims) == 6 and any("n=10, T=5, d=8" in note for note in notes)

@@ -1,0 +1,98 @@
+"""The built-in experiment: certified outcomes, the same whoever the neighbours are, and one trial again in full."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow._core import Outcome
+from jaxflow.study import Study, TokenSelection, decode
+from jaxflow.study.token_selection import CLOSED, padded_size
+
+FACTORS = {"n": 3, "T": 3, "d": 3}
+B = 12
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    """Blocks of W and of (K, Q) on the same keys, and the functions that computed them."""
+    keys = jax.random.split(jax.random.key(4), B)
+    experiment = TokenSelection(width=4)
+    functions = {p: experiment.block_function({**FACTORS, "parametrization": p}, B) for p in ("W", "KQ")}
+    return experiment, keys, functions, {p: function(keys) for p, function in functions.items()}
+
+
+@pytest.mark.parametrize("parametrization", ["W", "KQ"])
+def test_directions_are_certified_and_locally_optimal(blocks, parametrization):
+    _, _, _, found = blocks
+    table = {name: np.asarray(value) for name, value in found[parametrization].items()}
+    decided = np.isin(table["outcome"], [Outcome.globally_optimal, Outcome.locally_optimal])
+    assert decided.sum() >= B - 2
+    assert np.all(table["program_gap"][decided] <= 1e-8)
+    # Definition 2 says local, or better.
+    assert np.all(np.isin(table["selection_status"][decided], [1, 2]))
+    assert np.all(np.isin(table["outcome"], [*map(int, CLOSED), *range(3, 10)])) and np.all(table["outcome"] > 0)
+    assert np.all(np.isfinite(table["log_time"]))
+
+
+@pytest.mark.parametrize("parametrization", ["W", "KQ"])
+def test_neighbours_change_no_bit(blocks, parametrization):
+    _, keys, functions, found = blocks
+    order = np.random.default_rng(0).permutation(B)
+    moved = functions[parametrization](keys[order])
+    for name, value in found[parametrization].items():
+        np.testing.assert_array_equal(np.asarray(moved[name]), np.asarray(value)[order], err_msg=name)
+
+
+def test_padding_with_zeros_changes_nothing_but_rounding(blocks):
+    experiment, keys, _, found = blocks
+    assert padded_size(3) == 4 and padded_size(4) == 4 and padded_size(5) == 8 and padded_size(1) == 4
+    risk, model = experiment.setup(keys[0], **FACTORS)
+    wide_risk, wide_model = experiment._draw(FACTORS, keys[0])
+    assert wide_risk.data.tokens.shape[-1] == 4
+    np.testing.assert_allclose(wide_risk(wide_model), risk(model), rtol=1e-14)
+    assert jnp.all(wide_model.W[3:] == 0) and jnp.all(wide_model.W[:, 3:] == 0)
+
+
+def test_replay_is_the_limit_in_full(blocks):
+    experiment, keys, _, found = blocks
+    limit = experiment.replay(keys[0], **FACTORS)
+    stored = {name: np.asarray(value)[0] for name, value in found["W"].items()}
+    assert int(limit.outcome) == stored["outcome"]
+    np.testing.assert_array_equal(np.argmax(limit.selection, axis=-1), stored["token"])
+    # A replay follows the flow further than the scout had to.
+    assert float(limit.trajectory.final.log_time) >= stored["log_time"]
+
+
+def test_both_parametrisations_meet_the_same_instances(blocks):
+    experiment, keys, _, _ = blocks
+    one, _ = experiment.setup(keys[3], **FACTORS, parametrization="W")
+    other, _ = experiment.setup(keys[3], **FACTORS, parametrization="KQ")
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_study_of_it_end_to_end(tmp_path):
+    # The block of the fixture, so that nothing is compiled anew.
+    factors = {"n": [3], "T": [3], "d": [3]}
+    study = Study(TokenSelection(width=4), factors, {"parametrization": ["W"]}, trials=B, seed=1, block=B)
+    with study.run(tmp_path / "study.zarr", progress=False) as results:
+        assert set(np.unique(decode(results.outcome))) <= {outcome.name for outcome in Outcome}
+        assert not np.any(results.outcome.values == Outcome.not_run)
+        outcome = int(results.outcome.sel(**FACTORS, parametrization="W", trial=4))
+    assert int(study.replay(trial=4, **FACTORS, parametrization="W").outcome) == outcome
+
+
+def test_bad_factors_name_themselves():
+    with pytest.raises(ValueError, match="parametrization"):
+        TokenSelection().setup(jax.random.key(0), parametrization="V")
+    with pytest.raises(ValueError, match="m: only"):
+        TokenSelection().setup(jax.random.key(0), m=2)
+    with pytest.raises(ValueError, match="width"):
+        TokenSelection(width=0)
+    with pytest.raises(ValueError, match="horizon"):
+        TokenSelection(horizon=-1.0)
+    with pytest.raises(ValueError, match="factors"):
+        Study(TokenSelection(), {"dimension": [2]})
+    assert jf.study.TokenSelection is TokenSelection
