@@ -1,6 +1,6 @@
 """Work and precision of limits: the flow against normalised gradient descent on the same instances."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -108,9 +108,8 @@ def misalignment(risk: Any, ends: dict[str, np.ndarray], norm: str) -> tuple[lis
     return apart, statuses
 
 
-def rows(cases: list[tuple[str, tuple[int, int, int]]], count: int, repeats: int) -> list[dict[str, Any]]:
+def rows(cases: list[tuple[str, tuple[int, int, int]]], count: int, repeats: int) -> Iterator[dict[str, Any]]:
     """One row for every model, size and method."""
-    out = []
     for name, size in cases:
         kind, norm = MODELS[name]
         keys = jax.random.split(jax.random.key(0), count)
@@ -124,27 +123,24 @@ def rows(cases: list[tuple[str, tuple[int, int, int]]], count: int, repeats: int
             ends = {key: np.asarray(value) for key, value in answer.items()}
             apart, statuses = misalignment(risk, ends, norm)
             times[method] = later
-            out.append(
-                {
-                    "model": name,
-                    "norm": norm,
-                    "n_T_d": list(size),
-                    "method": method,
-                    "instances": count,
-                    "one_minus_corr": spread(apart),
-                    "own_gap": spread(ends["own_gap"]),
-                    "own_gap_within": {f"{gap:.0e}": int(np.sum(ends["own_gap"] <= gap)) for gap in (1e-3, 1e-8)},
-                    "program_gap": spread(ends["program_gap"]),
-                    "outcomes": counts(outcome_names(ends["outcome"])),
-                    "reference": counts(statuses),
-                    "steps": spread(ends["steps"]),
-                    "log_time": spread(ends["log_time"]),
-                    "first_run_s": first,
-                    "run_s_per_instance": later / count,
-                    "time_over_flow": later / times["flow (find_limit)"],
-                }
-            )
-    return out
+            yield {
+                "model": name,
+                "norm": norm,
+                "n_T_d": list(size),
+                "method": method,
+                "instances": count,
+                "one_minus_corr": spread(apart),
+                "own_gap": spread(ends["own_gap"]),
+                "own_gap_within": {f"{gap:.0e}": int(np.sum(ends["own_gap"] <= gap)) for gap in (1e-3, 1e-8)},
+                "program_gap": spread(ends["program_gap"]),
+                "outcomes": counts(outcome_names(ends["outcome"])),
+                "reference": counts(statuses),
+                "steps": spread(ends["steps"]),
+                "log_time": spread(ends["log_time"]),
+                "first_run_s": first,
+                "run_s_per_instance": later / count,
+                "time_over_flow": later / times["flow (find_limit)"],
+            }
 
 
 def show(table: list[dict[str, Any]]) -> None:

@@ -44,6 +44,7 @@ def draw_ranks(data: dict[str, np.ndarray]) -> Any:
                     x, np.nanmin(rank, axis=1), np.nanmax(rank, axis=1), color=color, alpha=0.12, linewidth=0
                 )
         axis.set_xlabel(r"$d$")
+        axis.set_xticks(dimensions)
         axis.set_title(title + "; bands: smallest to largest", fontsize=10)
         axis.legend(frameon=False, fontsize=8)
     axes[0].set_ylabel("rank")

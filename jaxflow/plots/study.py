@@ -48,29 +48,30 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
     colors = [str(color) for color in np.asarray(data.get("colors", standard))]
     figure, axes = new_figure(len(panels), width=max(5.5 * len(panels), 6.0), shared=True, height=4.2)
     places = np.arange(len(x))
-    width = 0.72 if marks is None else 0.5
+    width, aside = (0.72, 0.0) if marks is None else (0.5, 0.13)
+    edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.4}
     for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
         bottom = np.zeros(len(x))
         for which, name in enumerate(names):
             height = np.nan_to_num(percentage[at, :, which])
             label = name.replace("_", " ") if at == 0 else None
-            axis.bar(places, height, width, bottom, color=colors[which], label=label, edgecolor="white", linewidth=0.4)
+            axis.bar(places - aside, height, width, bottom, color=colors[which], label=label, **edge)
             bottom += height
         if marks is not None:
             label = str(data.get("marks_label", "")) if at == 0 else None
-            axis.bar(places + 0.38, marks[at], 0.2, color=MARK_COLOR, label=label)
+            axis.bar(places + 0.25, marks[at], 0.2, color=MARK_COLOR, label=label)
         if outlines is not None:
             label = str(data.get("outlines_label", "")) if at == 0 else None
-            axis.bar(places + 0.38, outlines[at], 0.2, fill=False, edgecolor=MARK_COLOR, linewidth=0.9, label=label)
+            axis.bar(places + 0.25, outlines[at], 0.2, fill=False, edgecolor=MARK_COLOR, linewidth=0.9, label=label)
         if len(x) <= LABELLED_BARS:
-            for place, total in zip(places, denominator[at], strict=True):
+            for place, total in zip(places - aside, denominator[at], strict=True):
                 axis.text(place, 101, f"{int(total):,}", ha="center", fontsize=6, color=COLORS["faint"])
         axis.set_xticks(places, [_text(value) for value in x], rotation=0 if len(x) <= LABELLED_BARS else 90)
         axis.set_ylim(0, 107)
         axis.set_xlabel(str(data["x_label"]))
         axis.set_title(title, fontsize=10)
     axes[0].set_ylabel("percentage (instances above the bars)")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
@@ -101,6 +102,8 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
             axis.plot(places[seen], values[seen], style, color=this, marker="o", markersize=3, label=name)
         if not numeric:
             axis.set_xticks(places, [_text(value) for value in x])
+        elif x.dtype.kind in "iu":
+            axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylim(-2, 102)
         axis.set_xlabel(str(data["x_label"]))
         axis.set_title(title, fontsize=10)

@@ -10,7 +10,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow._core import RESULTS
-from jaxflow.flow import Drive, StationaryPoint, Weights
+from jaxflow.flow import Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
 
 WAYS = {
@@ -102,6 +102,19 @@ def test_neighbours_change_no_bit(batch):
     moved = jax.tree.map(lambda x: x[order] if eqx.is_array(x) else x, lanes)
     for a, b in zip(leaves(run(moved)), leaves(run(lanes)), strict=True):
         np.testing.assert_array_equal(a, b[order])
+
+
+def test_a_queue_brings_every_lane_home_in_its_order(batch):
+    drive, lanes, run, _ = batch
+    queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2, stride=3))
+    home, expected = queue(lanes), run(lanes)
+    np.testing.assert_array_equal(home.num_steps, expected.num_steps)
+    np.testing.assert_array_equal(home.s, lanes.end)
+    # Another width rounds differently.
+    for a, b in zip(leaves(home.state), leaves(expected.state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match="width"):
+        run_queue(drive, lanes, width=0)
 
 
 def test_idle_and_broken_lanes_take_no_step(batch):

@@ -39,6 +39,20 @@ def test_bars_take_marks_of_their_own(finished):
     assert "Assumption B.1" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+def test_outlines_stand_around_marks_and_names_may_have_colors(finished):
+    data = pictures.bars(finished[1], "d")
+    marks, outlines = np.full((4, 3), 20.0), np.full((4, 3), 50.0)
+    colors = ["#111111"] * len(data["names"])
+    figure = draw_percentage_bars(
+        {**data, "colors": colors, "marks": marks, "outlines": outlines, "outlines_label": "by another rule"}
+    )
+    solid, around = figure.axes[0].containers[-2:]
+    assert [bar.get_height() for bar in around] == [50.0] * 3 and not around[0].get_fill()
+    assert [bar.get_x() for bar in solid] == [bar.get_x() for bar in around]
+    assert figure.axes[0].containers[0][0].get_facecolor()[:3] == pytest.approx((1 / 15,) * 3)
+    assert "by another rule" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def test_curves_and_heat_map_draw_the_numbers(finished):
     data = pictures.curves(finished[1], "d", "infeasible_program")
     figure = draw_percentage_curves(data)

@@ -29,7 +29,7 @@ from jaxflow.study import AbstractExperiment, TokenSelection
 NORMS = {"W": "frobenius", "KQ": "nuclear"}
 
 SIZES = {
-    "quick": Size(trials=40, d=(3, 10)),
+    "quick": Size(trials=100, d=(4, 10)),
     "paper": Size(trials=500, d=(2, 3, 4, 5, 6, 8, 10, 15, 20)),
     "large": Size(trials=100_000, d=(2, 3, 4, 5, 6, 8, 10, 15, 20)),
 }
@@ -99,8 +99,8 @@ class SelectionAndSupport(AbstractExperiment):
     "fig5",
     title="Where W and (K, Q) converge as d grows, and Assumption B.1",
     run_times={
-        "quick": "40 instances at 2 values of d, two minutes",
-        "paper": "500 instances at 9 values of d, under ten minutes on two cores",
+        "quick": "100 instances at 2 values of d, two minutes",
+        "paper": "500 instances at 9 values of d, a quarter of an hour, most of it compiling",
         "large": "100,000 instances at 9 values of d, hours",
     },
 )

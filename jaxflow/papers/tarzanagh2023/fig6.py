@@ -26,8 +26,8 @@ SIZES = {
     "fig6",
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
-        "quick": "24 instances at 2 values of d for 3 sizes, some minutes",
-        "paper": "500 instances at 5 values of d for 5 sizes, an hour or two on two cores",
+        "quick": "24 instances at 2 values of d for 3 sizes, some minutes, nearly all compiling",
+        "paper": "500 instances at 5 values of d for 5 sizes, some hours on two cores (estimated)",
         "large": "100,000 instances at 5 values of d for 5 sizes, days on two cores",
     },
 )

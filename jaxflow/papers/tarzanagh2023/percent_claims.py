@@ -93,17 +93,20 @@ def approaching(source: str, sentence: str, series: list[tuple[str, Any, Any]], 
 
 
 def locally_optimal(data: Data, figure: str) -> Claim:
-    """Definition 2 against every direction that was selected; exceptions by trial."""
+    """Definition 2 against every direction that was certified; exceptions by trial.
+
+    Points are no directions, nor is a flow that stopped at tokens which no direction selects (infeasible).
+    """
     outcome = data["outcome"]
-    directions = np.isin(outcome, [*LOCAL, Outcome.not_locally_optimal, Outcome.infeasible_program])
-    against = np.isin(outcome, [Outcome.not_locally_optimal, Outcome.infeasible_program])
+    against = outcome == Outcome.not_locally_optimal
+    directions = np.isin(outcome, LOCAL) | against
     inside, exceptions = int(directions.sum()), int(against.sum())
     listed = _where(data, against)
     return Claim(
         f"Section 5.2, Definition 2, {figure}",
-        "Definition 2 captures all possible convergence directions of GD: selected tokens are locally optimal.",
-        f"{inside - exceptions:,} of {inside:,} instances that tend to a direction select locally optimal tokens; "
-        f"exceptions: {listed or 'none'}",
+        "Def. 2 captures all possible convergence directions of GD.",
+        f"{inside - exceptions:,} of {inside:,} certified directions select locally optimal tokens; exceptions: "
+        f"{listed or 'none'}; {int((outcome != Outcome.not_run).sum()) - inside:,} instances tend to no direction",
         _verdict(against=exceptions > 0, decided=inside > 0),
         {"directions": inside, "exceptions": exceptions},
     )
@@ -130,33 +133,31 @@ def assumption_claims(data: Data) -> list[Claim]:
     grows = "Assumption B.1 holds with higher probability (green bars) as d grows."
     less = "Assumption B.1 occurs less frequently than global convergence."
     return [
-        rising("Section 4.2, Figure 5", grows, series, data["d"]),
-        rising("Section 4.2, Figure 5, rule of the published bars", grows, rule, data["d"]),
-        _less_frequent("Section 5.2, Figure 5", less, names, exact, reached, total, data["d"]),
-        _less_frequent(
-            "Section 5.2, Figure 5, rule of the published bars", less, names, published, reached, total, data["d"]
-        ),
+        *(rising("Section 4.2, Figure 5", grows, [each], data["d"]) for each in series),
+        *(rising("Section 4.2, Figure 5, rule of the published bars", grows, [each], data["d"]) for each in rule),
+        _less_frequent("Section 5.2, Figure 5", less, series, reached, data["d"]),
+        _less_frequent("Section 5.2, Figure 5, rule of the published bars", less, rule, reached, data["d"]),
         _no_stationary_point(data),
     ]
 
 
-def _less_frequent(source: str, sentence: str, names: list[str], rare: Any, often: Any, total: Any, d: Any) -> Claim:
-    """`holds` where it is rarer beyond the intervals for some d and for none more frequent beyond them."""
+def _less_frequent(source: str, sentence: str, series: list[tuple[str, Any, Any]], reached: Any, d: Any) -> Claim:
+    """`holds` where it is rarer than `reached` beyond the intervals for some d, and for none more frequent."""
     parts, verdicts = [], []
     values: dict[str, float | int] = {}
-    for p, name in enumerate(names):
-        _, rare_low, rare_high = interval(rare[p], total[p])
-        _, low, high = interval(often[p], total[p])
+    for (subject, count, total), often in zip(series, reached, strict=True):
+        _, rare_low, rare_high = interval(count, total)
+        _, low, high = interval(often, total)
         less, more = rare_high < low, rare_low > high
         verdicts.append(_verdict(against=bool(more.any()), decided=bool(less.any())))
-        text = f"{name}: less frequent beyond the intervals at {less.sum()} of {len(d)} values of d"
+        text = f"{subject} less frequent beyond the intervals at {less.sum()} of {len(d)} values of d"
         if more.any():
             at = int(np.argmax(more))
             text += (
                 f", more frequent at d={', '.join(str(x) for x in d[more])} (d={d[at]}: "
-                f"{_percent(rare[p], total[p], at)} against {_percent(often[p], total[p], at)})"
+                f"{_percent(count, total, at)} against {_percent(often, total, at)})"
             )
-        values |= {f"{name}, less frequent": int(less.sum()), f"{name}, more frequent": int(more.sum())}
+        values |= {f"{subject}, less frequent": int(less.sum()), f"{subject}, more frequent": int(more.sum())}
         parts.append(text)
     return Claim(source, sentence, "; ".join(parts), _worst(verdicts), values)
 
