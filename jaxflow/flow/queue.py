@@ -24,42 +24,55 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 8) -> Lane
     """
     require(width >= 1, "width", f"expected at least 1, got {width}")
     require(stride >= 1, "stride", f"expected at least 1, got {stride}")
+    # What never changes along a path (the problem: tokens, bases) is not carried from step to step.
+    changing = jax.tree.map(lambda _: False, lanes)
+    marks = jax.tree.map(eqx.is_array, _changing(lanes))
+    changing = eqx.tree_at(_changing, changing, marks, is_leaf=lambda x: x is None)
     arrays, static = eqx.partition(lanes, eqx.is_array)
+    moving, fixed = eqx.partition(arrays, changing)
     total = lanes.s.shape[0]
     width = min(width, total)
 
-    def running(pool: Any) -> Any:
-        return jax.vmap(lambda lane: drive.running(eqx.combine(lane, static)))(pool)
+    def running(pool: Any, problems: Any) -> Any:
+        return jax.vmap(lambda lane, problem: drive.running(eqx.combine(lane, problem, static)))(pool, problems)
 
-    def step(lane: Any) -> Any:
-        return eqx.filter(drive.step(eqx.combine(lane, static)), eqx.is_array)
+    def step(lane: Any, problem: Any) -> Any:
+        return eqx.filter(drive.step(eqx.combine(lane, problem, static)), changing)
 
-    def advance(pool: Any) -> Any:
+    def advance(pool: Any, problems: Any) -> Any:
         def body(carry: Any) -> Any:
             count, pool = carry
-            moved = jax.vmap(step)(pool)
-            return count + 1, _choose(running(pool), moved, pool)
+            return count + 1, _choose(running(pool, problems), jax.vmap(step)(pool, problems), pool)
 
-        _, pool = jax.lax.while_loop(lambda c: (c[0] < stride) & jnp.any(running(c[1])), body, (0, pool))
-        return pool
+        def some(carry: Any) -> Any:
+            return (carry[0] < stride) & jnp.any(running(carry[1], problems))
+
+        return jax.lax.while_loop(some, body, (0, pool))[1]
 
     def look(carry: Any) -> Any:
-        pool, jobs, following, done = carry
-        pool = advance(pool)
+        pool, problems, jobs, following, done = carry
+        pool = advance(pool, problems)
         # Seats are free once their lane has been put down; job `total` is nobody's and is dropped.
-        arrived = ~running(pool) & (jobs < total)
+        arrived = ~running(pool, problems) & (jobs < total)
         where = jnp.where(arrived, jobs, total)
         done = jax.tree.map(lambda out, lane: out.at[where].set(lane, mode="drop"), done, pool)
         seat = following + jnp.cumsum(arrived) - 1
         jobs = jnp.where(arrived, jnp.minimum(seat, total), jobs)
-        fresh = jax.tree.map(lambda x: x[jnp.minimum(jobs, total - 1)], arrays)
-        pool = _choose(arrived & (jobs < total), fresh, pool)
-        return pool, jobs, jnp.minimum(following + jnp.sum(arrived), total), done
+        fresh = jax.tree.map(lambda x: x[jnp.minimum(jobs, total - 1)], (moving, fixed))
+        pool, problems = _choose(arrived & (jobs < total), fresh, (pool, problems))
+        return pool, problems, jobs, jnp.minimum(following + jnp.sum(arrived), total), done
 
-    first = jax.tree.map(lambda x: x[:width], arrays)
-    carry = (first, jnp.arange(width), jnp.asarray(width), arrays)
-    _, _, _, done = jax.lax.while_loop(lambda c: jnp.any(c[1] < total), look, carry)
-    return eqx.combine(done, static)
+    first = jax.tree.map(lambda x: x[:width], (moving, fixed))
+    carry = (*first, jnp.arange(width), jnp.asarray(width), moving)
+    *_, done = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), look, carry)
+    return eqx.combine(done, fixed, static)
+
+
+def _changing(lane: Lane) -> tuple[Any, ...]:
+    return (
+        *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved),
+        *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps),
+    )
 
 
 def _choose(mask: Any, a: Any, b: Any) -> Any:
