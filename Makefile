@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 # Seconds after which the whole test run is ended, whatever hangs in it.
-TEST_LIMIT ?= 3600
+TEST_LIMIT ?= 4800
 # quick | full
 SCALE ?= quick
 # More arguments for the command of a target: make test ARGS="-k tokens"
@@ -20,6 +20,8 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export RAYON_NUM_THREADS ?= 1
+# Batched LAPACK calls that fan out into the pool they run on can wait for themselves for good.
+export XLA_FLAGS ?= --xla_cpu_multi_thread_eigen=false
 # Two workers share one accelerator, where there is one.
 export XLA_PYTHON_CLIENT_PREALLOCATE ?= false
 

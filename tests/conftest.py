@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What the commands ask of XLA too: nested fan-out of batched LAPACK calls can hang. Before anything is compiled.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

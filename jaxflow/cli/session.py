@@ -6,8 +6,19 @@ from pathlib import Path
 import jax
 
 
+# A thunk of XLA's CPU backend that fans out into the thread pool it runs on, as batched LAPACK calls and FFTs do,
+# can wait for itself for good. Small matrices gain nothing from it.
+ONE_THREAD_A_CALL = "--xla_cpu_multi_thread_eigen=false"
+
+
 def configure() -> None:
-    """Double precision, and a cache of compiled programs that outlives the command."""
+    """Double precision, a cache of compiled programs that outlives the command, and no nested threads on CPU.
+
+    Call it before JAX computes anything: XLA reads its flags once.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {ONE_THREAD_A_CALL}".strip()
     jax.config.update("jax_enable_x64", True)
     # JAX has read JAX_COMPILATION_CACHE_DIR itself; what is set stands.
     if jax.config.values["jax_compilation_cache_dir"] is None:

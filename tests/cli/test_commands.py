@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and that a refusal computes and writes nothing."""
 
 import importlib.metadata
+import os
 from pathlib import Path
 
 import jax
@@ -102,6 +103,18 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert session.cache_folder() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
+
+
+@pytest.mark.parametrize("given", [None, "--xla_cpu_max_isa=AVX2", "--xla_cpu_multi_thread_eigen=true"])
+def test_what_the_user_asks_of_xla_stands(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    if given is None:
+        monkeypatch.delenv("XLA_FLAGS", raising=False)
+    else:
+        monkeypatch.setenv("XLA_FLAGS", given)
+    session.configure()
+    flags = os.environ["XLA_FLAGS"].split()
+    assert given is None or given in flags
+    assert sum("xla_cpu_multi_thread_eigen" in flag for flag in flags) == 1
 
 
 def test_a_cache_folder_that_is_set_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
