@@ -5,7 +5,6 @@ from pathlib import Path
 
 import jax
 
-
 # A thunk of XLA's CPU backend that fans out into the thread pool it runs on, as batched LAPACK calls and FFTs do,
 # can wait for itself for good. Small matrices gain nothing from it.
 ONE_THREAD_A_CALL = "--xla_cpu_multi_thread_eigen=false"

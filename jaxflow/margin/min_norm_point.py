@@ -11,13 +11,16 @@ factorisation that either solves the equations of the identified active set, or,
 λ into the null space of the constraint elements without leaving the positive orthant.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow.margin._linear_algebra import cholesky_solve, step_to_boundary
-from jaxflow.margin.program import AbstractRows
+from jaxflow.margin._linear_algebra import cholesky_solve, low_rank_solver, scaled_cholesky, step_to_boundary
+from jaxflow.margin.program import AbstractRows, DenseRows
 
 # Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
 DAMPING = 0.995
@@ -75,11 +78,23 @@ def min_norm_point(
     level = jnp.where(jnp.isfinite(level), level, 0.0)
     slack = jnp.where(inequality, pushed - level, 1.0)
 
+    # In the rows' own dimension, where that is the smaller one and digits may be lost.
+    tall = _tall(rows) if tolerance >= START_TOLERANCE else None
+    if tall is not None:
+        tall = jnp.where(used[:, None], tall, 0.0) / jnp.sqrt(scale)
+
+    def solver(outer: Array) -> Callable[[Array], Array]:
+        if tall is not None:
+            solve = low_rank_solver(tall, jnp.ones((tall.shape[1],), dtype), outer, 0.0)
+            return lambda right: jax.vmap(lambda r: solve(r, False), 1, 1)(right)
+        factor = lax.linalg.cholesky(gram + jnp.diag(outer), symmetrize_input=False)
+        return lambda right: cholesky_solve(factor, right)
+
     def body(state: tuple) -> tuple:
         step, weights, slack, level, _ = state
         divisor = jnp.where(inequality, weights, 1.0)
         barrier = jnp.where(inequality, slack / divisor, regular * (~used))
-        factor = lax.linalg.cholesky(gram + jnp.diag(barrier + regular), symmetrize_input=False)
+        solve = solver(barrier + regular)
         dual_residual = gram @ weights - on * (level + slack)
         primal_residual = 1.0 - jnp.sum(on * weights)
         product = on * weights * slack
@@ -88,7 +103,7 @@ def min_norm_point(
         def right_side(target: Array) -> Array:
             return on * target / divisor - dual_residual
 
-        both = cholesky_solve(factor, jnp.stack([on, right_side(-product)], axis=1))
+        both = solve(jnp.stack([on, right_side(-product)], axis=1))
         unit, first = both[:, 0], both[:, 1]
         unit_sum = jnp.sum(on * unit)
 
@@ -107,7 +122,7 @@ def min_norm_point(
         predicted = jnp.sum(on * (weights + affine * change) * (slack + affine * change_slack)) / count
         centre = mean * (predicted / jnp.where(mean > 0, mean, 1.0)) ** 3
         target = -product - on * change * change_slack + on * centre
-        corrected = cholesky_solve(factor, right_side(target)[:, None])[:, 0]
+        corrected = solve(right_side(target)[:, None])[:, 0]
         change, change_slack, change_level = direction(corrected, target)
         length = DAMPING * longest(change, change_slack)
         fine = jnp.all(jnp.isfinite(change)) & jnp.all(jnp.isfinite(change_slack)) & jnp.isfinite(length)
@@ -118,6 +133,9 @@ def min_norm_point(
         gap = jnp.sum(on * weights * slack)
         # The gap relative to the squared norm, or, where the norm itself vanishes, to the scale of the rows.
         small = (gap <= tolerance * jnp.sum(weights * (gram @ weights))) | (gap <= 0.01 * eps)
+        if tall is not None:
+            balanced, proof = _balance(tall, weights, inequality, equality)
+            weights, small = jnp.where(proof, balanced, weights), small | proof
         return step + 1, weights, slack, level, jnp.where(fine, jnp.where(small, 1, 0), 2)
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
@@ -134,6 +152,34 @@ def min_norm_point(
     if polish:
         weights, primal = _polish(rows, gram, scale, weights, slack, inequality, equality, zero, square)
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
+
+
+def _tall(rows: AbstractRows) -> Float[Array, "m d"] | None:
+    """Real rows of which there are more than entries."""
+    if not isinstance(rows, DenseRows) or jnp.iscomplexobj(rows.rows) or rows.rows.shape[0] <= rows.rows.shape[1]:
+        return None
+    return rows.rows
+
+
+def _balance(
+    rows: Float[Array, "m d"], weights: Float[Array, " m"], inequality: Bool[Array, " m"], equality: Bool[Array, " m"]
+) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    r"""The nearest weights with $\sum_k\lambda_kA_k=0$ in the metric of $1/\lambda$, and whether they are positive.
+
+    If so they prove infeasibility (Gordan), many steps before the optimum of zero is reached to rounding.
+    """
+    dtype = rows.dtype
+    spread = jnp.where(inequality, weights, equality.astype(dtype))
+    factor, scale = scaled_cholesky((rows * spread[:, None]).T @ rows, 10 * float(jnp.finfo(dtype).eps))
+
+    def move(point: Array) -> Array:
+        pull = scale * cholesky_solve(factor, (scale * (point @ rows))[:, None])[:, 0]
+        return point - spread * (rows @ pull)
+
+    moved = move(move(weights))
+    left = jnp.where(inequality, moved > 0.1 * weights, jnp.isfinite(moved) | ~equality)
+    residual = jnp.max(jnp.abs(moved @ rows)) <= 100 * float(jnp.finfo(dtype).eps) * jnp.max(jnp.abs(rows))
+    return moved, jnp.all(left) & residual & jnp.any(inequality)
 
 
 def interior_weights(
