@@ -13,7 +13,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import RESULTS, all_finite
 from jaxflow.flow.clocks import AbstractClock
@@ -60,7 +60,7 @@ class Drive(eqx.Module):
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractStepSizeController
     stop: AbstractStop | None = None
-    max_steps: int = 100_000
+    max_steps: int | Int[Array, ""] = 100_000
 
     def start(
         self,

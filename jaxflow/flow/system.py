@@ -114,7 +114,10 @@ class System(eqx.Module):
         """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""
         if w is None:
             return self.clock.log_time(s)
-        exact = _log_expm1(jnp.maximum(log_speed - log_scale + _safe_log(w), 0.0))
+        # Where a long explicit step threw w below zero (no controller watches it), w of order one still tells
+        # log t to leading order.
+        log_w = _safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
+        exact = _log_expm1(jnp.maximum(log_speed - log_scale + log_w, 0.0))
         if isinf(self.clock.log_cap()):
             return exact
         _, _, beyond = self.scale(s)

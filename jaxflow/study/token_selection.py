@@ -24,12 +24,19 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.method import STATIONARY
+from jaxflow.limits.method import STATIONARY, Staged
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, as_primal
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.experiment import AbstractExperiment
+from jaxflow.trajectory import Trajectory
+
+# The second pass: ten times the arc length and steps, a pull of 1e-9.
+FURTHER = 10.0
+
+# Instances whose programs are solved at a time.
+CONCLUDED = 64
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
@@ -45,12 +52,14 @@ class TokenSelection(AbstractExperiment):
 
     Two passes over a block. The **scout** follows every instance explicitly in arc length, a queue of lanes at
     constant width, until attention has settled and what still pulls away from the selected tokens is a share of
-    1e-5; then it solves the program of the selected tokens and decides Definition 2. What that leaves open (a
-    selection that is not locally optimal, a path into a finite stationary point) goes through `find_limit`.
+    1e-5; then it solves the program of the selected tokens and decides Definition 2. Where that leaves the question
+    open (a selection that is not locally optimal, a path into a finite stationary point) the scout goes ten times
+    further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one.
 
-    **Fields:** `method`: of `find_limit`; `gap`: what counts as certified; `width`: lanes; `horizon`, `rtol`,
-    `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget of the
-    scout.
+    **Fields:** `method`: of `find_limit` (None: `Staged()`, for factors with limiting dynamics from a length of 100
+    on: five times as fast, and it is the program that is certified); `gap`: what counts as certified; `width`:
+    lanes; `horizon`, `rtol`, `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff),
+    tolerance and budget of the scout's first pass.
     """
 
     method: Any = None
@@ -111,7 +120,7 @@ class TokenSelection(AbstractExperiment):
             "program_gap": "relative duality gap of the program of the selected tokens, by its own dual",
             "one_minus_corr": "1 - correlation of the flow's direction, where it stopped, with the program's solution",
             "stationarity": "|grad L| / sum |p| where the flow stopped; zero at a finite stationary point",
-            "log_time": "log t where the flow stopped",
+            "log_time": "log t where the flow stopped, to leading order",
             "log_arc_length": "log of the length of the path",
             "num_steps": "steps of integration, rejected ones included",
             "scouted": "whether the explicit pass was enough",
@@ -119,17 +128,29 @@ class TokenSelection(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         draw = jax.jit(jax.vmap(partial(self._draw, factors)))
+        scout: Any = self._scout  # Pyright takes a bound compiled function for an unbound one
 
         @jax.jit
         def look_closer(key: Any) -> dict[str, Any]:
             risk, model = self.setup(key, **factors)
-            return self.summarize(find_limit(risk, model, method=self.method, gap=self.gap, throw=False))
+            method = self.method
+            if method is None and not isinstance(model, CombinedAttention):
+                method = Staged(cap=100.0)
+            return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
 
         def block(keys: Any) -> dict[str, Any]:
-            found = self._scout(*draw(keys))
+            instances = draw(keys)
+            paths = scout(*instances, jnp.asarray(1.0), jnp.zeros(len(keys), bool))
+            found = self._conclude(instances, paths, np.arange(len(keys)))
             table = {name: np.array(value) for name, value in found.items()}
-            table["scouted"] = np.isin(table["outcome"], [int(code) for code in CLOSED])
-            for i in np.flatnonzero(~table["scouted"]):
+            table["scouted"] = _closed(table)
+            left = np.flatnonzero(~table["scouted"])
+            if len(left):
+                # The same compiled program again, in which those that are done have nothing to do.
+                paths = scout(*instances, jnp.asarray(FURTHER), jnp.asarray(table["scouted"]))
+                for name, value in self._conclude(instances, paths, left).items():
+                    table[name][left] = np.asarray(value)
+            for i in np.flatnonzero(~_closed(table)):
                 for name, value in look_closer(keys[i]).items():
                     table[name][i] = np.asarray(value)
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
@@ -138,23 +159,42 @@ class TokenSelection(AbstractExperiment):
         return block
 
     @eqx.filter_jit
-    def _scout(self, risks: EmpiricalRisk, models: Any) -> dict[str, Any]:
+    def _scout(self, risks: EmpiricalRisk, models: Any, times: Any, idle: Any) -> Trajectory:
+        """The paths to `times` the horizon of the first pass."""
         # Finer tolerances cost steps and change no count (512 instances of W, d = 4: the same at rtol 1e-6).
         controller = diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, norm=state_norm)
-        stop = StationaryPoint(STATIONARY) | SelectionSettled(0.5 * MASKED_ATTENTION, pull=1e-5)
-        drive = Drive(diffrax.Tsit5(), controller, stop, self.scout_steps)
+        stop = StationaryPoint(STATIONARY) | SelectionSettled(0.5 * MASKED_ATTENTION, pull=1e-5 * times**-4)
+        budget = (self.scout_steps * times).astype(int)
+        drive = Drive(diffrax.Tsit5(), controller, stop, budget)
 
-        def start(risk: Any, model: Any) -> Any:
-            combined = isinstance(model, CombinedAttention)
-            coordinates = Scores() if combined else Weights()
-            until = (1e3 if combined else 30.0) if self.horizon is None else self.horizon
-            return drive.start(risk, model, clock=ArcLength(floor=0.03), coordinates=coordinates, until=until)
+        def start(risk: Any, model: Any, idle: Any) -> Any:
+            coordinates = Scores() if isinstance(model, CombinedAttention) else Weights()
+            until = (1e3 if isinstance(model, CombinedAttention) else 30.0) if self.horizon is None else self.horizon
+            clock = ArcLength(floor=0.03)
+            return drive.start(risk, model, clock=clock, coordinates=coordinates, until=until * times, idle=idle)
 
+        lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models, idle), width=self.width)
+        return eqx.filter_vmap(drive.trajectory)(lanes)
+
+    def _conclude(self, instances: Any, paths: Trajectory, rows: np.ndarray) -> dict[str, Any]:
+        """Outcomes of `rows`, in groups of one size: a batch of programs waits for its slowest."""
+        close: Any = self._close
+        size, groups = min(CONCLUDED, len(instances[1].head.v)), []
+        for first in range(0, len(rows), size):
+            some = np.resize(rows[first : first + size], size)
+            groups.append(close(*_take(some, (*instances, paths))))
+
+        def joined(*parts: Any) -> np.ndarray:
+            return np.concatenate([np.asarray(part) for part in parts])[: len(rows)]
+
+        return jax.tree.map(joined, *groups)
+
+    @eqx.filter_jit
+    def _close(self, risks: Any, models: Any, paths: Any) -> dict[str, Any]:
         def close(risk: Any, model: Any, trajectory: Any) -> dict[str, Any]:
             return self.summarize(conclude(risk, model, trajectory, self.gap))
 
-        lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=self.width)
-        return eqx.filter_vmap(close)(risks, models, eqx.filter_vmap(drive.trajectory)(lanes))
+        return eqx.filter_vmap(close)(risks, models, paths)
 
     def _draw(self, factors: dict[str, Any], key: Any) -> Any:
         """An instance; for W padded with zeros in d, so that cells share one compiled scout."""
@@ -167,6 +207,15 @@ class TokenSelection(AbstractExperiment):
         wide = TokenData(_pad_last(data.tokens, more), _pad_last(data.queries, more), data.labels, data.mask)
         head = eqx.tree_at(lambda h: h.v, model.head, _pad_last(model.head.v, more))
         return EmpiricalRisk(wide, Logistic()), CombinedAttention(jnp.pad(model.W, ((0, more), (0, more))), head)
+
+
+def _closed(table: dict[str, Any]) -> np.ndarray:
+    return np.isin(table["outcome"], [int(code) for code in CLOSED])
+
+
+@eqx.filter_jit
+def _take(rows: Any, tree: Any) -> Any:
+    return jax.tree.map(lambda x: x[rows] if eqx.is_array(x) else x, tree)
 
 
 def padded_size(d: int) -> int:

@@ -66,7 +66,7 @@ def test_at_every_single_write(tmp_path, monkeypatch):
 def start(path: Path, executor: str) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     if executor == "devices":
-        environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     command = [sys.executable, "-m", "tests.study.cheap", str(path), executor, "0.02", str(TRIALS)]
     with open(path.parent / "errors.txt", "ab") as errors:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, start_new_session=True)
