@@ -56,10 +56,9 @@ class TokenSelection(AbstractExperiment):
     open (a selection that is not locally optimal, a path into a finite stationary point) the scout goes ten times
     further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one.
 
-    **Fields:** `method`: of `find_limit` (None: `Staged()`, for factors with limiting dynamics from a length of 100
-    on: five times as fast, and it is the program that is certified); `gap`: what counts as certified; `width`:
-    lanes; `horizon`, `rtol`, `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff),
-    tolerance and budget of the scout's first pass.
+    **Fields:** `method`: of `find_limit` (None: `Staged()`, for factors after a try with limiting dynamics from a
+    length of 100 on); `gap`: what counts as certified; `width`: lanes; `horizon`, `rtol`, `scout_steps`: arc length
+    (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget of the scout's first pass.
     """
 
     method: Any = None
@@ -130,13 +129,14 @@ class TokenSelection(AbstractExperiment):
         draw = jax.jit(jax.vmap(partial(self._draw, factors)))
         scout: Any = self._scout  # Pyright takes a bound compiled function for an unbound one
 
-        @jax.jit
-        def look_closer(key: Any) -> dict[str, Any]:
-            risk, model = self.setup(key, **factors)
-            method = self.method
-            if method is None and not isinstance(model, CombinedAttention):
-                method = Staged(cap=100.0)
-            return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
+        def look_closer(method: Any) -> Callable[[Any], dict[str, Any]]:
+            def look(key: Any) -> dict[str, Any]:
+                risk, model = self.setup(key, **factors)
+                return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
+
+            return jax.jit(look)
+
+        looks = [look_closer(method) for method in self._methods(factors)]
 
         def block(keys: Any) -> dict[str, Any]:
             instances = draw(keys)
@@ -150,13 +150,22 @@ class TokenSelection(AbstractExperiment):
                 paths = scout(*instances, jnp.asarray(FURTHER), jnp.asarray(table["scouted"]))
                 for name, value in self._conclude(instances, paths, left).items():
                     table[name][left] = np.asarray(value)
-            for i in np.flatnonzero(~_closed(table)):
-                for name, value in look_closer(keys[i]).items():
-                    table[name][i] = np.asarray(value)
+            for look in looks:
+                for i in np.flatnonzero(~_closed(table)):
+                    for name, value in look(keys[i]).items():
+                        table[name][i] = np.asarray(value)
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
             return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
 
         return block
+
+    def _methods(self, factors: dict[str, Any]) -> list[Any]:
+        """What follows the scout, each on what the ones before it left open."""
+        if self.method is not None or factors.get("parametrization", "W") == "W":
+            return [self.method]
+        # Limiting dynamics from a length of 100 on take a fifth of the time. Finite stationary points may lie
+        # beyond it, where they would pass for directions without a program: those stay open.
+        return [Staged(cap=100.0), Staged()]
 
     @eqx.filter_jit
     def _scout(self, risks: EmpiricalRisk, models: Any, times: Any, idle: Any) -> Trajectory:

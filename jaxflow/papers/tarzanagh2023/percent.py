@@ -1,9 +1,12 @@
 """What figures 2, 5 and 6 share: studies of random instances, every outcome kept, and percentages of them."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +61,10 @@ def run_studies(experiment: Any, size: Size, seed: int, say: Callable[[str], Non
     number of the trial.
     """
     cells: dict[str, list[np.ndarray]] = {}
-    for n, T in size.settings:
-        for d in size.d:
-            results = _run(experiment, size, (n, T, d), seed)
+    sizes = [(n, T, d) for n, T in size.settings for d in size.d]
+    # Every cell is compiled anew, on one core: while one compiles another runs.
+    with ThreadPoolExecutor(_cells_at_a_time()) as pool:
+        for (n, T, d), results in zip(sizes, pool.map(partial(_run, experiment, size, seed), sizes), strict=True):
             for name, values in results.items():
                 cells.setdefault(name, []).append(values)
             for p, outcome in zip(size.parametrizations, results["outcome"], strict=True):
@@ -84,7 +88,12 @@ def run_studies(experiment: Any, size: Size, seed: int, say: Callable[[str], Non
     return found
 
 
-def _run(experiment: Any, size: Size, cell: tuple[int, int, int], seed: int) -> Data:
+def _cells_at_a_time() -> int:
+    """Two, where XLA on CPU may not spread one LAPACK call over threads: such calls of two programs can block."""
+    return 2 if "--xla_cpu_multi_thread_eigen=false" in os.environ.get("XLA_FLAGS", "") else 1
+
+
+def _run(experiment: Any, size: Size, seed: int, cell: tuple[int, int, int]) -> Data:
     """One study: both parametrisations at one n, T and d. Results `(p, trials)`."""
     n, T, d = cell
     study = Study(
