@@ -15,6 +15,7 @@ from jaxflow import papers
 from jaxflow.cli.demo import plan_demo, run_demo
 from jaxflow.cli.session import configure
 from jaxflow.cli.study import app as study_app
+from jaxflow.cli.verify import verify
 
 app = typer.Typer(
     name="jaxflow",
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(study_app)
+app.command()(verify)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")]
 
@@ -116,6 +118,12 @@ def list_all() -> None:
             table = Table("figure", "shows", *papers.SCALES, title="figures", title_justify="left")
             for entry in figures:
                 table.add_row(entry.name, entry.title, *(entry.run_times[scale] for scale in papers.SCALES))
+            console.print(table)
+        checks = papers.checks_of(paper.name)
+        if checks:
+            table = Table("check", "holds to instances", title="verify", title_justify="left")
+            for check in checks:
+                table.add_row(check.name, check.statements)
             console.print(table)
         theorems = Table("theorem", "predicts", "for", title="theorems", title_justify="left")
         for theorem in paper.theorems:

@@ -2,6 +2,12 @@
 
 from jaxflow.papers import sheen2024 as sheen2024
 from jaxflow.papers import tarzanagh2023 as tarzanagh2023
+from jaxflow.papers.checks import Row as Row
+from jaxflow.papers.checks import checks_of as checks_of
+from jaxflow.papers.checks import counted as counted
+from jaxflow.papers.checks import plan_verify as plan_verify
+from jaxflow.papers.checks import verify as verify
+from jaxflow.papers.checks import worst as worst
 from jaxflow.papers.registry import SCALES as SCALES
 from jaxflow.papers.registry import AbstractFigure as AbstractFigure
 from jaxflow.papers.registry import Entry as Entry

@@ -1,0 +1,51 @@
+"""`jaxflow verify`: the statements of a paper, each with instances, worst residual and verdict."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jaxflow import papers
+from jaxflow.cli.session import configure
+
+
+def verify(
+    paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.")],
+    scale: Annotated[str, typer.Option(help="quick, paper or large.")] = "quick",
+    seed: Annotated[int, typer.Option(help="Seed of all random instances.")] = 0,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a check to run alone; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")] = False,
+) -> None:
+    """The statements of a paper, held to instances: how many, the worst residual, a verdict."""
+    chosen = tuple(only or ())
+    try:
+        papers.plan_verify(paper, scale=scale, only=chosen, out=out, overwrite=overwrite)
+    except (ValueError, FileExistsError, NotADirectoryError) as error:
+        Console(stderr=True, soft_wrap=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
+    configure()
+    console = Console(file=sys.stdout)
+    paths, rows = papers.verify(
+        paper,
+        scale=scale,
+        seed=seed,
+        only=chosen,
+        out=out,
+        overwrite=overwrite,
+        say=lambda line: console.print(line, markup=False),
+    )
+    table = Table(
+        "statement", "checked", "instances", "measured", "worst residual", "verdict", title=paper, show_lines=True
+    )
+    for row in rows:
+        cells = (row.source, row.checked, papers.counted(row), row.measured, papers.worst(row), row.verdict.value)
+        # As text: brackets of intervals are no markup.
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+    for path in paths.values():
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,126 @@
+"""Theorems 1 and 8: for d >= max(T − 1, n) every choice of tokens can be separated, for almost all data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxflow._core import after
+from jaxflow.data import TokenData, optimal_tokens
+from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.models import token_scores
+from jaxflow.papers.checks import AbstractCheck, Row, register_check
+from jaxflow.papers.registry import Data
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance
+from jaxflow.report import Verdict
+
+# (n, T): the bound is n, T − 1, or both.
+SIZES = ((3, 3), (5, 3), (3, 6), (5, 6), (6, 4))
+SHAPE = (6, 6, 7)
+TRIALS = {"quick": 40, "paper": 250, "large": 5000}
+# Choices of tokens that are tried on each instance, beside the optimal one.
+CHOICES = 4
+KINDS = ("cross", "self")
+
+
+@register_check("tarzanagh2023", "feasibility", statements="Theorems 1 and 8")
+class Feasibility(AbstractCheck):
+    """Random instances with d from one below the bound to one above, queries drawn or the first token."""
+
+    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
+        trials = TRIALS[scale]
+        say(f"Theorems 1, 8: {trials} instances with {1 + CHOICES} choices for each n, T, d around the bound, twice")
+        found: dict[str, list[Any]] = {"n": [], "T": [], "d": [], "kind": []}
+        for index, (n, T) in enumerate(SIZES):
+            for d in range(max(T - 1, n) - 1, max(T - 1, n) + 2):
+                for kind in range(len(KINDS)):
+                    number = 100 * index + 10 * d + kind
+                    keys = jax.random.split(jax.random.fold_in(key, number), trials)
+                    cell = _solve(_draw(n, T, d, bool(kind), keys))
+                    for name, value in (cell | {"n": n, "T": T, "d": d, "kind": kind}).items():
+                        found.setdefault(name, []).append(np.asarray(value))
+        return {name: np.stack(values) for name, values in found.items()}
+
+    def rows(self, data: Data) -> list[Row]:
+        return [_row(data, choice, kind) for choice in (True, False) for kind in range(len(KINDS))]
+
+
+@jax.jit
+def _draw(n: Any, T: Any, d: Any, self_attention: Any, keys: Array) -> Instance:
+    """Unit-sphere instances with a batch of targets each, in `SHAPE`; sizes are traced, one program for all.
+
+    As in `padded`: further coordinates are zero, further tokens hidden, further sequences of one token.
+    """
+    wide_n, wide_T, wide_d = SHAPE
+    real, seen, used = (jnp.arange(wide) < size for wide, size in zip(SHAPE, (n, T, d), strict=True))
+    first = jnp.arange(wide_T) == 0
+    mask = jnp.where(real[:, None], seen[None, :], first[None, :])
+
+    def unit(key: Array, *shape: int) -> Array:
+        x = jnp.where(jnp.broadcast_to(used, (*shape, wide_d)), jax.random.normal(key, (*shape, wide_d)), 0.0)
+        return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+    def one(key: Array) -> Instance:
+        key_tokens, key_queries, key_head, key_labels, key_choice = jax.random.split(key, 5)
+        tokens, head = unit(key_tokens, wide_n, wide_T), unit(key_head)
+        queries = jnp.where(self_attention, tokens[:, 0], unit(key_queries, wide_n))
+        labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (wide_n,)), 1.0, -1.0)
+        data = TokenData(tokens, queries, labels, mask)
+        best = optimal_tokens(token_scores(data, head), data.visible)
+        choices = jax.random.randint(key_choice, (CHOICES, wide_n), 0, jnp.where(real, T, 1)[None, :])
+        targets = jnp.concatenate([best[None], jax.nn.one_hot(choices, wide_T, dtype=bool)])
+        start = jnp.zeros((wide_d, wide_d))
+        return jax.vmap(lambda target: Instance(data, head, start, target))(targets)
+
+    return jax.vmap(one)(keys)
+
+
+@jax.jit
+def _solve(batch: Any) -> dict[str, Array]:
+    def one(given: Any) -> dict[str, Array]:
+        program = attention_svm(given.data, given.target, "frobenius")
+        solution = solve(program)
+        # The proof's criterion, stronger than feasibility: the constraint elements are linearly independent.
+        rows = after(program.compact().rows, solution.certificate.duality_gap)
+        active = program.compact().inequality
+        gram = jnp.where(active[:, None] & active[None, :], rows.gram(), jnp.eye(active.size))
+        return {
+            "result": solution.result.value,
+            "gap": solution.certificate.duality_gap,
+            # A finite upper bound is a W with positive margins: feasibility without trust in a solver.
+            "separated": jnp.isfinite(solution.certificate.primal_value),
+            "least": jnp.linalg.eigvalsh(gram)[0],
+        }
+
+    return jax.vmap(jax.vmap(one))(batch)
+
+
+def _row(data: Data, optimal: bool, kind: int) -> Row:
+    chosen = data["kind"] == kind
+    n, T, d = (data[name][chosen] for name in "nTd")
+    pick = slice(0, 1) if optimal else slice(1, None)
+    result, gap, separated = (data[name][chosen][:, :, pick] for name in ("result", "gap", "separated"))
+    above = d >= np.maximum(T - 1, n)
+    solved = result == ProgramResult.optimal.value
+    infeasible = result == ProgramResult.infeasible.value
+    inside, bad = int(result[above].size), int(infeasible[above].sum())
+    undecided = int((~separated[above]).sum()) - bad
+    below = int(infeasible[~above].sum())
+    least = float(data["least"][chosen][above].min()) if above.any() else float("inf")
+    queries = "z_i = x_i1" if KINDS[kind] == "self" else "z_i drawn"
+    tokens = "the optimal tokens" if optimal else f"{CHOICES} random choices of tokens on each instance"
+    return Row(
+        "Theorem 1" if optimal else "Theorem 8",
+        f"(Att-SVM) of {tokens} is feasible for d ≥ max(T − 1, n), {queries}; d from one below to one above",
+        f"{bad} infeasible and {undecided} undecided of {inside} for d at the bound or above (least eigenvalue of the "
+        f"constraints' Gram matrix {least:.0e}); one below it, {below} of {result[~above].size} are infeasible",
+        inside,
+        int(result[~above].size),
+        float(gap[above][solved[above]].max(initial=0.0)),
+        "duality gap",
+        Verdict.counterexample_found if bad else Verdict.holds,
+        {"infeasible": bad, "undecided": undecided, "infeasible_below": below, "least_eigenvalue": least},
+    )

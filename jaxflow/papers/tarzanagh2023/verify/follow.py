@@ -1,0 +1,82 @@
+"""Limits of the flow of W for many instances with one compiled program."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxflow._core import after
+from jaxflow.limits import find_limit
+from jaxflow.losses import Logistic
+from jaxflow.margin import attention_svm, solve
+from jaxflow.models import CombinedAttention
+from jaxflow.papers.registry import Data
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance
+from jaxflow.risk import EmpiricalRisk
+
+# Every instance is brought to this shape (n, T, d).
+SHAPE = (5, 5, 6)
+# Instances a call: a wider batch waits longer for its slowest member.
+WIDTH = 32
+# The flow's own certificate counts from here.
+CERTIFIED = 1e-8
+# A token that never regains more attention than this at log t in the thousands is not selected.
+UNSELECTED = 1e-6
+
+
+def follow(instances: Instance) -> Data:
+    r"""For a batch of instances of shape `SHAPE`, with the instance as first axis of every array:
+
+    - `outcome`: how the limit ended (`Outcome`); `log_time`: how far it was followed.
+    - `feasible`: result of (Att-SVM) of the target (`ProgramResult`).
+    - `selected`: whether exactly the target tokens are selected.
+    - `target_attention`: the least attention that a target token has at the end.
+    - `misaligned`: 1 − corr of the flow's direction with $W^{mm}$ of the target.
+    - `flow_gap`: the duality gap that the flow certifies of itself, for the tokens it selected.
+    - `norm`: $\|W\|_F$ at the end.
+    """
+    total = instances.head.shape[0]
+    parts = []
+    for begin in range(0, total, WIDTH):
+        index = np.minimum(np.arange(begin, begin + WIDTH), total - 1)
+        found = _block(jax.tree.map(lambda x, index=index: x[index], instances))
+        kept = min(WIDTH, total - begin)
+        parts.append({name: np.asarray(value)[:kept] for name, value in found.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@eqx.filter_jit
+def _block(instances: Instance) -> dict[str, Array]:
+    return jax.vmap(_one)(instances)
+
+
+def _one(given: Instance) -> dict[str, Any]:
+    model = CombinedAttention(given.start, given.head)
+    limit = find_limit(EmpiricalRisk(given.data, Logistic()), model, throw=False)
+    ordered = after(given.data, limit.certificate.duality_gap)
+    aim = solve(attention_svm(ordered, given.target, "frobenius"))
+    final = limit.trajectory.final
+    attention = final.model.attention(given.data)
+    return {
+        "outcome": limit.outcome.value,
+        "log_time": final.log_time,
+        "feasible": aim.result.value,
+        "selected": jnp.all(limit.selection == given.target),
+        "target_attention": jnp.min(jnp.where(given.target, attention, jnp.inf)),
+        "misaligned": misalignment(limit.flow_direction, aim.primal),
+        "flow_gap": limit.flow_certificate.duality_gap,
+        "norm": jnp.linalg.norm(final.model.combined_weights()),
+    }
+
+
+def misalignment(a: Array, b: Array) -> Array:
+    r"""$1-\langle A,B\rangle/\|A\|\|B\|=\frac12\left\|A/\|A\|-B/\|B\|\right\|^2$, without cancellation.
+
+    It is 1 where one of them is zero.
+    """
+    sizes = [jnp.linalg.norm(x) for x in (a, b)]
+    unit = [x / jnp.where(size > 0, size, 1.0) for x, size in zip((a, b), sizes, strict=True)]
+    return jnp.where((sizes[0] > 0) & (sizes[1] > 0), 0.5 * jnp.sum((unit[0] - unit[1]) ** 2), 1.0)

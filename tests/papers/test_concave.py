@@ -1,0 +1,151 @@
+"""Figures 9 and 12: the exact target, Lemma 6, one tiny run from the name to the files, and verdicts by hand."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow.data import TokenData
+from jaxflow.margin import attention_svm, solve
+from jaxflow.papers.tarzanagh2023 import concave, concave_table, fig9, fig12
+from jaxflow.papers.tarzanagh2023.concave_claims import claims_of_fig9
+from jaxflow.papers.tarzanagh2023.lemma6_claims import claims_of_fig12
+from jaxflow.report import Claim, Verdict
+
+# One batch width for both figures: the flow and the programs compile once.
+TRIALS = 4
+TINY9 = fig9.Size(TRIALS, (0.0, 0.3, 2.5))
+TINY12 = fig12.Size(TRIALS, 200, taus=(3, 9))
+
+
+def reproduce(name: str, folder: Path) -> tuple[dict[str, np.ndarray], list[Claim]]:
+    paths, claims = papers.reproduce("tarzanagh2023", name, out=folder, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    with np.load(paths["data"]) as archive:
+        return dict(archive), claims
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, np.ndarray], list[Claim]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fig9.SIZES, "quick", TINY9)
+        patch.setitem(fig12.SIZES, "quick", TINY12)
+        return {name: reproduce(name, tmp_path_factory.mktemp(name)) for name in ("fig9", "fig12")}
+
+
+def projection_by_bisection(x: np.ndarray) -> np.ndarray:
+    """Proj onto the simplex by its definition: max(x − θ, 0) with the θ that makes the sum one."""
+    low, high = x.max() - 1.0, x.max()
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if np.maximum(x - middle, 0.0).sum() > 1.0 else (low, middle)
+    return np.maximum(x - high, 0.0)
+
+
+def test_the_target_is_the_projection_onto_the_simplex() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(50, 6)) / np.sqrt(6)
+    lam = rng.uniform(0.01, 3.0, 50)
+    found = np.asarray(jax.vmap(concave.target)(jnp.asarray(scores), jnp.asarray(lam)))
+    expected = np.stack([projection_by_bisection(row / (2 * x)) for row, x in zip(scores, lam, strict=True)])
+    # Differences of numbers up to 100 lose two digits.
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    sizes, _ = concave.support_sizes(scores, lam)
+    np.testing.assert_array_equal(sizes, np.sum(expected > 1e-12, axis=1))
+    assert len(np.unique(sizes)) >= 4
+
+
+def test_without_a_penalty_the_top_token_is_the_target() -> None:
+    found = concave.target(jnp.asarray([0.1, 0.7, -0.2]), jnp.asarray(0.0))
+    np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
+
+
+def test_near_ties_are_decided_in_rational_arithmetic() -> None:
+    # D_2 = 1/2 = 2λ: no weight for the second token; a λ larger by one rounding error gives it some.
+    scores = np.array([[0.75, 0.25, -1.0]] * 3)
+    lam = np.array([0.25, np.nextafter(0.25, 1.0), 0.3])
+    sizes, near = concave.support_sizes(scores, lam)
+    np.testing.assert_array_equal(sizes, [1, 2, 2])
+    np.testing.assert_array_equal(near, [True, True, False])
+
+
+def test_drawn_heads_satisfy_the_condition() -> None:
+    scores, lam, draws = concave.draw_conditions(3, 5, 7, jax.random.split(jax.random.key(1), 300))
+    ordered = -np.sort(-np.asarray(scores)[:, :5], axis=1)
+    assert np.all(np.asarray(lam) > ordered[:, 0] - ordered[:, 1])
+    assert np.all(np.asarray(lam) < 1.5 * (ordered[:, 2] - ordered[:, 3]))
+    assert np.all(np.asarray(draws) >= 1) and np.any(np.asarray(draws) > 1)
+    np.testing.assert_allclose(np.linalg.norm(scores, axis=1), 1.0, rtol=1e-12)
+
+
+def test_tokens_are_orthonormal_and_keep_their_scores() -> None:
+    scores, lam, _ = concave.draw_conditions(3, 5, 7, jax.random.split(jax.random.key(1), 300))
+    instance = concave.draw(5, 7, jax.random.key(2), lam[0], scores[0])
+    np.testing.assert_allclose(instance.tokens @ instance.tokens.T, np.eye(5), atol=1e-14)
+    np.testing.assert_allclose(concave.scores_of(instance), scores[0, :5], atol=1e-14)
+
+
+def test_gen_svm_of_orthonormal_tokens_in_closed_form() -> None:
+    r"""W = u zᵀ with u = (1 − k/T) Σ selected x − (k/T) Σ masked x, z of norm one."""
+    instance = concave.draw(5, 7, jax.random.key(3), 0.5)
+    selection = np.array([True, False, True, False, False])
+    data = TokenData(instance.tokens[None], instance.query[None], jnp.ones(1))
+    found = solve(attention_svm(data, jnp.asarray(selection)[None])).primal
+    u = np.where(selection, 3 / 5, -2 / 5) @ np.asarray(instance.tokens)
+    np.testing.assert_allclose(found, np.outer(u, instance.query), atol=1e-10)
+
+
+def test_figure_9_from_the_name_to_the_files(runs: dict) -> None:
+    data, claims = runs["fig9"]
+    assert data["flow_attention"].shape == (3, TRIALS, 10)
+    assert np.all(data["flow_good"])
+    assert data["flow_error"].max() <= 1e-8
+    np.testing.assert_array_equal(data["size"][0], 1)
+    assert data["size"][1].min() >= 2
+    # The same heads for every λ.
+    np.testing.assert_array_equal(data["scores"][0], data["scores"][2])
+    found = {claim.source: claim.verdict for claim in claims}
+    assert found["Figure 9(a)"] == Verdict.holds
+    assert found["(9), Figure 9"] == Verdict.holds
+    assert found["(6), Figure 9"] == Verdict.holds_at_this_rate
+
+
+def test_figure_12_from_the_name_to_the_files(runs: dict) -> None:
+    data, claims = runs["fig12"]
+    assert data["exact_size"].shape == (2, 200)
+    assert np.all(data["flow_good"])
+    assert data["flow_error"].max() <= 1e-8
+    found = {claim.source: claim.verdict for claim in claims}
+    assert found["Lemma 6"] == Verdict.holds
+    assert found["Figure 12(c), flow"] == Verdict.holds
+
+
+def test_a_token_that_comes_late_is_waited_for() -> None:
+    """s* gives it 0.0075; at log t = 30 it has 5e-12 and is still losing."""
+    key = jax.random.split(jax.random.fold_in(jax.random.key(0), 9), 20)[8]
+    batch = concave.draw_batch(10, 10, jnp.stack([key] * TRIALS), jnp.full(TRIALS, 0.1))
+    found = concave_table.flow_batch(batch)
+    assert np.all(found["late"]) and np.all(found["good"])
+    assert float(found["error_early"][0]) > 7e-3
+    assert float(jnp.max(found["error"])) <= 1e-8
+    np.testing.assert_array_equal(np.sum(np.asarray(found["attention"]) > concave_table.SELECTED, axis=1), 2)
+
+
+def test_verdicts_follow_the_numbers(runs: dict) -> None:
+    data = dict(runs["fig12"][0])
+    data["exact_size"] = np.where(np.arange(200) == 7, 4, data["exact_size"])
+    data["flow_error"] = np.full_like(data["flow_error"], 2e-8)
+    found = {claim.source: claim.verdict for claim in claims_of_fig12(data)[0]}
+    # Four tokens are too many for τ = 3.
+    assert found["Lemma 6"] == found["(9), Figure 12"] == Verdict.counterexample_found
+    assert found["Figure 12(c), flow"] == Verdict.holds
+    data = dict(runs["fig9"][0])
+    data["size"] = data["size"][::-1]
+    data["descent_kept"] = np.zeros_like(data["descent_kept"])
+    found = [(claim.source, claim.verdict) for claim in claims_of_fig9(data)[0]]
+    assert ("Figure 9(a)", Verdict.counterexample_found) in found
+    assert ("Figure 9(a), survivors", Verdict.outside_hypotheses) in found
+    assert ("Figure 9(b), survivors", Verdict.outside_hypotheses) in found

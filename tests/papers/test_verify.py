@@ -1,0 +1,279 @@
+"""`verify`: a tiny run end to end, the counterexamples, and verdicts that follow made-up numbers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from jaxflow import papers
+from jaxflow._core import SelectionStatus
+from jaxflow.cli import app
+from jaxflow.data import optimal_tokens
+from jaxflow.losses import Logistic
+from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.papers import checks
+from jaxflow.papers.tarzanagh2023.verify import (
+    cones,
+    equal_scores,
+    feasibility,
+    follow,
+    inequalities,
+    local_convergence,
+    smooth,
+)
+from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.tarzanagh2023.verify.instances import (
+    equal_scores as draw_equal_scores,
+)
+from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
+from jaxflow.report import Verdict
+from jaxflow.risk import EmpiricalRisk
+
+runner = CliRunner()
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def smooth_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], list[papers.Row]]:
+    folder = tmp_path_factory.mktemp("verify")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(smooth.TRIALS, "quick", 50)
+        return papers.verify("tarzanagh2023", only=["smoothness"], out=folder, say=silent)
+
+
+def test_from_the_name_to_the_files(smooth_run: Any) -> None:
+    paths, rows = smooth_run
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    saved = json.loads(paths["rows"].read_text(encoding="utf-8"))["rows"]
+    assert [row["verdict"] for row in saved] == [row.verdict.value for row in rows]
+    table = paths["table"].read_text(encoding="utf-8")
+    assert all(row.source in table and row.checked.replace("|", "\\|") in table for row in rows)
+
+
+def test_the_constant_of_W_holds_and_those_of_K_and_Q_want_a_square(smooth_run: Any) -> None:
+    rows = [row for row in smooth_run[1] if row.source == "Lemma 4"]
+    assert sum("as printed" in row.checked for row in rows) == 2 and len(rows) == 5
+    for row in rows:
+        printed = "as printed" in row.checked
+        assert row.verdict is (Verdict.counterexample_found if printed else Verdict.holds)
+        assert (row.worst > 1.0) == printed
+
+
+def test_the_explicit_case_by_descent_leaves_the_optimal_token() -> None:
+    data, head = explicit_case()
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    aim = solve(attention_svm(data, best, "frobenius"))
+    assert int(aim.result) == ProgramResult.optimal
+    # By hand: w_1 >= 1 and −1.5 w_1 + 1.3 w_2 >= 1, both tight.
+    assert jnp.allclose(aim.primal, jnp.array([[1.0, 0.0], [2.5 / 1.3, 0.0]]), atol=1e-12)
+    risk, W = EmpiricalRisk(data, Logistic()), jnp.zeros((2, 2))
+    rate = 1.0 / smoothness(data, head, 0.25, 1.0)
+
+    @jax.jit
+    def descend(W: Any) -> Any:
+        return jax.lax.fori_loop(
+            0, 20_000, lambda _, W: W - rate * jax.grad(lambda W: risk(CombinedAttention(W, head)))(W), W
+        )
+
+    W = descend(W)
+    attention = CombinedAttention(W, head).attention(data)
+    assert attention[0, 1] > 0.95 and attention[1, 1] < 0.01
+    assert misalignment(W, aim.primal) > 0.4
+
+
+def test_the_explicit_case_by_the_flow_certifies_another_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "WIDTH", 1)
+    data, head = explicit_case()
+    best = instance(data, head)
+    end = follow.follow(stack([best]))
+    assert not end["selected"][0]
+    assert end["target_attention"][0] < follow.UNSELECTED
+    assert end["flow_gap"][0] < follow.CERTIFIED
+    assert end["misaligned"][0] > 0.5
+
+
+def test_lemma_10_fails_along_the_wrong_limit() -> None:
+    ratios = inequalities._lemma10()
+    # cos of the angle between e_1 and (1, 2.5/1.3), by hand.
+    assert float(ratios[-1]) == pytest.approx(float(np.hypot(1.0, 2.5 / 1.3)), abs=1e-6)
+
+
+def test_drawn_scores_are_equal_to_the_last_bit() -> None:
+    data, head = draw_equal_scores(jax.random.key(3), 3, 4, 3)
+    scores = np.sort(np.asarray(token_scores(data, head)), axis=1)
+    assert np.array_equal(scores[:, 0], scores[:, -2])
+    assert np.all(scores[:, -1] > scores[:, -2])
+
+
+def test_padding_changes_no_gradient() -> None:
+    data, head = draw_equal_scores(jax.random.key(4), 2, 3, 2)
+    start = jax.random.normal(jax.random.key(5), (2, 2))
+    wide = padded(instance(data, head, start), (3, 4, 5))
+    one: Any = EmpiricalRisk(data, Logistic(), reduction="sum").scaled_gradient(CombinedAttention(start, head))
+    two: Any = EmpiricalRisk(wide.data, Logistic(), reduction="sum").scaled_gradient(
+        CombinedAttention(wide.start, wide.head)
+    )
+    gradients = [np.exp(float(x.log_scale)) * np.asarray(x.gradient.W) for x in (one, two)]
+    assert np.allclose(gradients[1][:2, :2], gradients[0], atol=1e-14)
+    assert np.all(gradients[1][2:] == 0) and np.all(gradients[1][:, 2:] == 0)
+
+
+def cell(feasible: ProgramResult, attention: float, selected: bool, apart: float, gap: float) -> dict[str, np.ndarray]:
+    one = {"feasible": feasible.value, "target_attention": attention, "selected": selected, "misaligned": apart}
+    one |= {"flow_gap": gap, "log_time": 500.0}
+    return {f"cell0_{name}": np.asarray([value]) for name, value in one.items()}
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (cell(ProgramResult.optimal, 1.0, True, 1e-12, 1e-12), Verdict.holds),
+        (cell(ProgramResult.optimal, 1e-30, False, 0.5, 1e-12), Verdict.counterexample_found),
+        (cell(ProgramResult.infeasible, 1e-30, False, 0.5, 1e-12), Verdict.outside_hypotheses),
+        # Undecided: neither selected to the tolerance nor left.
+        (cell(ProgramResult.optimal, 0.5, False, 0.5, 1e-12), Verdict.outside_hypotheses),
+    ],
+)
+def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndarray], verdict: Verdict) -> None:
+    row = equal_scores._cell_row(found, 0)
+    assert row.verdict is verdict
+    assert row.instances + row.outside == 1
+
+
+def test_lemma_5_rows_follow_the_depth() -> None:
+    local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
+    data = {
+        "status": np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
+        "empty": np.array([False, True, True, False, False]),
+        "near": np.zeros(5, bool),
+        "depth": np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
+        "d": np.full(5, 4),
+    }
+    whole, empty, four, six, outside = cones.Cones().rows(data)
+    assert (whole.verdict, whole.instances) == (Verdict.holds, 1)
+    assert (empty.verdict, empty.values["wrong"]) == (Verdict.counterexample_found, 2)
+    assert four.instances == 2 and six.verdict is Verdict.outside_hypotheses
+    assert (outside.verdict, outside.instances) == (Verdict.holds, 1)
+    data["depth"][[0, 3]] = -0.2, 0.2
+    rows = cones.Cones().rows(data)
+    assert rows[0].verdict is rows[-1].verdict is Verdict.counterexample_found
+
+
+def test_feasibility_is_asked_at_the_bound_and_above() -> None:
+    result = np.full((2, 1, 5), ProgramResult.optimal.value)
+    data = {
+        "n": np.array([3, 3]),
+        "T": np.array([3, 3]),
+        "d": np.array([2, 3]),
+        "kind": np.array([0, 0]),
+        "result": result,
+        "gap": np.full(result.shape, 1e-15),
+        "separated": np.ones(result.shape, bool),
+        "least": np.full(result.shape, 0.1),
+    }
+    below = data | {"result": result.copy()}
+    below["result"][0] = ProgramResult.infeasible.value
+    assert feasibility._row(below, True, 0).verdict is Verdict.holds
+    above = data | {"result": result.copy(), "separated": np.ones(result.shape, bool)}
+    above["result"][1], above["separated"][1] = ProgramResult.infeasible.value, False
+    row = feasibility._row(above, False, 0)
+    assert (row.verdict, row.values["infeasible"], row.instances) == (Verdict.counterexample_found, 4, 4)
+
+
+def test_drawn_programs_have_the_sizes_asked_for() -> None:
+    batch = feasibility._draw(3, 4, 2, True, jax.random.split(jax.random.key(0), 2))
+    tokens = np.asarray(batch.data.tokens)[0, 0]
+    assert np.all(tokens[:, :, 2:] == 0)
+    assert np.allclose(np.linalg.norm(tokens, axis=-1), 1.0)
+    assert np.array_equal(np.asarray(batch.data.queries)[0, 0], tokens[:, 0])
+    seen = np.asarray(batch.data.visible)[0, 0]
+    assert list(seen.sum(axis=1)) == [4, 4, 4, 1, 1, 1]
+    assert np.all(np.asarray(batch.target)[..., :].sum(axis=-1) == 1)
+    assert not np.any(np.asarray(batch.target) & ~np.asarray(batch.data.visible))
+
+
+@pytest.mark.parametrize(("reached", "verdict"), [(True, Verdict.holds), (False, Verdict.counterexample_found)])
+def test_theorem_7_counts_every_start(reached: bool, verdict: Verdict) -> None:
+    columns = {"selected": reached, "misaligned": 1e-12 if reached else 0.3, "flow_gap": 1e-12, "outcome": 2}
+    data = {name: np.full((3, 2), value) for name, value in columns.items()}
+    data |= {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+    near, far = local_convergence.LocalConvergence().rows(data)
+    assert (near.verdict, near.instances) == (verdict, 3)
+    # Starts beyond the proof's μ are the theorem's to exclude.
+    assert far.verdict is Verdict.outside_hypotheses
+    assert (far.instances, far.outside) == (0, 3)
+
+
+def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
+    W, noise = np.asarray(jax.random.normal(jax.random.key(0), (2, 3, 3)))
+    start = local_convergence._near(W, noise, 0.1, 7.0)
+    assert float(misalignment(jnp.asarray(start), jnp.asarray(W))) == pytest.approx(0.1)
+    assert np.linalg.norm(start) == pytest.approx(7.0 * np.linalg.norm(W))
+
+
+def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
+    check = inequalities.Inequalities()
+    rows = check.rows(check.compute("quick", jax.random.key(0), silent))
+    found = [(row.source, row.verdict) for row in rows]
+    broken = [source for source, verdict in found if verdict is Verdict.counterexample_found]
+    assert broken == ["Lemma 9", "Lemma 10"]
+    assert [source for source, verdict in found if verdict is Verdict.holds] == [
+        "Theorem 3", "Lemma 2", "Lemma 2", "Lemma 9", "Lemma 6", "Lemma 7",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tarzanagh2032"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
+        (["tarzanagh2023", "--scale", "papper"], "scale: unknown name 'papper'; did you mean 'paper'?"),
+        (["tarzanagh2023", "--only", "cone"], "only: unknown name 'cone'; did you mean 'cones'?"),
+    ],
+)
+def test_bad_input_is_answered_with_the_nearest_name(arguments: list[str], message: str) -> None:
+    found = runner.invoke(app, ["verify", *arguments])
+    assert found.exit_code == 2
+    assert message in found.output
+    assert "Traceback" not in found.output
+
+
+def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def computed(self: Any, scale: str, key: Any, say: Callable[[str], None]) -> Any:
+        raise AssertionError("something was computed")
+
+    for check in papers.checks_of("tarzanagh2023"):
+        monkeypatch.setattr(type(check.check), "compute", computed)
+    (tmp_path / "verify.md").write_text("mine")
+    found = runner.invoke(app, ["verify", "tarzanagh2023", "--out", str(tmp_path)])
+    assert found.exit_code == 2
+    assert "verify.md" in found.output and "--overwrite" in found.output
+    assert (tmp_path / "verify.md").read_text() == "mine"
+    found = runner.invoke(app, ["verify", "tarzanagh2023", "--out", str(tmp_path), "--overwrite"])
+    assert isinstance(found.exception, AssertionError)
+
+
+def test_a_paper_without_checks_and_a_name_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = papers.checks_of("tarzanagh2023")[0]
+    with pytest.raises(ValueError, match="registered twice"):
+        checks.register_check("tarzanagh2023", check.name, statements="")(type(check.check))
+    monkeypatch.setattr(checks, "_CHECKS", {})
+    with pytest.raises(ValueError, match="nothing of tarzanagh2023 is verified yet"):
+        papers.verify("tarzanagh2023", say=silent)
+
+
+def test_list_names_every_check() -> None:
+    found = runner.invoke(app, ["list"], env={"COLUMNS": "400"})
+    assert found.exit_code == 0
+    for check in papers.checks_of("tarzanagh2023"):
+        assert check.name in found.output and check.statements in found.output
