@@ -1,6 +1,8 @@
 """Settings of the whole session. Nothing of jaxflow is imported here: the shape checks must come first."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -27,6 +29,18 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 # An example may compile, so none has a deadline. What runs in CI is the same each time.
 hypothesis.settings.register_profile("jaxflow", deadline=None, max_examples=50, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("jaxflow")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_end_with_their_module() -> Iterator[None]:
+    """Every compiled program takes a few memory maps, of which Linux gives a process 65,530.
+
+    A worker that kept the programs of all modules ran out of them near the end of the suite, and died by a
+    segmentation fault wherever it compiled next.
+    """
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 def accelerator_missing() -> str | None:
