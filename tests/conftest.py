@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What the commands ask of XLA too: nested fan-out of batched LAPACK calls can hang. Before anything is compiled.
+# What the commands ask of XLA too, before anything is compiled: LAPACK calls that wait for each other's threads hang.
+os.environ.setdefault("NPROC", "8")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
 
 jax.config.update("jax_enable_x64", True)

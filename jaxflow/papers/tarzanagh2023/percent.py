@@ -1,12 +1,9 @@
 """What figures 2, 5 and 6 share: studies of random instances, every outcome kept, and percentages of them."""
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +59,13 @@ def run_studies(experiment: Any, size: Size, seed: int, say: Callable[[str], Non
     """
     cells: dict[str, list[np.ndarray]] = {}
     sizes = [(n, T, d) for n, T in size.settings for d in size.d]
-    # Every cell is compiled anew, on one core: while one compiles another runs.
-    with ThreadPoolExecutor(_cells_at_a_time()) as pool:
-        for (n, T, d), results in zip(sizes, pool.map(partial(_run, experiment, size, seed), sizes), strict=True):
-            for name, values in results.items():
-                cells.setdefault(name, []).append(values)
-            for p, outcome in zip(size.parametrizations, results["outcome"], strict=True):
-                counts = np.bincount(outcome, minlength=len(Outcome))
-                say(f"n={n}, T={T}, d={d}, {NAMES[p]}: {outcomes_in_words(counts)}")
+    for n, T, d in sizes:
+        results = _run(experiment, size, seed, (n, T, d))
+        for name, values in results.items():
+            cells.setdefault(name, []).append(values)
+        for p, outcome in zip(size.parametrizations, results["outcome"], strict=True):
+            counts = np.bincount(outcome, minlength=len(Outcome))
+            say(f"n={n}, T={T}, d={d}, {NAMES[p]}: {outcomes_in_words(counts)}")
     grid = (len(size.settings), len(size.d))
     found: Data = {
         "n": np.array([n for n, _ in size.settings]),
@@ -86,11 +82,6 @@ def run_studies(experiment: Any, size: Size, seed: int, say: Callable[[str], Non
         stacked = np.stack(values)
         found[name] = stacked.reshape(*grid, *stacked.shape[1:]).swapaxes(1, 2)
     return found
-
-
-def _cells_at_a_time() -> int:
-    """Two, where XLA on CPU may not spread one LAPACK call over threads: such calls of two programs can block."""
-    return 2 if "--xla_cpu_multi_thread_eigen=false" in os.environ.get("XLA_FLAGS", "") else 1
 
 
 def _run(experiment: Any, size: Size, seed: int, cell: tuple[int, int, int]) -> Data:
