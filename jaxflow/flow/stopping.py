@@ -125,8 +125,8 @@ class LossExcess(AbstractStop):
 class Budget(AbstractStop):
     """Stops at a log time or a log arc length, whatever the clock."""
 
-    log_time: float = jnp.inf
-    log_arc_length: float = jnp.inf
+    log_time: float | Float[Array, ""] = jnp.inf
+    log_arc_length: float | Float[Array, ""] = jnp.inf
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return (situation.log_time >= self.log_time) | (situation.log_arc_length >= self.log_arc_length)

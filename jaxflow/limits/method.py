@@ -13,11 +13,9 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, Code, good, require
 from jaxflow.flow import (
-    AbstractCoordinates,
     ArcLength,
     Budget,
     Drive,
-    Lane,
     LogArcLength,
     Scores,
     SelectionSettled,
@@ -89,26 +87,6 @@ class Staged(AbstractMethod):
         require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
         return near, far, horizon, cap
 
-    def far_drive(self, combined: bool, max_steps: int) -> Drive:
-        """How the second stage is driven: implicit, until the selection has settled beyond `far`."""
-        near, far, _, _ = self.lengths(combined, jnp.result_type(float))
-        settled = Budget(log_arc_length=float(np.log(far - near))) & SelectionSettled()
-        return Drive(
-            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
-            diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-            StationaryPoint(STATIONARY) | settled,
-            max_steps,
-        )
-
-    def far_lane(
-        self, drive: Drive, risk: EmpiricalRisk, model: Any, coordinates: AbstractCoordinates, **how: Any
-    ) -> Lane:
-        """The second stage from `model`, which has come a path of about `near`; `how` as in `Drive.start`."""
-        near, _, horizon, cap = self.lengths(isinstance(coordinates, Scores), jnp.result_type(float))
-        clock = LogArcLength(unit=near, floor=self.floor, cap=cap)
-        until = float(np.log(horizon - near))
-        return drive.start(risk, model, clock=clock, coordinates=coordinates, until=until, **how)
-
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
@@ -117,26 +95,45 @@ class Staged(AbstractMethod):
         # Rates are fitted where the flow is the exact one.
         end = min(far, max(cap, 2.5 * near_length))
 
-        drive = Drive(diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm), still, max_steps)
-        clock = ArcLength(floor=self.floor)
-        near = drive.trajectory(
-            drive.run(drive.start(risk, model, clock=clock, coordinates=coordinates, until=near_length))
+        def stage(model: Any, solver: Any, controller: Any, stop: Any = None, **how: Any) -> Trajectory:
+            drive = Drive(solver, controller, stop, max_steps)
+            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
+
+        near = stage(
+            model,
+            diffrax.Tsit5(),
+            diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
+            still,
+            clock=ArcLength(floor=self.floor),
+            until=near_length,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)
-        saves = jnp.linspace(np.log(max(end / 100, near_length)), np.log(end - near_length), self.saves)
-        drive = self.far_drive(combined, max_steps)
-        lane = self.far_lane(drive, risk, near.final.model, coordinates, save_at=saves, idle=done)
-        path = followed_by(near, drive.trajectory(drive.run(lane)), done)
+        settled = Budget(log_arc_length=float(np.log(far - near_length))) & SelectionSettled()
+        middle = stage(
+            near.final.model,
+            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
+            diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            still | settled,
+            clock=LogArcLength(unit=near_length, floor=self.floor, cap=cap),
+            until=float(np.log(horizon - near_length)),
+            save_at=jnp.linspace(np.log(max(end / 100, near_length)), np.log(end - near_length), self.saves),
+            idle=done,
+        )
+        path = followed_by(near, middle, done)
         if cap < far:
             # At rest on the sphere: there is no velocity left to relax.
             return path
         done = ~good(path.result) | (stationarity(path) <= STATIONARY)
         clock = LogArcLength(unit=far)
-        relaxed = optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)
-        drive = Drive(diffrax.ImplicitEuler(root_finder=relaxed), diffrax.ConstantStepSize(), None, max_steps)
-        until = clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP))
-        how: Any = {"clock": clock, "coordinates": coordinates, "until": until, "dt0": RELAXATION_STEP}
-        last = drive.trajectory(drive.run(drive.start(risk, path.final.model, idle=done, **how)))
+        last = stage(
+            path.final.model,
+            diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
+            diffrax.ConstantStepSize(),
+            clock=clock,
+            until=clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP)),
+            dt0=RELAXATION_STEP,
+            idle=done,
+        )
         # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
         return followed_by(path, last, done | ~good(last.result))
 

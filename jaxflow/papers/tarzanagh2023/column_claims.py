@@ -43,8 +43,10 @@ def _enough(data: Data, way: str) -> Claim:
         good = int(np.sum(values <= ALIGNED))
         numbers |= {"aligned": good}
         measured += f"; at most {ALIGNED} on {good}"
-    # A few runs change direction late, when a token is selected late: most have to agree.
-    verdict = Verdict.holds_at_this_rate if good >= 0.9 * len(values) else Verdict.counterexample_found
+    # All have to agree. A few that do not may be late: at a finite length they decide nothing.
+    verdict = Verdict.holds_at_this_rate if good == len(values) else Verdict.outside_hypotheses
+    if 2 * good < len(values):
+        verdict = Verdict.counterexample_found
     return Claim(
         "App. F, Figure 10",
         "W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",

@@ -11,11 +11,11 @@ from typing import Any
 import diffrax
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array
 
 from jaxflow._core import RESULTS, good
 from jaxflow.data import TokenData
-from jaxflow.flow import AbstractStop, ArcLength, Scores, Situation, StationaryPoint, integrate
+from jaxflow.flow import ArcLength, Budget, Scores, StationaryPoint, integrate
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.risk import EmpiricalRisk
@@ -37,15 +37,6 @@ class FlowEnd(enum.IntEnum):
     failed = 4
 
 
-class Until(AbstractStop):
-    """Stops at a log time that is each instance's own."""
-
-    log_time: Float[Array, ""]
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return situation.log_time >= self.log_time
-
-
 @partial(jax.jit, static_argnums=0)
 def flow_ends(length: float, tokens: Any, queries: Any, labels: Any, V: Any, W: Any, log_time: Any) -> dict[str, Array]:
     """The flows of a batch of instances until `log_time` `(b,)`, or an arc length that is far beyond.
@@ -65,7 +56,7 @@ def _flow(
         clock=ArcLength(floor=FLOOR),
         coordinates=Scores(),
         until=jnp.asarray(length),
-        stop=StationaryPoint(STATIONARY) | Until(log_time),
+        stop=StationaryPoint(STATIONARY) | Budget(log_time=log_time),
         solver=diffrax.Tsit5(),
         # A hundred-thousandth of a step's length: what is compared are selections and directions.
         controller=diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),

@@ -12,6 +12,9 @@ OWN = {
     "factored": ("nuclear", "frobenius", "(K, Q)", "(Att-SVM*)"),
 }
 
+# 1 - corr of a direction that has arrived as far as a finite length lets it.
+ALIGNED = 0.05
+
 LOCALLY_OPTIMAL = (SelectionStatus.global_.value, SelectionStatus.local.value)
 
 
@@ -37,12 +40,16 @@ def _towards(data: Data, kind: str, way: str) -> Claim:
     different = np.abs(far - near) > 1e-9
     nearer = int(np.sum((near < far)[different]))
     median, worst = (float(np.median(near)), float(near.max())) if len(near) else (np.nan, np.nan)
-    verdict = Verdict.holds_at_this_rate if median <= 0.05 else Verdict.counterexample_found
+    # All have to be there. A few that are not may be late: at a finite length they decide nothing.
+    there = int(np.sum(near <= ALIGNED))
+    verdict = Verdict.holds_at_this_rate if there == len(near) else Verdict.outside_hypotheses
+    if 2 * there < len(near):
+        verdict = Verdict.counterexample_found
     name = "the flow" if way == "flow" else "the published descent"
     return Claim(
         "Figure 1, caption",
         f"GD trajectories of {symbol} converge towards the directions of {program}.",
-        f"{name}: 1 - corr median {median:.1e}, largest {worst:.1e} on {len(near)} runs; "
+        f"{name}: 1 - corr median {median:.1e}, largest {worst:.1e} on {len(near)} runs, at most {ALIGNED} on {there}; "
         f"nearer to it than to the other program on {nearer} of {int(different.sum())} where the two differ",
         verdict if len(near) else Verdict.outside_hypotheses,
         {"median": median, "largest": worst, "runs": len(near), "nearer": nearer, "different": int(different.sum())},

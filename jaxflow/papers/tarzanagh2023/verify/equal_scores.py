@@ -163,30 +163,36 @@ def _cell_row(data: Data, number: int) -> Row:
     n, T, d, anywhere = CELLS[number]
     cell = {name.removeprefix(f"cell{number}_"): x for name, x in data.items() if name.startswith(f"cell{number}_")}
     feasible = cell["feasible"] == ProgramResult.optimal.value
-    wrong = feasible & (cell["target_attention"] < UNSELECTED)
+    lost = feasible & (cell["target_attention"] < UNSELECTED)
     right = feasible & cell["selected"] & (cell["misaligned"] <= ALIGNED)
-    certified = wrong & (cell["flow_gap"] <= CERTIFIED)
+    # An optimal token without attention may get it back late: only a certified limit is wrong.
+    wrong = lost & (cell["flow_gap"] <= CERTIFIED)
     inside, count = int(feasible.sum()), int(wrong.sum())
     low, high = wilson(count, inside)
     open_ = inside - count - int(right.sum())
-    decided = inside - open_
-    unsure = wrong & ~certified
+    unsure = lost & ~wrong
     rest = ""
     if unsure.any():
         least, most = cell["log_time"][unsure].min(), cell["log_time"][unsure].max()
-        rest = f", the others have attention below {UNSELECTED:g} on it at log t = {least:.0f} to {most:.0f}"
-    verdict = Verdict.counterexample_found if count else Verdict.holds
+        rest = (
+            f", {int(unsure.sum())} of them with attention below {UNSELECTED:g} on an optimal token at "
+            f"log t = {least:.0f} to {most:.0f}"
+        )
+    # Undecided instances forbid "holds".
+    verdict = Verdict.holds if inside and not open_ else Verdict.outside_hypotheses
+    if count:
+        verdict = Verdict.counterexample_found
     start = "entries of W(0) normal of size 3" if anywhere else "W(0) = 0"
     return Row(
         "Theorem 4",
         f"random data with equal scores, n = {n}, T = {T}, d = {d}, {start}: the flow",
-        f"{count} do not select an optimal token ({100 * count / max(inside, 1):.1f}%, Wilson 95% "
-        f"[{100 * float(low):.1f}, {100 * float(high):.1f}]), {int(certified.sum())} of them certified by the flow"
-        f"{rest}; {int(right.sum())} reach W^mm, {open_} neither",
-        decided,
-        len(feasible) - decided,
-        float(cell["misaligned"][wrong | right].max(initial=0.0)) if decided else float("inf"),
+        f"{count} of {inside} are certified by the flow for other tokens ({100 * count / max(inside, 1):.1f}%, Wilson "
+        f"95% [{100 * float(low):.1f}, {100 * float(high):.1f}]); {int(right.sum())} reach W^mm, {open_} are undecided"
+        f"{rest}",
+        inside,
+        len(feasible) - inside,
+        float(cell["misaligned"][wrong | right].max()) if (wrong | right).any() else float("inf"),
         "1 − corr with W^mm",
-        verdict if decided else Verdict.outside_hypotheses,
-        {"wrong": count, "certified": int(certified.sum()), "right": int(right.sum()), "low": float(low)},
+        verdict,
+        {"wrong": count, "lost": int(lost.sum()), "right": int(right.sum()), "low": float(low)},
     )
