@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
@@ -146,8 +147,9 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
             "scheduler's tcp://HOST:PORT"
         )
     try:
-        import dask  # pyright: ignore[reportMissingImports]
-        import distributed  # pyright: ignore[reportMissingImports]
+        # By name: it may not be there, and where it is, its annotations say less than its documentation.
+        dask: Any = import_module("dask")
+        distributed: Any = import_module("distributed")
     except ImportError as error:
         raise ImportError("executor: Dask is not installed; it comes with the extra `cluster` of jaxflow") from error
     pack(experiment)  # before anything is started

@@ -24,7 +24,7 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.method import STATIONARY, Staged
+from jaxflow.limits.method import STATIONARY, Staged, quick_solver
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, as_primal
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
@@ -56,14 +56,15 @@ class TokenSelection(AbstractExperiment):
     open (a selection that is not locally optimal, a path into a finite stationary point) the scout goes ten times
     further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one.
 
-    **Fields:** `method`: of `find_limit` (None: `Staged()`, for factors after a try with limiting dynamics from a
-    length of 100 on); `gap`: what counts as certified; `width`: lanes; `horizon`, `rtol`, `scout_steps`: arc length
-    (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget of the scout's first pass.
+    **Fields:** `method`: of `find_limit` (None: `Staged(timed=False)`, for factors with `quick_solver()` and after a
+    try with limiting dynamics from a length of 50 on); `gap`: what counts as certified; `width`: lanes; `horizon`,
+    `rtol`, `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget
+    of the scout's first pass.
     """
 
     method: Any = None
     gap: float = 1e-8
-    width: int = 16
+    width: int = 8
     horizon: float | None = None
     rtol: float = 1e-4
     scout_steps: int = 1500
@@ -126,17 +127,10 @@ class TokenSelection(AbstractExperiment):
         }
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        draw = jax.jit(jax.vmap(partial(self._draw, factors)))
+        draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
         scout: Any = self._scout  # Pyright takes a bound compiled function for an unbound one
-
-        def look_closer(method: Any) -> Callable[[Any], dict[str, Any]]:
-            def look(key: Any) -> dict[str, Any]:
-                risk, model = self.setup(key, **factors)
-                return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
-
-            return jax.jit(look)
-
-        looks = [look_closer(method) for method in self._methods(factors)]
+        look: Any = self._look
+        methods = self._methods(factors)
 
         def block(keys: Any) -> dict[str, Any]:
             instances = draw(keys)
@@ -150,9 +144,9 @@ class TokenSelection(AbstractExperiment):
                 paths = scout(*instances, jnp.asarray(FURTHER), jnp.asarray(table["scouted"]))
                 for name, value in self._conclude(instances, paths, left).items():
                     table[name][left] = np.asarray(value)
-            for look in looks:
+            for method in methods:
                 for i in np.flatnonzero(~_closed(table)):
-                    for name, value in look(keys[i]).items():
+                    for name, value in look(*_take(jnp.asarray(i), instances), method).items():
                         table[name][i] = np.asarray(value)
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
             return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
@@ -161,11 +155,21 @@ class TokenSelection(AbstractExperiment):
 
     def _methods(self, factors: dict[str, Any]) -> list[Any]:
         """What follows the scout, each on what the ones before it left open."""
-        if self.method is not None or factors.get("parametrization", "W") == "W":
+        if self.method is not None:
             return [self.method]
-        # Limiting dynamics from a length of 100 on take a fifth of the time. Finite stationary points may lie
-        # beyond it, where they would pass for directions without a program: those stay open.
-        return [Staged(cap=100.0), Staged()]
+        if factors.get("parametrization", "W") == "W":
+            return [Staged(timed=False)]
+        # Paths near a separatrix: on 21 of 22 the tokens of a reference at rtol 1e-6 without limiting dynamics, as
+        # against 21 with Kvaerno5, Newton's method and rtol 1e-3, at a tenth of the time.
+        how: dict[str, Any] = {"timed": False, "solver": quick_solver(), "rtol": 1e-4}
+        # Limiting dynamics from a length of 50 on (exponents up to 2,500) take a fifth of the time. Finite
+        # stationary points may lie beyond it, where they would pass for directions without a program: those stay
+        # open.
+        return [Staged(cap=50.0, **how), Staged(**how)]
+
+    @eqx.filter_jit
+    def _look(self, risk: EmpiricalRisk, model: Any, method: Any) -> dict[str, Any]:
+        return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
 
     @eqx.filter_jit
     def _scout(self, risks: EmpiricalRisk, models: Any, times: Any, idle: Any) -> Trajectory:
@@ -179,7 +183,7 @@ class TokenSelection(AbstractExperiment):
         def start(risk: Any, model: Any, idle: Any) -> Any:
             coordinates = Scores() if isinstance(model, CombinedAttention) else Weights()
             until = (1e3 if isinstance(model, CombinedAttention) else 30.0) if self.horizon is None else self.horizon
-            clock = ArcLength(floor=0.03)
+            clock = ArcLength(floor=0.03, timed=False)
             return drive.start(risk, model, clock=clock, coordinates=coordinates, until=until * times, idle=idle)
 
         lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models, idle), width=self.width)
@@ -205,17 +209,32 @@ class TokenSelection(AbstractExperiment):
 
         return eqx.filter_vmap(close)(risks, models, paths)
 
-    def _draw(self, factors: dict[str, Any], key: Any) -> Any:
-        """An instance; for W padded with zeros in d, so that cells share one compiled scout."""
+    def in_span(self, factors: dict[str, Any], key: Any) -> tuple[EmpiricalRisk, Any]:
+        """An instance as it is followed, with the same logits and the same flow: padded with zeros, so that several d
+        share what is compiled; W first in coordinates of the span of tokens, queries and head where d is larger."""
         risk, model = self.setup(key, **factors)
+        data: Any = risk.data
+        tokens, queries, v = data.tokens, data.queries, model.head.v
+        d = tokens.shape[-1]
+
+        def padded(more: int, kind: Any, *weights: Any) -> tuple[EmpiricalRisk, Any]:
+            wide = TokenData(_pad_last(tokens, more), _pad_last(queries, more), data.labels, data.mask)
+            head = eqx.tree_at(lambda h: h.v, model.head, _pad_last(v, more))
+            weights = tuple(jnp.pad(x, ((0, more),) * x.ndim) for x in weights)
+            return EmpiricalRisk(wide, Logistic()), kind(*weights, head)
+
+        if isinstance(model, FactoredAttention):
+            # Columns of zeros stay zero as well. Fewer columns than d constrain the rank, which is to be seen.
+            return padded(-d % 4, FactoredAttention, model.K, model.Q) if model.K.shape == (d, d) else (risk, model)
         if not isinstance(model, CombinedAttention):
             return risk, model
-        data: Any = risk.data
-        d = data.tokens.shape[-1]
-        more = padded_size(d) - d
-        wide = TokenData(_pad_last(data.tokens, more), _pad_last(data.queries, more), data.labels, data.mask)
-        head = eqx.tree_at(lambda h: h.v, model.head, _pad_last(model.head.v, more))
-        return EmpiricalRisk(wide, Logistic()), CombinedAttention(jnp.pad(model.W, ((0, more), (0, more))), head)
+        W = model.W
+        vectors = jnp.concatenate([tokens.reshape(-1, d), queries.reshape(-1, d), v[None]])
+        if len(vectors) < d:
+            basis, _ = jnp.linalg.qr(vectors.T)
+            tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
+        small = v.shape[-1]
+        return padded(padded_size(small) - small, CombinedAttention, W)
 
 
 def _closed(table: dict[str, Any]) -> np.ndarray:

@@ -50,10 +50,29 @@ def test_padding_with_zeros_changes_nothing_but_rounding(blocks):
     experiment, keys, _, found = blocks
     assert padded_size(3) == 4 and padded_size(4) == 4 and padded_size(5) == 8 and padded_size(1) == 4
     risk, model = experiment.setup(keys[0], **FACTORS)
-    wide_risk, wide_model = experiment._draw(FACTORS, keys[0])
+    wide_risk, wide_model = experiment.in_span(FACTORS, keys[0])
     assert wide_risk.data.tokens.shape[-1] == 4
     np.testing.assert_allclose(wide_risk(wide_model), risk(model), rtol=1e-14)
     assert jnp.all(wide_model.W[3:] == 0) and jnp.all(wide_model.W[:, 3:] == 0)
+
+
+@pytest.mark.parametrize(("parametrization", "d", "followed"), [("W", 20, 8), ("KQ", 5, 8), ("KQ", 4, 4)])
+def test_the_flow_that_is_followed_is_the_same(parametrization, d, followed):
+    # In coordinates of a span (n T + n + 1 = 7 vectors) or padded: the same risk, and a gradient of the same size.
+    experiment, key = TokenSelection(), jax.random.key(5)
+    factors = {"n": 2, "T": 2, "d": d, "parametrization": parametrization}
+    risk, model = experiment.setup(key, **factors)
+    other_risk, other = experiment.in_span(factors, key)
+    assert other_risk.data.tokens.shape[-1] == followed
+    np.testing.assert_allclose(other.logits(other_risk.data), model.logits(risk.data), atol=1e-14)
+    np.testing.assert_allclose(other_risk(other), risk(model), rtol=1e-14)
+    one, two = risk.scaled_gradient(model), other_risk.scaled_gradient(other)
+    np.testing.assert_allclose(float(two.log_norm), float(one.log_norm), rtol=1e-12)
+
+
+def test_columns_that_constrain_the_rank_stay():
+    experiment, factors = TokenSelection(), {"n": 2, "T": 2, "d": 5, "m": 1, "parametrization": "KQ"}
+    assert experiment.in_span(factors, jax.random.key(0))[1].K.shape == (5, 1)
 
 
 def test_replay_is_the_limit_in_full(blocks):
