@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, require, tree_scale
-from jaxflow.data import LinearData, TokenData
+from jaxflow.data import LinearData, SampleData, TokenData
 from jaxflow.losses import AbstractLoss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs
 
@@ -34,7 +34,7 @@ class AbstractSource(eqx.Module):
 class DataSource(AbstractSource):
     """Outputs of a model on data."""
 
-    data: TokenData | LinearData
+    data: TokenData | LinearData | SampleData
 
     def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
         return linearize(model, self.data, trainable)
@@ -83,7 +83,7 @@ class EmpiricalRisk(eqx.Module):
 
     **Arguments:**
 
-    - `data`: `TokenData`, `LinearData` (or any other `AbstractSource` of outputs and targets).
+    - `data`: `TokenData`, `LinearData`, `SampleData` (or any other `AbstractSource` of outputs and targets).
     - `loss`: one of `jaxflow.losses`.
     - `trainable`: which parameters move: a pytree of Booleans like the model, a function
       `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
@@ -102,7 +102,8 @@ class EmpiricalRisk(eqx.Module):
     def __init__(self, data: Any, loss: Any, trainable: Any = None, reduction: Any = "mean"):
         if not isinstance(data, AbstractSource):
             kind = type(data).__name__
-            require(isinstance(data, TokenData | LinearData), "data", f"expected TokenData or LinearData, got {kind}")
+            known = isinstance(data, TokenData | LinearData | SampleData)
+            require(known, "data", f"expected TokenData, LinearData or SampleData, got {kind}")
             data.check()
         require(isinstance(loss, AbstractLoss), "loss", f"expected a jaxflow loss, got {loss!r}")
         require(reduction in ("mean", "sum"), "reduction", f"expected 'mean' or 'sum', got {reduction!r}")
@@ -113,12 +114,16 @@ class EmpiricalRisk(eqx.Module):
 
     @classmethod
     def from_margins(
-        cls, margins: Callable[[Any], Float[Array, " m"]], loss: AbstractLoss, trainable: Any = None
+        cls,
+        margins: Callable[[Any], Float[Array, " m"]],
+        loss: AbstractLoss,
+        trainable: Any = None,
+        reduction: Literal["mean", "sum"] = "mean",
     ) -> "EmpiricalRisk":
-        """The mean loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model."""
+        """The loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model, their mean or sum."""
         require(callable(margins), "margins", "expected a function of the model")
         require(loss.margin, "loss", f"{type(loss).__name__} is not a margin loss")
-        return cls(MarginSource(margins), loss, trainable)
+        return cls(MarginSource(margins), loss, trainable, reduction)
 
     @classmethod
     def from_function(cls, value: Callable[[Any], Float[Array, ""]], trainable: Any = None) -> "EmpiricalRisk":
@@ -132,7 +137,7 @@ class EmpiricalRisk(eqx.Module):
         return cls(source, OpaqueLoss(), trainable)
 
     @property
-    def data(self) -> TokenData | LinearData | None:
+    def data(self) -> TokenData | LinearData | SampleData | None:
         """The data, or None for a risk made from margins or a function."""
         return self.source.data if isinstance(self.source, DataSource) else None
 

@@ -12,7 +12,8 @@ from jaxflow.data.tokens import TokenData
 MAX_DRAWS = 10_000
 
 
-def _sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
+def unit_sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
+    """Vectors of the given shape, uniform on the unit sphere along the last axis."""
     x = jax.random.normal(key, shape)
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
@@ -20,7 +21,7 @@ def _sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
 def _draw_sequences(key: Key[Array, ""], n: int, T: int, d: int) -> tuple[Array, Array]:
     key_tokens, key_labels = jax.random.split(key)
     labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (n,)), 1.0, -1.0)
-    return _sphere(key_tokens, n, T, d), labels
+    return unit_sphere(key_tokens, n, T, d), labels
 
 
 def _gap(tokens: Float[Array, "n T d"], labels: Float[Array, " n"], head: Float[Array, " d"]) -> Array:
@@ -44,7 +45,7 @@ def draw_tokens(
         require(value >= low, name, f"expected at least {low}, got {value}")
     require(not is_concrete(score_gap) or 0 <= score_gap < 2, "score_gap", "scores lie in [-1, 1]")
     key_queries, key_head, key_sequences = jax.random.split(key, 3)
-    head = _sphere(key_head, d)
+    head = unit_sphere(key_head, d)
 
     def short(tokens: Array, labels: Array) -> Bool[Array, " n"]:
         return _gap(tokens, labels, head) < score_gap
@@ -71,7 +72,7 @@ def draw_tokens(
         f"a sequence was rejected {MAX_DRAWS} times; lower the gap",
     )
     tokens = jnp.where(failed, jnp.nan, tokens)
-    queries = tokens[:, 0] if self_attention else _sphere(key_queries, n, d)
+    queries = tokens[:, 0] if self_attention else unit_sphere(key_queries, n, d)
     return TokenData(tokens, queries, labels), head, draws
 
 
@@ -99,4 +100,4 @@ def score_gap_acceptance(key: Key[Array, ""], T: int, d: int, score_gap: float, 
     """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`."""
     key_head, key_sequences = jax.random.split(key)
     tokens, labels = _draw_sequences(key_sequences, draws, T, d)
-    return jnp.mean(_gap(tokens, labels, _sphere(key_head, d)) >= score_gap)
+    return jnp.mean(_gap(tokens, labels, unit_sphere(key_head, d)) >= score_gap)

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, require
+from jaxflow._core import ScaledGradient, exp_nonpositive, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
-from jaxflow.models.heads import Head, as_head
+from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs
 from jaxflow.models.saturation import log_attention, logit_multipliers
 
 
@@ -38,14 +38,14 @@ class AbstractAttention(AbstractModel):
         return jnp.exp(log_attention(self.logits(data), data.visible))
 
     def outputs(self, data: TokenData) -> Float[Array, "*n"]:
-        return _over_outputs(self.head, mix(data, self.attention(data)))
+        return head_outputs(self.head, mix(data, self.attention(data)))
 
     def linearize(self, data: TokenData, trainable: PyTree) -> tuple[Float[Array, "*n"], Pullback]:
         params, frozen = eqx.partition(self, trainable)
         logits, pull_logits = jax.vjp(lambda p: eqx.combine(p, frozen).logits(data), params)
         mixture = mix(data, jnp.exp(log_attention(logits, data.visible)))
-        values = _over_outputs(self.head, mixture)
-        slopes = token_slopes(data, _over_outputs(jax.grad(self.head), mixture))
+        values = head_outputs(self.head, mixture)
+        slopes = token_slopes(data, head_gradients(self.head, mixture))
         head_is_trained = any(leaf is True for leaf in jax.tree.leaves(trainable.head))
 
         def pullback(scale: Float[Array, ""], weights: Float[Array, "*n"]) -> ScaledGradient:
@@ -53,12 +53,15 @@ class AbstractAttention(AbstractModel):
             (gradient,) = pull_logits(multipliers)
             if not head_is_trained:
                 return ScaledGradient(scale + saturation, gradient, multipliers)
-            # The head's own derivative does not saturate; it sets the common scale.
-            _, pull_head = jax.vjp(lambda p: _over_outputs(eqx.combine(p, frozen).head, mixture), params)
+            _, pull_head = jax.vjp(lambda p: head_outputs(eqx.combine(p, frozen).head, mixture), params)
             (head_gradient,) = pull_head(weights)
-            small = jnp.exp(saturation)
+            # The head's own derivative does not saturate and sets the common scale; beside it what attention's
+            # loses to underflow is nothing. Only where the head's vanishes is attention's scale the common one.
+            moves = tree_norm(jax.lax.stop_gradient(head_gradient)) > 0
+            common = jnp.where(moves, 0.0, saturation)
+            small = exp_nonpositive(saturation - common)
             gradient = jax.tree.map(lambda a, b: small * a + b, gradient, head_gradient)
-            return ScaledGradient(scale, gradient, small * multipliers)
+            return ScaledGradient(scale + common, gradient, small * multipliers)
 
         return values, pullback
 
@@ -71,12 +74,6 @@ def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"
 def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Array, "*n T"]:
     r"""$\langle\nabla h, x_{it}\rangle$ for every output and token."""
     return jnp.einsum("ntd,nd->nt" if data.single_query else "ntd,nkd->nkt", data.tokens, gradients)
-
-
-def _over_outputs(function: Any, mixture: Float[Array, "*n d"]) -> Float[Array, "..."]:
-    for _ in range(mixture.ndim - 1):
-        function = jax.vmap(function)
-    return function(mixture)
 
 
 def _bilinear(data: TokenData, queries: Float[Array, "*n m"], keys: Float[Array, "n T m"]) -> Array:
@@ -117,6 +114,7 @@ class CombinedAttention(AbstractAttention):
     def check(self, data: TokenData) -> None:
         d = data.tokens.shape[-1]
         require_shape("W", self.W, (d, d), f"for tokens of dimension {d}")
+        check_head(self.head, data)
 
 
 class FactoredAttention(AbstractAttention):
@@ -161,6 +159,7 @@ class FactoredAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         require_shape("K", self.K, (d, self.K.shape[-1]), f"for tokens of dimension {d}")
         require_shape("Q", self.Q, self.K.shape, "as K has")
+        check_head(self.head, data)
 
 
 class DiagonalAttention(AbstractAttention):
@@ -204,3 +203,4 @@ class DiagonalAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         require_shape("k", self.k, (d,), f"for tokens of dimension {d}")
         require_shape("q", self.q, (d,), f"for tokens of dimension {d}")
+        check_head(self.head, data)

@@ -65,6 +65,21 @@ def default_trainable(model: Any) -> PyTree:
     return jax.tree.map(eqx.is_inexact_array, model)
 
 
+def attention_and_head(model: Any) -> PyTree:
+    r"""For `EmpiricalRisk(..., trainable=attention_and_head)`: the prediction head is trained with the attention.
+
+    Every inexact array moves: attention weights and all parameters of the head (of a `ConcaveHead` λ too; give a
+    pytree of Booleans to hold some of them).
+
+    What theory then no longer says: scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that Definition 1's
+    optimal tokens are no property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023), all for a fixed
+    head, name no limit. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
+    lets them vanish, at rates that differ between sequences. `find_limit` therefore refuses; `integrate` follows
+    the joint flow.
+    """
+    return jax.tree.map(eqx.is_inexact_array, model)
+
+
 def mark_trainable(model: Any, names: tuple[str, ...]) -> PyTree:
     """A pytree of Booleans shaped like `model`: True at the array leaves of the named fields."""
     frozen = jax.tree.map(lambda _: False, model)

@@ -1,6 +1,7 @@
 r"""Prediction heads $h:\mathbb R^d\to\mathbb R$ that follow the attention layer.
 
-Any callable module will do; an array of shape `(d,)` means `LinearHead`.
+Any function or callable module will do; an array of shape `(d,)` means `LinearHead`, a tuple or list a head for
+each output position.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import require
 from jaxflow.data import TokenData
+from jaxflow.models.function_head import FunctionHead
 
 
 class LinearHead(eqx.Module):
@@ -33,7 +35,8 @@ class LinearHead(eqx.Module):
 class MLPHead(eqx.Module):
     r"""$h(x) = \mathbf 1^\top\mathrm{ReLU}(Vx)$, with `V` of shape `(r, d)`. Tarzanagh et al. (2023) §6.
 
-    The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off.
+    The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. Where
+    the flow slides along a kink a smooth integrator steps to and fro; `jaxflow.find_limit` reports it.
     """
 
     V: Float[Array, "r d"]
@@ -46,6 +49,11 @@ class MLPHead(eqx.Module):
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.sum(jax.nn.relu(self.V @ x))
+
+    def kinks(self, x: Float[Array, " d"]) -> Float[Array, " r"]:
+        r"""$V_jx/(\|V_j\|\|x\|)$: signed distances from the kinks, relative to sizes."""
+        size = jnp.linalg.norm(self.V, axis=-1) * jnp.linalg.norm(x)
+        return (self.V @ x) / jnp.where(size > 0, size, 1.0)
 
 
 class ConcaveHead(eqx.Module):
@@ -68,24 +76,107 @@ class ConcaveHead(eqx.Module):
 Head = Callable[[Float[Array, " d"]], Float[Array, ""]]
 
 
+class PositionHeads(eqx.Module):
+    r"""A head for each output position, $(h_k)_{k=1}^K$. Tarzanagh et al. (2023), App. D.
+
+    **Arguments:** `heads`: K heads (anything that is a head for itself), or an array `(K, d)` of linear ones.
+
+    As a function it maps K points `(K, d)` to `(K,)`.
+    """
+
+    heads: tuple[Head, ...]
+
+    def __init__(self, heads: Any):
+        self.heads = tuple(as_head(head) for head in heads)
+
+    def __check_init__(self) -> None:
+        require(len(self.heads) > 0, "head", "expected a head for each output position, got none")
+        nested = any(isinstance(head, PositionHeads) for head in self.heads)
+        require(not nested, "head", "a position has one head, not several")
+
+    def __call__(self, x: Float[Array, "K d"]) -> Float[Array, " K"]:
+        return jnp.stack([head(x[k]) for k, head in enumerate(self.heads)])
+
+
 def as_head(head: Any) -> Head:
-    """A head from what a caller gave: a callable as it is, an array `(d,)` as `LinearHead`.
+    """A head from what a caller gave.
+
+    A callable whose leaves are arrays as it is, any other in a `FunctionHead`; a tuple or list of heads as
+    `PositionHeads`; an array `(d,)`, or a list of numbers, as `LinearHead`.
 
     **Raises:** `ValueError` naming `head`.
     """
+    several = isinstance(head, tuple | list) and any(callable(part) or jnp.ndim(part) > 0 for part in head)
+    if several:
+        return cast(Head, PositionHeads(head))
     if callable(head):
-        return cast(Head, head)
+        plain = isinstance(head, eqx.Module) and all(eqx.is_array(leaf) for leaf in jax.tree.leaves(head))
+        return cast(Head, head if plain else FunctionHead(head))
     array = jnp.asarray(head)
     require(array.ndim >= 1, "head", "expected a callable or an array of shape (d,)")
     return LinearHead(array)
 
 
+def head_outputs(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
+    r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output."""
+    return _each_output(head, points, lambda h: h)
+
+
+def head_gradients(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output."""
+    return _each_output(head, points, jax.grad)
+
+
+def _each_output(head: Any, points: Float[Array, "*n d"], turn: Callable[[Head], Any]) -> Float[Array, "..."]:
+    if isinstance(head, PositionHeads):
+        return jnp.stack([jax.vmap(turn(h))(points[:, k]) for k, h in enumerate(head.heads)], axis=1)
+    function = turn(head)
+    for _ in range(points.ndim - 1):
+        function = jax.vmap(function)
+    return function(points)
+
+
 def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     r"""Token scores $\gamma_{it}=Y_i\,h(x_{it})$ (Definition 1 of Tarzanagh et al. 2023).
 
+    With several outputs a sequence $\gamma_{ikt}=Y_{ik}\,h_k(x_{it})$ (Definition 4); hidden tokens have scores
+    too, and `data.visible` says which count.
+
     **Returns:** `(n, T)`, or `(n, k, T)` for k outputs per sequence.
     """
-    values = jax.vmap(jax.vmap(as_head(head)))(data.tokens)
-    if data.single_query:
-        return data.labels[:, None] * values
-    return data.labels[:, :, None] * values[:, None, :]
+    head = as_head(head)
+    check_head(head, data)
+    if isinstance(head, PositionHeads):
+        values = jnp.stack([jax.vmap(jax.vmap(h))(data.tokens) for h in head.heads], axis=1)
+    else:
+        values = jax.vmap(jax.vmap(head))(data.tokens)
+        values = values if data.single_query else values[:, None, :]
+    return data.labels[..., None] * values
+
+
+def is_linear(head: Any) -> bool:
+    """Whether the head, or that of every position, is a `LinearHead`."""
+    heads = head.heads if isinstance(head, PositionHeads) else (head,)
+    return all(isinstance(h, LinearHead) for h in heads)
+
+
+def check_head(head: Any, data: TokenData) -> None:
+    """Compares a head with the data.
+
+    **Raises:** `ValueError` naming `head` unless it (or that of every position) maps `(d,)` to a number, and
+    there are as many heads as positions.
+    """
+    if isinstance(head, PositionHeads):
+        outputs = 1 if data.single_query else data.labels.shape[-1]
+        require(
+            not data.single_query and outputs == len(head.heads),
+            "head",
+            f"{len(head.heads)} heads for {outputs} outputs a sequence",
+        )
+    token = jax.ShapeDtypeStruct(data.tokens.shape[-1:], data.tokens.dtype)
+    for h in head.heads if isinstance(head, PositionHeads) else (head,):
+        try:
+            shape = eqx.filter_eval_shape(h, token).shape
+        except TypeError as error:
+            raise ValueError(f"head: does not accept a token of shape {token.shape} ({error})") from error
+        require(shape == (), "head", f"expected a number for a token of shape {token.shape}, got shape {shape}")

@@ -26,6 +26,9 @@ def logit_multipliers(
 
     - the difference is $\sum_\tau s_{i\tau}(\gamma_{it}-\gamma_{i\tau})$, whose diagonal term is exactly zero;
     - M is the largest $\log s_{it}$ over all tokens but each sequence's top one, and is never exponentiated;
+    - a token whose slope equals the top one's has no term from the top token, the only one of order one: the
+      largest $\log s_{i\tau}$ of the tokens that it does differ from is added to its logarithm, so that M is the
+      scale of the largest multiplier that is not zero;
     - the top token takes minus the sum of the others ($\sum_t p_{it}=0$ exactly).
 
     **Arguments:** logits $a_{it}$, visible tokens, slopes $\gamma_{it}=\langle\nabla h(X_i^\top s_i),x_{it}\rangle$,
@@ -36,11 +39,19 @@ def logit_multipliers(
     log_s = log_attention(logits, visible)
     s = jnp.exp(log_s)
     top = jax.nn.one_hot(jnp.argmax(log_s, axis=-1), logits.shape[-1], dtype=bool)
-    centred = jnp.sum(s[..., None, :] * (slopes[..., :, None] - slopes[..., None, :]), axis=-1)
+    differences = slopes[..., :, None] - slopes[..., None, :]
     rest = visible & ~top
-    largest = jnp.max(jnp.where(rest, log_s, -jnp.inf))
-    # -inf: no query sees two tokens, so every multiplier is zero.
+    tied = rest & (jnp.sum(jnp.where(top[..., None, :], differences, 0.0), axis=-1) == 0)
+    differs = visible[..., None, :] & (differences != 0)
+    reach = lax.stop_gradient(jnp.max(jnp.where(differs, log_s[..., None, :], -jnp.inf), axis=-1))
+    # A token that differs from none has no multiplier at all.
+    log_size = log_s + jnp.where(tied, reach, 0.0)
+    finite = jnp.where(jnp.isneginf(reach), 0.0, reach)[..., None]
+    shares = exp_nonpositive(jnp.where(differs, log_s[..., None, :], -jnp.inf) - finite)
+    centred = jnp.sum(jnp.where(tied[..., None], shares, s[..., None, :]) * differences, axis=-1)
+    largest = jnp.max(jnp.where(rest, log_size, -jnp.inf))
+    # -inf: no query sees two tokens that differ, so every multiplier is zero.
     scale = lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    relative = exp_nonpositive(jnp.where(rest, log_s, -jnp.inf) - scale)
+    relative = exp_nonpositive(jnp.where(rest, log_size, -jnp.inf) - scale)
     others = relative * centred * weights[..., None]
     return scale, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)

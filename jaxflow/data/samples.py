@@ -1,0 +1,43 @@
+"""Inputs of any shape with targets of any shape: the data of networks that are functions of one input."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxflow._core import is_concrete, require
+
+
+class SampleData(eqx.Module):
+    r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
+    Boix-Adserà et al. (2023).
+
+    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs.
+    """
+
+    inputs: Float[Array, "..."]
+    targets: Float[Array, "..."]
+
+    def __init__(self, inputs: Any, targets: Any):
+        self.inputs = jnp.asarray(inputs)
+        self.targets = jnp.asarray(targets).astype(self.inputs.dtype)
+
+    @classmethod
+    def validated(cls, inputs: Any, targets: Any) -> "SampleData":
+        """Builds data and checks them. **Raises:** `ValueError`."""
+        data = cls(inputs, targets)
+        data.check()
+        return data
+
+    def check(self) -> None:
+        """Checks one instance; values only where they are concrete. **Raises:** `ValueError`."""
+        require(self.inputs.ndim >= 1, "inputs", "expected shape (n, ...), got a number")
+        n = self.inputs.shape[0]
+        expected = f"expected {n} targets, one for each input, got shape {self.targets.shape}"
+        require(self.targets.shape[:1] == (n,), "targets", expected)
+        for name, value in (("inputs", self.inputs), ("targets", self.targets)):
+            require(value.size > 0, name, f"empty axis in shape {value.shape}")
+            if is_concrete(value):
+                require(bool(np.isfinite(np.asarray(value)).all()), name, "NaN or infinite entry")

@@ -1,0 +1,40 @@
+"""Data made by a teacher (floor 3)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from jaxflow._core import require
+from jaxflow.data import SampleData
+from jaxflow.models import DiagonalHead, HadamardNetwork
+
+
+def taught(inputs: Any, teacher: Any) -> SampleData:
+    r"""Inputs with the outputs of a teacher as targets, $y_i=f^*(x_i)$.
+
+    **Arguments:** `inputs` `(n, ...)`; `teacher`: a model with `outputs(data)`.
+    """
+    inputs = jnp.asarray(inputs)
+    unknown = SampleData(inputs, jnp.zeros(inputs.shape[:1], inputs.dtype))
+    return SampleData(inputs, teacher.outputs(unknown))
+
+
+def diagonal_head_task(
+    key: Key[Array, ""], n: int, T: int, d: int, scale: float | Float[Array, ""] = 1.0
+) -> tuple[SampleData, HadamardNetwork]:
+    r"""Isotropic Gaussian sequences $X\in\mathbb R^{T\times d}$, labelled by an attention head with diagonal weights,
+    all of them standard Gaussian: the toy task of Appendix A of Boix-Adserà et al. (2023).
+
+    **Arguments:** `key`; `n` samples of `T` tokens of dimension `d` (1,000 of 10 × 50 in the paper); `scale`
+    multiplies the teacher's products. The paper does not say how the teacher is drawn.
+
+    **Returns:** the data and the teacher.
+    """
+    for name, value in (("n", n), ("T", T), ("d", d)):
+        require(value >= 1, name, f"expected at least 1, got {value}")
+    key_inputs, key_teacher = jax.random.split(key)
+    u, v = jax.random.normal(key_teacher, (2, DiagonalHead.size(d)))
+    teacher = HadamardNetwork(DiagonalHead(), scale * u, v)
+    return taught(jax.random.normal(key_inputs, (n, T, d)), teacher), teacher

@@ -1,0 +1,238 @@
+"""Linear networks: one function in several forms, with laws that hold for all of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow.data import LinearData
+from jaxflow.losses import Exponential, Squared
+from jaxflow.models import (
+    DeepLinearNetwork,
+    DeepMatrixSensing,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+    as_tensor_network,
+    contract,
+    convolution,
+    cross_correlation,
+    decomposition_of,
+    diagonal_tensor,
+    even_decomposition,
+    even_part,
+    fully_connected_tensor,
+)
+from jaxflow.models import linear_convolution as convolutions
+from jaxflow.models.profiles import angle_of, angle_of_height, edge, height, norm_like, time_of
+from jaxflow.risk import EmpiricalRisk
+
+KEY = jax.random.key(3)
+# A few hundred roundings of numbers of order one.
+ROUNDING = 1e-12
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.fold_in(KEY, seed), shape)
+
+
+NETWORKS = {
+    "diagonal2": DiagonalLinearNetwork((normal(5, seed=1), normal(5, seed=2))),
+    "diagonal3": DiagonalLinearNetwork(tuple(normal(5, seed=i) for i in range(3))),
+    "convolution": LinearConvolutionalNetwork((normal(5, seed=4), normal(5, seed=5))),
+    "filters": LinearConvolutionalNetwork((normal(2, seed=6), normal(3, seed=7), normal(5, seed=8))),
+    "connected": DeepLinearNetwork((normal(5, 3, seed=9), normal(3, 2, seed=10), normal(2, seed=11))),
+    "tensor": LinearTensorNetwork(
+        normal(2, 3, 2, 5, seed=12), (normal(2, seed=13), normal(3, seed=14), normal(2, seed=15))
+    ),
+}
+
+
+@pytest.fixture(params=NETWORKS, ids=str)
+def network(request):
+    return NETWORKS[request.param]
+
+
+def test_outputs_are_linear_in_the_input_and_homogeneous_in_the_layers(network):
+    data = LinearData(normal(4, 5, seed=20), jnp.ones(4))
+    network.check(data)
+    beta = network.linear_coefficients()
+    np.testing.assert_allclose(network.outputs(data), data.inputs @ beta, atol=ROUNDING)
+    doubled = jax.tree.map(lambda w: 2.0 * w, network.layers)
+    bigger = eqx.tree_at(lambda n: n.weights, network, doubled)
+    np.testing.assert_allclose(bigger.linear_coefficients(), 2.0**network.degree * beta, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["diagonal2", "diagonal3", "convolution", "filters", "connected"])
+def test_the_structured_forms_are_the_tensor_form(name):
+    network = NETWORKS[name]
+    general = as_tensor_network(network)
+    np.testing.assert_allclose(general.linear_coefficients(), network.linear_coefficients(), atol=ROUNDING)
+    # Layer by layer, equation (2) with the identity as activation.
+    plain = LinearTensorNetwork(general.data_tensor, general.weights, activation=lambda x: x)
+    data = LinearData(normal(4, 5, seed=21), jnp.ones(4))
+    np.testing.assert_allclose(plain.outputs(data), network.outputs(data), atol=ROUNDING)
+
+
+def test_the_block_construction_of_appendix_b_for_two_layers_is_a_kronecker_product():
+    x = normal(3, seed=22)
+    np.testing.assert_allclose(fully_connected_tensor((3, 4)) @ x, jnp.kron(jnp.eye(4), x[:, None]), atol=0)
+
+
+def test_cross_correlation_and_its_adjoint_by_the_definition():
+    a, b, c = normal(6, seed=23), normal(4, seed=24), normal(6, seed=25)
+    by_hand = [sum(float(a[(i + j) % 6] * b[j]) for j in range(4)) for i in range(6)]
+    np.testing.assert_allclose(cross_correlation(a, b), by_hand, atol=ROUNDING)
+    np.testing.assert_allclose(cross_correlation(a, b) @ c, a @ convolution(c, b), atol=ROUNDING)
+
+
+def test_long_filters_take_the_fourier_transform(monkeypatch):
+    a, b = normal(60, seed=26), normal(57, seed=27)
+    assert b.shape[0] >= convolutions.FFT_FROM
+    fast = cross_correlation(a, b), convolution(a, b)
+    monkeypatch.setattr(convolutions, "FFT_FROM", 1000)
+    slow = cross_correlation(a, b), convolution(a, b)
+    np.testing.assert_allclose(fast, slow, atol=1e-11)
+
+
+def test_a_convolutional_network_is_the_chain_of_the_paper():
+    w1, w2, w3 = NETWORKS["filters"].layers
+    x = normal(5, seed=28)
+    by_layers = cross_correlation(cross_correlation(x, w1), w2) @ w3
+    np.testing.assert_allclose(by_layers, x @ NETWORKS["filters"].linear_coefficients(), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("loss", [Squared(), Exponential()], ids=lambda loss: type(loss).__name__)
+def test_the_flow_conserves_what_it_says(network, loss):
+    """d(conserved)/dt = 0 at a random point, for any loss: by the gradient, without integrating."""
+    data = LinearData(normal(4, 5, seed=29), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
+    risk = EmpiricalRisk(data, loss, reduction="sum")
+    scaled = risk.scaled_gradient(network)
+    velocity = eqx.tree_at(
+        lambda n: n.weights, network, jax.tree.map(lambda g: -jnp.exp(scaled.log_scale) * g, scaled.gradient.weights)
+    ).layers
+
+    def conserved(layers):
+        return eqx.tree_at(lambda n: n.weights, network, layers).conserved()
+
+    _, rate = jax.jvp(conserved, (network.layers,), (velocity,))
+    size = float(jnp.exp(scaled.log_norm)) * 10
+    assert max(float(jnp.max(jnp.abs(r))) for r in jax.tree.leaves(rate)) <= ROUNDING * max(1.0, size)
+
+
+def test_a_summed_loss_is_the_paper_s_and_a_mean_is_an_option(network):
+    data = LinearData(normal(4, 5, seed=30), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
+    total = EmpiricalRisk(data, Exponential(), reduction="sum")(network)
+    margins = data.targets * (data.inputs @ network.linear_coefficients())
+    np.testing.assert_allclose(total, jnp.sum(jnp.exp(-margins)), rtol=1e-12)
+    np.testing.assert_allclose(EmpiricalRisk(data, Exponential())(network), total / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["diagonal2", "diagonal3", "convolution"])
+def test_decompositions_satisfy_assumption_1(name):
+    network = NETWORKS[name]
+    found = decomposition_of(network)
+    np.testing.assert_allclose(found.tensor(), as_tensor_network(network).data_tensor, atol=ROUNDING)
+    rho = found.singular_coefficients(network.layers)
+    np.testing.assert_allclose(found.transform.T @ rho, network.linear_coefficients(), atol=ROUNDING)
+
+
+@pytest.mark.parametrize(("d", "depth"), [(6, 2), (5, 3), (2, 2)])
+def test_the_even_decomposition_on_even_vectors(d, depth):
+    layers = tuple(even_part(normal(d, seed=31 + i)) for i in range(depth))
+    found = even_decomposition(d, depth)
+    m = d // 2 + 1
+    np.testing.assert_allclose(found.factors[0].T @ found.factors[0], jnp.eye(m), atol=ROUNDING)
+    x = even_part(normal(d, seed=40))
+    rho = found.singular_coefficients(layers)
+    network = LinearConvolutionalNetwork(layers)
+    np.testing.assert_allclose((found.transform @ x) @ rho, x @ network.linear_coefficients(), atol=ROUNDING)
+
+
+def test_starts_of_the_theorems():
+    data = LinearData(normal(3, 6, seed=50), jnp.ones(3))
+    for cls in (DiagonalLinearNetwork, LinearConvolutionalNetwork):
+        equal = cls.init(KEY, data, depth=3, alpha=0.1, scheme="equal")
+        first, second, last = equal.layers
+        assert jnp.array_equal(first, second) and not jnp.any(last) and jnp.all(jnp.abs(equal.conserved()) > 0)
+    even = LinearConvolutionalNetwork.init(KEY, data, scheme="equal").layers[0]
+    np.testing.assert_allclose(even_part(even), even, atol=ROUNDING)
+    assert float(jnp.min(jnp.abs(jnp.fft.fft(even, norm="ortho")))) >= 0.5 - ROUNDING
+    one = DeepLinearNetwork.init(KEY, data, depth=3, alpha=0.5, scheme="identity")
+    np.testing.assert_allclose(one.layers[0], 0.5 * jnp.eye(6))
+    filters = LinearConvolutionalNetwork.init(KEY, data, depth=3, sizes=(2, 3))
+    assert [w.shape[0] for w in filters.layers] == [2, 3, 6]
+    square = LinearData(normal(3, 4, seed=51), jnp.ones(3))
+    sensing = DeepMatrixSensing.init(KEY, square, depth=2, alpha=0.1)
+    assert sensing.product().shape == (2, 2) and not jnp.any(sensing.linear_coefficients())
+    tensor = LinearTensorNetwork.init(KEY, data, data_tensor=diagonal_tensor(6, 2))
+    assert not jnp.any(tensor.layers[-1])
+
+
+def test_an_activation_is_applied_after_every_layer_but_the_last():
+    tensor = normal(2, 3, 4, seed=52)
+    v1, v2 = normal(2, seed=53), normal(3, seed=54)
+    network = LinearTensorNetwork(tensor, (v1, v2), activation=jax.nn.relu)
+    x = normal(4, seed=55)
+    by_hand = jax.nn.relu((tensor @ x).T @ v1) @ v2
+    np.testing.assert_allclose(network.outputs(LinearData(x[None], jnp.ones(1)))[0], by_hand, atol=ROUNDING)
+    with pytest.raises(ValueError, match="activation"):
+        network.linear_coefficients()
+    built = LinearTensorNetwork.from_map(lambda x: tensor @ x, 4, (v1, v2))
+    np.testing.assert_allclose(built.data_tensor, tensor, atol=ROUNDING)
+    np.testing.assert_allclose(contract(tensor @ x, (v1, v2), skip=0), (tensor @ x) @ v2, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: DiagonalLinearNetwork((jnp.ones(2),)), "weights"),
+        (lambda: DiagonalLinearNetwork((jnp.ones(2), jnp.ones(3))), "weights"),
+        (lambda: LinearConvolutionalNetwork((jnp.ones(4), jnp.ones(3))), "weights"),
+        (lambda: DeepLinearNetwork((jnp.ones((2, 3)), jnp.ones(2))), "weights"),
+        (lambda: DeepMatrixSensing((jnp.ones((2, 3)), jnp.ones((2, 3)))), "weights"),
+        (lambda: LinearTensorNetwork(jnp.ones((2, 3, 4)), (jnp.ones(3), jnp.ones(2))), "data_tensor"),
+        (lambda: NETWORKS["diagonal2"].check(LinearData(jnp.ones((1, 4)), jnp.ones(1))), "inputs"),
+        (lambda: DiagonalLinearNetwork.init(KEY, LinearData(jnp.ones((1, 4)), jnp.ones(1)), scheme="equals"), "scheme"),
+        (lambda: decomposition_of(NETWORKS["connected"]), "network"),
+    ],
+)
+def test_wrong_arguments_are_named(make, name):
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        make()
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4, 5, 8])
+def test_the_profiles_solve_their_differential_equations(depth):
+    """p' = p^(L−2) q and q' = p^(L−1), by the derivative of angle_of; the closed forms; H' = h^(−1)."""
+    c = min(edge(depth), 2.0)
+    t = jnp.linspace(-0.9, 0.9, 7) * c
+    s, rate = jax.jvp(lambda t: angle_of(depth, t), (t,), (jnp.ones_like(t),))
+    p, q = jnp.cosh(s), jnp.sinh(s)
+    np.testing.assert_allclose(q * rate, p ** (depth - 2) * q, rtol=1e-12)
+    np.testing.assert_allclose(time_of(depth, s), t, atol=1e-13)
+    h = height(depth, s)
+    np.testing.assert_allclose(angle_of_height(depth, h), s, atol=1e-12)
+    slope = jax.vmap(jax.grad(lambda x: norm_like(depth, x)))(h)
+    np.testing.assert_allclose(slope, t, atol=1e-11)
+    if depth == 3:
+        np.testing.assert_allclose(h, jnp.tan(t) / jnp.cos(t) ** 2, rtol=1e-12, atol=1e-13)
+    if depth == 4:
+        np.testing.assert_allclose(h, t / (1 - t**2) ** 2, rtol=1e-12, atol=1e-13)
+
+
+def test_the_edges_of_the_intervals():
+    assert edge(2) == float("inf") and edge(3) == pytest.approx(np.pi / 2) and edge(4) == pytest.approx(1.0)
+    # ∫_0^∞ cosh^(−3) = π/4.
+    assert edge(5) == pytest.approx(np.pi / 4)
+    assert bool(jnp.isnan(angle_of(3, jnp.asarray(1.6)))) and bool(jnp.isinf(angle_of(4, jnp.asarray(1.0))))
+
+
+def test_margins_of_a_network_are_as_good_as_its_data(network):
+    data = LinearData(normal(4, 5, seed=60), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
+    direct = EmpiricalRisk(data, Exponential(), reduction="sum").scaled_gradient(network)
+    margins = EmpiricalRisk.from_margins(
+        lambda m: data.targets * (data.inputs @ m.linear_coefficients()), Exponential(), reduction="sum"
+    ).scaled_gradient(network)
+    np.testing.assert_allclose(direct.log_norm, margins.log_norm, rtol=1e-12)
