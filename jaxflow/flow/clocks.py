@@ -6,14 +6,14 @@ t = 0, and reads in units of its own (`until`, `save_at`): a time, its logarithm
 
 import abc
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import require, unknown_name
+from jaxflow._core import is_concrete, require, unknown_name
 
 Scalar = Float[Array, ""]
 
@@ -44,6 +44,11 @@ class AbstractClock(eqx.Module):
         """Log of the length beyond which the dynamics are the limiting ones; infinite for the exact flow."""
         return float("inf")
 
+    def integrates_time(self) -> bool:
+        """Whether t is a state beside the weights'; where it is not, and s does not tell it, $\\log t=r$ with
+        $r=\\log dt/ds$, to leading order."""
+        return not self.tells_time
+
     @abc.abstractmethod
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         """The integration variable at a reading of the clock."""
@@ -66,6 +71,38 @@ class PhysicalTime(AbstractClock):
 
     def log_time(self, s: Scalar) -> Scalar:
         return jnp.log(s)
+
+    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
+        return jnp.asarray(reading)
+
+    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        return s
+
+
+class RescaledTime(AbstractClock):
+    r"""Reads $t/\log(1/\alpha)$, in which the stages of a start of size α settle as α → 0 (Boix-Adserà et al. 2023).
+
+    **Arguments:** `log_alpha`: $\log\alpha<0$; α itself may lie far below the smallest number.
+    """
+
+    log_alpha: Float[Array, ""]
+    tells_time: ClassVar[bool] = True
+
+    def __init__(self, log_alpha: Any):
+        self.log_alpha = jnp.asarray(log_alpha, dtype=float)
+
+    def __check_init__(self) -> None:
+        negative = not is_concrete(self.log_alpha) or bool(jnp.all(self.log_alpha < 0))
+        require(negative, "log_alpha", f"expected a negative number, got {self.log_alpha}")
+
+    def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
+        return log_scale + jnp.log(-self.log_alpha)
+
+    def log_length(self, s: Scalar) -> Scalar | None:
+        return None
+
+    def log_time(self, s: Scalar) -> Scalar:
+        return jnp.log(s) + jnp.log(-self.log_alpha)
 
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         return jnp.asarray(reading)
@@ -109,13 +146,20 @@ class ArcLength(AbstractClock):
     mends it: $ds=(\|\nabla L\|+\text{floor}\cdot\sum_k|p_k|)\,dt$ with the multipliers p. Where the gradient
     vanishes because attention saturates both terms vanish together and the clock stays proportional to a
     length; where it vanishes by cancellation, at a stationary point, the clock becomes a time.
+
+    `timed=False` leaves log t to its leading order: its own equation differentiates the field once more, which
+    is more than half of the work (of a compilation, too).
     """
 
     floor: float = 0.0
+    timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
+
+    def integrates_time(self) -> bool:
+        return self.timed
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return -_floored(log_norm, log_sum, self.floor)
@@ -142,19 +186,23 @@ class LogArcLength(AbstractClock):
     $\min(\rho,\text{cap})^L$ in the exponents (and nowhere else) the direction has the same limit, up to a
     floor of about $1/\text{cap}^L$ in its margins, and can be followed to any log t.
 
-    **Arguments:** `unit`: u, the length below which the clock is linear; `floor` as in `ArcLength`; `cap`:
-    infinite by default, for the exact flow.
+    **Arguments:** `unit`: u, the length below which the clock is linear; `floor` and `timed` as in `ArcLength`;
+    `cap`: infinite by default, for the exact flow.
     """
 
     unit: float = 1.0
     floor: float = 0.0
     cap: float = float("inf")
+    timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         require(self.unit > 0, "unit", f"expected a positive length, got {self.unit}")
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
         require(self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
+
+    def integrates_time(self) -> bool:
+        return self.timed
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return s + jnp.log(self.unit) - _floored(log_norm, log_sum, self.floor)

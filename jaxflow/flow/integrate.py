@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import RESULTS, all_finite, good, is_concrete, require
 from jaxflow.flow.clocks import AbstractClock, as_clock
-from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
+from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
 from jaxflow.flow.solvers import as_controller, as_solver, as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -59,9 +59,11 @@ def integrate(
     """
     clock = as_clock(clock)
     solver = as_solver(solver, clock)
-    controller = as_controller(controller, solver)
+    controller = as_controller(controller, solver, clock)
     coordinates = as_coordinates(coordinates)
     risk.check(model)
+    if isinstance(coordinates, AbstractStretchedCoordinates):
+        coordinates.check(risk, model)
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     require(not is_concrete(until) or not np.any(np.isnan(np.asarray(until))), "until", "NaN is no clock reading")
     if save_at is not None:

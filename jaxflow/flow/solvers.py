@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optimistix
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import unknown_name
-from jaxflow.flow.clocks import AbstractClock, LogArcLength
+from jaxflow._core import is_concrete, unknown_name
+from jaxflow.flow.clocks import AbstractClock, LogArcLength, RescaledTime
 
 SOLVERS: dict[str, type[diffrax.AbstractSolver]] = {
     name: getattr(diffrax, name)
@@ -43,12 +43,15 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
     """A solver from a solver, its name, or None for the clock's default.
 
     Defaults, by measurement (see "Which clock, which solver" in the documentation): Kvaerno5 in
-    `LogArcLength`, which is stiff; Tsit5 in every other clock. An implicit solver with Diffrax's default root
-    finder gets `root_finder()` instead.
+    `LogArcLength`, which is stiff, and in `RescaledTime` below α = e^(−75), with one Jacobian a step; Tsit5 in
+    every other clock. An implicit solver with Diffrax's default root finder gets `root_finder()` instead.
 
     **Raises:** `ValueError` with the nearest name.
     """
     if solver is None:
+        if isinstance(clock, RescaledTime) and _is_stiff(clock):
+            # The step's own tolerances, written out: a lane's root finder is not told them.
+            return diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-9, atol=1e-5))
         chosen = diffrax.Kvaerno5() if isinstance(clock, LogArcLength) else diffrax.Tsit5()
     elif isinstance(solver, str):
         names = {name.lower(): value for name, value in SOLVERS.items()}
@@ -63,12 +66,16 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
 
 
 def as_controller(
-    controller: diffrax.AbstractStepSizeController | None, solver: diffrax.AbstractSolver
+    controller: diffrax.AbstractStepSizeController | None,
+    solver: diffrax.AbstractSolver,
+    clock: AbstractClock | None = None,
 ) -> diffrax.AbstractStepSizeController:
     """The given controller, or a PID controller; for implicit solvers `state_norm` replaces Diffrax's default norm.
 
     Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
-    follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs.
+    follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs. `RescaledTime` belongs
+    to logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such
+    that logarithms of size 1e4 keep that too.
     """
     implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
     if implicit and isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:
@@ -76,6 +83,10 @@ def as_controller(
         return eqx.tree_at(lambda c: c.norm, controller, state_norm)
     if controller is not None:
         return controller
+    if isinstance(clock, RescaledTime):
+        rtol = 1e-9 if implicit or _is_stiff(clock) else 1e-6
+        norm = state_norm if implicit else optimistix.rms_norm
+        return diffrax.PIDController(rtol=rtol, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=norm)
     rtol = 1e-4 if implicit else 1e-8
     floor = float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5
     rtol = max(rtol, floor)
@@ -89,6 +100,12 @@ def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:
     if solver.term_structure is diffrax.AbstractTerm:
         return term
     return diffrax.MultiTerm(diffrax.ODETerm(_zero), term)
+
+
+def _is_stiff(clock: RescaledTime) -> bool:
+    """Whether stages are so far apart that the learned weights' own time scale is short against them."""
+    # The rates of learned weights are of the order of log(1/α): explicit methods took fewer steps down to α = 1e-32.
+    return not is_concrete(clock.log_alpha) or bool(jnp.any(clock.log_alpha < -75.0))
 
 
 def _zero(s: Any, state: Any, args: Any) -> Any:

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import ScaledGradient
 from jaxflow.data import TokenData
 from jaxflow.margin import Certificate
-from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -26,6 +25,7 @@ class Situation(eqx.Module):
     log_sum: Float[Array, ""]
     decode: Callable[[], Any]
     decode_velocity: Callable[[], Any]
+    attention: Callable[[], Any]
 
 
 class AbstractStop(eqx.Module):
@@ -87,11 +87,10 @@ class SelectionSettled(AbstractStop):
     pull: float | Float[Array, ""] | None = None
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        model, data = situation.decode(), situation.risk.data
         multipliers = situation.scaled.multipliers
-        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData) or multipliers is None:
+        if not isinstance(situation.risk.data, TokenData) or multipliers is None:
             raise ValueError("stop: SelectionSettled needs an attention model on TokenData")
-        attention = model.attention(data)
+        attention = situation.attention()
         top = attention == jnp.max(attention, axis=-1, keepdims=True)
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))

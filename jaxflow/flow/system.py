@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from jaxflow._core import RESULTS, Code, ScaledGradient, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
-from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
 from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -27,7 +27,7 @@ class System(eqx.Module):
       tolerance (measured: Newton's method fails from an arc length of 4e5 on).
     - $w=\rho(1+t)e^{-r}$ with $r=\log dt/ds$. $\log(1+t)$ itself would be a hopeless state: its rate
       $e^{r-\log(1+t)}$ overflows within one step. w obeys a linear equation and stays of order one; it is
-      left out where the clock tells the time.
+      left out where the clock tells the time, or does not care.
     - $a=\log(1+\text{arc length})$.
 
     Beyond the clock's cap the gradient is taken at $\min(\rho,\text{cap})\,y$ and w rests: log t is then
@@ -43,7 +43,7 @@ class System(eqx.Module):
         zero = jnp.zeros(())
         rho, _, _ = self.scale(zero)
         y = tree_scale(1.0 / rho, state)
-        if self.clock.tells_time:
+        if not self.clock.integrates_time():
             return y, None, zero
         scaled, _, _, log_speed = self.rates(zero, state)
         return y, rho * jnp.exp(scaled.log_scale - log_speed), zero
@@ -67,6 +67,8 @@ class System(eqx.Module):
         scaled = self.coordinates.field(self.context, state)
         norm = tree_norm(scaled.gradient)
         log_norm = _safe_log(norm)
+        if isinstance(self.coordinates, AbstractStretchedCoordinates):
+            log_norm = self.coordinates.log_norm(self.context, state, scaled)
         total = norm if scaled.multipliers is None else jnp.sum(jnp.abs(scaled.multipliers))
         log_sum = _safe_log(total)
         log_speed = self.clock.log_speed(s, scaled.log_scale, log_norm, log_sum)
@@ -107,15 +109,17 @@ class System(eqx.Module):
             log_norm,
             log_sum,
             lambda: self.coordinates.decode(self.context, state),
-            lambda: self.velocity(state, scaled.gradient),
+            lambda: self.velocity(state, scaled),
+            lambda: self.coordinates.attention(self.context, state, risk.data),
         )
 
     def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
         """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""
-        if w is None:
+        if self.clock.tells_time:
             return self.clock.log_time(s)
-        # Where a long explicit step threw w below zero (no controller watches it), w of order one still tells
-        # log t to leading order.
+        # A w of one tells log t to leading order: where nobody asked for more, and where a long explicit step threw
+        # w below zero (no controller watches it).
+        w = jnp.ones(()) if w is None else w
         log_w = _safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
         exact = _log_expm1(jnp.maximum(log_speed - log_scale + log_w, 0.0))
         if isinf(self.clock.log_cap()):
@@ -123,16 +127,21 @@ class System(eqx.Module):
         _, _, beyond = self.scale(s)
         return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
 
-    def velocity(self, state: PyTree, gradient: PyTree) -> PyTree:
+    def velocity(self, state: PyTree, scaled: ScaledGradient) -> PyTree:
         """−∇L/‖∇L‖ in the structure of the model, pushed forward from the coordinates."""
-        norm = tree_norm(gradient)
-        unit = tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), gradient)
+        if isinstance(self.coordinates, AbstractStretchedCoordinates):
+            return self.coordinates.velocity(self.context, state, scaled)
+        norm = tree_norm(scaled.gradient)
+        unit = tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), scaled.gradient)
         _, tangent = eqx.filter_jvp(lambda x: self.coordinates.decode(self.context, x), (state,), (unit,))
         return tangent
 
     def point(self, risk: EmpiricalRisk, s: Array, extended: PyTree, reached: Array) -> Point:
         state, w, log1p_length = self.unpack(s, extended)
-        scaled, _, _, log_speed = self.rates(s, state)
+        scaled, log_norm, _, log_speed = self.rates(s, state)
+        if not isinstance(self.coordinates, AbstractStretchedCoordinates):
+            # Minus infinity, for once, where the gradient is zero.
+            log_norm = scaled.log_norm - scaled.log_scale
         model = self.coordinates.decode(self.context, state)
         moving = risk.filter(model)
         _, _, beyond = self.scale(s)
@@ -143,8 +152,8 @@ class System(eqx.Module):
             log_arc_length=_log_expm1(log1p_length),
             log_norm=jnp.log(tree_norm(eqx.filter(model, moving))) + beyond,
             log_scale=log_scale,
-            log_gradient_norm=log_scale + scaled.log_norm - scaled.log_scale + (self.degree - 1) * beyond,
-            velocity=eqx.filter(self.velocity(state, scaled.gradient), moving),
+            log_gradient_norm=log_scale + log_norm + (self.degree - 1) * beyond,
+            velocity=eqx.filter(self.velocity(state, scaled), moving),
             multipliers=scaled.multipliers,
             reached=reached,
         )

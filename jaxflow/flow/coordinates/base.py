@@ -1,12 +1,14 @@
-"""The interface of coordinates: encode, decode, field."""
+"""The interfaces of coordinates: encode, decode, field."""
 
 import abc
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient
+from jaxflow.data import TokenData
+from jaxflow.models import AbstractAttention, MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -25,6 +27,29 @@ class AbstractCoordinates(eqx.Module):
     def decode(self, context: PyTree, state: PyTree) -> Any:
         """The model at a state."""
 
+    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
+        """Attention of the model at a state; where the coordinates know it without the model, from them alone."""
+        model = self.decode(context, state)
+        if not isinstance(model, AbstractAttention | MultiHeadAttention) or not isinstance(data, TokenData):
+            raise ValueError("stop: only an attention model on TokenData has attention to look at")
+        return model.attention(data)
+
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         r"""Minus the state's velocity, $-\dot x = e^{c}G$, with $\|G\|e^c$ the norm of the *weights'* gradient."""
+
+
+class AbstractStretchedCoordinates(AbstractCoordinates):
+    r"""Coordinates in which lengths are not those of the weights: $\|G\|e^c$ says nothing of $\|\nabla L\|$."""
+
+    @abc.abstractmethod
+    def check(self, risk: EmpiricalRisk, model: Any) -> None:
+        """Looks at concrete weights before anything is traced. **Raises:** `ValueError` naming the argument."""
+
+    @abc.abstractmethod
+    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
+        r"""$\log\|\nabla L\|-c$ by the *weights*, from what `field` gave at this state."""
+
+    @abc.abstractmethod
+    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        r"""$-\nabla L/\|\nabla L\|$ by the weights, in the structure of the model."""

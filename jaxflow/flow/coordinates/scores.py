@@ -46,10 +46,11 @@ class ScoreAttention(AbstractAttention):
 class Scores(AbstractCoordinates):
     r"""For `CombinedAttention` with a fixed head: W stays in $W_0+\mathrm{span}\{(x_{it}-x_{i1})z_i^\top\}$.
 
-    (Each sequence's multipliers sum to zero, so one token may be taken from the others.) The state holds
+    (The multipliers of an output sum to zero, so one token may be taken from the others.) The state holds
     coordinates in an orthonormal basis of the span, n(T−1) numbers for every d, padded with zeros where d² is
-    smaller: the same path, speed and norms as in the weights, with $\partial a/\partial b$ the triangular
-    factor of the features. Nothing is lost to cancellation where the Gram matrix is singular.
+    smaller; with k outputs a sequence min(nk(T−1), d²) numbers. The same path, speed and norms as in the
+    weights, with $\partial a/\partial b$ the triangular factor of the features. Nothing is lost to cancellation
+    where the Gram matrix is singular.
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
@@ -63,10 +64,11 @@ class Scores(AbstractCoordinates):
         )
         features = score_features(data)
         basis, to_logits = jnp.linalg.qr(features.T)
-        # Zero rows make the state as long as there are columns, whatever d is.
-        missing = features.shape[0] - to_logits.shape[0]
+        # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
+        # than the weights themselves.
+        missing = features.shape[0] - to_logits.shape[0] if data.single_query else 0
         proxy = ScoreAttention(
-            offset=jnp.zeros(features.shape[0], features.dtype),
+            offset=jnp.zeros(to_logits.shape[0] + missing, features.dtype),
             initial_logits=model.logits(data),
             to_logits=jnp.pad(to_logits, ((0, missing), (0, 0))),
             basis=jnp.pad(basis, ((0, 0), (0, missing))),
@@ -78,6 +80,10 @@ class Scores(AbstractCoordinates):
     def decode(self, context: PyTree, state: PyTree) -> Any:
         proxy = _at(context, state)
         return eqx.tree_at(lambda m: m.W, proxy.initial, proxy.combined_weights())
+
+    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
+        # The weights would be summed from n(T - 1) matrices and multiplied with every token again.
+        return _at(context, state).attention(data)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         _, risk = context

@@ -1,0 +1,90 @@
+"""Logarithms of u + v as state: a start of size e^(−10000) is as good as one of size 0.1."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import ScaledGradient, is_concrete, require
+from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
+from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
+from jaxflow.risk import EmpiricalRisk
+
+# Stands for log 0 in sums of exponentials, where −inf would turn derivatives into NaN.
+_LOG_ZERO = -1e6
+
+
+class LogHadamard(AbstractStretchedCoordinates):
+    r"""For `HadamardNetwork`: $\omega=\log(u+v)$, $\dot\omega=g(\theta)=-\partial L/\partial(u\odot v)$.
+
+    Equations (6) and (7) of Boix-Adserà et al. (2023), with the signs of Appendix C.3. The conserved
+    $c=u^2-v^2$ stays in logarithms: $u\odot v=(e^{2\omega}-e^{2\log c-2\omega})/4$.
+
+    **Arguments:** `separate`: integrate $\tilde\omega=\log(u-v)$ beside ω instead of using
+    $\omega+\tilde\omega=\log c$, to measure how well the integration conserves it.
+    """
+
+    separate: bool = False
+
+    def check(self, risk: EmpiricalRisk, model: Any) -> None:
+        if not isinstance(model, HadamardNetwork) or risk.data is None:
+            raise ValueError("coordinates: LogHadamard needs a HadamardNetwork and a risk on data; use Weights")
+        require(
+            risk.filter(model) == model.trainable(),
+            "coordinates",
+            "LogHadamard moves u and v together; use Weights with another `trainable`",
+        )
+        # Computed once: under a trace, −inf among the logarithms ends in the result `nonfinite_data`.
+        conserved = model.log_weights.log_conserved
+        if is_concrete(conserved):
+            equal = np.flatnonzero(~np.isfinite(np.asarray(conserved)))
+            listed = ", ".join(map(str, equal[:5]))
+            message = f"|u_i| = |v_i| or no number at i = {listed}: Assumption 4.3 excludes it; use Weights"
+            require(equal.size == 0, "u", message)
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        self.check(risk, model)
+        logs = model.log_weights
+        # The proxy's own default, the products, is what is differentiated.
+        products = EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)
+        state = (logs.log_sum, logs.log_difference) if self.separate else logs.log_sum
+        return state, (products, model.h, logs)
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        _, h, _ = context
+        return HadamardNetwork(h, jnp.zeros(0), jnp.zeros(0)).with_weights(self.logs(context, state))
+
+    def logs(self, context: PyTree, state: PyTree) -> LogWeights:
+        """The weights by logarithms."""
+        _, _, start = context
+        total, difference = state if self.separate else (state, start.log_conserved - state)
+        return eqx.tree_at(lambda x: (x.log_sum, x.log_difference), start, (total, difference))
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        risk, h, _ = context
+        scaled = risk.scaled_gradient(ProductNetwork(h, self.logs(context, state).products))
+        slopes = scaled.gradient.products
+        gradient = (slopes, -slopes) if self.separate else slopes
+        return ScaledGradient(scaled.log_scale, gradient, scaled.multipliers)
+
+    def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
+        return 0.5 * jax.nn.logsumexp(self._log_squares(context, state, scaled))
+
+    def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
+        logs = self.logs(context, state)
+        slopes = scaled.gradient[0] if self.separate else scaled.gradient
+        u, v = logs.mantissas(self.log_norm(context, state, scaled))
+        model = self.decode(context, state)
+        moving = jax.tree.map(lambda moves: None, model.trainable())
+        return eqx.tree_at(lambda m: (m.u, m.v), moving, (-v * slopes, -u * slopes), is_leaf=lambda x: x is None)
+
+    def _log_squares(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, " p"]:
+        """log of (∂L/∂u_i)² + (∂L/∂v_i)² on the gradient's scale."""
+        logs = self.logs(context, state)
+        slopes = scaled.gradient[0] if self.separate else scaled.gradient
+        size = jnp.abs(slopes)
+        log_slopes = jnp.where(size > 0, jnp.log(jnp.where(size > 0, size, 1.0)), _LOG_ZERO)
+        return 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)

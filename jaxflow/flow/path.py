@@ -1,0 +1,169 @@
+"""Paths of products in logarithms: between the steps of a record, and through given sizes."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxflow.flow.clocks import RescaledTime
+from jaxflow.flow.coordinates import LogHadamard
+from jaxflow.flow.drive import Drive
+from jaxflow.flow.record import record
+from jaxflow.flow.solvers import as_controller, as_solver
+from jaxflow.models import HadamardNetwork, LogWeights
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Trajectory
+
+
+class ProductPath(eqx.Module):
+    r"""The flow of a `HadamardNetwork` in rescaled time, at every accepted step.
+
+    - `times` `(m,)`; `log_sums` `(m, p)`: $\omega=\log(u+v)$; `rates` `(m, p)`: $d\omega/d\tau$.
+    - `log_conserved` `(p,)`; `losses` `(m,)`; `trajectory`: the end, with result and statistics.
+
+    Between steps ω is the cubic with these values and rates.
+    """
+
+    times: Float[np.ndarray, " m"]
+    log_sums: Float[np.ndarray, "m p"]
+    rates: Float[np.ndarray, "m p"]
+    log_conserved: Float[np.ndarray, " p"]
+    losses: Float[np.ndarray, " m"]
+    log_alpha: float
+    trajectory: Trajectory
+
+    @property
+    def products(self) -> Float[np.ndarray, "m p"]:
+        r"""$u\odot v$ at the steps."""
+        return self.products_of(self.log_sums)
+
+    def products_of(self, log_sums: np.ndarray) -> np.ndarray:
+        r"""$(e^{2\omega}-e^{2\log c-2\omega})/4$."""
+        return 0.25 * (np.exp(2.0 * log_sums) - np.exp(2.0 * (self.log_conserved - log_sums)))
+
+    def log_sums_at(self, times: Any) -> np.ndarray:
+        """ω at any times of the path, `(k, p)`."""
+        return np.stack([self._cubic(float(time)) for time in np.atleast_1d(times)])
+
+    def products_at(self, times: Any) -> np.ndarray:
+        """The products at any times of the path, `(k, p)`."""
+        return self.products_of(self.log_sums_at(times))
+
+    def crossings(self, coordinate: int, product: float) -> np.ndarray:
+        """When a product passes this value (not zero) going away from zero, in order."""
+        size = 0.5 * np.log(2.0 * abs(product) * (1.0 + np.sqrt(1.0 + self._balance(coordinate, product))))
+        level = size if product > 0 else self.log_conserved[coordinate] - size
+        toward = 1.0 if product > 0 else -1.0
+        above = toward * (self.log_sums[:, coordinate] - level) >= 0
+        steps = np.flatnonzero(~above[:-1] & above[1:])
+        return np.array([self._root(coordinate, int(step), level) for step in steps])
+
+    def _balance(self, coordinate: int, product: float) -> float:
+        # w² = 2|a|(1 + sqrt(1 + (c/2a)²)): exact for balanced and unbalanced starts alike.
+        return float(np.exp(2.0 * (self.log_conserved[coordinate] - np.log(2.0 * abs(product)))))
+
+    def _cubic(self, time: float) -> np.ndarray:
+        step = int(np.clip(np.searchsorted(self.times, time, side="right") - 1, 0, len(self.times) - 2))
+        return _hermite(self._ends(step), time)
+
+    def _ends(self, step: int) -> tuple[np.ndarray, ...]:
+        pair = slice(step, step + 2)
+        return self.times[pair], self.log_sums[pair], self.rates[pair]
+
+    def _root(self, coordinate: int, step: int, level: float) -> float:
+        times, values, rates = self._ends(step)
+        low, high = float(times[0]), float(times[1])
+        below = values[0, coordinate] < level
+        # Bisection to rounding: the cubic may be flat at one end.
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            value = _hermite((times, values[:, coordinate], rates[:, coordinate]), middle)
+            low, high = (middle, high) if (value < level) == below else (low, middle)
+        return 0.5 * (low + high)
+
+
+def follow_products(
+    risk: EmpiricalRisk,
+    model: HadamardNetwork,
+    log_alpha: float,
+    until: float,
+    *,
+    solver: diffrax.AbstractSolver | str | None = None,
+    controller: diffrax.AbstractStepSizeController | None = None,
+    max_steps: int = 50_000,
+) -> ProductPath:
+    r"""Integrates a start of size α in `LogHadamard` coordinates to a rescaled time, keeping every step.
+
+    **Arguments:** `model`: with its weights already of size α (`HadamardNetwork.scaled`); `log_alpha`:
+    $\log\alpha$, the unit of time; `until`: in units of $\log(1/\alpha)$; the others as in `integrate`.
+    """
+    risk.check(model)
+    LogHadamard().check(risk, model)
+    clock = RescaledTime(log_alpha)
+    chosen = as_solver(solver, clock)
+    drive = Drive(chosen, as_controller(controller, chosen, clock), max_steps=max_steps)
+    lane = _start(drive, risk, model, clock, jnp.asarray(until))
+    found = record(drive, lane)
+    rates, losses = _rates_and_losses(risk, model, jnp.asarray(found.state), jnp.asarray(-log_alpha))
+    return ProductPath(
+        times=found.s,
+        log_sums=found.state,
+        rates=np.asarray(rates),
+        log_conserved=np.asarray(model.log_weights.log_conserved),
+        losses=np.asarray(losses),
+        log_alpha=log_alpha,
+        trajectory=found.trajectory,
+    )
+
+
+@eqx.filter_jit
+def _start(drive: Drive, risk: EmpiricalRisk, model: HadamardNetwork, clock: RescaledTime, until: Any) -> Any:
+    return drive.start(risk, model, clock=clock, coordinates=LogHadamard(), until=until)
+
+
+def _rates_and_losses(risk: EmpiricalRisk, model: HadamardNetwork, log_sums: Any, unit: Any) -> Any:
+    # Padded to powers of two, so that paths of any length share a few programs.
+    m = log_sums.shape[0]
+    padded = 1 << (m - 1).bit_length()
+    filled = jnp.concatenate([log_sums, jnp.broadcast_to(log_sums[-1:], (padded - m, log_sums.shape[1]))])
+    rates, losses = _map_steps(risk, model, filled, unit)
+    return rates[:m], losses[:m]
+
+
+@eqx.filter_jit
+def _map_steps(risk: EmpiricalRisk, model: HadamardNetwork, log_sums: Any, unit: Any) -> Any:
+    coordinates = LogHadamard()
+    _, context = coordinates.encode(risk, model)
+
+    def one(state: Any) -> Any:
+        scaled = coordinates.field(context, state)
+        return -unit * jnp.exp(scaled.log_scale) * scaled.gradient, risk(coordinates.decode(context, state))
+
+    return jax.lax.map(one, log_sums)
+
+
+def perturbed(model: HadamardNetwork, key: Any, *, noise: float, threshold: float = 1e-5) -> HadamardNetwork:
+    r"""Gaussian noise on every weight larger than the threshold (Appendix A of Boix-Adserà et al. 2023).
+
+    u and v get independent noise, which breaks the conservation law: the larger of the two may change, and
+    $u^2-v^2$ does. Coordinates with both weights below the threshold keep their logarithms.
+    """
+    u, v = model.log_weights.mantissas()
+    noise_u, noise_v = noise * jax.random.normal(key, (2, u.shape[0]))
+    moved_u = jnp.where(jnp.abs(u) > threshold, u + noise_u, u)
+    moved_v = jnp.where(jnp.abs(v) > threshold, v + noise_v, v)
+    moves = (jnp.abs(u) > threshold) | (jnp.abs(v) > threshold)
+    new, old = LogWeights.of(moved_u, moved_v), model.log_weights
+    return model.with_weights(jax.tree.map(lambda x, y: jnp.where(moves, x, y), new, old))
+
+
+def _hermite(ends: tuple[np.ndarray, ...], time: float) -> Any:
+    times, values, rates = ends
+    h = times[1] - times[0]
+    x = (time - times[0]) / h
+    value = (1 + 2 * x) * (1 - x) ** 2 * values[0] + x**2 * (3 - 2 * x) * values[1]
+    return value + h * x * (1 - x) * ((1 - x) * rates[0] - x * rates[1])
