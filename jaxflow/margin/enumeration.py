@@ -40,6 +40,8 @@ class Enumeration(eqx.Module):
     - `assumption_D`: for every feasible $\alpha\ne$ opt some query with $\alpha_i\ne\mathrm{opt}_i$ has
       $\mathrm{opt}_i$ among its support indices. (Infeasible choices have no support indices and are
       skipped.)
+    - `all_optimal_support`: the stronger condition of §5.2: for every feasible $\alpha\ne$ opt *every* query with
+      $\alpha_i\ne\mathrm{opt}_i$ has $\mathrm{opt}_i$ among its support indices.
     - `assumption_B1`: all tokens are support vectors of the optimal choice (`violated` if it is infeasible).
     """
 
@@ -49,6 +51,7 @@ class Enumeration(eqx.Module):
     norm: Float[Array, " N"]
     gap: Float[Array, " N"]
     assumption_D: Code
+    all_optimal_support: Code
     assumption_B1: Code
     program: AttentionProgram
 
@@ -115,6 +118,9 @@ def _decide_chunk(
         # opt_i is a support index of a query that does not select it (selected tokens are never support).
         meets = jnp.any(clear & best)
         may_meet = jnp.any((clear | unclear) & best)
+        there = jnp.any(selected.selection & best, axis=-1)
+        meets_everywhere = jnp.all(there | jnp.any(clear & best, axis=-1))
+        may_meet_everywhere = jnp.all(there | jnp.any((clear | unclear) & best, axis=-1))
         all_support = jnp.all(clear | ~selected.active)
         may_all = jnp.all(clear | unclear | ~selected.active)
         value = solution.certificate.primal_value
@@ -125,6 +131,8 @@ def _decide_chunk(
             solution.certificate.duality_gap,
             meets,
             may_meet,
+            meets_everywhere,
+            may_meet_everywhere,
             all_support,
             may_all,
         )
@@ -171,15 +179,19 @@ def enumerate_selections(
         selections.append(choices[:real])
         columns.append([np.asarray(part)[:real] for part in parts])
     chosen = np.concatenate(selections)
-    result, status, value, gap, meets, may_meet, support, may_support = (
+    result, status, value, gap, meets, may_meet, everywhere, may_everywhere, support, may_support = (
         np.concatenate(part) for part in zip(*columns, strict=True)
     )
     is_best = (chosen == np.asarray(jnp.argmax(best, axis=-1)).reshape(1, -1)).all(axis=1)
     # A choice whose program was neither solved nor refuted leaves Assumption D open.
     solved = np.isin(result, (ProgramResult.optimal.value, ProgramResult.inaccurate.value))
     open_ = ~solved & (result != ProgramResult.infeasible.value)
-    broken = (solved & ~is_best & ~may_meet).any()
-    unsure = (~is_best & (open_ | (solved & ~meets & may_meet))).any()
+
+    def for_all_others(met: np.ndarray, may_be_met: np.ndarray) -> Code:
+        broken = (solved & ~is_best & ~may_be_met).any()
+        unsure = (~is_best & (open_ | (solved & ~met & may_be_met))).any()
+        return Code(_assumption(bool(broken), bool(unsure)), AssumptionStatus)
+
     at_best = is_best & solved
     b1 = _assumption(bool((at_best & ~may_support).any()) or not at_best.any(), not bool((at_best & support).any()))
     if (is_best & open_).any():
@@ -190,7 +202,8 @@ def enumerate_selections(
         status=Code(status, SelectionStatus),
         norm=jnp.asarray(value),
         gap=jnp.asarray(gap),
-        assumption_D=Code(_assumption(bool(broken), bool(unsure)), AssumptionStatus),
+        assumption_D=for_all_others(meets, may_meet),
+        all_optimal_support=for_all_others(everywhere, may_everywhere),
         assumption_B1=Code(b1, AssumptionStatus),
         program=program,
     )

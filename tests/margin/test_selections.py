@@ -41,6 +41,26 @@ def test_support_and_local_optimality_by_hand() -> None:
     assert {by_hand for _, by_hand in found} == {True, False}
 
 
+def test_every_optimal_token_support_is_stronger_than_one_of_them() -> None:
+    seen = set()
+    for seed in range(12):
+        data, head = random_tokens(jax.random.key(seed), 2, 3, 6)
+        scores = np.asarray(token_scores(data, head))
+        best = scores.argmax(axis=1)
+        every = enumerate_selections(data, head)
+        one, all_ = True, True
+        for choice in itertools.product(range(3), repeat=2):
+            solution = solve(attention_svm(data, np.array(choice)))
+            if choice == tuple(best) or solution.result == "infeasible":
+                continue
+            support = np.asarray(is_locally_optimal(data, head, np.array(choice), solution).support)
+            met = [bool(support[i, best[i]]) for i in range(2) if choice[i] != best[i]]
+            one, all_ = one and any(met), all_ and all(met)
+        assert (every.assumption_D == "holds") == one and (every.all_optimal_support == "holds") == all_
+        seen.add((one, all_))
+    assert (True, False) in seen or len(seen) > 1
+
+
 def test_enumeration_agrees_with_one_by_one_and_with_its_chunks() -> None:
     data, head = random_tokens(jax.random.key(1), 2, 4, 3)
     small, large = enumerate_selections(data, head, chunk=5), enumerate_selections(data, head)
