@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxflow.data import TokenData
@@ -16,7 +16,7 @@ from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
     FactoredAttention,
-    LinearHead,
+    is_linear,
     token_scores,
 )
 from jaxflow.risk import EmpiricalRisk
@@ -56,11 +56,11 @@ def register(model: type) -> Callable[[Rule], Rule]:
     return decorate
 
 
-def predict(risk: EmpiricalRisk, model: Any, selection: Any) -> Prediction:
+def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Prediction:
     """The program that the limit of gradient flow solves if `selection` is what attention selects.
 
     **Arguments:** `risk`; `model`, of which only type and shapes matter; `selection`, Booleans in the shape of
-    the logits or token indices.
+    the logits or token indices. Linear networks select nothing: their start matters instead.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
     """
@@ -77,9 +77,10 @@ def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tupl
     """What the theorems on one-layer attention ask of the instance and can be checked on it."""
     data = _token_data(risk)
     scores = jnp.where(data.visible, token_scores(data, model.head), -jnp.inf)
-    best, second = jnp.moveaxis(lax.top_k(scores, 2)[0], -1, 0)
-    gap = jnp.min(best - second)
-    linear = jnp.asarray(isinstance(model.head, LinearHead))
+    top = jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)
+    # An output that sees one token has no second: its gap is infinite.
+    gap = jnp.min(jnp.max(scores, axis=-1) - jnp.max(jnp.where(top, -jnp.inf, scores), axis=-1))
+    linear = jnp.asarray(is_linear(model.head))
     loss = jnp.asarray(isinstance(risk.loss, Logistic | Exponential | Correlation))
     return (
         Assumption("every optimal token is unique (Definition 1)", gap > 0, gap),
@@ -90,12 +91,17 @@ def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tupl
 
 @register(CombinedAttention)
 def _combined(risk: EmpiricalRisk, model: CombinedAttention, selection: Any) -> Prediction:
-    return Prediction(
-        attention_svm(_token_data(risk), selection, "frobenius"),
+    data = _token_data(risk)
+    single = (
         "Tarzanagh et al. (2023), Theorem 7: from a start close enough to a locally optimal direction, descent on "
-        "W converges in direction to the Frobenius-norm (Att-SVM) of the selected tokens",
-        attention_assumptions(risk, model),
+        "W converges in direction to the Frobenius-norm (Att-SVM) of the selected tokens"
     )
+    several = (
+        "Tarzanagh et al. (2023), Corollary 2 (App. D, regularisation path): with several outputs a sequence W is "
+        "biased to the Frobenius-norm (SAtt-SVM) of the selected tokens"
+    )
+    theorem = single if data.single_query else several
+    return Prediction(attention_svm(data, selection, "frobenius"), theorem, attention_assumptions(risk, model))
 
 
 @register(FactoredAttention)
@@ -105,19 +111,27 @@ def _factored(risk: EmpiricalRisk, model: FactoredAttention, selection: Any) -> 
     # Lemma 1: solutions have rank at most min(n, d); a bound that is no smaller changes nothing.
     outputs = data.labels.size
     norm = Nuclear() if m >= min(outputs, d) else Nuclear(rank=m)
-    return Prediction(
-        attention_svm(data, selection, norm),
+    single = (
         "Tarzanagh et al. (2023), Theorem 2 (regularisation path) and Sheen et al. (2024), Theorem 5.1 (flow, "
-        "aligned start): (K, Q) is biased to the nuclear-norm (Att-SVM*) of the selected tokens",
-        attention_assumptions(risk, model),
+        "aligned start): (K, Q) is biased to the nuclear-norm (Att-SVM*) of the selected tokens"
     )
+    several = (
+        "Tarzanagh et al. (2023), Corollary 2 (App. D, regularisation path): with several outputs a sequence (K, Q) "
+        "is biased to the nuclear-norm (SAtt-SVM) of the selected tokens"
+    )
+    theorem = single if data.single_query else several
+    return Prediction(attention_svm(data, selection, norm), theorem, attention_assumptions(risk, model))
 
 
 @register(DiagonalAttention)
 def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Any) -> Prediction:
+    data = _token_data(risk)
+    # Stated for one output a sequence; with several nothing is proven, and the program is the one to compare with.
+    proven = "" if data.single_query else " (stated for one output a sequence)"
     return Prediction(
-        attention_svm(_token_data(risk), selection, "l1"),
-        "Sheen et al. (2024), Theorem 4.1: diagonal (K, Q) converges in direction to the l1-SVM of the selected tokens",
+        attention_svm(data, selection, "l1"),
+        "Sheen et al. (2024), Theorem 4.1" + proven + ": diagonal (K, Q) converges in direction to the l1-SVM of the "
+        "selected tokens",
         attention_assumptions(risk, model),
     )
 

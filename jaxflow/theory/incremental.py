@@ -1,0 +1,202 @@
+r"""Algorithm 1 of Boix-Adserà et al. (2023): the stages that a vanishing start goes through."""
+
+import enum
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import Code, require
+from jaxflow.models import HadamardNetwork
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
+
+# Two waiting times closer than this, relative to the wait, are equal to rounding: Hessians and inner limits leave
+# errors of some thousand rounding units.
+TIE = 1e-11
+
+# A gradient below this share of the largest at zero is zero up to rounding: sums over samples and tokens.
+ZERO = 1e-12
+
+
+class StageResult(enum.IntEnum):
+    """How a stage ended.
+
+    - `not_run`: an earlier one was the last.
+    - `learned`: $\\theta^{k+1}$ is stationary to rounding.
+    - `finished`: no further coordinate becomes active, $T_{k+1}=\\infty$, or not before `max_time`.
+    - `not_converged`: the inner limit (13) was not reached; later stages are not computed.
+    - `degenerate`: two coordinates become active at once, which Assumption 4.3 excludes.
+    """
+
+    not_run = 0
+    learned = 1
+    finished = 2
+    not_converged = 3
+    degenerate = 4
+
+
+class Stages(eqx.Module):
+    r"""What Algorithm 1 found: row k belongs to the step from stage k to stage k + 1.
+
+    - `times` `(m,)`: $T_{k+1}$ in rescaled time $t/\log(1/\alpha)$; +inf where not learned.
+    - `coordinates` `(m,)`: $i_k$, −1 where there is none.
+    - `products` `(m, p)`: $u\odot v$ at $\theta^{k+1}$; `support` `(m, p)`.
+    - `exponents` `(m, p)`: $b^{k+1}$, the limit of $\log_\alpha w$.
+    - `losses` `(m,)`: $L(\theta^{k+1})$; `initial_loss`: $L(0)$.
+    - `gaps` `(m,)`: between the two smallest $\Delta_k$ (Assumption 4.3).
+    - `curvatures` `(m,)`: twice the largest $c_{k+1}$ for which Assumption 4.4 holds in a small ball, the smallest
+      eigenvalue of the Hessian of $u\mapsto L(u,s\odot u)$ on the support.
+    - `leaving` `(m,)`: the smallest $|g_i|$ over the coordinates that left (last clause of Assumption 4.3); +inf
+      where none left.
+    - `residuals` `(m,)`: $\max|g_i|$ on the support, relative to the largest $|g_i(0)|$.
+    - `results` `(m,)`: a `StageResult` each; `count`: how many were learned.
+    """
+
+    times: Float[Array, " m"]
+    coordinates: Int[Array, " m"]
+    products: Float[Array, "m p"]
+    exponents: Float[Array, "m p"]
+    losses: Float[Array, " m"]
+    gaps: Float[Array, " m"]
+    curvatures: Float[Array, " m"]
+    leaving: Float[Array, " m"]
+    residuals: Float[Array, " m"]
+    results: Code
+    initial_loss: Float[Array, ""]
+
+    @property
+    def count(self) -> Int[Array, "..."]:
+        """How many stages were learned."""
+        return jnp.sum(self.results == StageResult.learned, axis=-1)
+
+    @property
+    def support(self) -> Bool[Array, "..."]:
+        r"""$\mathrm{supp}(\theta^{k+1})$."""
+        return self.products != 0.0
+
+    def weights_at(self, time: Any) -> Float[Array, " p"]:
+        r"""$u\odot v$ of the stage that the rescaled time falls into, Theorem 4.1."""
+        passed = jnp.sum(self.times <= time)
+        return jnp.concatenate([jnp.zeros_like(self.products[:1]), self.products])[passed]
+
+
+def incremental_learning(
+    risk: EmpiricalRisk,
+    model: Any,
+    *,
+    max_stages: int | None = None,
+    max_time: Any = jnp.inf,
+    log_alpha: Any = None,
+) -> Stages:
+    r"""Algorithm 1: the sequence of coordinates, times and stationary points that the flow passes as α → 0.
+
+    $$\Delta_k(i)=\frac{b_i^k-1+\mathrm{sgn}\,g_i(\theta^k)}{g_i(\theta^k)},\quad i_k=\arg\min_i\Delta_k(i),\quad
+    T_{k+1}=T_k+\Delta_k(i_k),\quad b^{k+1}=b^k-g(\theta^k)\Delta_k(i_k)$$
+
+    and $\theta^{k+1}$ the limit of the flow from $\theta^k$ pushed along $i_k$ (equations (10) to (13)). As
+    printed the algorithm starts from $b^0=0$; but $\log_\alpha w(0)\to1$, so $b^0=1$, which gives the paper's own
+    $T_1=\min_i1/|g_i(0)|$. On the support g = 0 is imposed, and b is 0 (where v = u) or 2 (where v = −u).
+    Coordinates may leave the support; one that does comes back with the other sign.
+
+    Written for one instance; `jax.vmap` gives a batch.
+
+    **Arguments:**
+
+    - `risk`: on `LinearData` or `SampleData`; `model`: of which only h and p matter (but see `log_alpha`).
+    - `max_stages`: rows to compute, 2p by default; `max_time`: stop before a stage that starts later.
+    - `log_alpha`: predict for this finite α, from the model's own weights: $b^0=\log_\alpha w(0)$, and a
+      coordinate turns negative at $\log_\alpha c$ instead of 2.
+
+    **Raises:** `ValueError` for a model that is no `HadamardNetwork`.
+    """
+    require(isinstance(model, HadamardNetwork), "model", f"expected HadamardNetwork, got {type(model).__name__}")
+    p = model.u.shape[0]
+    stages = 2 * p if max_stages is None else max_stages
+    require(stages >= 1, "max_stages", f"expected at least 1, got {max_stages}")
+    slopes = product_slopes(risk, model.h)
+    if log_alpha is None:
+        b, lowest = jnp.ones(p), jnp.full(p, 2.0)
+    else:
+        logs = model.log_weights
+        b, lowest = logs.log_sum / log_alpha, logs.log_conserved / log_alpha
+    start = jnp.zeros(p)
+    scale = jnp.max(jnp.abs(slopes(start)))
+
+    def blank(value: Any, *shape: int) -> Array:
+        return jnp.full((stages, *shape), value)
+
+    rows = {
+        "times": blank(jnp.inf),
+        "coordinates": blank(-1),
+        "products": blank(0.0, p),
+        "exponents": blank(jnp.nan, p),
+        "losses": blank(jnp.nan),
+        "gaps": blank(jnp.nan),
+        "curvatures": blank(jnp.nan),
+        "leaving": blank(jnp.inf),
+        "residuals": blank(jnp.nan),
+        "results": jnp.full(stages, StageResult.not_run.value, jnp.uint8),
+    }
+
+    def unfinished(carry: Any) -> Any:
+        k, _, _, _, going, _ = carry
+        return going & (k < stages)
+
+    def stage(carry: Any) -> Any:
+        k, time, b, products, _, rows = carry
+        on = products != 0.0
+        g = jnp.where(on, 0.0, slopes(products))
+        waits = _waiting_times(g, b, lowest, scale)
+        first = jnp.argmin(waits)
+        wait = waits[first]
+        gap = jnp.min(jnp.where(jnp.arange(p) == first, jnp.inf, waits)) - wait
+        until = time + wait
+        goes_on = until < max_time
+        inner = inner_limit(slopes, products, first, jnp.sign(g[first]), scale, stages)
+        found = inner.products
+        left = on & (found == 0.0)
+        exponents = jnp.where(on, b, b - g * jnp.where(goes_on, wait, 0.0))
+        exponents = jnp.where(found > 0.0, 0.0, jnp.where(found < 0.0, lowest, exponents))
+        after = slopes(found)
+        tied = gap <= TIE * wait
+        result = jnp.where(inner.converged, StageResult.learned.value, StageResult.not_converged.value)
+        result = jnp.where(tied, StageResult.degenerate.value, result)
+        result = jnp.where(goes_on, result, StageResult.finished.value).astype(jnp.uint8)
+        learned = result == StageResult.learned.value
+        new = {
+            "times": jnp.where(learned, until, jnp.inf),
+            "coordinates": jnp.where(goes_on, first, -1),
+            "products": jnp.where(learned, found, 0.0),
+            "exponents": exponents,
+            "losses": jnp.where(learned, risk_of(risk, model, found), jnp.nan),
+            "gaps": gap,
+            "curvatures": jnp.where(learned, support_curvature(slopes, found, stages), jnp.nan),
+            "leaving": jnp.min(jnp.where(left & learned, jnp.abs(after), jnp.inf)),
+            "residuals": jnp.where(goes_on, inner.residual, jnp.nan),
+            "results": result,
+        }
+        rows = {name: value.at[k].set(new[name].astype(value.dtype)) for name, value in rows.items()}
+        return k + 1, until, exponents, found, learned, rows
+
+    *_, rows = lax.while_loop(unfinished, stage, (0, jnp.zeros(()), b, start, jnp.asarray(True), rows))
+    rows["results"] = Code(rows["results"], StageResult)
+    return Stages(initial_loss=risk_of(risk, model, start), **rows)
+
+
+def _waiting_times(
+    g: Float[Array, " p"], b: Float[Array, " p"], lowest: Float[Array, " p"], scale: Float[Array, ""]
+) -> Float[Array, " p"]:
+    """Equation (10); infinite where g vanishes. `lowest` is 2 as α → 0."""
+    moves = jnp.abs(g) > ZERO * scale
+    slope = jnp.where(moves, g, 1.0)
+    # A coordinate that has just left the support sits at its bound and moves away from it.
+    return jnp.where(moves, jnp.maximum(jnp.where(g > 0, b, b - lowest) / slope, 0.0), jnp.inf)
+
+
+def risk_of(risk: EmpiricalRisk, model: HadamardNetwork, products: Float[Array, " p"]) -> Float[Array, ""]:
+    """The risk at these products."""
+    size = jnp.sqrt(jnp.abs(products))
+    return risk(HadamardNetwork(model.h, size, jnp.sign(products) * size))

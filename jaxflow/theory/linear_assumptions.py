@@ -1,0 +1,116 @@
+r"""The hypotheses of Yun, Krishnan, Mobahi (2021) as checks that return their slack, and Theorem 1's residual."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxflow.data import LinearData
+from jaxflow.models import AbstractLinearNetwork, Decomposition, DeepLinearNetwork
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory.prediction import Assumption
+
+
+def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
+    r"""λ of Theorem 2: $\max_{l_0}\min_{l\ne l_0,j}|[U_l^\top v_l]_j|^2-|[U_{l_0}^\top v_{l_0}]_j|^2$.
+
+    Any layer may be the small one (Remark 2). With the scale in $v_l$, this is $\alpha^2\lambda$.
+    """
+    sizes = jnp.stack([jnp.abs(eta) ** 2 for eta in etas])
+    gaps = sizes[:, None] - sizes[None, :]
+    same = jnp.eye(len(etas), dtype=bool)[:, :, None]
+    return jnp.max(jnp.min(jnp.where(same, jnp.inf, gaps), axis=(0, 2)))
+
+
+def small_layer(etas: tuple[Array, ...], theorem: str = "Theorem 2") -> Assumption:
+    """Theorem 2's initial condition; the slack is α²λ."""
+    gap = layer_gap(etas)
+    return Assumption(f"one layer is smaller than the others in every component ({theorem})", gap > 0, gap)
+
+
+def equal_layers(etas: tuple[Array, ...]) -> Assumption:
+    r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10."""
+    *first, last = etas
+    size = jnp.abs(first[0])
+    off = [jnp.max(jnp.abs(jnp.abs(eta) - size)) for eta in first] + [jnp.max(jnp.abs(last))]
+    slack = 1e-10 - jnp.max(jnp.stack(off)) / jnp.max(size)
+    slack = jnp.where(jnp.min(size) > 0, slack, -1.0)
+    return Assumption("the first layers are equal, without zeros, and the last is zero (Theorem 4)", slack > 0, slack)
+
+
+def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assumption]:
+    r"""Theorem 6.1: least eigenvalues of $W_l^\top W_l-W_{l+1}W_{l+1}^\top$ (≥ 0), the last of them positive.
+
+    The first may vanish: it holds down to −1e-12 of the layers' size, which is rounding.
+    """
+    gaps = network.conserved()
+    size = jnp.sum(network.layers[0] ** 2)
+    inner = [jnp.linalg.eigvalsh(gap)[0] for gap in gaps[:-1]]
+    least = jnp.min(jnp.stack(inner)) if inner else jnp.asarray(jnp.inf)
+    last = jnp.linalg.eigvalsh(gaps[-1])[0]
+    return (
+        Assumption("W_l^T W_l >= W_{l+1} W_{l+1}^T for l <= L − 2 (Theorem 6.1)", least >= -1e-12 * size, least),
+        Assumption("W_{L-1}^T W_{L-1} − w_L w_L^T >= λ I with λ > 0 (Theorem 6.1)", last > 0, last),
+    )
+
+
+def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption:
+    r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1)."""
+    outputs = risk.source.outputs(network)
+    value = jnp.sum(risk.loss.value(outputs, risk.source.targets(outputs)))
+    return Assumption("the summed loss has fallen below one (Theorem 1, Corollary 1)", value < 1.0, 1.0 - value)
+
+
+def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"]) -> Float[Array, " d"]:
+    r"""The unit vector of $X^\top r$, from multipliers on any positive scale."""
+    push = inputs.T @ multipliers
+    size = jnp.linalg.norm(push)
+    return push / jnp.where(size > 0, size, 1.0)
+
+
+def push_converges(directions: Float[Array, "saves d"], tolerance: float = 1e-6) -> Assumption:
+    r"""Directional convergence of $X^\top r$, which Theorem 2 needs and does not prove (Remark 1).
+
+    **Arguments:** `directions`: unit vectors at save points far out. The slack is `tolerance` less
+    $1-\cos$ between the last one and the middle one.
+    """
+    drift = 0.5 * jnp.sum((directions[-1] - directions[directions.shape[0] // 2]) ** 2)
+    return Assumption("X^T r converges in direction (Remark 1)", drift <= tolerance, tolerance - drift)
+
+
+def singular_residual(
+    network: AbstractLinearNetwork, data: LinearData, multipliers: Float[Array, " n"]
+) -> Float[Array, ""]:
+    r"""Theorem 1: how far the layers' directions are from singular vectors of $\mathsf M(-u)$.
+
+    $u=X^\top r/\|X^\top r\|$. With unit layers $\hat v_l$ and $s=\mathsf M(-u)\circ(\hat v_1,\dots,\hat v_L)$, the
+    largest $\|\mathsf M(-u)\circ(\hat v_1,\dots,I,\dots,\hat v_L)-s\hat v_l\|/|s|$ of (8). The tensor is not built: its
+    contractions are derivatives of $-u^\top\beta(\Theta)$.
+    """
+    u = push_direction(data.inputs, multipliers)
+    unit = jax.tree.map(lambda v: v / jnp.sqrt(jnp.sum(v**2)), network.layers)
+
+    def value(layers: Any) -> Array:
+        return -u @ _with_layers(network, layers).linear_coefficients()
+
+    s, slopes = jax.value_and_grad(value)(unit)
+    off = [jnp.sqrt(jnp.sum((slope - s * v) ** 2)) for slope, v in zip(slopes, unit, strict=True)]
+    return jnp.max(jnp.stack(off)) / jnp.abs(s)
+
+
+def top_singular_share(
+    network: AbstractLinearNetwork, decomposition: Decomposition, data: LinearData, multipliers: Float[Array, " n"]
+) -> Float[Array, ""]:
+    r"""Theorem 2 for L = 2: the least $|[S u]_j|/\max_k|[Su]_k|$ over components that stay in ρ, weighted.
+
+    $\sum_j|\rho_j||[Su]_j|/(\sum_j|\rho_j|\max_k|[Su]_k|)$, one exactly where ρ lives on top singular vectors only.
+    """
+    push = jnp.abs(decomposition.transform @ push_direction(data.inputs, multipliers))
+    rho = jnp.abs(decomposition.singular_coefficients(network.layers))
+    return jnp.sum(rho * push) / (jnp.sum(rho) * jnp.max(push))
+
+
+def _with_layers(network: Any, layers: Any) -> Any:
+    return eqx.tree_at(lambda n: n.weights, network, layers)

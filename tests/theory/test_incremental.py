@@ -1,0 +1,160 @@
+"""Algorithm 1 against closed forms, an example in which a coordinate leaves, and the flow itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.flow import follow_products
+from jaxflow.flow.solvers import as_controller, as_solver
+from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.teachers import diagonal_head_task
+from jaxflow.theory import StageResult, incremental_learning, return_distances, stage_assumptions
+
+# A quadratic risk ½ aᵀGa − rᵀa in which a coordinate leaves and comes back with the other sign.
+GRAM = np.array([[5.91, -0.39, -2.77], [-0.39, 0.16, 0.43], [-2.77, 0.43, 3.19]])
+PULL = np.array([0.7, 0.8, 1.2])
+
+
+def quadratic(gram, pull):
+    """A risk of a linear network with this Gram matrix and gradient at zero."""
+    n = len(pull)
+    inputs = np.sqrt(n) * np.linalg.cholesky(gram).T
+    return jf.EmpiricalRisk(jf.data.LinearData(inputs, np.linalg.solve(inputs.T, n * pull)), jf.losses.Squared())
+
+
+@jax.jit
+def predict(risk):
+    n = risk.data.inputs.shape[-1]
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), n)
+    return incremental_learning(risk, model, max_stages=6)
+
+
+@pytest.fixture(scope="module")
+def stages():
+    return predict(quadratic(GRAM, PULL))
+
+
+def test_supports_of_the_example(stages):
+    supports = [set(np.flatnonzero(row)) for row in np.asarray(stages.support)[:4]]
+    assert supports == [{2}, {0, 2}, {0, 1}, {0, 1, 2}]
+    assert list(stages.results.name) == ["learned"] * 4 + ["finished", "not_run"] and int(stages.count) == 4
+
+
+def test_limits_are_least_squares_on_the_support_to_rounding(stages):
+    for row, support in zip(np.asarray(stages.products)[:4], np.asarray(stages.support)[:4], strict=True):
+        expected = np.zeros(3)
+        expected[support] = np.linalg.solve(GRAM[np.ix_(support, support)], PULL[support])
+        # Rounding times the condition of G (77).
+        assert np.max(np.abs(row - expected)) <= 1e-13 * np.max(np.abs(expected)) * 77
+    assert np.all(np.asarray(stages.residuals)[:4] <= 1e-14)
+
+
+def test_times_exponents_and_assumptions_by_hand(stages):
+    # Stage 1: the largest gradient at zero, T_1 = 1/|g|, and the others' b = 1 - |g_i| T_1 (equations (10) and (12)).
+    assert float(stages.times[0]) == pytest.approx(1 / 1.2, rel=1e-14)
+    assert np.allclose(stages.exponents[0], [1 - 0.7 / 1.2, 1 - 0.8 / 1.2, 0.0], atol=1e-14)
+    assert float(stages.gaps[0]) == pytest.approx(1 / 0.8 - 1 / 1.2, rel=1e-13)
+    # A single coordinate a = r/G has curvature 4 a G.
+    assert float(stages.curvatures[0]) == pytest.approx(4 * 1.2, rel=1e-12)
+    # Coordinate 2 leaves at the third stage: b stays at 0, g < 0, and it returns after 2/|g| as a negative product.
+    assert float(stages.leaving[2]) > 0 and np.all(np.isinf(np.asarray(stages.leaving)[[0, 1, 3]]))
+    wait = float(stages.times[3] - stages.times[2])
+    assert wait == pytest.approx(2 / float(stages.leaving[2]), rel=1e-10)
+    assert stages.products[3, 2] < 0 and stages.exponents[3, 2] == 2.0
+
+
+def test_piecewise_constant_prediction(stages):
+    assert jnp.all(stages.weights_at(0.5) == 0.0)
+    assert jnp.all(stages.weights_at(1.2) == stages.products[1])
+    assert jnp.all(stages.weights_at(1e9) == stages.products[3])
+
+
+def test_assumptions_are_measured(stages):
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3, log_scale=-10_000.0)
+    found = stage_assumptions(stages, model)
+    assert len(found) == 4 and all(bool(a.holds) for a in found)
+    assert float(found[1].slack) == float(np.min(stages.gaps[:4]))
+    assert float(found[2].slack) == float(stages.leaving[2])
+    balanced = HadamardNetwork(DiagonalLinear(), jnp.ones(3), jnp.array([0.5, 1.0, 0.5]))
+    assert not bool(stage_assumptions(stages, balanced)[0].holds)
+
+
+def test_the_flow_passes_the_stages_of_the_example(stages):
+    log_alpha = -10_000.0
+    risk = quadratic(GRAM, PULL)
+    start = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
+    path = follow_products(risk, start.scaled(log_alpha), log_alpha, 75.0)
+    # The same solver for a start that ordinary code can hold: at most three times the steps.
+    solver = as_solver(None, jf.RescaledTime(log_alpha))
+    controller = as_controller(None, solver, jf.RescaledTime(log_alpha))
+    tiny = float(np.log(1e-8))
+    plain = follow_products(risk, start.scaled(tiny), tiny, 75.0, solver=solver, controller=controller)
+    steps = [int(p.trajectory.stats["num_steps"]) for p in (plain, path)]
+    assert steps[1] <= 3 * steps[0]
+    times, products = np.asarray(stages.times)[:4], np.asarray(stages.products)[:4]
+    for k, coordinate in enumerate(np.asarray(stages.coordinates)[:4]):
+        half = path.crossings(int(coordinate), 0.5 * float(products[k, coordinate]))
+        # The rate is 1/log(1/α), with a constant of order ten at these stages.
+        assert np.min(np.abs(half / times[k] - 1)) <= 2e-3
+        end = times[k + 1] if k < 3 else 75.0
+        assert np.max(np.abs(path.products_at(0.5 * (times[k] + end))[0] - products[k])) <= 1e-6
+
+
+def test_batched_with_degenerate_and_plain_instances():
+    """Equal pulls tie (Assumption 4.3); a positive diagonal Gram matrix learns one after the other."""
+    grams = np.stack([np.eye(3), np.diag([1.0, 2.0, 4.0])])
+    pulls = np.stack([[1.0, 1.0, 0.5], [1.0, -0.5, 0.25]])
+    risks = [quadratic(gram, pull) for gram, pull in zip(grams, pulls, strict=True)]
+    both = jax.tree.map(lambda *x: jnp.stack(x), *risks)
+    batch = jax.jit(jax.vmap(predict))(both)
+    assert int(batch.results.value[0, 0]) == StageResult.degenerate and int(batch.count[0]) == 0
+    assert int(batch.count[1]) == 3
+    assert np.allclose(batch.times[1, :3], [1.0, 2.0, 4.0], rtol=1e-12)
+    assert np.allclose(batch.products[1, 2], [1.0, -0.25, 0.0625], rtol=1e-12)
+    assert np.allclose(batch.exponents[1, 2], [0.0, 2.0, 0.0])
+
+
+def test_returns_after_perturbation(stages):
+    risk = quadratic(GRAM, PULL)
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
+
+    @jax.jit
+    def distances(before, after):
+        return return_distances(risk, model, before, after, key=jax.random.key(1), draws=3)
+
+    assert np.all(np.asarray(distances(stages.products[0], stages.products[1])) <= 1e-12)
+    # A point that is no limit of this stage is not returned to.
+    assert np.all(np.asarray(distances(stages.products[0], 0.9 * stages.products[1])) > 1e-3)
+
+
+def test_attention_head_learns_a_value_first():
+    data, _ = diagonal_head_task(jax.random.key(1), 8, 3, 2)
+    risk = jf.EmpiricalRisk(data, jf.losses.Squared())
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalHead(), 4)
+    stages = jax.jit(lambda r: incremental_learning(r, model, max_stages=2))(risk)
+    assert int(stages.count) == 2 and int(stages.coordinates[0]) >= 2
+
+
+def test_finite_start_predicts_better_than_its_limit():
+    log_alpha = -100.0
+    gram, pull = np.eye(2), np.array([1.0, 0.4])
+    risk = quadratic(gram, pull)
+    model = HadamardNetwork(DiagonalLinear(), [20.0, 20.0], [10.0, 10.0]).scaled(log_alpha)
+    path = follow_products(risk, model, log_alpha, 4.0)
+    measured = [path.crossings(i, 0.5 * pull[i])[0] for i in range(2)]
+    errors = []
+    for known in (None, log_alpha):
+        stages = jax.jit(lambda r, known=known: incremental_learning(r, model, max_stages=2, log_alpha=known))(risk)
+        errors.append(np.abs(np.asarray(stages.times) - measured))
+    # What is left is log(2)/100: half of a product of one is passed that much after w = 1.
+    assert np.all(errors[1] < 0.5 * errors[0]) and errors[1][0] <= 0.01
+
+
+def test_bad_arguments_are_named():
+    risk = quadratic(np.eye(2), np.ones(2))
+    with pytest.raises(ValueError, match="^model: expected HadamardNetwork"):
+        incremental_learning(risk, jnp.zeros(2))
+    with pytest.raises(ValueError, match="^max_stages: "):
+        incremental_learning(risk, HadamardNetwork(DiagonalLinear(), [1.0, 1.0], [0.5, 0.5]), max_stages=0)

@@ -1,0 +1,77 @@
+"""Assumptions 1 to 4 of Sheen et al. (2024): each holds where it should and fails alone where it is broken."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow.data import TokenData, equal_score_tokens, paired_tokens
+from jaxflow.losses import Exponential
+from jaxflow.models import CombinedAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import (
+    assumption_1,
+    assumption_2,
+    assumption_3,
+    assumption_4,
+    diagonal_separability,
+    score_gap_needed,
+)
+
+
+def zero(d: int, head: jax.Array) -> CombinedAttention:
+    return CombinedAttention(jnp.zeros((d, d)), head)
+
+
+@pytest.mark.parametrize("broken", [None, "break_i", "break_ii", "break_iii"])
+def test_the_parts_of_assumption_4_fail_one_at_a_time(broken: str | None) -> None:
+    amount = {} if broken is None else {broken: 0.2}
+    data, head, index = paired_tokens(jax.random.key(2), 3, 5, 6, 8.0, **amount)
+    parts = assumption_4(data, jax.nn.one_hot(index, 5, dtype=bool))
+    assert [bool(part.holds) for part in parts] == [broken != name for name in ("break_i", "break_ii", "break_iii")]
+    assert bool(assumption_2(data, head).holds)
+    expected = {"break_i": np.sin(0.2), "break_ii": 1.0 - np.cos(0.2), "break_iii": 0.2}
+    if broken is not None:
+        worst = -min(float(part.slack) for part in parts)
+        assert worst == pytest.approx(expected[broken], abs=1e-9)
+
+
+def test_an_odd_number_of_others_has_no_pairing() -> None:
+    data, head = equal_score_tokens(jax.random.key(0), 2, 4, 4, 1.0)
+    selection = jnp.argmax(data.labels[:, None] * (data.tokens @ head), axis=1)[:, None] == jnp.arange(4)[None, :]
+    assert float(assumption_4(data, selection)[2].slack) == -np.inf
+
+
+def test_assumption_2_and_its_relaxed_form() -> None:
+    data, head = equal_score_tokens(jax.random.key(1), 3, 4, 4, 2.0, 0.05)
+    assert not bool(assumption_2(data, head).holds)
+    relaxed = assumption_2(data, head, 0.15)
+    assert bool(relaxed.holds) and float(relaxed.slack) < 0.15
+
+
+@pytest.mark.parametrize(("n", "T"), [(2, 3), (4, 4), (6, 8)])
+def test_assumption_3_turns_at_the_needed_gap(n: int, T: int) -> None:
+    needed = score_gap_needed(n, T)
+    # About L ln n, and never above.
+    assert 0.6 * T * np.log(n) < needed <= T * np.log(n)
+    assert score_gap_needed(2, 2) == 0.0
+    for multiple in (0.5, 1 - 1e-7, 1 + 1e-7, 3.0):
+        data, head = equal_score_tokens(jax.random.key(0), n, T, 3, multiple * needed)
+        holds = assumption_3(EmpiricalRisk(data, Exponential()), zero(3, head)).holds
+        assert bool(holds) == (multiple > 1)
+
+
+def test_a_general_weight_may_separate_where_no_diagonal_does() -> None:
+    # z = e_1: a diagonal W reads the first coordinate alone, a general one any.
+    tokens = jnp.array([[[0.0, 1.0], [0.0, 0.0]]])
+    data = TokenData(tokens, jnp.array([[1.0, 0.0]]), jnp.ones(1))
+    head = jnp.array([0.0, 1.0])
+    general, diagonal = assumption_1(data, head), diagonal_separability(data, head)
+    assert bool(general.holds) and float(general.slack) == pytest.approx(1.0)
+    assert not bool(diagonal.holds) and float(diagonal.slack) == 0.0
+
+
+def test_tied_optimal_tokens_are_no_separability() -> None:
+    data = TokenData(jnp.array([[[0.0, 1.0], [1.0, 1.0]]]), jnp.array([[1.0, 0.0]]), jnp.ones(1))
+    found = assumption_1(data, jnp.array([0.0, 1.0]))
+    assert not bool(found.holds) and float(found.slack) == -np.inf

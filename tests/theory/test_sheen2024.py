@@ -1,0 +1,170 @@
+"""Sheen et al. (2024): both parametrisations, the integral identity, alignment and the exact limit, on flows."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow._core import RESULTS
+from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, paired_tokens
+from jaxflow.losses import Exponential
+from jaxflow.margin import attention_svm, certify, solve
+from jaxflow.models import FactoredAttention, token_scores
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import (
+    Accumulated,
+    PlusMinusAttention,
+    accumulate,
+    aligned_limit,
+    aligned_start,
+    alignment_error,
+    alignment_frame,
+    averaged_residuals,
+    cauchy_gap,
+    constraint_rows,
+    directions,
+    integral_form,
+    lift,
+    margin_normalised,
+    margin_of,
+    reduced_program,
+    score_gap_needed,
+    singular_entries,
+    unbalanced_start,
+)
+
+TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
+
+
+@pytest.fixture(scope="module")
+def diagonal() -> tuple[TokenData, Any, Any, Accumulated, Accumulated]:
+    n, T, d = 3, 4, 4
+    data, head = equal_score_tokens(jax.random.key(5), n, T, d, 1.1 * score_gap_needed(n, T), 0.0, 0.1)
+    omega = jnp.asarray([1.0, 0.5, 0.8, 1.2])
+    xi, w = unbalanced_start(omega, head, jnp.asarray([True, False, True, False]))
+    risk = EmpiricalRisk(data, Exponential())
+    return data, xi, omega, accumulate(risk, xi, TIMES), accumulate(risk, w, TIMES)
+
+
+def test_the_start_satisfies_5(diagonal: Any) -> None:
+    _, xi, omega, _, _ = diagonal
+    assert jnp.all(xi.k * xi.q == 0)
+    assert jnp.allclose(xi.k**2 + xi.q**2, 2 * omega**2, rtol=1e-15)
+
+
+def test_lemma_4_1_equal_coefficients_to_log_t_1e6(diagonal: Any) -> None:
+    _, _, omega, first, second = diagonal
+    assert bool(first.result == RESULTS.successful) and bool(second.result == RESULTS.successful)
+    beta = first.models.k * first.models.q
+    w = jax.vmap(PlusMinusAttention.coefficients)(second.models)
+    assert float(jnp.max(jnp.abs(beta - w) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-8
+    # Lemma 4.2: it grows like log t.
+    assert float(jnp.linalg.norm(beta[-1]) / jnp.linalg.norm(beta[-2])) == pytest.approx(10.0, rel=0.02)
+    product = jax.vmap(PlusMinusAttention.conserved)(second.models)
+    # The step's tolerance times some hundred steps, relative to w_+ which is 1e3 there.
+    assert float(jnp.max(jnp.abs(product - omega[None] ** 2))) < 1e-3
+
+
+def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
+    data, xi, omega, first, _ = diagonal
+    best = optimal_tokens(token_scores(data, xi.head), data.visible)
+    beta = first.models.k * first.models.q
+    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(first.pushes)
+    assert float(jnp.max(jnp.abs(beta - formed) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-6
+
+
+def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
+    data, xi, omega, first, _ = diagonal
+    best = optimal_tokens(token_scores(data, xi.head), data.visible)
+    optimum = solve(attention_svm(data, best, "l1")).primal
+    beta = first.models.k[-1] * first.models.q[-1]
+    found = averaged_residuals(data, best, omega, beta, first.pushes[-1], optimum)
+    # (Bλ)_j = arcsinh(β_j/ω²)/ln μ: exact by (19), whose error is divided by ln μ = 14.
+    margins = jnp.where(best, jnp.inf, jnp.einsum("ntd,d->nt", constraint_rows(data, best), beta))
+    log_mu = jnp.log(jnp.min(margins))
+    exact = jnp.abs(jnp.arcsinh(jnp.abs(beta) / omega**2) / log_mu - 1.0)
+    support = jnp.abs(optimum) > 1e-7 * jnp.max(jnp.abs(optimum))
+    assert float(found.stationarity) >= float(jnp.max(jnp.where(support, exact, 0.0))) - 1e-6
+    assert float(found.log_margin) == pytest.approx(float(log_mu))
+    before = averaged_residuals(data, best, omega, jnp.zeros(4), first.pushes[0], optimum)
+    assert np.isnan(float(before.stationarity))
+
+
+@pytest.fixture(scope="module")
+def paired() -> tuple[TokenData, Any, Any]:
+    n, T, d = 2, 3, 4
+    gap = 1.5 * score_gap_needed(n, T)
+    data, head, index = paired_tokens(jax.random.key(4), n, T, d, gap, outside=True)
+    return data, head, jax.nn.one_hot(index, T, dtype=bool)
+
+
+def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
+    data, head, best = paired
+    frame = alignment_frame(data, best)
+    V, _ = jnp.linalg.qr(jax.random.normal(jax.random.key(1), (4, 4)))
+    half = jnp.asarray([0.4, 0.0, 0.4, 0.0])
+    K, Q = aligned_start(frame, half, 0.4 - half, V)
+    assert float(alignment_error(frame, K, Q, V)) < 1e-15
+    path = accumulate(
+        EmpiricalRisk(data, Exponential()), FactoredAttention(K, Q, head), TIMES, integrals=False, rtol=1e-6
+    )
+    assert bool(path.result == RESULTS.successful)
+    errors = jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(path.models)
+    assert float(jnp.max(errors)) < 1e-10
+    last, gradient = jax.tree.map(lambda x: x[-1], (path.models, path.gradients.gradient))
+    velocity = -(gradient.K @ last.Q.T + last.K @ gradient.Q.T)
+    exact, value = aligned_limit(data, best)
+    found = margin_normalised(data, best, velocity)
+    # Margins of both sequences grow alike up to 1/(log t)^2; the rest is the step's error.
+    assert float(jnp.sum(jnp.linalg.svd(found, compute_uv=False))) == pytest.approx(float(value), rel=1e-8)
+    assert float(jnp.linalg.norm(found - exact)) < 1e-7
+    # Columns that no sequence has stay zero.
+    beta = singular_entries(frame, last.combined_weights())
+    assert float(jnp.max(jnp.abs(beta[2:]))) < 1e-6 * float(beta[0])
+
+
+def test_the_exact_limit_is_optimal_and_not_unique(paired: Any) -> None:
+    data, _, best = paired
+    program = attention_svm(data, best, "nuclear")
+    solution = solve(program)
+    exact, value = aligned_limit(data, best)
+    assert float(margin_of(data, best, exact)) == pytest.approx(1.0, rel=1e-13)
+    assert float(value) == pytest.approx(float(solution.certificate.primal_value), rel=1e-9)
+    frame = alignment_frame(data, best)
+    sizes = singular_entries(frame, exact)[:2]
+    # A symmetric block keeps trace and margins: another optimum, far away.
+    block = 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
+    other = exact + frame.keys[:, :2] @ block @ frame.queries[:, :2].T
+    assert float(certify(program, other, solution.dual).primal_value) == pytest.approx(float(value), rel=1e-9)
+    assert float(jnp.linalg.norm(other - exact)) > 0.1
+
+
+def test_the_lifted_solution_of_42_is_certified(paired: Any) -> None:
+    data, _, best = paired
+    frame = alignment_frame(data, best, jnp.asarray([2, 0]))
+    assert jnp.allclose(frame.keys.T @ frame.keys, jnp.eye(4), atol=1e-14)
+    small = solve(reduced_program(data, best, frame))
+    W, weights, residual = lift(data, best, frame, small.primal, small.dual)
+    assert float(residual) < 1e-13
+    assert bool(jnp.all(weights[best] == 0))
+    certificate = certify(attention_svm(data, best, "nuclear"), W, weights)
+    assert abs(float(certificate.duality_gap)) < 1e-9
+    assert jnp.allclose(W, aligned_limit(data, best)[0], atol=1e-9)
+
+
+def test_a_margin_normalised_direction_needs_a_margin(paired: Any) -> None:
+    data, _, best = paired
+    W, _ = aligned_limit(data, best)
+    path = jnp.stack([-W, jnp.zeros_like(W), 3.0 * W, W + 1e-3, W])
+    found = directions(data, best, path)
+    assert list(np.isnan(np.asarray(found.by_margin)).any(axis=(1, 2))) == [True, True, False, False, False]
+    assert np.isnan(float(found.gap_by_margin[0])) and float(found.gap_by_margin[-1]) == 0.0
+    assert float(found.gap_by_norm[0]) == pytest.approx(2.0, abs=1e-2)
+    assert jnp.allclose(found.by_margin[2], W, rtol=1e-12)
+
+
+def test_the_cauchy_gap_looks_ahead_only() -> None:
+    path = jnp.asarray([[5.0], [1.0], [1.5], [1.0]])
+    assert np.allclose(np.asarray(cauchy_gap(path)), [4.0, 0.5, 0.5, 0.0])

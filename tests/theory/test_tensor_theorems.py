@@ -1,0 +1,336 @@
+"""Linear tensor networks: closed forms against flows, hypotheses with their slack, certificates that can fail."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.flow import integrate
+from jaxflow.losses import Exponential, Squared
+from jaxflow.margin import CertificateSource
+from jaxflow.models import (
+    Decomposition,
+    DeepLinearNetwork,
+    DeepMatrixSensing,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+    convolutional_tensor,
+    diagonal_tensor,
+    even_part,
+)
+from jaxflow.theory import (
+    direction_limit,
+    equal_layers,
+    filtered_direction,
+    find_decomposition,
+    fully_connected_start,
+    interpolation_limit,
+    interpolation_program,
+    layer_gap,
+    point_limit,
+    predict,
+    push_converges,
+    singular_residual,
+    top_singular_share,
+    verify_decomposition,
+)
+from jaxflow.theory.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
+
+KEY = jax.random.key(7)
+N, D = 2, 4
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.fold_in(KEY, seed), shape)
+
+
+X, Y = normal(N, D, seed=1), normal(N, seed=2)
+LABELS = jnp.asarray([1.0, -1.0])
+closed_form = jax.jit(interpolation_limit, static_argnums=3)
+
+
+def regression(inputs=X, targets=Y):
+    return jf.EmpiricalRisk(jf.data.LinearData(inputs, targets), Squared(), reduction="sum")
+
+
+def classification(inputs=X, labels=LABELS):
+    return jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), Exponential(), reduction="sum")
+
+
+# Theorem 4
+
+
+@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("alpha", [10.0, 0.1, 1e-3])
+def test_the_closed_form_satisfies_its_own_optimality_conditions(depth, alpha):
+    start = alpha * (0.5 + jnp.abs(normal(D, seed=3)))
+    found = closed_form(X, Y, start, depth)
+    # Newton's method stops at rounding; at α = 1e-3 and L = 4 heights are 1e12 times their start.
+    assert float(found.residual) <= 1e-12 and float(found.stationarity) <= 1e-12
+    assert abs(float(found.gap)) <= 1e-12 and bool(found.converged)
+
+
+def test_small_and_large_starts_give_the_least_l1_and_l2_norms():
+    l1 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l1")).primal
+    l2 = jf.margin.solve(jf.margin.minimum_norm(X, Y, "l2")).primal
+    small = closed_form(X, Y, jnp.full(D, 1e-4), 3).singular
+    large = closed_form(X, Y, jnp.full(D, 1e3), 3).singular
+    # Remark 4 for L = 3: what is off the support vanishes like α^L/(c − t)^3 ~ α.
+    np.testing.assert_allclose(small, l1, atol=1e-3)
+    np.testing.assert_allclose(large, l2, atol=1e-5)
+
+
+def test_any_other_interpolation_has_a_larger_value():
+    start = DiagonalLinearNetwork((jnp.full(D, 0.3),) * 2 + (jnp.zeros(D),))
+    program = interpolation_program(start, jf.data.LinearData(X, Y))
+    best = program.solve()
+    null = jnp.linalg.svd(X)[2][N:]
+    for direction in null:
+        moved = best.primal + 0.1 * direction
+        certificate = program.certify(moved, best.dual, CertificateSource.program)
+        assert float(certificate.feasibility) <= 1e-12
+        assert float(certificate.primal_value) > float(best.certificate.dual_value) + 1e-6
+        assert float(certificate.stationarity) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def interpolated():
+    start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, Y), depth=3, alpha=0.3, scheme="equal")
+    return start, jf.find_limit(regression(), start)
+
+
+def test_the_flow_ends_in_the_closed_form(interpolated):
+    start, limit = interpolated
+    closed = closed_form(X, Y, start.layers[0], 3)
+    assert limit.outcome == "limit_point" and limit.kind == "point" and limit.direction is None
+    # A loss of 1e-28 relative to that of the zero function is a residual of 1e-14.
+    assert float(limit.residual) <= 3e-14
+    # rtol 1e-10 over some hundred steps.
+    np.testing.assert_allclose(limit.point, closed.singular, rtol=1e-8)
+    assert abs(float(limit.certificate.duality_gap)) <= 1e-10
+    assert all(bool(a.holds) for a in limit.prediction.assumptions)
+    assert "Corollary 5" in str(limit) and "interpolates" in str(limit)
+
+
+def test_another_start_breaks_the_hypothesis_and_says_so():
+    other = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
+    assert not bool(equal_layers(other.layers).holds)
+    prediction = predict(regression(), other)
+    assert [bool(a.holds) for a in prediction.assumptions] == [True, False]
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_the_dual_form_traces_the_path_of_the_weights(depth):
+    """ν against Θ for the exponential loss, well past the loss falling below one."""
+    scheme = "equal" if depth == 3 else "zero_last"
+    start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, LABELS), depth=depth, alpha=0.7, scheme=scheme)
+    controller = diffrax.PIDController(rtol=1e-11, atol=1e-13)
+    ends = [
+        integrate(
+            classification(), start, clock="log_time", until=12.0, coordinates=coordinates, controller=controller
+        ).final
+        for coordinates in ("weights", "dual")
+    ]
+    for a, b in zip(ends[0].model.layers, ends[1].model.layers, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(ends[0].log_gradient_norm, ends[1].log_gradient_norm, rtol=1e-7)
+    assert float(ends[1].log_scale) < -5.0
+    # Multipliers of the flow push the right way, r_i y_i < 0.
+    assert bool(jnp.all(jnp.asarray(ends[1].multipliers) * LABELS < 0))
+
+
+def test_the_dual_form_refuses_what_it_does_not_describe():
+    data = jf.data.LinearData(X, LABELS)
+    uneven = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
+    odd = LinearConvolutionalNetwork.init(KEY, data, scheme="equal")
+    connected = DeepLinearNetwork.init(KEY, data)
+    for model, text in ((uneven, "equal size"), (odd, "even data"), (connected, "network: ")):
+        with pytest.raises(ValueError, match=text):
+            integrate(classification(), model, clock="log_time", until=1.0, coordinates="dual")
+
+
+def test_corollary_6_wants_its_factor_and_corollary_7_commuting_sensors():
+    inputs = even_part(normal(N, 6, seed=8))
+    start = LinearConvolutionalNetwork.init(KEY, jf.data.LinearData(inputs, Y), depth=3, alpha=0.5, scheme="equal")
+    program = interpolation_program(start, jf.data.LinearData(inputs, Y))
+    beta = program.coefficients(program.solve().primal)
+    # Stationarity by the definition, over all d frequencies: dQ/dz = F h^(-1)(…)-weights is a combination of data.
+    np.testing.assert_allclose(inputs @ beta, Y, atol=1e-12)
+    np.testing.assert_allclose(even_part(beta), beta, atol=1e-12)
+    holds = predict(regression(inputs, Y), start).assumptions
+    assert all(bool(a.holds) for a in holds)
+    skew = predict(regression(normal(N, 6, seed=9), Y), start).assumptions
+    assert not bool(skew[-1].holds)
+    sensors = normal(N, 3, 3, seed=10)
+    sensing = DeepMatrixSensing.init(KEY, jf.data.LinearData(sensors.reshape(N, 9), Y))
+    commuting, diagonal = predict(regression(sensors.reshape(N, 9), Y), sensing).assumptions[-2:]
+    assert not bool(commuting.holds) and bool(diagonal.holds)
+
+
+# Theorems 3 and 5
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1.0])
+def test_one_datum_in_closed_form_against_the_flow(alpha):
+    x, y = X[0], jnp.asarray(1.3)
+    start = LinearConvolutionalNetwork((alpha * jnp.asarray([1.5, -1.0]), alpha * 0.2 * normal(D, seed=11)))
+    closed = point_limit(start, x, y)
+    path = integrate(
+        regression(x[None], y[None]),
+        start,
+        clock="physical_time",
+        until=40.0,
+        solver=diffrax.Dopri8(),
+        controller=diffrax.PIDController(rtol=1e-12, atol=1e-15),
+    )
+    for a, b in zip(path.model.layers, closed.layers, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(closed.coefficients @ x, y, rtol=1e-12)
+    assert float(closed.slack) > 0
+
+
+def test_filters_of_length_two_and_the_tie():
+    for sign in (1.0, -1.0):
+        x = jnp.asarray([1.0, sign * 0.8, 0.5, 0.3])
+        start = LinearConvolutionalNetwork((jnp.asarray([1.0, 0.3]), jnp.zeros(D)))
+        aim, correlation = filtered_direction(x, -1.0)
+        found = direction_limit(start, x, jnp.asarray(-1.0))
+        assert bool(jnp.sign(correlation) == sign) and not bool(found.tied)
+        np.testing.assert_allclose(found.coefficients, aim, atol=1e-12)
+    x = jnp.asarray([1.0, 2.0, -1.0, 3.0])
+    assert bool(direction_limit(start, x, jnp.asarray(1.0)).tied)
+    assert abs(float(filtered_direction(x, 1.0)[1])) <= 1e-12
+
+
+# Assumption 1
+
+
+def test_a_decomposition_is_found_where_there_is_one():
+    left, _ = jnp.linalg.qr(normal(5, 4, seed=12))
+    right, _ = jnp.linalg.qr(normal(6, 4, seed=13))
+    tall = Decomposition(normal(4, 2, seed=14), (left, right)).tensor()
+    found, assumptions = find_decomposition(tall)
+    assert all(bool(a.holds) for a in assumptions) and found.transform.shape == (4, 2) and found.is_real
+    found, assumptions = find_decomposition(convolutional_tensor(5, (5, 5)))
+    assert all(bool(a.holds) for a in assumptions) and not found.is_real
+    for tensor in (convolutional_tensor(5, (2, 5)), normal(4, 4, 3, seed=15)):
+        assert not all(bool(a.holds) for a in find_decomposition(tensor)[1])
+    one = jnp.eye(3)
+    right_one = Decomposition(one, (one,) * 3)
+    assert all(bool(a.holds) for a in verify_decomposition(diagonal_tensor(3, 3), right_one))
+    wrong = verify_decomposition(2.0 * diagonal_tensor(3, 3), right_one)
+    assert [bool(a.holds) for a in wrong] == [False, True, True, True]
+
+
+# Hypotheses
+
+
+def test_the_initial_conditions_of_the_theorems_have_signs():
+    big, small = jnp.asarray([2.0, -3.0]), jnp.asarray([1.0, 0.5])
+    assert float(layer_gap((big, small))) == pytest.approx(3.0)
+    # Any layer may be the small one.
+    assert float(layer_gap((small, big))) == pytest.approx(3.0)
+    assert float(layer_gap((big, jnp.asarray([3.0, 0.0])))) < 0
+    start = DeepLinearNetwork((2.0 * jnp.eye(2), jnp.eye(2), jnp.asarray([0.5, 0.0])))
+    inner, last = fully_connected_start(start)
+    assert float(inner.slack) == pytest.approx(3.0) and float(last.slack) == pytest.approx(0.75)
+    swapped = DeepLinearNetwork((jnp.eye(2), 2.0 * jnp.eye(2), jnp.asarray([3.0, 0.0])))
+    inner, last = fully_connected_start(swapped)
+    assert not bool(inner.holds) and not bool(last.holds)
+    still = jnp.tile(jnp.eye(2)[:1], (5, 1))
+    assert bool(push_converges(still).holds)
+    assert not bool(push_converges(still.at[-1].set(jnp.asarray([0.0, 1.0]))).holds)
+
+
+def test_the_residual_of_8_vanishes_at_singular_vectors_only():
+    network = DiagonalLinearNetwork((jnp.asarray([1.0, 0.0, 0.0, 0.0]), jnp.asarray([-2.0, 0.0, 0.0, 0.0])))
+    data = jf.data.LinearData(X, LABELS)
+    assert float(singular_residual(network, data, LABELS)) <= 1e-12
+    other = DiagonalLinearNetwork((jnp.ones(4), jnp.asarray([1.0, 2.0, 3.0, 4.0])))
+    assert float(singular_residual(other, data, LABELS)) > 0.1
+    one = jnp.eye(D)
+    top = int(jnp.argmax(jnp.abs(X.T @ LABELS)))
+    on_top = DiagonalLinearNetwork((jnp.eye(D)[top], jnp.eye(D)[top]))
+    decomposition = Decomposition(one, (one, one))
+    assert float(top_singular_share(on_top, decomposition, data, LABELS)) == pytest.approx(1.0)
+    assert float(top_singular_share(other, decomposition, data, LABELS)) < 0.999
+
+
+def test_the_printed_bound_lacks_the_loss_at_the_start():
+    """d = 1, w = (1, 0.1), x = 30: the loss is known well enough by hand."""
+    x, w = 30.0, (1.0, 0.1)
+    loss, gap = float(np.exp(-x * w[0] * w[1])), w[0] ** 2 - w[1] ** 2
+    rate = classification_rate(jnp.asarray(gap), jnp.eye(1), jnp.asarray(x), 2)
+    assert float(rate) == pytest.approx(gap * x**2)
+    times = jnp.asarray([0.1, 1.0])
+    # dL/dt ≥ −(w_1² + w_2²) x² L², and the weights grow: over such times by 20% at most.
+    slow = loss / (1.0 + loss * 1.5 * x**2 * times)
+    right = algebraic_bound(jnp.asarray(loss), rate, times)
+    printed = printed_bound(jnp.asarray(loss), rate, times)
+    assert bool(jnp.all(printed < slow)) and bool(jnp.all(slow <= right))
+    assert float(regression_rate(jnp.asarray(2.0), jnp.eye(3), 3.0 * jnp.eye(3), 2)) == pytest.approx(36.0)
+
+
+# Limits of classification
+
+
+@pytest.fixture(scope="module")
+def paper_data():
+    return jnp.asarray([[1.0, 2.0], [0.0, -3.0]]), jnp.asarray([1.0, -1.0])
+
+
+def test_the_paper_s_data_diagonal(paper_data):
+    inputs, labels = paper_data
+    start = DiagonalLinearNetwork((jnp.asarray([0.01, 0.02]), jnp.asarray([0.005, -0.01])))
+    limit = jf.find_limit(classification(inputs, labels), start)
+    assert limit.outcome == "globally_optimal" and limit.kind == "direction" and limit.point is None
+    assert int(limit.trajectory.stats["num_steps"]) <= 300
+    unit = limit.flow_direction / jnp.linalg.norm(limit.flow_direction)
+    np.testing.assert_allclose(unit, [0.0, 1.0], atol=1e-10)
+    assert float(limit.flow_certificate.duality_gap) <= 1e-10
+    assert float(limit.singular_residual) <= 1e-8
+    assert np.asarray(limit.selection).tolist() == [True, False]
+    # κ = ½ on these data: the gap falls like (log t)^(−1/2).
+    assert float(limit.rate.predicted) == pytest.approx(0.5, abs=1e-6)
+    assert float(limit.rate.exponent) == pytest.approx(0.5, abs=0.02)
+    assert "Corollary 2" in str(limit) and "Support vectors [0]" in str(limit)
+
+
+def test_predictions_name_programs_or_say_why_not(paper_data):
+    inputs, labels = paper_data
+    risk = classification(inputs, labels)
+    short = LinearConvolutionalNetwork((jnp.ones(1), jnp.ones(2)))
+    with pytest.raises(ValueError, match=r"^model: no theorem .*singular_residual"):
+        predict(risk, short)
+    alone = predict(classification(inputs[:1], labels[:1]), short)
+    assert "Theorem 3" in alone.theorem
+    one = jnp.eye(2)
+    given = LinearTensorNetwork.from_decomposition(Decomposition(one, (one, one)), (jnp.ones(2), jnp.zeros(2)))
+    found = predict(risk, given)
+    assert "Theorem 2" in found.theorem and bool(found.assumptions[-1].holds)
+    assert jnp.array_equal(given.data_tensor, diagonal_tensor(2, 2))
+    deep = predict(risk, DiagonalLinearNetwork((jnp.ones(2),) * 3))
+    assert "l_(2/3)" in deep.theorem and "stationary" in deep.theorem
+    with pytest.raises(ValueError, match="LinearData"):
+        tokens, head = jf.data.random_tokens(KEY, 2, 3, 2)
+        del head
+        predict(jf.EmpiricalRisk(tokens, Exponential()), short)
+
+
+def test_find_limit_names_wrong_arguments(paper_data):
+    inputs, labels = paper_data
+    model = DiagonalLinearNetwork((jnp.ones(2), jnp.zeros(2)))
+    risk = classification(inputs, labels)
+    with pytest.raises(ValueError, match="^gap: "):
+        jf.find_limit(risk, model, gap=1e-18)
+    with pytest.raises(ValueError, match="^inputs: "):
+        jf.find_limit(classification(normal(2, 3), labels), model)
+    frozen = jf.EmpiricalRisk(
+        risk.data, Exponential(), trainable=lambda m: eqx.tree_at(lambda t: t.weights, m.trainable(), (True, False))
+    )
+    with pytest.raises(ValueError, match="^trainable: "):
+        jf.find_limit(frozen, model)
