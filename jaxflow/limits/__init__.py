@@ -1,11 +1,22 @@
 """Floor 8: flow and program together, a certified limit."""
 
+from jaxflow.limits.excess import log_excess as log_excess
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
+from jaxflow.limits.head_state import HeadState as HeadState
 from jaxflow.limits.limit import Limit as Limit
 from jaxflow.limits.limit import LimitKind as LimitKind
 from jaxflow.limits.limit import Rate as Rate
+from jaxflow.limits.linear import LinearLimit as LinearLimit
+from jaxflow.limits.linear_method import LinearStaged as LinearStaged
 from jaxflow.limits.method import AbstractMethod as AbstractMethod
 from jaxflow.limits.method import Staged as Staged
+from jaxflow.limits.parallel import find_limits as find_limits
+from jaxflow.limits.regularization_path import PathStatus as PathStatus
+from jaxflow.limits.regularization_path import RegularizationPath as RegularizationPath
+from jaxflow.limits.regularization_path import SeparatingCone as SeparatingCone
+from jaxflow.limits.regularization_path import cone_depth as cone_depth
+from jaxflow.limits.regularization_path import low_and_high as low_and_high
+from jaxflow.limits.regularization_path import regularization_path as regularization_path
 from jaxflow.limits.self_certificate import flow_certificate as flow_certificate
 from jaxflow.limits.self_certificate import flow_certifier as flow_certifier

@@ -17,13 +17,15 @@ from jaxflow.flow import (
     Budget,
     Drive,
     LogArcLength,
+    LogTime,
     Scores,
     SelectionSettled,
     StationaryPoint,
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.models import CombinedAttention
+from jaxflow.limits.composition import CompositionResolved, composition_resolved
+from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 
@@ -53,13 +55,21 @@ class Staged(AbstractMethod):
     wants $\log\rho$ in the hundreds. Beyond arc length `cap` they follow the limiting dynamics (see
     `LogArcLength`), up to `far`; the trajectory's `regime` says so.
 
+    A head that is not linear may compose several tokens. Proportions then relax at a rate that grows against that of
+    what is masked like 1/s, and an arc length is no clock (its speed turns around wherever they are out of balance).
+    Such heads pass from a short first stage to log t, with an implicit method, until one token is selected (and the
+    path goes on as above) or rounding in the head's slopes would outweigh what is masked (`CompositionResolved`, its
+    end). Layers in parallel follow one joint path, in the weights themselves.
+
     Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
     there); they are recognised by a gradient that vanishes beside its own multipliers.
 
     **Arguments:** `near`, `far`, `horizon`: arc lengths (None: 50, 1e5 and 1e9 for W; 10, 1e130 and 1e130 for
     factors, in double precision); `cap=None`: none for W, 1e3 for factors; `floor`: see
     `jaxflow.flow.ArcLength`; `saves`: number of save points for the rate, over the last two decades before
-    `far`, or before the cap.
+    `far`, or before the cap; `timed=False`: log t to leading order alone, for half of the work (see
+    `jaxflow.flow.ArcLength`; rates are then fitted against that); `solver` and `rtol` of the far stage (None:
+    Kvaerno5 with Newton's method, the most accurate a step; `quick_solver()` takes more steps in less time).
     """
 
     near: float | None = None
@@ -68,6 +78,9 @@ class Staged(AbstractMethod):
     cap: float | None = None
     floor: float = 0.03
     saves: int = 8
+    timed: bool = True
+    solver: diffrax.AbstractSolver | None = None
+    rtol: float = 1e-3
 
     def __check_init__(self) -> None:
         for name in ("near", "far", "horizon", "cap"):
@@ -90,8 +103,10 @@ class Staged(AbstractMethod):
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
-        near_length, far, horizon, cap = self.lengths(combined, jnp.result_type(float))
-        still = StationaryPoint(STATIONARY)
+        straight = combined or (isinstance(model, MultiHeadAttention) and model.degree == 1)
+        near_length, far, horizon, cap = self.lengths(straight, jnp.result_type(float))
+        composes = isinstance(model, AbstractAttention) and not is_linear(model.head)
+        still = StationaryPoint(STATIONARY) | CompositionResolved() if composes else StationaryPoint(STATIONARY)
         # Rates are fitted where the flow is the exact one.
         end = min(far, max(cap, 2.5 * near_length))
 
@@ -99,22 +114,38 @@ class Staged(AbstractMethod):
             drive = Drive(solver, controller, stop, max_steps)
             return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
 
+        def resolved(path: Trajectory) -> Bool[Array, ""]:
+            data: Any = risk.data
+            return composition_resolved(path.final.model, data) if composes else jnp.asarray(False)
+
         near = stage(
             model,
             diffrax.Tsit5(),
             diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm),
             still,
-            clock=ArcLength(floor=self.floor),
-            until=near_length,
+            clock=ArcLength(floor=self.floor, timed=self.timed),
+            until=min(near_length, MIXING_LENGTH) if composes else near_length,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)
+        if composes:
+            mixing = stage(
+                near.final.model,
+                diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
+                diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+                still | SelectionSettled(),
+                clock=LogTime(),
+                until=MIXING_LOG_TIME,
+                idle=done,
+            )
+            near = followed_by(near, mixing, done)
+            done = ~good(near.result) | (stationarity(near) <= STATIONARY) | resolved(near)
         settled = Budget(log_arc_length=float(np.log(far - near_length))) & SelectionSettled()
         middle = stage(
             near.final.model,
-            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
-            diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            accurate_solver() if self.solver is None else self.solver,
+            diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             still | settled,
-            clock=LogArcLength(unit=near_length, floor=self.floor, cap=cap),
+            clock=LogArcLength(unit=near_length, floor=self.floor, cap=cap, timed=self.timed),
             until=float(np.log(horizon - near_length)),
             save_at=jnp.linspace(np.log(max(end / 100, near_length)), np.log(end - near_length), self.saves),
             idle=done,
@@ -123,8 +154,8 @@ class Staged(AbstractMethod):
         if cap < far:
             # At rest on the sphere: there is no velocity left to relax.
             return path
-        done = ~good(path.result) | (stationarity(path) <= STATIONARY)
-        clock = LogArcLength(unit=far)
+        done = ~good(path.result) | (stationarity(path) <= STATIONARY) | resolved(path)
+        clock = LogArcLength(unit=far, timed=self.timed)
         last = stage(
             path.final.model,
             diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
@@ -138,9 +169,24 @@ class Staged(AbstractMethod):
         return followed_by(path, last, done | ~good(last.result))
 
 
+def accurate_solver() -> diffrax.AbstractSolver:
+    """Kvaerno5 with Newton's method to tolerances well below those of a step."""
+    return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm))
+
+
+def quick_solver() -> diffrax.AbstractSolver:
+    """Kvaerno3 with one Jacobian a stage: half as many steps again, each at a quarter of the price (measured for
+    factors at d = 4, where differentiating the field by every weight is what a step costs)."""
+    return diffrax.Kvaerno3(root_finder=optimistix.Chord(rtol=1e-5, atol=1e-7, norm=state_norm))
+
+
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
+# Where a head may compose tokens: the length at which log t takes over, before proportions are stiff (e^3 against 1),
+# and how far it goes. What is masked falls like 1/t, to 1e-8 by log t of about 19.
+MIXING_LENGTH = 3.0
+MIXING_LOG_TIME = 30.0
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6

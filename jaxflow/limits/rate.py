@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from jaxflow._core import after
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
-from jaxflow.margin import L1, AttentionProgram, Nuclear, Solution, certify
+from jaxflow.margin import L1, AbstractProgram, AttentionProgram, Nuclear, Solution, certify
 from jaxflow.trajectory import Trajectory
 
 # Singular values and entries of a certified solution (gap 1e-10) below this share of the largest are zero.
@@ -48,7 +48,7 @@ def no_rate(program: AttentionProgram, solution: Solution) -> Rate:
     return Rate(jnp.asarray(jnp.nan), 1.0 - off_support(program, solution), jnp.zeros(0), jnp.zeros(0))
 
 
-def off_support(program: AttentionProgram, solution: Solution) -> Float[Array, ""]:
+def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""]:
     r"""κ, the largest dual value off the support: the components that decay like $(\log t)^{-(1-\kappa)}$."""
     combined = program.adjoint(solution.dual)
     primal = solution.primal

@@ -27,11 +27,11 @@ def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
     return attention > SELECTED_ATTENTION
 
 
-def settled(attention: Float[Array, "*n T"]) -> Bool[Array, ""]:
-    """Whether every token is clearly selected or clearly masked, and some token is masked."""
+def settled(attention: Float[Array, "*n T"], visible: Bool[Array, "*n T"] | None = None) -> Bool[Array, ""]:
+    """Whether every visible token (all, if None) is clearly selected or clearly masked, and some token is masked."""
     masked = attention < MASKED_ATTENTION
     between = ~masked & (attention <= SELECTED_ATTENTION)
-    return ~jnp.any(between) & jnp.any(masked)
+    return ~jnp.any(between) & jnp.any(masked if visible is None else masked & visible)
 
 
 def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "d d"]:
@@ -86,11 +86,12 @@ def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], C
     """What `CertificateGap` evaluates after every step: the certificate for what attention now selects."""
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
-        attention = model.attention(risk.data)
+        data: Any = risk.data
+        attention = model.attention(data)
         program: Any = predict(risk, model, select(attention)).program
         moving = eqx.filter(velocity, risk.filter(model))
         certificate, _ = flow_certificate(program, model, moving, scaled.multipliers)  # pyright: ignore
-        return valid_if(settled(attention), certificate)
+        return valid_if(settled(attention, data.visible), certificate)
 
     return certifier
 

@@ -1,0 +1,50 @@
+"""Queries that compose several tokens: what stands in for scores, and how far the flow can be resolved."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow.data import TokenData
+from jaxflow.flow import AbstractStop, Situation
+from jaxflow.limits.self_certificate import select, settled
+from jaxflow.models import AbstractAttention, head_gradients, mix, token_scores, token_slopes
+
+# Attention of what is masked at which a mixture is final: rounding leaves an error of 1e-16/1e-8 in the direction.
+RESOLVED = 1e-8
+
+
+def composed_scores(
+    model: AbstractAttention, data: TokenData, attention: Float[Array, "*n T"], selection: Bool[Array, "*n T"]
+) -> Float[Array, "*n T"]:
+    r"""Scores for Definition 2: $\gamma_{it}=Y_ih(x_{it})$, but slopes where a query selects several tokens.
+
+    A mixture $\bar x_i=X_i^\top s_i$ is held by the slopes $Y_i\langle\nabla h(\bar x_i),x_{it}\rangle$: those of the
+    selected tokens agree (else proportions would still move) and take their largest value here, so that rounding
+    does not tell them apart. For a concave $Y_ih$ none larger means that the mixture is the best there is.
+    """
+    slopes = data.labels[..., None] * token_slopes(data, head_gradients(model.head, mix(data, attention)))
+    several = jnp.sum(selection, axis=-1, keepdims=True) > 1
+    top = jnp.max(jnp.where(selection, slopes, -jnp.inf), axis=-1, keepdims=True)
+    return jnp.where(several, jnp.where(selection, top, slopes), token_scores(data, model.head))
+
+
+class CompositionResolved(AbstractStop):
+    r"""Stops where some query mixes several tokens and what is masked has nearly vanished.
+
+    Slopes of mixed tokens tend to each other, and their differences are rounding errors of about 1e-16. What is
+    masked pulls like its attention s: far below `RESOLVED` the direction would be noise.
+    """
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        model, data = situation.decode(), situation.risk.data
+        if not isinstance(model, AbstractAttention) or not isinstance(data, TokenData):
+            raise ValueError("stop: CompositionResolved needs an attention model on TokenData")
+        return composition_resolved(model, data)
+
+
+def composition_resolved(model: AbstractAttention, data: TokenData) -> Bool[Array, ""]:
+    """Whether some query mixes several tokens and all others have less than `RESOLVED` of the attention."""
+    attention = model.attention(data)
+    chosen = select(attention)
+    several = jnp.any(jnp.sum(chosen, axis=-1) > 1)
+    left = jnp.max(jnp.where(chosen, 0.0, attention))
+    return several & settled(attention, data.visible) & (left <= RESOLVED)

@@ -1,0 +1,314 @@
+"""Limits of linear networks: a direction or a point, with everything that vouches for it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
+from jaxflow.data import LinearData
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.linear_method import LinearStaged
+from jaxflow.limits.method import STATIONARY, AbstractMethod, stationarity
+from jaxflow.limits.rate import off_support
+from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
+from jaxflow.models import AbstractLinearNetwork
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import InterpolationProgram, Prediction, predict, primal_map, singular_residual
+from jaxflow.trajectory import Trajectory, describe
+
+# Margins this close to the smallest, relative to it, are those of support vectors.
+SUPPORT = 1e-3
+# The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
+# own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
+KKT = 1e-5
+# The flow's own gap up to which a program's tighter certificate is one for the flow's limit: slow components leave at
+# most 1e-2 at the lengths reached.
+NEAR = 5e-2
+# Residual of the outputs, relative to the targets, at which a regression has reached its limit point.
+INTERPOLATES = 1e-13
+
+
+class LinearLimit(eqx.Module):
+    """The limit of gradient flow of a linear network from one start.
+
+    - `kind`: `direction` (classification), `point` (regression) or `none`; `outcome`: one `Outcome`.
+    - `direction`: linear coefficients at margin one `(d,)`, from the tightest certificate; None unless `kind` is
+      `direction`. `flow_direction`: from the flow alone. `point`: linear coefficients at a finite limit, else None.
+    - `selection`: support vectors, Booleans `(n,)`; `selection_status` is `not_applicable`.
+    - `certificate`: the tightest one (of a program that is not convex: the flow's, if its multipliers make it
+      stationary); `flow_certificate`: from the flow's own multipliers; `program_solution`: the program solved from the
+      data alone. `certificate.duality_gap` of a program with p < 1 is that of its ℓ1 relaxation.
+    - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end. `singular_residual`: of (8), Theorem 1.
+    - `residual`: largest $|f(x_i)-y_i|$ relative to the largest target (regression; NaN otherwise).
+    - `prediction`, `rate`, `trajectory`.
+    """
+
+    kind: Code
+    outcome: Code
+    selection: Bool[Array, " n"]
+    selection_status: Code
+    coefficients: Float[Array, " d"]
+    flow_direction: Float[Array, " d"]
+    certificate: Certificate
+    flow_certificate: Certificate
+    program_solution: Solution
+    stationarity: Float[Array, ""]
+    singular_residual: Float[Array, ""]
+    residual: Float[Array, ""]
+    prediction: Prediction
+    rate: Rate
+    trajectory: Trajectory
+
+    @property
+    def direction(self) -> Float[Array, " d"] | None:
+        """Linear coefficients at margin one, or None where the limit is no direction."""
+        return self._if(LimitKind.direction)
+
+    @property
+    def point(self) -> Float[Array, " d"] | None:
+        """Linear coefficients at the limit point, or None where there is none."""
+        return self._if(LimitKind.point)
+
+    def _if(self, kind: LimitKind) -> Float[Array, " d"] | None:
+        single = is_concrete(self.kind) and self.kind.value.ndim == 0
+        return None if single and int(self.kind) != kind else self.coefficients
+
+    def __str__(self) -> str:
+        if not is_concrete(self.kind):
+            return "a traced limit"
+        if self.kind.value.ndim > 0:
+            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
+            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
+            return f"{self.kind.value.size} limits: {', '.join(parts)}"
+        return _sentence(self)
+
+
+def find_linear_limit(
+    risk: EmpiricalRisk, model: Any, *, method: Any = None, gap: float = 1e-8, max_steps: int = 4096, throw: bool = True
+) -> LinearLimit:
+    """`find_limit` for linear networks; arguments and errors are the same."""
+    data = risk.data
+    if not isinstance(data, LinearData):
+        raise ValueError("risk: a linear network needs a risk on LinearData")
+    method = LinearStaged() if method is None else method
+    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {method!r}")
+    data.check()
+    risk.check(model)
+    require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")
+    finest = 100 * float(jnp.finfo(jnp.result_type(data.inputs, float)).eps)
+    require(gap >= finest, "gap", f"{gap} is below what the dtype can certify (about {finest:.0e})")
+    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
+    limit = _find(risk, model, method, gap, max_steps)
+    if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+        raise RuntimeError(
+            f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
+            "pass throw=False to look at the limit"
+        )
+    return limit
+
+
+@eqx.filter_jit
+def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> LinearLimit:
+    trajectory = method.follow(risk, model, max_steps)
+    if risk.loss.margin:
+        return conclude_direction(risk, model, trajectory, gap)
+    return conclude_point(risk, model, trajectory)
+
+
+def conclude_direction(
+    risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory, gap: float
+) -> LinearLimit:
+    """The limit direction that a trajectory of a margin loss points at."""
+    prediction = predict(risk, model, None)
+    program: Any = prediction.program
+    read: Any = primal_map(risk, model)
+    solution = solve(program)
+    final = trajectory.final
+    multipliers: Any = final.multipliers
+    dual = jnp.abs(after(multipliers, solution.certificate.duality_gap))
+    # Of ρ and its velocity, the one with the smaller gap; ρ alone where the objective is not convex.
+    primal = read(final.model)
+    _, moving = eqx.filter_jvp(read, (final.model,), (final.velocity,))
+    convex = not isinstance(program.norm, Lp)
+    candidates = jnp.stack([_unit(primal), _unit(moving) if convex else _unit(primal)])
+    certificates = jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(candidates)
+    best = jnp.argmin(certificates.duality_gap)
+    own: Certificate = jax.tree.map(lambda x: x[best], certificates)
+    chosen = candidates[best]
+    margins = program.margins(chosen)
+    margin = jnp.min(margins)
+    positive = (margin > 0) & jnp.isfinite(margin)
+    own_primal = chosen / jnp.where(positive, margin, 1.0)
+    own_beta = own_primal if program.transform is None else program.coefficients(own_primal)
+    if not read.faithful:
+        # Theorem 3: ρ lives on the singular values of one datum; β is the network's own.
+        beta = final.model.linear_coefficients()
+        own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
+
+    ratio = stationarity(trajectory)
+    still = ratio <= STATIONARY
+    followed = good(trajectory.result)
+    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
+    infeasible = solution.result == ProgramResult.infeasible
+    unsolved = solution.result == ProgramResult.failed
+    broken = ~(followed | spent) | (followed & unsolved & ~still)
+    if convex:
+        tighter = solution.certificate.duality_gap < own.duality_gap
+        # A program's own optimality says nothing of the flow: the flow must vouch for what is left to slow components.
+        certified = (jnp.minimum(solution.certificate.duality_gap, own.duality_gap) <= gap) & (own.duality_gap <= NEAR)
+        optimal = Outcome.globally_optimal
+    else:
+        tighter = jnp.asarray(False)
+        certified = (own.stationarity <= KKT) & positive
+        optimal = Outcome.locally_optimal
+    certificate: Certificate = jax.tree.map(lambda a, b: jnp.where(tighter, a, b), solution.certificate, own)
+    theirs = solution.primal if program.transform is None else program.coefficients(solution.primal)
+    theirs = theirs if read.faithful else own_beta
+
+    outcome = jnp.where(certified & followed, optimal.value, Outcome.undecided.value)
+    outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
+    outcome = jnp.where(still & followed, Outcome.finite_stationary_point.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    kind = jnp.where(certified & followed & ~infeasible, LimitKind.direction.value, LimitKind.none.value)
+    kind = jnp.where(still & followed, LimitKind.point.value, kind)
+    kind = jnp.where(broken, LimitKind.none.value, kind)
+    direction = jnp.where(tighter, theirs, own_beta)
+    return LinearLimit(
+        kind=Code(kind, LimitKind),
+        outcome=Code(outcome, Outcome),
+        selection=positive & (margins <= (1.0 + SUPPORT) * margin),
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        coefficients=jnp.where(kind == LimitKind.point, final.model.linear_coefficients(), direction),
+        flow_direction=own_beta,
+        certificate=certificate,
+        flow_certificate=own,
+        program_solution=solution,
+        stationarity=ratio,
+        singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
+        residual=jnp.asarray(jnp.nan),
+        prediction=prediction,
+        rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
+        trajectory=trajectory,
+    )
+
+
+def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory) -> LinearLimit:
+    """The limit point that a trajectory of a regression has reached."""
+    data: Any = risk.data
+    final = trajectory.final
+    prediction = predict(risk, model, None)
+    program: Any = prediction.program
+    rho = primal_map(risk, model)(final.model)
+    beta = final.model.linear_coefficients()
+    miss = data.inputs @ beta - data.targets
+    residual = jnp.max(jnp.abs(miss)) / _positive(jnp.max(jnp.abs(data.targets)))
+    if isinstance(program, InterpolationProgram):
+        solution = program.solve()
+        # The flow's own ν = −∫r dt is what its ρ determines: the least squares solution of ∇Q(ρ) = A^T ν.
+        slope = program.norm.slope(after(rho, solution.certificate.duality_gap))
+        weights = jnp.abs(slope)
+        root = jnp.sqrt(weights / _positive(jnp.max(weights)))
+        nu = jnp.linalg.lstsq((program.rows * root[None, :]).T, slope * root)[0]
+        own = program.certify(rho, nu, CertificateSource.flow)
+    else:
+        solution = solve(program)
+        nu = jnp.linalg.lstsq(data.inputs.T, after(beta, solution.certificate.duality_gap))[0]
+        own = certify(program, beta, nu, "flow")
+    reached = residual <= INTERPOLATES
+    still = stationarity(trajectory) <= STATIONARY
+    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
+    broken = ~(good(trajectory.result) | spent | reached)
+    outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
+    outcome = jnp.where(reached, Outcome.limit_point.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
+    nothing = jnp.full(1, jnp.nan)
+    return LinearLimit(
+        kind=Code(kind, LimitKind),
+        outcome=Code(outcome, Outcome),
+        selection=jnp.ones(data.targets.shape, bool),
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        coefficients=beta,
+        flow_direction=beta,
+        certificate=own,
+        flow_certificate=own,
+        program_solution=solution,
+        stationarity=stationarity(trajectory),
+        singular_residual=jnp.asarray(jnp.nan),
+        residual=residual,
+        prediction=prediction,
+        rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
+        trajectory=trajectory,
+    )
+
+
+def fit_linear_rate(
+    program: Any, read: Any, solution: Solution, own: Certificate, trajectory: Trajectory, convex: bool
+) -> Rate:
+    r"""How the gap of ρ falls with log t along the exact flow; see `Rate`.
+
+    Predicted: $1-\kappa$ for ℓ1, one for ℓ2 and for p < 1, where off-support entries of ρ tend to constants.
+    """
+    saved: Any = trajectory.saved
+    optimum = solution.certificate.primal_value if convex else own.primal_value
+
+    def gap(model: Any) -> Float[Array, ""]:
+        rho = read(model)
+        return program.norm(rho) / (jnp.min(program.margins(rho)) * optimum) - 1.0
+
+    gaps = jax.vmap(gap)(saved.model)
+    usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
+    x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
+    y = jnp.log(jnp.where(usable, gaps, 1.0))
+    count = jnp.maximum(jnp.sum(usable), 1)
+    centre = jnp.where(usable, x - jnp.sum(jnp.where(usable, x, 0.0)) / count, 0.0)
+    spread = jnp.sum(centre**2)
+    enough = (jnp.sum(usable) >= 3) & (spread > 0)
+    slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
+    return Rate(
+        exponent=jnp.where(enough, -slope, jnp.nan),
+        predicted=1.0 - off_support(program, after(solution, slope)),
+        log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
+        gaps=jnp.where(saved.reached, gaps, jnp.nan),
+    )
+
+
+def _unit(x: Array) -> Array:
+    return x / _positive(jnp.max(jnp.abs(x)))
+
+
+def _positive(x: Array) -> Array:
+    return jnp.where(x > 0, x, 1.0)
+
+
+def _sentence(limit: LinearLimit) -> str:
+    outcome = Outcome(int(limit.outcome))
+    log_time = float(limit.trajectory.final.log_time)
+    end = describe(limit.trajectory.result)
+    theorem = limit.prediction.theorem
+    if outcome is Outcome.failed:
+        return f"Failed: {end} (program: {limit.program_solution.result})."
+    if outcome is Outcome.limit_point:
+        return (
+            f"Gradient flow interpolates: its limit point has norm {float(jnp.linalg.norm(limit.coefficients)):.3g} "
+            f"(relative residual {float(limit.residual):.1e} at log t = {log_time:.3g}) and is within "
+            f"{float(limit.certificate.duality_gap):.1e} of the optimum of the program. {theorem}."
+        )
+    if outcome is Outcome.finite_stationary_point:
+        return f"Gradient flow ends at a finite stationary point at log t = {log_time:.3g}; no program describes it."
+    own = limit.flow_certificate
+    if outcome in (Outcome.undecided, Outcome.infeasible_program):
+        what = "the program is infeasible" if outcome is Outcome.infeasible_program else "undecided"
+        return f"At log t = {log_time:.3g} {what}; the flow's own gap is {float(own.duality_gap):.1e} ({end})."
+    support = np.flatnonzero(np.asarray(limit.selection)).tolist()
+    if outcome is Outcome.locally_optimal:
+        vouch = f"is a stationary point with KKT residual {float(own.stationarity):.1e} by the flow's multipliers"
+    else:
+        vouch = f"solves the program with duality gap {float(limit.certificate.duality_gap):.1e}"
+        if limit.certificate.source != CertificateSource.flow:
+            vouch += f" by the program's dual; the flow's own gap is {float(own.duality_gap):.1e}"
+    return f"Support vectors {support}; at log t = {log_time:.3g} the limit direction {vouch}. {theorem}."

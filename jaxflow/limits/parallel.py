@@ -1,0 +1,95 @@
+"""`find_limits`: layers in parallel, a limit for each."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from jaxflow._core import Outcome, after, is_concrete
+from jaxflow.data import require_untied
+from jaxflow.limits.find import check_arguments, conclude
+from jaxflow.limits.limit import Limit
+from jaxflow.limits.method import AbstractMethod
+from jaxflow.models import MultiHeadAttention, token_scores
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Trajectory, describe
+
+THEOREM = (
+    "No theorem is printed for layers in parallel: in the flow of one layer the others appear only in the output "
+    "weights, which stay between positive bounds, and each layer's program is that of a single layer"
+)
+
+
+def find_limits(
+    risk: EmpiricalRisk,
+    model: MultiHeadAttention,
+    *,
+    method: Any = None,
+    gap: float = 1e-8,
+    max_steps: int = 4096,
+    throw: bool = True,
+) -> tuple[Limit, ...]:
+    r"""Where the joint gradient flow of attention layers in parallel goes: one `Limit` for each layer.
+
+    All layers follow one path in one time. Once they saturate, layer h obeys
+    $\dot W_h=-\sum_{it}p^{(h)}_{it}x_{it}z_i^\top$ with its own scores $Y_iv_h^\top x_{it}$ and output weights that
+    tend to constants, so that its direction solves its own program, and all margins grow like $\log t$.
+
+    **Arguments, errors:** as `jaxflow.find_limit`; `model`: a `MultiHeadAttention` whose layers are all of one
+    degree (W, or factors). In each `Limit` the trajectory is the joint one, seen from that layer: its model,
+    velocity, multipliers and gradient norm; log time, arc length and norm are common.
+    """
+    method = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
+    if model.degree is None:
+        raise ValueError("model: expected layers of one degree, W or factors but not both")
+    data: Any = risk.data
+    if throw:
+        for part in model.parts:
+            require_untied(token_scores(data, part.head), data.visible)
+    limits = _find_limits(risk, model, method, gap, max_steps)
+    for h, limit in enumerate(limits):
+        if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+            raise RuntimeError(
+                f"find_limits: layer {h}: {describe(limit.trajectory.result)} (program: "
+                f"{limit.program_solution.result}); pass throw=False to look at the limits"
+            )
+    return limits
+
+
+@eqx.filter_jit
+def _find_limits(
+    risk: EmpiricalRisk, model: MultiHeadAttention, method: AbstractMethod, gap: float, max_steps: int
+) -> tuple[Limit, ...]:
+    joint = method.follow(risk, model, max_steps)
+    limits: list[Limit] = []
+    for h, part in enumerate(model.parts):
+        path = layer_trajectory(joint, h)
+        if limits:
+            # One after the other: independent LAPACK calls can hang XLA on CPU.
+            path = after(path, limits[-1].certificate.duality_gap)
+        limits.append(conclude(risk, part, path, gap, THEOREM))
+    return tuple(limits)
+
+
+def layer_trajectory(joint: Trajectory, h: int) -> Trajectory:
+    """The joint trajectory of `MultiHeadAttention` as layer h sees it."""
+
+    def seen(point: Point, axis: int) -> Point:
+        velocity: PyTree = point.velocity.parts[h]
+        multipliers: Any = point.multipliers
+        size = jnp.sqrt(sum(jnp.sum(leaf**2, axis=tuple(range(axis, leaf.ndim))) for leaf in jax.tree.leaves(velocity)))
+        return eqx.tree_at(
+            lambda p: (p.model, p.velocity, p.multipliers, p.log_gradient_norm),
+            point,
+            (
+                point.model.parts[h],
+                velocity,
+                jnp.take(multipliers, h, axis=axis),
+                point.log_gradient_norm + jnp.log(size),
+            ),
+        )
+
+    saved = None if joint.saved is None else seen(joint.saved, 1)
+    return Trajectory(seen(joint.final, 0), saved, joint.regime, joint.result, joint.stats)

@@ -1,0 +1,256 @@
+r"""Regularisation paths: minima of the risk over growing balls, (W-RP) and (KQ-RP), and local ones over cones."""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import Code, is_concrete, require, tree_norm
+from jaxflow.data import TokenData
+from jaxflow.limits.excess import log_excess
+from jaxflow.limits.sphere import SphereMinimum, minimize_on_sphere
+from jaxflow.risk import EmpiricalRisk
+
+# Residuals of accepted points: searches stop at 1e-9, and exponents of size A leave A roundings in the gradient,
+# which reach this at A of about 1e9.
+STATIONARY = 1e-6
+# A constraint at slack c costs −log(c) times this: its multiplier is at most this over c, beside a gradient that
+# grows like the radius.
+BARRIER = 1e-3
+
+
+class PathStatus(enum.IntEnum):
+    """What is known of a point of a path.
+
+    `stationary`: a minimum of the search, stationary over the ball with a nonnegative multiplier. `interior`: the
+    risk falls towards the inside of the ball. `flat`: the gradient has vanished beside the excess (attention is on
+    other tokens than the reference's). `unfinished`: the search ran out of steps. `outside`: the start lies
+    outside of the constraint, or where the risk is below its reference.
+    """
+
+    stationary = 1
+    interior = 2
+    flat = 3
+    unfinished = 4
+    outside = 5
+
+
+class RegularizationPath(eqx.Module):
+    r"""Minima of $\log(L-L_\alpha)$ on spheres of growing radius, from S starts. m radii.
+
+    - `radii` `(m,)`: bounds on the Euclidean norm of all trained parameters: R for W, $\sqrt{2R}$ for (K, Q).
+    - `models`: one model for each start and radius, arrays `(S, m, ...)`.
+    - `objective` `(S, m)`: $\log(L-L_\alpha)$, or $\log L$ where there is no reference; +inf where no number.
+    - `residual`, `multiplier`, `status`, `steps` `(S, m)`: see `SphereMinimum` and `PathStatus`.
+    - `slack` `(S, m)`: the least slack of the constraint, +inf without one.
+    """
+
+    radii: Float[Array, " m"]
+    models: Any
+    objective: Float[Array, "S m"]
+    residual: Float[Array, "S m"]
+    multiplier: Float[Array, "S m"]
+    slack: Float[Array, "S m"]
+    status: Code
+    steps: Int[Array, "S m"]
+
+    @property
+    def best(self) -> Int[Array, " m"]:
+        """For each radius the start that leads to the least objective, among stationary points."""
+        usable = self.status.value == PathStatus.stationary.value
+        return jnp.argmin(jnp.where(usable, self.objective, jnp.inf), axis=0)
+
+    @property
+    def found(self) -> Bool[Array, " m"]:
+        """Whether any start led to a stationary point."""
+        return jnp.any(self.status.value == PathStatus.stationary.value, axis=0)
+
+    @property
+    def path(self) -> Any:
+        """The models of `best`, arrays `(m, ...)`."""
+        column = jnp.arange(self.radii.size)
+        arrays, static = eqx.partition(self.models, eqx.is_array)
+        return eqx.combine(jax.tree.map(lambda x: x[self.best, column], arrays), static)
+
+
+def regularization_path(
+    risk: EmpiricalRisk,
+    starts: Any,
+    radii: Any,
+    *,
+    reference: Any = None,
+    constraint: Callable[[Any], Float[Array, " c"]] | None = None,
+    tolerance: float = 1e-9,
+    max_steps: int = 60,
+) -> RegularizationPath:
+    r"""Minimises the risk over balls of the trained parameters, by continuation in the radius from several starts.
+
+    $$\bar\theta_\rho\in\arg\min_{\|\theta\|\le\rho}L(\theta)$$
+
+    This is (W-RP) with $\rho=R$ for `CombinedAttention` and (KQ-RP) with $\rho=\sqrt{2R}$ for `FactoredAttention`
+    (Tarzanagh et al. 2023, §2); by their Lemma 15 the latter are the minima over $\|W\|_\star\le R$,
+    $\mathrm{rank}\,W\le m$. The risk is not convex: a start leads to a local minimum (the zero of (K, Q) is a
+    saddle), so give several, such as one for each choice of tokens, and read `path`, the least of them. A search
+    of this kind proves no minimum global; each point is certified stationary by its own residual.
+
+    What is minimised is $\log(L-L_\alpha)$, see `log_excess`: at $\|W\|=10^4$ the differences of L are
+    $e^{-1000}$ and less. Points are scaled to the next radius and refined by Newton's method. At small radii paths
+    of different tokens merge, so each radius is also entered from the start's own direction, and the lower of the
+    two minima goes on.
+
+    **Arguments:**
+
+    - `risk`: of one instance; batch with `jax.vmap`, and wrap in `jax.jit` what runs more than once.
+    - `starts`: a model, or a sequence of models of the same kind; only their directions matter.
+    - `radii`: increasing, `(m,)`.
+    - `reference`: α, Booleans in the shape of the logits. Without it log L is minimised, which suffices where
+      the risk tends to zero.
+    - `constraint`: slacks of a model `(c,)`, positive inside (`SeparatingCone`), kept so by a logarithmic
+      barrier of weight 1e-3 in log L; they should not change with the model's norm. Starts must be inside.
+    - `tolerance`: relative gradient at which a search stops; `max_steps`: Newton steps for each radius.
+
+    **Returns:** a `RegularizationPath`.
+
+    **Raises:** `ValueError` naming the argument.
+    """
+    models = list(starts) if isinstance(starts, Sequence) else [starts]
+    require(len(models) > 0, "starts", "expected at least one model")
+    for model in models:
+        risk.check(model)
+    radii = jnp.asarray(radii, float)
+    require(radii.ndim == 1 and radii.size > 0, "radii", f"expected shape (m,), got {radii.shape}")
+    if is_concrete(radii):
+        rises = np.diff(np.asarray(radii, dtype=float), prepend=0.0) > 0
+        require(bool(rises.all()), "radii", "radii must be positive and increase")
+    if reference is not None:
+        data: Any = risk.data
+        require(isinstance(data, TokenData), "reference", "needs a risk on TokenData")
+        reference = jnp.asarray(reference)
+        matches = reference.dtype == bool and reference.shape == data.visible.shape
+        require(
+            matches,
+            "reference",
+            f"expected Booleans of shape {data.visible.shape}, got {reference.dtype} of shape {reference.shape}",
+        )
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[eqx.filter(model, eqx.is_array) for model in models])
+    static = eqx.filter(models[0], eqx.is_array, inverse=True)
+
+    def one(arrays: Any) -> tuple[Any, ...]:
+        return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint, tolerance, max_steps)
+
+    found, minima, slack, status = jax.vmap(one)(stacked)
+    return RegularizationPath(
+        radii=radii,
+        models=eqx.combine(found, static),
+        objective=jnp.where(jnp.isfinite(minima.value), minima.value, jnp.inf),
+        residual=minima.residual,
+        multiplier=minima.multiplier,
+        slack=slack,
+        status=Code(status, PathStatus),
+        steps=minima.steps,
+    )
+
+
+def _follow(
+    risk: EmpiricalRisk,
+    model: Any,
+    radii: Float[Array, " m"],
+    reference: Bool[Array, "..."] | None,
+    constraint: Callable[[Any], Float[Array, " c"]] | None,
+    tolerance: float,
+    max_steps: int,
+) -> tuple[Any, SphereMinimum, Float[Array, " m"], Array]:
+    """Of one start: models (arrays alone), minima, least slacks and statuses, each with the radii first."""
+    params, frozen = eqx.partition(model, risk.filter(model))
+    start, unravel = ravel_pytree(params)
+
+    def at(vector: Array) -> Any:
+        return eqx.combine(unravel(vector), frozen)
+
+    def objective(vector: Array) -> Float[Array, ""]:
+        there = at(vector)
+        value = risk.log_value(there) if reference is None else log_excess(risk, there, reference)
+        if constraint is None:
+            return value
+        slacks = constraint(there)
+        barrier = -BARRIER * jnp.sum(jnp.log(jnp.where(slacks > 0, slacks, 1.0)))
+        return jnp.where(jnp.all(slacks > 0), value + barrier, jnp.nan)
+
+    def refine(u: Array, radius: Array) -> tuple[Array, tuple[Any, ...]]:
+        both = jax.vmap(
+            lambda v: minimize_on_sphere(lambda w: objective(radius * w), v, tolerance=tolerance, max_steps=max_steps)
+        )(jnp.stack([u, first]))
+        lower = jnp.argmin(jnp.where(jnp.isfinite(both.value), both.value, jnp.inf))
+        found = jax.tree.map(lambda x: x[lower], both)
+        there = at(radius * found.point)
+        slack = jnp.asarray(jnp.inf) if constraint is None else jnp.min(constraint(there), initial=jnp.inf)
+        return found.point, (eqx.filter(there, eqx.is_array), found, slack, _status(found))
+
+    size = jnp.where(tree_norm(start) > 0, tree_norm(start), 1.0)
+    first = start / size
+    _, (models, minima, slack, status) = lax.scan(refine, first, radii)
+    return models, minima, slack, status
+
+
+def _status(found: SphereMinimum) -> Array:
+    # The gradient by the unit vector grows like the radius where the excess is an exponential of the margin.
+    flat = jnp.abs(found.multiplier) <= STATIONARY
+    status = jnp.where(found.residual <= STATIONARY, PathStatus.stationary.value, PathStatus.unfinished.value)
+    status = jnp.where(found.multiplier < 0, PathStatus.interior.value, status)
+    status = jnp.where(flat, PathStatus.flat.value, status)
+    return jnp.where(jnp.isfinite(found.value), status, PathStatus.outside.value)
+
+
+class SeparatingCone(eqx.Module):
+    r"""$\mathrm{cone}_\varepsilon(\alpha)$, equation (5) of Tarzanagh et al. (2023), as slacks of a model.
+
+    W is in it if for every query some token with a lower score than α has logits above those of all tokens with a
+    higher score, by $\varepsilon\|W\|_F$ at least: a union of cones, one for each choice of the barring tokens.
+    This is one of them, with barring tokens `low`. With no token above α there is no condition.
+
+    **Arguments:** `data`; `low`: one barring token for each query, Booleans in the shape of the logits; `high`: the
+    tokens with scores no less than α's, but α; `epsilon`.
+    """
+
+    data: TokenData
+    low: Bool[Array, "n ..."]
+    high: Bool[Array, "n ..."]
+    epsilon: Float[Array, ""]
+
+    def __call__(self, model: Any) -> Float[Array, " c"]:
+        r"""Slacks $(x_{it}-x_{i\tau})^\top Wz_i/\|W\|_F-\varepsilon$ for all τ above; 1 where there is none to bar."""
+        W = model.combined_weights()
+        norm = tree_norm(W)
+        logits = model.logits(self.data) / jnp.where(norm > 0, norm, 1.0)
+        bar = jnp.sum(jnp.where(self.low, logits, 0.0), axis=-1, keepdims=True)
+        return jnp.where(self.high, bar - logits - self.epsilon, 1.0).reshape(-1)
+
+
+def low_and_high(
+    scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"], selection: Bool[Array, "*n T"]
+) -> tuple[Bool[Array, "*n T"], Bool[Array, "*n T"]]:
+    """Tokens with lower, and with no lower, scores than the selected ones: Definition 3 of Tarzanagh et al."""
+    own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1, keepdims=True)
+    others = visible & ~selection
+    return others & (scores < own), others & (scores >= own)
+
+
+def cone_depth(
+    logits: Float[Array, "*n T"], low: Bool[Array, "*n T"], high: Bool[Array, "*n T"]
+) -> tuple[Float[Array, ""], Bool[Array, "*n T"]]:
+    r"""$\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}(a_{it}-a_{i\tau})$ of (5), and the barring tokens t.
+
+    +inf where no query has a token above; −inf where one has and none below.
+    """
+    barred = jnp.max(jnp.where(high, logits, -jnp.inf), axis=-1)
+    best = jnp.max(jnp.where(low, logits, -jnp.inf), axis=-1)
+    apart = jnp.where(jnp.any(high, axis=-1), best - jnp.where(jnp.isneginf(barred), 0.0, barred), jnp.inf)
+    first = jax.nn.one_hot(jnp.argmax(jnp.where(low, logits, -jnp.inf), axis=-1), logits.shape[-1], dtype=bool)
+    return jnp.min(apart), first & low

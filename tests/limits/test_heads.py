@@ -1,0 +1,221 @@
+"""Limits under heads that are not linear: a user's own, mixtures of tokens, kinks; and layers in parallel."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits import HeadState, find_limit, find_limits
+from jaxflow.margin import attention_svm, solve
+
+N, T, D = 3, 4, 4
+
+
+def instance(key=0):
+    return jf.data.random_tokens(jax.random.key(key), N, T, D)
+
+
+class Curved(eqx.Module):
+    """Nearly linear: selects one token, as Assumption E asks of a head that is not linear."""
+
+    v: jax.Array
+    bend: float
+
+    def __call__(self, x):
+        return jnp.dot(self.v, x) + self.bend * jnp.tanh(jnp.dot(self.v, x))
+
+
+@pytest.fixture(scope="module")
+def start():
+    data, v = instance()
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), jf.models.CombinedAttention.init(jax.random.key(1), data, v)
+
+
+@pytest.mark.parametrize("kind", ["function", "module"])
+def test_a_users_head_has_a_certified_limit(kind, start):
+    risk, linear = start
+    v = linear.head.v
+    user = Curved(v, 0.3) if kind == "module" else (lambda x: jnp.dot(v, x) + 0.3 * jnp.tanh(jnp.dot(v, x)))
+    model = jf.models.CombinedAttention(linear.W, user)
+    limit = find_limit(risk, model)
+    assert limit.flow_certificate.duality_gap <= 1e-8 and str(limit.head_state) == "smooth"
+    assert jnp.all(jnp.sum(limit.selection, axis=-1) == 1)
+    direction = solve(attention_svm(risk.data, limit.selection)).primal
+    assert jnp.max(jnp.abs(limit.flow_direction - direction)) <= 1e-6 * jnp.max(jnp.abs(direction))
+    linear_head = [a for a in limit.prediction.assumptions if "linear" in a.statement]
+    assert len(linear_head) == 1 and not bool(linear_head[0].holds)
+    if kind == "function":
+        path = jf.integrate(risk, model, clock="log_time", until=3.0, save_at=jnp.array([1.0, 3.0]))
+        assert path.points.model.W.shape == (2, D, D)
+    # The head is still the user's.
+    x = risk.data.tokens[0, 0]
+    assert jnp.allclose(limit.trajectory.final.model.head(x), user(x), rtol=1e-15)
+
+
+def concave(lam):
+    """Lemma 6: one sequence of orthonormal tokens under a concave head."""
+    tokens = jnp.eye(5)[None]
+    head = jf.models.ConcaveHead(jnp.array([1.0, 0.9, 0.2, 0.0, -0.3]), lam)
+    query = jnp.array([[0.6, 0.0, 0.8, 0.0, 0.0]])
+    data = jf.data.TokenData(tokens, query, jnp.ones(1))
+    return jf.EmpiricalRisk(data, jf.losses.Correlation()), jf.models.CombinedAttention(jnp.zeros((5, 5)), head)
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    risk, model = concave(0.3)
+    return risk, model, find_limit(risk, model)
+
+
+def test_a_mixture_of_two_tokens_is_a_limit_of_gen_svm(mixture):
+    risk, model, limit = mixture
+    # s* = Proj(γ/2λ) on two tokens: s₁ − s₂ = (γ₁ − γ₂)/2λ = 1/6.
+    target = jnp.array([7 / 12, 5 / 12, 0, 0, 0])
+    attention = limit.trajectory.final.model.attention(risk.data)[0]
+    # What is masked has 1e-8 of attention left, each.
+    assert jnp.max(jnp.abs(attention - target)) <= 2e-8
+    np.testing.assert_array_equal(limit.selection[0], [True, True, False, False, False])
+    assert bool(limit.kind == "direction") and str(limit.outcome) == "globally_optimal"
+    assert limit.certificate.duality_gap <= 1e-8
+    # By hand: logits 2a, 2a, −3·... equal on the two, lower by one elsewhere, along the one query.
+    expected = solve(attention_svm(risk.data, limit.selection)).primal
+    assert jnp.allclose(expected @ risk.data.queries[0], jnp.array([0.6, 0.6, -0.4, -0.4, -0.4]), atol=1e-12)
+    assert jnp.allclose(limit.direction, expected, atol=1e-6)
+
+
+def test_the_flow_of_a_mixture_certifies_itself_as_far_as_it_can_be_resolved(mixture):
+    _, _, limit = mixture
+    # The other margins go like 1/t, t = 1e8, to the power of their excess.
+    assert limit.flow_certificate.duality_gap <= 1e-3
+    assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap
+
+
+def test_the_finite_component_sets_the_proportions(mixture):
+    risk, _, limit = mixture
+    finite = limit.finite_component()
+    attention = jf.models.CombinedAttention(finite.primal, jnp.ones(5)).attention(risk.data)[0]
+    assert float(attention[0] / attention[1]) == pytest.approx(7 / 5, rel=1e-7)
+    # W(k) = W^fin + R W^mm: what is left of the weights beside the two is nothing (zero start, tokens orthonormal).
+    W = limit.trajectory.final.model.combined_weights()
+    unit = limit.direction / jnp.linalg.norm(limit.direction)
+    rest = W - jnp.sum(W * unit) * unit
+    across = finite.primal - jnp.sum(finite.primal * unit) * unit
+    assert jnp.linalg.norm(rest - across) <= 0.2 * jnp.linalg.norm(W) and jnp.linalg.norm(across) > 0.1
+
+
+def test_one_selected_token_has_no_finite_component():
+    risk, model = concave(0.01)
+    limit = find_limit(risk, model)
+    assert limit.selection.tolist() == [[True, False, False, False, False]]
+    assert jnp.all(limit.finite_component().primal == 0)
+
+
+TIED = jnp.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [-1.0, 0.0, 0.5], [0.0, 0.0, -1.0]])
+
+
+def tied(tokens):
+    data = jf.data.TokenData(tokens[None], jnp.array([[0.0, 1.0, 1.0]]), jnp.ones(1))
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    model = jf.models.CombinedAttention(jnp.zeros((3, 3)), jnp.array([1.0, 0.0, 0.0]))
+    return data, find_limit(risk, model, throw=False)
+
+
+def test_a_token_that_comes_twice_is_selected_twice_and_solves_gen_svm():
+    data, limit = tied(TIED.at[1].set(TIED[0]))
+    assert str(limit.outcome) == "ambiguous"
+    np.testing.assert_array_equal(limit.selection[0], [True, True, False, False])
+    attention = limit.trajectory.final.model.attention(data)[0]
+    assert jnp.all(attention[:2] == 0.5)
+    assert limit.certificate.duality_gap <= 1e-8 and limit.flow_certificate.duality_gap <= 1e-8
+    direction = solve(attention_svm(data, limit.selection)).primal
+    once = jf.data.TokenData(data.tokens[:, 1:], data.queries, data.labels)
+    assert jnp.allclose(direction, solve(attention_svm(once, jnp.zeros(1, int))).primal, atol=1e-12)
+    assert jnp.allclose(limit.flow_direction, direction, atol=1e-6)
+    assert jnp.all(limit.finite_component().primal == 0)
+
+
+def test_different_tokens_of_one_score_are_not_both_kept():
+    """Nothing tells them apart in the loss, but the one whose margin grows faster takes all: an ambiguous case."""
+    data, limit = tied(TIED)
+    assert str(limit.outcome) == "ambiguous"
+    np.testing.assert_array_equal(limit.selection[0], [False, True, False, False])
+    # Against the masked tokens of a lower score alone the flow's direction is of largest margin.
+    mask = jnp.array([[False, True, True, True]])
+    without = jf.data.TokenData(data.tokens, data.queries, data.labels, mask)
+    direction = solve(attention_svm(without, limit.selection)).primal
+    W = limit.trajectory.final.model.combined_weights()
+    assert 1 - jnp.sum(W * direction) / jnp.linalg.norm(W) / jnp.linalg.norm(direction) <= 1e-3
+
+
+def test_a_flow_along_a_kink_is_reported():
+    """Label −1 wants the head small: the mixture slides along 1⊤ReLU = 0's edge."""
+    tokens = jnp.array([[[1.0, 0.2], [-0.8, 0.3]]])
+    data = jf.data.TokenData(tokens, jnp.array([[1.0, 0.0]]), -jnp.ones(1))
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    head = jf.models.MLPHead(jnp.array([[1.0, 0.0], [-1.0, 0.0]]))  # |x_1|: a kink where the two tokens balance
+    model = jf.models.CombinedAttention(0.3 * jnp.eye(2), head)
+    limit = find_limit(risk, model, max_steps=500, throw=False)
+    assert str(limit.head_state) == "on_kink" and str(limit.outcome) == "undecided"
+    assert "kink" in str(limit)
+
+
+def test_an_output_where_the_head_is_flat_is_reported():
+    tokens = jnp.array([[[0.2, 1.0], [-1.0, 0.0]]])
+    data = jf.data.TokenData(tokens, jnp.array([[1.0, 0.0]]), jnp.ones(1))
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    model = jf.models.CombinedAttention(jnp.zeros((2, 2)), jf.models.MLPHead(jnp.array([[1.0, 0.0], [1.0, 0.0]])))
+    limit = find_limit(risk, model, max_steps=500, throw=False)
+    assert str(limit.head_state) == "flat" and str(limit.outcome) == "finite_stationary_point"
+    assert "flat" in str(limit) and int(HeadState.flat) == 3
+
+
+@pytest.fixture(scope="module")
+def parallel():
+    data, v = instance()
+    other = jnp.roll(v, 1)
+    model = jf.models.MultiHeadAttention.init(jax.random.key(2), data, jnp.stack([v, other]))
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    return risk, model, find_limits(risk, model)
+
+
+def test_layers_in_parallel_have_a_certified_limit_each(parallel):
+    risk, model, limits = parallel
+    assert len(limits) == 2
+    for limit in limits:
+        # The joint path couples the layers' scales: measured 7e-7 where one layer alone reaches 1e-10.
+        assert limit.flow_certificate.duality_gap <= 1e-5 and limit.certificate.duality_gap <= 1e-8
+        assert str(limit.outcome) in ("globally_optimal", "locally_optimal")
+        direction = solve(attention_svm(risk.data, limit.selection)).primal
+        # A direction is as good as the root of its gap.
+        assert jnp.linalg.norm(limit.flow_direction - direction) <= 5e-3 * jnp.linalg.norm(direction)
+        assert "layers in parallel" in str(limit)
+    # Each by its own head: other tokens.
+    assert not jnp.array_equal(limits[0].selection, limits[1].selection)
+
+
+def test_layers_in_parallel_reach_the_same_margins(parallel):
+    """All margins grow like log t: those of the two layers agree to a share of 1/log t."""
+    _, _, limits = parallel
+    margins = [
+        jnp.min(limit.prediction.program.margins(limit.trajectory.final.model.combined_weights())) for limit in limits
+    ]
+    assert float(margins[0] / margins[1]) == pytest.approx(1.0, abs=1e-2)
+
+
+def test_layers_of_different_degrees_are_refused():
+    data, v = instance()
+    parts = [
+        part.init(jax.random.key(0), data, v) for part in (jf.models.CombinedAttention, jf.models.FactoredAttention)
+    ]
+    mixed = jf.models.MultiHeadAttention(parts)
+    assert mixed.degree is None
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    with pytest.raises(ValueError, match=r"^model: expected layers of one degree"):
+        find_limits(risk, mixed)
+    with pytest.raises(ValueError, match=r"^model: expected an attention model, got MultiHeadAttention"):
+        find_limit(risk, mixed)
+    trained = jf.EmpiricalRisk(data, jf.losses.Logistic(), trainable=jf.models.attention_and_head)
+    with pytest.raises(ValueError, match=r"^trainable: "):
+        find_limits(trained, jf.models.MultiHeadAttention(parts[:1]))

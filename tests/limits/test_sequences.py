@@ -1,0 +1,94 @@
+"""Sequence-to-sequence and causal attention from start to certified limit, in both coordinates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits import find_limit
+from jaxflow.margin import attention_svm, is_locally_optimal, solve, solve_cvxpy
+
+N, T, D = 2, 3, 5
+
+
+def start(key=0, causal=True, model=jf.models.CombinedAttention, common=False, visible=None):
+    """A mask and a head for each position in all cases, so that one compiled program serves them."""
+    data, v = jf.data.random_sequences(jax.random.key(key), N, T, D, causal=True, position_heads=True)
+    mask = data.mask | (not causal) if visible is None else jnp.broadcast_to(visible, (N, T, T))
+    data = jf.data.TokenData(data.tokens, data.queries, data.labels, mask)
+    head = jf.models.PositionHeads(jnp.broadcast_to(v[:1], v.shape) if common else v)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model.init(jax.random.key(key + 100), data, head)
+
+
+@pytest.fixture(scope="module")
+def causal():
+    risk, model = start()
+    return risk, model, find_limit(risk, model)
+
+
+def test_a_causal_limit_is_certified_by_its_own_dual_and_solves_the_program(causal):
+    risk, model, limit = causal
+    assert limit.flow_certificate.duality_gap <= 1e-8
+    assert limit.selection.shape == (N, T, T) and jnp.all(jnp.sum(limit.selection, axis=-1) == 1)
+    assert jnp.all(limit.selection[:, 0, 0])  # the first output sees the first token alone
+    assert not jnp.any(limit.selection & ~risk.data.visible)
+    program = attention_svm(risk.data, limit.selection)
+    # n·(0 + 1 + 2) constraints: output k has k − 1 tokens to leave.
+    assert int(jnp.sum(program.active)) == N * T * (T - 1) // 2
+    reference = solve_cvxpy(program)
+    assert jnp.max(jnp.abs(limit.direction - reference.primal)) <= 1e-6 * jnp.max(jnp.abs(reference.primal))
+    status = is_locally_optimal(risk.data, model.head, limit.selection, solve(program)).status
+    assert str(status) == str(limit.selection_status) and str(limit.outcome) in ("globally_optimal", "locally_optimal")
+    assert "App. D" in str(limit) and all(bool(a.holds) for a in limit.prediction.assumptions)
+
+
+def test_flow_in_scores_and_in_weights_is_one_path(causal):
+    risk, model, _ = causal
+    ends = [
+        jf.integrate(risk, model, clock="log_time", until=6.0, coordinates=name).model for name in ("scores", "weights")
+    ]
+    # Tolerance 1e-8 over a path of length ~10.
+    assert jnp.max(jnp.abs(ends[0].W - ends[1].W)) <= 1e-6
+    assert jnp.max(jnp.abs(ends[0].W - model.W)) > 0.1
+
+
+def test_a_common_head_without_a_mask():
+    risk, model = start(causal=False, common=True, key=1)
+    limit = find_limit(risk, model)
+    assert limit.flow_certificate.duality_gap <= 1e-8 and bool(limit.kind == "direction")
+    program = attention_svm(risk.data, limit.selection)
+    assert int(jnp.sum(program.active)) == N * T * (T - 1)
+    difference = limit.flow_direction - solve(program).primal
+    assert jnp.max(jnp.abs(difference)) <= 1e-5 * jnp.max(jnp.abs(limit.flow_direction))
+
+
+@pytest.mark.parametrize("model", [jf.models.FactoredAttention, jf.models.DiagonalAttention])
+def test_factors_of_a_causal_problem(model):
+    risk, initial = start(model=model)
+    limit = find_limit(risk, initial, throw=False)
+    norm = "nuclear" if model is jf.models.FactoredAttention else "l1"
+    program = attention_svm(risk.data, limit.selection, norm)
+    assert jf.theory.predict(risk, initial, limit.selection).program.norm == program.norm
+    assert str(limit.outcome) != "failed"
+    if bool(limit.kind == "direction"):
+        assert limit.certificate.duality_gap <= 1e-8 and limit.flow_certificate.duality_gap <= 1e-2
+
+
+def test_one_output_a_sequence_has_the_limit_of_the_plain_problem():
+    data, v = jf.data.random_sequences(jax.random.key(3), N, T, D, k=1, self_attention=False)
+    plain = jf.data.TokenData(data.tokens, data.queries[:, 0], data.labels[:, 0])
+    model = jf.models.CombinedAttention.init(jax.random.key(4), data, v)
+    several, single = (find_limit(jf.EmpiricalRisk(x, jf.losses.Logistic()), model) for x in (data, plain))
+    np.testing.assert_array_equal(several.selection[:, 0], single.selection)
+    # Both are certified to 1e-8, which is the square of the error of a direction; most often to rounding.
+    assert jnp.max(jnp.abs(several.direction - single.direction)) <= 1e-4 * jnp.max(jnp.abs(single.direction))
+    assert "Theorem 7" in str(single) and "Corollary 2" in str(several)
+
+
+def test_nothing_to_select_goes_nowhere():
+    """A single visible token at every output: no constraint, no gradient, W stays."""
+    risk, model = start(visible=jnp.arange(T) == 0)
+    limit = find_limit(risk, model)
+    assert str(limit.outcome) == "finite_stationary_point" and jnp.allclose(limit.point, model.W, atol=1e-12)
+    assert not jnp.any(attention_svm(risk.data, limit.selection).active)
