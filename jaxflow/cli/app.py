@@ -125,7 +125,8 @@ def list_all() -> None:
             for check in checks:
                 table.add_row(check.name, check.statements)
             console.print(table)
-        theorems = Table("theorem", "predicts", "for", title="theorems", title_justify="left")
-        for theorem in paper.theorems:
-            theorems.add_row(theorem.name, theorem.statement, theorem.model.__name__)
-        console.print(theorems)
+        if paper.theorems:
+            theorems = Table("theorem", "predicts", "for", title="theorems", title_justify="left")
+            for theorem in paper.theorems:
+                theorems.add_row(theorem.name, theorem.statement, theorem.model.__name__)
+            console.print(theorems)

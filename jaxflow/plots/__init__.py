@@ -1,14 +1,26 @@
 """Floor 9: pictures, drawn from saved numbers alone."""
 
+from jaxflow.plots.aligned_flows import draw_alignment as draw_alignment
+from jaxflow.plots.aligned_flows import draw_failures as draw_failures
+from jaxflow.plots.aligned_flows import draw_three_norms as draw_three_norms
 from jaxflow.plots.columns import draw_columns as draw_columns
 from jaxflow.plots.composition import draw_composition as draw_composition
 from jaxflow.plots.composition import draw_thresholds as draw_thresholds
 from jaxflow.plots.convergence import draw_convergence as draw_convergence
+from jaxflow.plots.diagonal_flows import draw_equivalence as draw_equivalence
+from jaxflow.plots.diagonal_flows import draw_multipliers as draw_multipliers
+from jaxflow.plots.diagonal_flows import draw_rates as draw_rates
 from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.multi_token import draw_token_counts as draw_token_counts
 from jaxflow.plots.multi_token import draw_token_histograms as draw_token_histograms
 from jaxflow.plots.plane import draw_plane as draw_plane
 from jaxflow.plots.ranks import draw_ranks as draw_ranks
+from jaxflow.plots.spectra import draw_rank_by_scale as draw_rank_by_scale
+from jaxflow.plots.spectra import draw_rank_growth as draw_rank_growth
+from jaxflow.plots.spectra import draw_spectra as draw_spectra
+from jaxflow.plots.stages import draw_entries as draw_entries
+from jaxflow.plots.stages import draw_perturbations as draw_perturbations
+from jaxflow.plots.stages import draw_stages as draw_stages
 from jaxflow.plots.study import OUTCOME_COLORS as OUTCOME_COLORS
 from jaxflow.plots.study import draw_heat_map as draw_heat_map
 from jaxflow.plots.study import draw_percentage_bars as draw_percentage_bars

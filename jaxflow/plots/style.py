@@ -18,13 +18,19 @@ SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{di
 
 def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display."""
+    figure, axes = new_grid(1, columns, width=width, height=height, shared=shared)
+    return figure, axes[0]
+
+
+def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
+    """A figure and its rows and columns of axes, as `new_figure`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, columns, sharex=shared, sharey=shared, squeeze=False)[0]
-    for axis in axes:
+    axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
+    for axis in axes.ravel():
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
         axis.set_axisbelow(True)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from jaxflow import papers
-from jaxflow.data import random_tokens
-from jaxflow.losses import Logistic
+from jaxflow.data import LinearData, random_tokens
+from jaxflow.losses import Exponential, Logistic
+from jaxflow.models import AbstractLinearNetwork
 from jaxflow.papers import registry
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict
@@ -17,6 +18,11 @@ THEOREMS = [(paper, theorem) for paper in papers.known_papers() for theorem in p
 @pytest.mark.parametrize(("paper", "theorem"), THEOREMS, ids=lambda entry: entry.name)
 def test_every_listed_theorem_is_one_that_predictions_name(paper: papers.Paper, theorem: papers.Theorem) -> None:
     data, head = random_tokens(jax.random.key(0), 2, 3, 2)
+    if issubclass(theorem.model, AbstractLinearNetwork):
+        points = LinearData(data.tokens[:, 0], data.labels)
+        network = theorem.model.init(jax.random.key(1), points)
+        assert theorem.name in predict(EmpiricalRisk(points, Exponential()), network).theorem
+        return
     model = theorem.model.init(jax.random.key(1), data, head)
     selection = jnp.arange(3)[None] == jnp.zeros((2, 1), int)
     assert theorem.name in predict(EmpiricalRisk(data, Logistic()), model, selection).theorem
