@@ -26,13 +26,13 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     # Infeasible programs are counted and have no rank; nothing else is without one.
     assert np.all((data["nuclear_rank"] >= 0) == solved)
     assert np.all(solved | (data["nuclear_result"] == ProgramResult.infeasible))
-    assert [claim.verdict for claim in claims] == [Verdict.holds] * 4
+    assert [claim.verdict for claim in claims] == [Verdict.holds] * 5
 
 
 def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> dict[str, np.ndarray]:
     data = {"shapes": np.array([[3, 3]]), "dimensions": np.array([4])}
     for norm, value in (("frobenius", 3), ("nuclear", rank)):
-        data[f"{norm}_rank"] = np.full((1, 1, 1), value)
+        data[f"{norm}_rank"] = data[f"{norm}_relative_rank"] = np.full((1, 1, 1), value)
         data[f"{norm}_result"] = np.full((1, 1, 1), result.value)
         data[f"{norm}_outside"] = np.full((1, 1, 1), outside)
     return data
@@ -44,9 +44,9 @@ def verdicts(data: dict[str, np.ndarray]) -> list[Verdict]:
 
 def test_verdicts_follow_the_numbers() -> None:
     holds, broken = Verdict.holds, Verdict.counterexample_found
-    assert verdicts(made_up(2)) == [holds] * 4
-    assert verdicts(made_up(4)) == [broken, holds, holds, broken]
-    assert verdicts(made_up(5)) == [broken, broken, holds, broken]
-    assert verdicts(made_up(2, outside=1e-3)) == [holds, holds, broken, holds]
+    assert verdicts(made_up(2)) == [holds] * 5
+    assert verdicts(made_up(4)) == [broken, holds, broken, holds, broken]
+    assert verdicts(made_up(5)) == [broken, broken, broken, holds, broken]
+    assert verdicts(made_up(2, outside=1e-3)) == [holds, holds, holds, broken, holds]
     nothing = made_up(2, result=ProgramResult.infeasible)
-    assert verdicts(nothing) == [Verdict.outside_hypotheses] * 4
+    assert verdicts(nothing) == [Verdict.outside_hypotheses] * 5

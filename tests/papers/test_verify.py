@@ -100,6 +100,8 @@ def test_the_explicit_case_by_the_flow_certifies_another_direction(monkeypatch: 
     assert end["target_attention"][0] < follow.UNSELECTED
     assert end["flow_gap"][0] < follow.CERTIFIED
     assert end["misaligned"][0] > 0.5
+    # Without the second sequence e_1 e_1ᵀ is the solution, and leaves its optimal token 1.5 behind.
+    assert end["lost_gap"][0] < follow.CERTIFIED
 
 
 def test_lemma_10_fails_along_the_wrong_limit() -> None:
@@ -130,7 +132,7 @@ def test_padding_changes_no_gradient() -> None:
 
 def cell(feasible: ProgramResult, attention: float, selected: bool, apart: float, gap: float) -> dict[str, np.ndarray]:
     one = {"feasible": feasible.value, "target_attention": attention, "selected": selected, "misaligned": apart}
-    one |= {"flow_gap": gap, "log_time": 500.0}
+    one |= {"flow_gap": gap, "lost_gap": np.inf, "log_time": 500.0}
     return {f"cell0_{name}": np.asarray([value]) for name, value in one.items()}
 
 
@@ -148,6 +150,13 @@ def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndar
     row = equal_scores._cell_row(found, 0)
     assert row.verdict is verdict
     assert row.instances + row.outside == 1
+
+
+def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
+    found = cell(ProgramResult.optimal, 1e-30, False, 0.5, 1.0)
+    assert equal_scores._cell_row(found, 0).verdict is Verdict.outside_hypotheses
+    row = equal_scores._cell_row(found | {"cell0_lost_gap": np.array([1e-12])}, 0)
+    assert row.verdict is Verdict.counterexample_found and "without the lost sequences" in row.measured
 
 
 def test_lemma_5_rows_follow_the_depth() -> None:

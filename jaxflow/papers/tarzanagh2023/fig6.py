@@ -16,8 +16,8 @@ SETTINGS = ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20))
 
 SIZES = {
     "quick": Size(trials=24, d=(5, 8), settings=((5, 5), (10, 5), (5, 10))),
-    "paper": Size(trials=500, d=(4, 8, 16, 32, 64), settings=SETTINGS),
-    "large": Size(trials=100_000, d=(4, 8, 16, 32, 64), settings=SETTINGS),
+    "paper": Size(trials=500, d=(4, 8, 16, 32), settings=SETTINGS),
+    "large": Size(trials=100_000, d=(4, 8, 16, 32), settings=SETTINGS),
 }
 
 

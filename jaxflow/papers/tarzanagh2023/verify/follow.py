@@ -1,5 +1,6 @@
 """Limits of the flow of W for many instances with one compiled program."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import after
-from jaxflow.limits import find_limit
+from jaxflow.data import TokenData
+from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
@@ -37,6 +39,9 @@ def follow(instances: Instance) -> Data:
     - `misaligned`: 1 − corr of the flow's direction with $W^{mm}$ of the target.
     - `flow_gap`: the duality gap that the flow certifies of itself, for the tokens it selected.
     - `norm`: $\|W\|_F$ at the end.
+    - `lost_gap`: the same gap for the program without the sequences whose target token has lost its attention,
+      +inf where none has, or where the direction does not keep it lost (see `_without_lost`). It is about
+      data of Assumption B.2, whose other tokens exert no force on each other.
     """
     total = instances.head.shape[0]
     parts = []
@@ -46,6 +51,18 @@ def follow(instances: Instance) -> Data:
         kept = min(WIDTH, total - begin)
         parts.append({name: np.asarray(value)[:kept] for name, value in found.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def follow_each(parts: Mapping[str, Instance]) -> Data:
+    """`follow` for several batches in one queue, so that no call goes half empty; keys are `<part>_<name>`."""
+    sizes = [part.head.shape[0] for part in parts.values()]
+    ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts.values()))
+    places = np.cumsum([0, *sizes])
+    return {
+        f"{part}_{name}": value[begin:end]
+        for part, begin, end in zip(parts, places[:-1], places[1:], strict=True)
+        for name, value in ends.items()
+    }
 
 
 @eqx.filter_jit
@@ -60,6 +77,7 @@ def _one(given: Instance) -> dict[str, Any]:
     aim = solve(attention_svm(ordered, given.target, "frobenius"))
     final = limit.trajectory.final
     attention = final.model.attention(given.data)
+    lost_gap = _without_lost(given, final, after(attention, aim.certificate.duality_gap))
     return {
         "outcome": limit.outcome.value,
         "log_time": final.log_time,
@@ -69,7 +87,28 @@ def _one(given: Instance) -> dict[str, Any]:
         "misaligned": misalignment(limit.flow_direction, aim.primal),
         "flow_gap": limit.flow_certificate.duality_gap,
         "norm": jnp.linalg.norm(final.model.combined_weights()),
+        "lost_gap": lost_gap,
     }
+
+
+def _without_lost(given: Instance, final: Any, attention: Array) -> Array:
+    r"""The flow's gap for (Att-SVM) of the target tokens of those sequences alone that select them.
+
+    Where all other tokens have the same score, a sequence that has lost its target has no constraint: its
+    multipliers are those of the target token, which are the smaller the further that is behind. The direction
+    stays if there the target is behind the best of the others by more than the least margin of the rest.
+    """
+    visible = given.data.visible
+    lost = jnp.sum(jnp.where(given.target, attention, 0.0), axis=-1, keepdims=True) < UNSELECTED
+    rest = TokenData(given.data.tokens, given.data.queries, given.data.labels, visible & (given.target | ~lost))
+    program = attention_svm(rest, given.target, "frobenius")
+    certificate, direction = flow_certificate(program, final.model, final.velocity, final.multipliers)
+    logits = CombinedAttention(direction, given.head).logits(given.data)
+    target = jnp.sum(jnp.where(given.target, logits, 0.0), axis=-1)
+    ahead = jnp.max(jnp.where(visible & ~given.target, logits, -jnp.inf), axis=-1) - target
+    # `direction` has the least margin one. An added sequence of one token loses nothing.
+    stays = jnp.any(lost) & jnp.all(jnp.where(lost[:, 0], ahead > 1.0, True))
+    return jnp.where(stays, certificate.duality_gap, jnp.inf)
 
 
 def misalignment(a: Array, b: Array) -> Array:

@@ -1,0 +1,50 @@
+"""The study of section 5.2 at a tiny size, end to end; its verdicts by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow._core import Outcome
+from jaxflow.margin import AssumptionStatus
+from jaxflow.papers.tarzanagh2023 import conjecture
+from jaxflow.papers.tarzanagh2023.conjecture_claims import claims_of
+from jaxflow.report import Verdict
+
+YES, NO, OPEN = AssumptionStatus.holds, AssumptionStatus.violated, AssumptionStatus.undecided
+
+
+def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(conjecture.SIZES, "quick", conjecture.Size(4, (3, 20), steps=50, n=2, T=3))
+    paths, claims = papers.reproduce("tarzanagh2023", "conjecture", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    with np.load(paths["data"]) as archive:
+        data = dict(archive)
+    assert data["flow"].shape == (2, 4) and np.all(data["flow"] != Outcome.not_run)
+    # What implies the other does so on every instance that was enumerated.
+    assert not np.any((data["support"] == YES) & (data["D"] == NO))
+    assert not np.any((data["D"] == YES) & (data["unique"] == NO) & (data["locally_optimal"] > 0))
+    assert len(claims) == 5
+
+
+def made_up(flow: list[int], b1: list[int], d: list[int], unique: list[int]) -> dict[str, np.ndarray]:
+    columns = {"flow": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
+    data = {name: np.array([[int(x) for x in values]]) for name, values in columns.items()}
+    return data | {"d": np.array([7]), "n": np.asarray(5), "T": np.asarray(5)}
+
+
+def test_verdicts_follow_the_numbers() -> None:
+    best, local, unknown = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.undecided
+    holds, broken, outside = Verdict.holds, Verdict.counterexample_found, Verdict.outside_hypotheses
+
+    def verdicts(*columns: list[int]) -> list[Verdict]:
+        return [claim.verdict for claim in claims_of(made_up(*columns))[0]]
+
+    assert verdicts([best, local], [YES, NO], [YES, NO], [YES, NO]) == [holds] * 5
+    assert verdicts([local, best], [YES, NO], [YES, NO], [YES, NO])[:2] == [broken, broken]
+    # A path that was not followed to its end is neither proof nor counterexample.
+    assert verdicts([unknown, best], [YES, NO], [YES, NO], [YES, NO])[0] == outside
+    assert verdicts([best, best], [NO, NO], [YES, NO], [YES, NO])[0] == outside
+    assert verdicts([best], [YES], [YES], [NO])[-1] == broken
+    assert verdicts([best], [YES], [YES], [OPEN])[-1] == holds

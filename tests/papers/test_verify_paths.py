@@ -1,0 +1,268 @@
+"""Checks by regularisation paths, nearly equal scores, descent and cones: verdicts follow made-up numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow
+from jaxflow.data import optimal_tokens
+from jaxflow.limits import PathStatus
+from jaxflow.margin import ProgramResult
+from jaxflow.models import token_scores
+from jaxflow.papers.tarzanagh2023.verify import (
+    cone_lemmas,
+    descents,
+    hypotheses,
+    local_paths,
+    nearly_equal,
+    paths,
+)
+from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
+from jaxflow.papers.tarzanagh2023.verify.path_rows import rate_of, row_of_path
+from jaxflow.report import Verdict
+
+OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
+RADII = 2.0 ** np.arange(12)
+
+
+def path_data(**more: Any) -> dict[str, Any]:
+    shape = (2, 3, RADII.size)
+    data = {
+        "radii": RADII,
+        "P_status": np.full(shape, PathStatus.stationary.value),
+        "P_objective": np.zeros(shape),
+        "P_residual": np.full((2, RADII.size), 1e-12),
+        "P_found": np.ones((2, RADII.size), bool),
+    }
+    return data | more
+
+
+INSIDE = np.ones(2, bool)
+
+
+def test_distances_that_fall_like_one_over_R_hold_at_this_rate() -> None:
+    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, np.stack([3.0 / RADII, 1.0 / RADII]), "")
+    assert row.verdict is Verdict.holds_at_this_rate and row.values["reached"] == 2
+    assert row.worst == pytest.approx(3.0 / 2048)
+
+
+@pytest.mark.parametrize(
+    ("distance", "inside", "verdict"),
+    [
+        ([np.full(12, 0.5), np.full(12, 0.5)], INSIDE, Verdict.counterexample_found),
+        ([np.full(12, 0.5), 1.0 / RADII], INSIDE, Verdict.outside_hypotheses),
+        ([RADII**-0.6, RADII**-0.6], INSIDE, Verdict.outside_hypotheses),
+        ([1.0 / RADII, 1.0 / RADII], ~INSIDE, Verdict.outside_hypotheses),
+    ],
+)
+def test_what_does_not_fall_does_not_hold(distance: list[np.ndarray], inside: np.ndarray, verdict: Verdict) -> None:
+    row = row_of_path("Theorem 2", "", path_data(), "P", inside, np.stack(distance), "")
+    assert row.verdict is verdict
+    assert row.instances + row.outside == 2
+
+
+def test_a_path_without_stationary_points_is_not_counted_as_reached() -> None:
+    found = np.ones((2, RADII.size), bool)
+    found[1, -1] = False
+    row = row_of_path("Theorem 2", "", path_data(P_found=found), "P", INSIDE, np.stack([1.0 / RADII] * 2), "")
+    assert row.values["reached"] == 1 and row.verdict is Verdict.outside_hypotheses
+
+
+def test_another_solution_of_equal_norm_belongs_to_the_set() -> None:
+    distance, above = np.stack([np.full(12, 0.5), 1.0 / RADII]), np.stack([2.0 / RADII, 2.0 / RADII])
+    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, distance, "", above)
+    assert row.verdict is Verdict.holds_at_this_rate and "1 tend to another solution" in row.measured
+    off = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, distance, "", above + 0.3)
+    assert off.verdict is not Verdict.holds_at_this_rate
+
+
+def test_starts_that_end_higher_are_counted() -> None:
+    objective = np.zeros((2, 3, RADII.size))
+    objective[0, 1, -1] = 5.0
+    status = np.full(objective.shape, PathStatus.stationary.value)
+    status[1, 0, -1] = PathStatus.flat.value
+    data = path_data(P_objective=objective, P_status=status)
+    row = row_of_path("Theorem 2", "", data, "P", INSIDE, np.stack([1.0 / RADII] * 2), "")
+    assert row.values["local"] == 2
+
+
+def test_rates_are_exponents() -> None:
+    assert rate_of(RADII, 7.0 * RADII[None] ** -1.5) == pytest.approx(np.array([-1.5]))
+
+
+def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
+    W = np.random.default_rng(0).normal(size=(2, 3, 3))
+    K, Q = factors(W, 3)
+    assert np.allclose(K @ np.swapaxes(Q, 1, 2), W)
+    assert np.allclose(np.swapaxes(K, 1, 2) @ K, np.swapaxes(Q, 1, 2) @ Q)
+    assert np.allclose(apart(W, -3.0 * W), 2.0) and np.all(unit(np.zeros((1, 2, 2))) == 0)
+    assert choices_of_tokens(2, 3).shape == (9, 2) and len({tuple(x) for x in choices_of_tokens(2, 3)}) == 9
+
+
+def lemma3(value: float, rank: int, result: int = ProgramResult.stationary.value) -> Any:
+    data = {"shape": np.array([3, 3, 3])}
+    for name, part in (("", {"value": 2.0, "rank": rank, "result": OPTIMAL}), ("2", {"value": value, "rank": 2})):
+        full = {"result": result} | part
+        data |= {f"nuclear{name}_{what}": np.array([x]) for what, x in full.items()}
+        data[f"nuclear{name}_weights"] = np.eye(3)[None]
+    return paths._row_lemma3(data)
+
+
+def test_lemma_3_compares_values_where_the_convex_solution_has_the_rank() -> None:
+    assert lemma3(2.0, 2).verdict is Verdict.holds
+    assert lemma3(2.1, 2).verdict is Verdict.counterexample_found
+    larger = lemma3(2.1, 3)
+    assert (larger.verdict, larger.values["larger"], larger.outside) == (Verdict.outside_hypotheses, 1, 1)
+
+
+def flows(name: str, selected: list[bool], gap: float = 1e-12) -> dict[str, np.ndarray]:
+    chosen = np.asarray(selected)
+    return {
+        f"{name}_feasible": np.full(chosen.shape, OPTIMAL),
+        f"{name}_selected": chosen,
+        f"{name}_misaligned": np.where(chosen, 1e-15, 0.4),
+        f"{name}_flow_gap": np.full(chosen.shape, gap),
+        f"{name}_lost_gap": np.full(chosen.shape, np.inf),
+    }
+
+
+def test_theorem_5_wants_some_delta() -> None:
+    columns = [[False, True], [True, True], [False, True], [False, False]]
+    data: dict[str, np.ndarray] = {}
+    for index, column in enumerate(columns):
+        data |= flows(f"cell0_{index}", column)
+    assert nearly_equal._spread_row(data, 0).verdict is Verdict.holds
+    data |= flows("cell0_1", [False, True])
+    row = nearly_equal._spread_row(data, 0)
+    assert row.verdict is Verdict.counterexample_found and row.values["lost"] == 1
+    data |= flows("cell0_1", [False, True], gap=1.0)
+    # Not certified elsewhere: open, not lost.
+    assert nearly_equal._spread_row(data, 0).verdict is Verdict.outside_hypotheses
+
+
+def test_with_two_tokens_every_delta_will_do() -> None:
+    assert nearly_equal._pairs_row(flows("pairs", [True, True, True])).verdict is Verdict.holds
+    lost = nearly_equal._pairs_row(flows("pairs", [False, True, True]))
+    assert lost.verdict is Verdict.counterexample_found and lost.values["explicit"] == 1
+
+
+def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    given = nearly_equal._near(2, 4, 3, keys, 1e-3)
+    scores = np.asarray(jax.vmap(token_scores)(given.data, given.head))[:, :2, :4]
+    ordered = np.sort(scores, axis=-1)
+    assert np.all(ordered[..., -2] - ordered[..., 0] <= 1e-3) and np.any(ordered[..., -2] > ordered[..., 0])
+    best = jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(given.data, given.head)
+    assert jnp.array_equal(best, given.target)
+
+
+def growing(log_gradient: list[float], norm: list[float]) -> Any:
+    part = {"result": np.array([OPTIMAL]), "support": np.array([True])}
+    part |= {"log_gradient": np.log(np.array([log_gradient])), "norm": np.array([norm])}
+    return descents._row_3({f"B.2_{name}": x for name, x in part.items()} | {"steps": np.asarray(1000)}, "B.2")
+
+
+def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
+    assert growing([1e-2, 1e-3, 1e-4], [1.0, 2.0, 3.0]).verdict is Verdict.holds_at_this_rate
+    assert growing([1e-2, 1e-3, 9e-4], [1.0, 2.0, 2.1]).verdict is Verdict.outside_hypotheses
+    assert growing([1e-2, 1e-3, 1e-9], [1.0, 2.0, 2.0]).verdict is Verdict.counterexample_found
+
+
+def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
+    ends = {name.removeprefix("0_"): x for name, x in flows("0", [True, False]).items()}
+    data = {f"C0_0_{name}": x for name, x in ends.items()}
+    data |= {"C0_result": np.full(2, OPTIMAL), "C0_first": np.ones((2, 3)), "lead": np.asarray(10)}
+    holds = data | {"C0_holds": np.array([True, False])}
+    assert descents._row_6(holds, 0, 0).verdict is Verdict.holds
+    both = data | {"C0_holds": np.array([True, True])}
+    row = descents._row_6(both, 0, 0)
+    assert (row.verdict, row.values["elsewhere"]) == (Verdict.counterexample_found, 1)
+
+
+def test_bounds_are_bounds() -> None:
+    data = {"global_push": np.array([[1.0]]), "global_lower": np.array([[0.5]]), "global_upper": np.array([[2.0]])}
+    inside = np.array([True])
+    assert cone_lemmas._bounds_row(data, "Lemma 12", "global", inside, "").verdict is Verdict.holds
+    for name, value in (("push", -1.0), ("lower", 1.1), ("upper", 0.9)):
+        broken = data | {f"global_{name}": np.array([[value]])}
+        row = cone_lemmas._bounds_row(broken, "Lemma 12", "global", inside, "")
+        assert row.verdict is Verdict.counterexample_found
+
+
+def test_pi_must_fall_with_the_radius() -> None:
+    inside = np.array([True])
+    falls, stays = ({"global_ratio": 1.0 + np.array([x])} for x in ([0.64, 0.16, 0.04, 0.01], [0.6, 0.6, 0.6, 0.6]))
+    row = cone_lemmas._ratio_row(falls, "Lemma 11", "global", inside, "")
+    assert row.verdict is Verdict.holds_at_this_rate and row.values["pi_64"] == pytest.approx(0.01)
+    row = cone_lemmas._ratio_row(stays, "Lemma 11", "global", inside, "")
+    assert row.verdict is Verdict.counterexample_found
+
+
+def test_lemma_17_on_random_matrices() -> None:
+    found = cone_lemmas._ranks(np.random.default_rng(1), 20)
+    assert cone_lemmas._row_17(found).verdict is Verdict.holds
+    assert cone_lemmas._row_17(found | {"rank_least": np.zeros(20)}).verdict is Verdict.counterexample_found
+
+
+def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row() -> Any:
+        key = jax.random.key(0)
+        return hypotheses._row_a(
+            {f"A_{name}": np.asarray(hypotheses._losses(name, key, 2)) for name in hypotheses.LOSSES}
+        )
+
+    assert row().verdict is Verdict.holds
+    loss, _, M1 = hypotheses.LOSSES["logistic"]
+    monkeypatch.setitem(hypotheses.LOSSES, "logistic", (loss, 0.2, M1))
+    assert row().verdict is Verdict.counterexample_found
+
+
+def test_heads_of_assumption_E() -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    found = {name: np.asarray(hypotheses._top_score(name, keys)) for name in ("linear", "concave")}
+    assert np.all(found["linear"] <= hypotheses.ROUNDING) and np.any(found["concave"] > hypotheses.ROUNDING)
+
+
+def test_assumption_D_leaves_one_locally_optimal_direction() -> None:
+    data: dict[str, np.ndarray] = {}
+    for d in hypotheses.DIMENSIONS:
+        part = {"D": [True, False], "unsure": [False, False], "others": [0, 1], "separating": [True, True]}
+        data |= {f"D{d}_{name}": np.asarray(x) for name, x in part.items()}
+    assert hypotheses._row_d(data).verdict is Verdict.holds
+    data[f"D{hypotheses.DIMENSIONS[0]}_others"] = np.array([1, 1])
+    assert hypotheses._row_d(data).verdict is Verdict.counterexample_found
+
+
+def test_local_paths_count_choices_outside_of_their_cones() -> None:
+    n, T, d = local_paths.CELLS["frobenius"][1].shape
+    m = local_paths.LEVELS
+    part = {
+        "depth": np.array([0.2, -0.1]),
+        "weights": np.eye(d)[None, None]
+        + np.ones((2, 1, d, d)) / (local_paths.GROWTH ** np.arange(m))[None, :, None, None],
+        "aim": np.stack([np.eye(d)] * 2),
+        "radii": 30.0 * np.stack([local_paths.GROWTH ** np.arange(m)] * 2),
+        "bound": np.array([30.0, 30.0]),
+        "slack": np.full((2, m), 0.1),
+        "empty": np.array([False, True]),
+        "status": np.full((2, 5, m), PathStatus.stationary.value),
+        "objective": np.zeros((2, 5, m)),
+        "residual": np.full((2, m), 1e-12),
+        "found": np.ones((2, m), bool),
+    }
+    data = {f"frobenius_{name}": x for name, x in part.items()}
+    row = local_paths._row(data, "frobenius", *local_paths.CELLS["frobenius"])
+    assert (row.verdict, row.instances, row.outside) == (Verdict.holds_at_this_rate, 1, 1)
+    assert "outside of every cone_ε(α) in 1" in row.measured
+
+
+def test_every_statement_has_a_row_in_the_table_of_claims() -> None:
+    table = (Path(jaxflow.__file__).parents[1] / "docs/claims/tarzanagh2023-theorems.md").read_text(encoding="utf-8")
+    sources = {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")}
+    wanted = {f"Theorem {k}" for k in range(1, 11)} | {f"Lemma {k}" for k in range(1, 7)}
+    wanted |= {f"Assumption {name}" for name in ("A", "B.1", "B.2", "C", "D", "E")}
+    assert wanted <= sources
