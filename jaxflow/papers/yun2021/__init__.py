@@ -1,0 +1,29 @@
+"""C. Yun, S. Krishnan, H. Mobahi, A unifying view on implicit bias in training linear neural networks."""
+
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
+from jaxflow.papers.registry import Paper, Theorem, register_paper
+from jaxflow.papers.yun2021 import alpha_sweep as alpha_sweep
+from jaxflow.papers.yun2021 import designed as designed
+from jaxflow.papers.yun2021 import fig1 as fig1
+from jaxflow.papers.yun2021 import fig3 as fig3
+from jaxflow.papers.yun2021 import filters as filters
+from jaxflow.papers.yun2021 import phase as phase
+from jaxflow.papers.yun2021 import push as push
+from jaxflow.papers.yun2021 import verify as verify
+
+register_paper(
+    Paper(
+        "yun2021",
+        "A unifying view on implicit bias in training linear neural networks",
+        "C. Yun, S. Krishnan, H. Mobahi, ICLR 2021, arXiv:2010.02501",
+        (
+            Theorem("Corollary 1", "fully connected: direction of the l2 max-margin classifier", DeepLinearNetwork),
+            Theorem("Corollary 2", "diagonal: direction of an l_(2/L) max-margin program", DiagonalLinearNetwork),
+            Theorem(
+                "Corollary 3",
+                "full-length convolutions: direction of a DFT-domain l_(2/L) max-margin program",
+                LinearConvolutionalNetwork,
+            ),
+        ),
+    )
+)
