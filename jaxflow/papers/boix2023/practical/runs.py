@@ -1,0 +1,124 @@
+"""Small training runs behind figures 4 to 7: digits by a vision transformer, help texts by a GPT-style model."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxflow.papers.boix2023.practical.images import ImageSet, digits
+from jaxflow.papers.boix2023.practical.models import GPT, Shape, ViT, rescaled
+from jaxflow.papers.boix2023.practical.spectra import head_products, normalised_spectrum, stable_rank
+from jaxflow.papers.boix2023.practical.text import library_text
+from jaxflow.papers.boix2023.practical.train import (
+    Recipe,
+    classification,
+    image_batches,
+    next_token,
+    text_batches,
+    train,
+)
+from jaxflow.papers.registry import Data
+
+
+class Size(NamedTuple):
+    """`seeds` runs for each of `scales` of the initial weights; measured at `points` steps."""
+
+    shape: Shape
+    recipe: Recipe
+    scales: tuple[float, ...]
+    seeds: int
+    points: int
+    patch: int = 4
+    length: int = 32
+
+
+SMALL = Shape(2, 4, 32, 8, 32)
+SCALES = (1.0, 0.3, 0.1)
+
+IMAGES = {
+    "quick": Size(SMALL, Recipe("adam", 1e-3, 20, 200, 32), SCALES, 5, 8),
+    "paper": Size(SMALL, Recipe("adam", 1e-3, 50, 1000, 32), SCALES, 5, 20),
+    "large": Size(Shape(6, 8, 512, 128, 512), Recipe("adam", 1e-4, 420, 14_000, 64), SCALES, 5, 40, patch=2),
+}
+
+TEXTS = {
+    "quick": Size(SMALL, Recipe("adam", 1e-3, 20, 200, 8), (1.0,), 3, 8),
+    "paper": Size(SMALL, Recipe("adam", 1e-3, 50, 1000, 16), (1.0,), 5, 20),
+    "large": Size(Shape(12, 12, 768, 64, 3072), Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
+}
+
+
+def measure(model: Any, initial: Any) -> Any:
+    """Stable ranks of what was added to every head's products, spectra of the first head of the last layer, and
+    the stable ranks of the initial products."""
+    now, then = head_products(model), head_products(initial)
+    found = {}
+    for part in now:
+        added = now[part] - then[part]
+        found[f"{part}_rank"] = stable_rank(added)
+        found[f"{part}_initial"] = stable_rank(then[part])
+        found[f"{part}_spectrum"] = normalised_spectrum(added[-1, 0])
+        found[f"{part}_size"] = jnp.linalg.norm(added[-1, 0])
+    return found
+
+
+def image_runs(
+    size: Size,
+    key: Any,
+    say: Callable[[str], None],
+    *,
+    data: ImageSet | None = None,
+    folder: Path | str | None = None,
+) -> Data:
+    """Trains on `data`, digits by default, with checkpoints in `folder`.
+
+    **Returns:** arrays with axes (point, scale, seed, ...); runs of one seed share batches and initial directions.
+    """
+    data = digits() if data is None else data
+    _, side, _, channels = data.images.shape
+    make = partial(ViT.init, shape=size.shape, side=side, channels=channels, classes=data.classes, patch=size.patch)
+    draw = image_batches(data.images, data.labels)
+    return _runs(size, key, say, make, classification, draw, "images_", folder)
+
+
+def text_runs(
+    size: Size,
+    key: Any,
+    say: Callable[[str], None],
+    *,
+    text: tuple[np.ndarray, int] | None = None,
+    folder: Path | str | None = None,
+) -> Data:
+    """As `image_runs`, on tokens with the size of their vocabulary; the help topics by default."""
+    tokens, vocabulary = library_text() if text is None else text
+    make = partial(GPT.init, shape=size.shape, vocabulary=vocabulary, length=size.length)
+    return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), "text_", folder)
+
+
+def _runs(
+    size: Size, key: Any, say: Any, make: Any, loss: Any, draw: Any, prefix: str, folder: Path | str | None
+) -> Data:
+    starts, batches = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, size.seeds))
+    scales = jnp.asarray(size.scales, jnp.float32)
+
+    def start(scale: Any, key: Any) -> Any:
+        model = rescaled(make(key), scale)
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x, model)
+
+    models = eqx.filter_vmap(start)(jnp.repeat(scales, size.seeds), jnp.tile(starts, len(size.scales)))
+    at = np.unique(np.linspace(0, size.recipe.steps, size.points + 1).round().astype(int))[1:]
+    runs = jnp.tile(batches, len(size.scales))
+    steps = [int(step) for step in at]
+    found = train(models, runs, size.recipe, loss, draw, measure, steps, folder=folder, say=say)
+
+    def split(x: Any) -> np.ndarray:
+        return np.asarray(x).reshape(len(at), len(size.scales), size.seeds, *np.shape(x)[2:])
+
+    data = {name: split(value) for name, value in found.measured.items()}
+    data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
+    return {prefix + name: value for name, value in data.items()}

@@ -1,0 +1,224 @@
+"""What figures 2, 8 and 9 say of stages, against the numbers."""
+
+import numpy as np
+
+from jaxflow.papers.boix2023.toy import alpha_text, entries
+from jaxflow.report import Claim, Verdict
+
+Data = dict[str, np.ndarray]
+
+# Stages of which the next follows after this share of their own time, or later, are well separated.
+SEPARATED = 0.05
+
+# What the limit is held to at the smallest α: relative in time, absolute in products of order one.
+TIME_ACCURACY = 1e-3
+WEIGHT_ACCURACY = 1e-6
+
+# A product counts as active from here on (the paper's threshold for a weight is 1e-5).
+ACTIVE = 1e-10
+
+
+def claims_of(data: Data) -> tuple[list[Claim], list[str]]:
+    """Claims with verdicts, and notes with what was measured at every α."""
+    claims = [_times(data), _weights(data), _order(data), _one_at_a_time(data), _support_stays(data), _early(data)]
+    return claims, [_row(data, row) for row in range(len(data["log_alphas"]))] + _stage_notes(data)
+
+
+def entry_claims_of(data: Data, part: str) -> tuple[list[Claim], list[str]]:
+    """For the entries of one product of matrices."""
+    return [_trajectories(data, part), _rank(data, part)], _stage_notes(data)
+
+
+def separated(data: Data) -> np.ndarray:
+    """Which stages have both neighbours at a distance."""
+    times, after = data["stage_times"], data["stage_next"]
+    before = np.concatenate([[0.0], times[:-1]])
+    return (times - before > SEPARATED * times) & (after - times > SEPARATED * times)
+
+
+def _time_errors(data: Data) -> np.ndarray:
+    return data["crossings"] / data["stage_times"][None] - 1.0
+
+
+def _smallest(data: Data) -> int:
+    return int(np.argmin(data["log_alphas"]))
+
+
+def _times(data: Data) -> Claim:
+    row, apart = _smallest(data), separated(data)
+    errors = np.abs(_time_errors(data))[row, apart]
+    shifts = (data["crossings"] - data["stage_times"][None]) * -data["log_alphas"][:, None]
+    good = int(np.sum(errors <= TIME_ACCURACY))
+    held = good == errors.size
+    first = ", ".join(f"{shifts[i, 0]:.3g}" for i in range(len(shifts)))
+    return Claim(
+        "Theorem 4.1",
+        "Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
+        f"at α = {alpha_text(float(data['log_alphas'][row]))} {good} of {errors.size} well-separated stages within "
+        f"{TIME_ACCURACY:.1%}, worst {_most(errors):.1e}; the distance of T_1 times log(1/α), one α after the other: "
+        f"{first}, so that the rate is 1/log(1/α)",
+        _verdict(held, errors.size, Verdict.holds_at_this_rate),
+        {"good": good, "separated": int(errors.size), "worst": _most(errors)},
+    )
+
+
+def _weights(data: Data) -> Claim:
+    row, apart = _smallest(data), separated(data)
+    distances = data["distances"][row]
+    known = apart & ~np.isnan(distances)
+    good = int(np.sum(distances[known] <= WEIGHT_ACCURACY))
+    everywhere = distances[~np.isnan(distances)]
+    return Claim(
+        "Theorem 4.1",
+        "θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
+        f"in the middle of the plateau {good} of {int(known.sum())} well-separated stages within {WEIGHT_ACCURACY:.0e} "
+        f"of the predicted products, worst {_most(distances[known]):.1e}; worst of all {everywhere.size} stages "
+        f"{_most(everywhere):.1e}",
+        _verdict(good == int(known.sum()), int(known.sum()), Verdict.holds_at_this_rate),
+        {"good": good, "separated": int(known.sum()), "worst": _most(distances[known])},
+    )
+
+
+def _order(data: Data) -> Claim:
+    crossings = data["crossings"]
+    ordered = [bool(np.all(np.diff(row[~np.isnan(row)]) > 0)) for row in crossings]
+    row = _smallest(data)
+    complete = bool(ordered[row] and not np.isnan(crossings[row]).any())
+    texts = [alpha_text(float(alpha)) for alpha, good in zip(data["log_alphas"], ordered, strict=True) if not good]
+    return Claim(
+        "Algorithm 1",
+        "Coordinates become active in the order i_0, i_1, ...",
+        f"{crossings.shape[1]} stages in order at the smallest α: {'yes' if complete else 'no'}; out of order at "
+        f"{', '.join(texts) if texts else 'no other'} of {len(ordered)} scales",
+        Verdict.holds if complete else Verdict.counterexample_found,
+        {"in_order": sum(ordered), "scales": len(ordered), "stages": int(crossings.shape[1])},
+    )
+
+
+def _one_at_a_time(data: Data) -> Claim:
+    supports = np.concatenate([np.zeros((1, data["stage_products"].shape[1]), bool), data["stage_products"] != 0.0])
+    new = np.sum(supports[1:] & ~supports[:-1], axis=1)
+    return Claim(
+        "Theorem 4.1",
+        "At each stage the sparsity increases by at most one.",
+        f"largest number of coordinates that enter in one of {len(new)} stages: {int(new.max(initial=0))}",
+        Verdict.holds if np.all(new <= 1) else Verdict.counterexample_found,
+        {"largest": int(new.max(initial=0)), "stages": len(new)},
+    )
+
+
+def _support_stays(data: Data) -> Claim:
+    supports = data["stage_products"] != 0.0
+    left = np.sum(supports[:-1] & ~supports[1:], axis=1)
+    count = int(np.sum(left > 0))
+    return Claim(
+        "Appendix A",
+        "No coordinates ever leave the support of θ^k (in the toy task).",
+        f"coordinates leave in {count} of {len(left)} stages after the first",
+        Verdict.counterexample_found if count else Verdict.holds,
+        {"stages_with_departures": count, "stages": len(left)},
+    )
+
+
+def _early(data: Data) -> Claim:
+    """Plateaus at α = 0.01: stages whose half-way time is passed, and how long the loss stands still."""
+    row = int(np.argmin(np.abs(data["log_alphas"] - np.log(0.01))))
+    shares = [standing_still(data, i) for i in range(len(data["log_alphas"]))]
+    text = ", ".join(f"{alpha_text(float(a))}: {s:.0%}" for a, s in zip(data["log_alphas"], shares, strict=True))
+    # A smooth exponential decay over the same range spends none of its time that slowly.
+    held = shares[row] > 0.1
+    return Claim(
+        "Figure 2",
+        "Some stagewise learning behavior is already clear with α = 0.01.",
+        f"share of time during which the loss falls at less than a tenth of its mean rate: {text}",
+        Verdict.holds if held else Verdict.counterexample_found,
+        {"share": float(shares[row])},
+    )
+
+
+def standing_still(data: Data, row: int) -> float:
+    """Share of rescaled time in which the loss falls at less than a tenth of its mean rate before it has lost 99%."""
+    times, losses = data[f"times_{row}"], data[f"losses_{row}"]
+    drop = losses[0] - losses
+    end = int(np.argmax(drop >= 0.99 * drop[-1])) + 1
+    grid = np.linspace(0.0, times[end - 1], 2001)
+    rate = -np.diff(np.interp(grid, times[:end], losses[:end])) / np.diff(grid)
+    return float(np.mean(rate < 0.1 * np.mean(rate)))
+
+
+def _trajectories(data: Data, part: str) -> Claim:
+    """The distance between consecutive scales."""
+    grid = np.linspace(0.0, float(data["until"]), 1001)
+    span = entries(data, part)
+
+    def on_grid(row: int) -> np.ndarray:
+        values = data[f"products_{row}"][:, span]
+        return np.stack([np.interp(grid, data[f"times_{row}"], column) for column in values.T], axis=1)
+
+    curves = [on_grid(row) for row in range(len(data["log_alphas"]))]
+    # In the mean over time: at the jumps themselves curves differ by as much as the jump is high.
+    gaps = [float(np.mean(np.max(np.abs(a - b), axis=1))) for a, b in zip(curves, curves[1:], strict=False)]
+    shrinks = len(gaps) > 1 and gaps[-1] < gaps[0]
+    return Claim(
+        "Figure 8" if part == "KQ" else "Figure 9",
+        "As α → 0, the training trajectories tend to a limiting trajectory.",
+        "mean over time of the largest difference of an entry between one α and the next: "
+        + ", ".join(f"{gap:.2e}" for gap in gaps),
+        Verdict.holds_at_this_rate if shrinks else Verdict.counterexample_found,
+        {"first": gaps[0] if gaps else 0.0, "last": gaps[-1] if gaps else 0.0},
+    )
+
+
+def _rank(data: Data, part: str) -> Claim:
+    row, span = _smallest(data), entries(data, part)
+    active = np.sum(np.abs(data[f"products_{row}"][:, span]) > ACTIVE, axis=1)
+    jumps = np.diff(active)
+    predicted = np.sum(data["stage_products"][-1][span] != 0.0) if len(data["stage_products"]) else 0
+    return Claim(
+        "Theorem 1.1",
+        "In each stage the number of nonnegligible entries increases by at most one.",
+        f"entries above {ACTIVE:.0e} at the smallest α: at most {int(active.max())}, {int(predicted)} predicted at the "
+        f"end; the largest increase within one step of the integration is {int(jumps.max(initial=0))}",
+        Verdict.holds if jumps.max(initial=0) <= 1 else Verdict.counterexample_found,
+        {"most": int(active.max()), "largest_increase": int(jumps.max(initial=0))},
+    )
+
+
+def _row(data: Data, row: int) -> str:
+    errors, distances = np.abs(_time_errors(data))[row], data["distances"][row]
+    known = ~np.isnan(errors)
+    off = int(np.sum(distances[~np.isnan(distances)] > 0.1))
+    end = "" if data["succeeded"][row] else "; the integration did not reach its end"
+    return (
+        f"α = {alpha_text(float(data['log_alphas'][row]))}: {int(data['steps'][row])} steps, "
+        f"{int(data['accepted'][row])} accepted{end}; {int(known.sum())} of {errors.size} stages reached half of their "
+        f"predicted product, at times off by {_middle(errors[known]):.1e} (median) to {_most(errors[known]):.1e}; "
+        f"products in the middle of {off} of {int((~np.isnan(distances)).sum())} plateaus are off by more than 0.1."
+    )
+
+
+def _stage_notes(data: Data) -> list[str]:
+    gaps, left = data["stage_gaps"], data["stage_leaving"]
+    return [
+        f"Assumption 4.3: the two smallest waiting times differ by {gaps.min():.2e} or more over {len(gaps)} stages; "
+        + (f"coordinates that left have |g| of {left.min():.1e} or more." if np.isfinite(left).any() else "none left."),
+        f"Assumption 4.4: smallest curvature on the support {data['stage_curvatures'].min():.2e}.",
+        f"Well separated: neighbours at a distance of {SEPARATED:.0%} of a stage's own time; "
+        f"{int(separated(data).sum())} of {len(gaps)} stages are.",
+        "Time is that of the mean of half squared errors over samples, tokens and entries; another normalisation "
+        "rescales it. The paper trains by SGD and gives no learning rate; here it is the gradient flow.",
+    ]
+
+
+def _verdict(held: bool, count: int, good: Verdict) -> Verdict:
+    if count == 0:
+        return Verdict.outside_hypotheses
+    return good if held else Verdict.counterexample_found
+
+
+def _most(values: np.ndarray) -> float:
+    return float(np.max(values)) if values.size else 0.0
+
+
+def _middle(values: np.ndarray) -> float:
+    return float(np.median(values)) if values.size else 0.0

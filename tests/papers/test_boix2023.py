@@ -1,0 +1,152 @@
+"""Incremental learning: figures and checks at tiny sizes, end to end; verdicts by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow.papers.boix2023 import perturbations, toy
+from jaxflow.papers.boix2023.stage_claims import claims_of, entry_claims_of, separated
+from jaxflow.papers.boix2023.verify import stages as verify_stages
+from jaxflow.report import Verdict
+
+TINY = toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(toy.SIZES, "quick", TINY)
+    monkeypatch.setattr(perturbations, "PLATEAU", perturbations.Noise(2, 0.05, False))
+    monkeypatch.setattr(perturbations, "ENTRY", perturbations.Noise(1, 0.01, True))
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def test_figure_2_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None:
+    paths, claims = papers.reproduce("boix2023", "fig2", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    data = load(paths["data"])
+    assert data["succeeded"].all() and data["crossings"].shape == (2, len(data["stage_times"]))
+    # The distance of the first stage shrinks like 1/log(1/α): the ratio of the scales, 10000 to 73.7.
+    shifts = np.abs(data["crossings"][:, 0] - data["stage_times"][0])
+    assert shifts[0] / shifts[1] == pytest.approx(10_000 / -toy.PAPER[-1], rel=0.05)
+    assert {claim.verdict for claim in claims[:3]} <= {Verdict.holds_at_this_rate, Verdict.holds}
+    # Figures 8 and 9 draw the same numbers.
+    for part in ("KQ", "VO"):
+        entry = papers.find_figure("boix2023", "fig8" if part == "KQ" else "fig9")
+        assert entry.figure.draw(data).axes and entry_claims_of(data, part)[0][1].verdict == Verdict.holds
+
+
+def test_perturbations_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None:
+    paths, claims = papers.reproduce("boix2023", "fig3", out=tmp_path, say=lambda line: None)
+    data = load(paths["data"])
+    assert data["psucceeded"].all() and data["esucceeded"].all()
+    assert data["pnoise"][0] > 1e-3
+    assert [claim.source for claim in claims] == ["Figure 3 (a)", "Figure 3 (b)"]
+
+
+def perturbed_data(noise: list[float], end: list[float], fine: list[bool]) -> dict[str, np.ndarray]:
+    allowed = 0.05 * np.array(noise)
+    return {"pnoise": np.array(noise), "pend": np.array(end), "psucceeded": np.array(fine), "pallowed": allowed}
+
+
+def test_verdicts_on_perturbations_follow_the_numbers() -> None:
+    def verdict(*data: list) -> Verdict:
+        return perturbations.claim(perturbed_data(*data), "p", "", "").verdict
+
+    assert verdict([1.0, 1.0], [0.01, 0.02], [True, True]) == Verdict.holds
+    assert verdict([1.0, 1.0], [0.1, 0.2], [True, True]) == Verdict.counterexample_found
+    assert verdict([1.0, 1.0], [0.01, 0.2], [True, True]) == Verdict.outside_hypotheses
+    # Neither a run that did not end nor a time without weights says anything.
+    assert verdict([1.0, 1.0], [0.01, 0.9], [True, False]) == Verdict.holds
+    assert verdict([0.0], [0.0], [True]) == Verdict.outside_hypotheses
+
+
+def made_up(error: float = 0.0, distance: float = 0.0, swap: bool = False, jump: bool = False) -> dict[str, np.ndarray]:
+    times = np.array([1.0, 2.0, 3.0])
+    products = np.array([[0, 0, 1.0, 0], [0, 0, 1.0, 1.0], [1.0, 0, 1.0, 1.0]])
+    if jump:
+        products[1] = [1.0, 1.0, 1.0, 0.0]
+    crossings = np.stack([times * 1.1, times * (1 + error)])
+    if swap:
+        crossings[1] = crossings[1, ::-1]
+    path = {"times_0": np.linspace(0, 4, 9), "losses_0": np.exp(-np.linspace(0, 4, 9)), "products_0": np.ones((9, 4))}
+    path |= {"times_1": np.linspace(0, 4, 9), "losses_1": np.exp(-np.linspace(0, 4, 9)), "products_1": np.ones((9, 4))}
+    return path | {
+        "d": np.asarray(2),
+        "until": np.asarray(4.0),
+        "log_alphas": np.array([np.log(0.01), -10_000.0]),
+        "stage_times": times,
+        "stage_next": np.array([2.0, 3.0, 5.0]),
+        "stage_products": products,
+        "stage_gaps": np.ones(3),
+        "stage_curvatures": np.ones(3),
+        "stage_leaving": np.full(3, np.inf),
+        "crossings": crossings,
+        "distances": np.full((2, 3), distance),
+        "steps": np.ones(2, int),
+        "accepted": np.ones(2, int),
+        "succeeded": np.ones(2, bool),
+    }
+
+
+def test_verdicts_on_stages_follow_the_numbers() -> None:
+    rate, holds, broken = Verdict.holds_at_this_rate, Verdict.holds, Verdict.counterexample_found
+
+    def verdicts(**how) -> list[Verdict]:
+        return [claim.verdict for claim in claims_of(made_up(**how))[0][:5]]
+
+    assert separated(made_up()).all()
+    assert verdicts() == [rate, rate, holds, holds, holds]
+    assert verdicts(error=0.01) == [broken, rate, holds, holds, holds]
+    assert verdicts(distance=1e-3) == [rate, broken, holds, holds, holds]
+    assert verdicts(swap=True)[2] == broken
+    assert verdicts(jump=True)[3:] == [broken, broken]
+
+
+def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(verify_stages.SIZES, "quick", verify_stages.Size(2, stages=2))
+    monkeypatch.setattr(verify_stages, "FAMILIES", ("linear",))
+    paths, rows = papers.verify("boix2023", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    by_source = {row.source: row for row in rows}
+    assert by_source["Lemma 4.2"].verdict == Verdict.holds and by_source["Lemma 4.2"].worst <= 1e-8
+    assert by_source["Theorem 4.1 (sparsity)"].instances + by_source["Theorem 4.1 (sparsity)"].outside == 2
+
+
+def verified(**how) -> dict[str, np.ndarray]:
+    shape = (1, 2)
+    data = {
+        "count": np.full(shape, 2),
+        "inside": np.ones(shape, bool),
+        "failed": np.zeros(shape, bool),
+        "predicted": np.broadcast_to([1.0, 2.0], (*shape, 2)).copy(),
+        "distance": np.full((*shape, 3, 2), 1e-9),
+        "entering": np.ones(shape, int),
+        "entering_predicted": np.ones(shape, int),
+        "drift": np.full(shape, 1e-14),
+    }
+    data["measured"] = data["predicted"][:, :, None, :] + np.array([1e-1, 1e-2, 1e-3])[None, None, :, None]
+    return data | how
+
+
+def test_verdicts_of_verify_follow_the_numbers() -> None:
+    check = verify_stages.StagesCheck()
+    rate, holds, broken = Verdict.holds_at_this_rate, Verdict.holds, Verdict.counterexample_found
+
+    def verdicts(**how) -> list[Verdict]:
+        return [row.verdict for row in check.rows(verified(**how))]
+
+    assert verdicts() == [rate, holds, holds, holds]
+    stuck = verified()["measured"]
+    stuck[0, 0, 2, 1] = stuck[0, 0, 1, 1]
+    assert verdicts(measured=stuck)[0] == broken
+    assert verdicts(distance=np.full((1, 2, 3, 2), 1e-2))[1] == broken
+    assert verdicts(entering=np.full((1, 2), 2))[2] == broken
+    assert verdicts(drift=np.full((1, 2), 1e-3))[3] == broken
+    nobody = verdicts(inside=np.zeros((1, 2), bool))
+    assert nobody[:3] == [Verdict.outside_hypotheses] * 3
