@@ -1,0 +1,316 @@
+"""Figures and checks of Sheen et al. (2024): a tiny run end to end, and verdicts that follow made-up numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow._core import Outcome
+from jaxflow.margin import ProgramResult
+from jaxflow.papers.sheen2024 import equivalence, rates
+from jaxflow.papers.sheen2024.aligned_claims import claims_of_alignment
+from jaxflow.papers.sheen2024.blocks import in_blocks
+from jaxflow.papers.sheen2024.diagonal_claims import claims_of_multipliers, growth
+from jaxflow.papers.sheen2024.failure_claims import claims_of_failures
+from jaxflow.papers.sheen2024.norms import claims_of_norms
+from jaxflow.papers.sheen2024.verify import assumptions, divergence, general
+from jaxflow.papers.sheen2024.verify import diagonal as checks
+from jaxflow.plots import draw_alignment, draw_failures, draw_multipliers, draw_rates, draw_three_norms
+from jaxflow.report import Verdict
+
+HOLDS, RATE = Verdict.holds, Verdict.holds_at_this_rate
+BROKEN, OUTSIDE = Verdict.counterexample_found, Verdict.outside_hypotheses
+TIMES = np.geomspace(1.0, 1e6, 7)
+
+
+def test_equivalence_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(equivalence.TRIALS, "quick", 1)
+    monkeypatch.setattr(equivalence, "OMEGAS", (1.0,))
+    paths, claims = papers.reproduce("sheen2024", "equivalence", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    assert [claim.verdict for claim in claims] == [HOLDS] * 3
+    with np.load(paths["data"]) as archive:
+        data = dict(archive)
+    assert data["apart"].shape == (1, 1, 25) and data["ok"].all()
+    saved = json.loads(paths["claims"].read_text(encoding="utf-8"))
+    assert saved["claims"][0]["values"]["worst"] <= 1e-8 and saved["claims"][1]["values"]["worst"] <= 1e-6
+
+
+def test_blocks_of_a_constant_width_lose_and_add_nothing() -> None:
+    widths = []
+
+    def block(rows: Any) -> dict[str, Any]:
+        widths.append(len(rows))
+        return {"twice": 2 * rows}
+
+    found = in_blocks(block, np.arange(7), 3)
+    assert widths == [3, 3, 3] and np.array_equal(found["twice"], 2 * np.arange(7))
+
+
+def test_growth_is_an_exponent() -> None:
+    assert growth(TIMES[None] ** 0.7, TIMES)[0] == pytest.approx(0.7)
+    assert growth(np.ones((1, 7)), TIMES)[0] == 0.0
+    assert rates.observed_exponent(TIMES[None] ** -0.3, TIMES)[0] == pytest.approx(0.3)
+    assert np.isnan(rates.observed_exponent(-np.ones((1, 7)), TIMES)[0])
+
+
+def diagonal_numbers(**other: Any) -> dict[str, np.ndarray]:
+    """Two instances that satisfy and show everything."""
+    m = len(checks.LOG_TIMES)
+    mu = np.tile(np.maximum(checks.LOG_TIMES, 1.0), (2, 1))
+    entry = (np.log(mu) + 2.0) / np.log(np.maximum(mu, 2.0))
+    beta = np.stack([mu, np.zeros_like(mu)], axis=2)
+    data: dict[str, Any] = {
+        "ok": np.ones(2, bool),
+        "inside": np.ones(2, bool),
+        "apart": np.full((2, m), 1e-10),
+        "identity": np.full((2, m), 1e-9),
+        "diagonal": np.ones(2),
+        "size": mu,
+        "margin": mu,
+        "selects": np.ones(2, int),
+        "weights_gap": 1.0 / mu,
+        "cauchy": 1.0 / mu,
+        "gap": 1.0 / mu,
+        "kappa": np.zeros(2),
+        "program_gap": np.full(2, 1e-12),
+        "stationarity": np.full((2, m), 0.2),
+        "predicted": np.full((2, m), 0.2),
+        "slackness": np.full((2, m), 0.2),
+        "beta": beta,
+        "averaged": np.stack([entry, np.zeros_like(entry)], axis=2),
+    }
+    return data | other
+
+
+def test_the_check_of_diagonal_weights_follows_its_numbers() -> None:
+    rows = checks.Diagonal().rows(diagonal_numbers())
+    assert [row.verdict for row in rows] == [HOLDS, HOLDS, HOLDS, RATE, RATE, RATE, RATE, BROKEN]
+    assert rows[-1].source == "App. A.7" and rows[-1].worst == pytest.approx(1.0 - 2.0 / 3.0)
+    m = len(checks.LOG_TIMES)
+    wrong = diagonal_numbers(
+        apart=np.full((2, m), 1e-7),
+        identity=np.full((2, m), 1e-5),
+        size=np.ones((2, m)),
+        selects=np.array([1, -1]),
+        gap=np.ones((2, m)),
+        stationarity=np.full((2, m), 0.4),
+    )
+    rows = checks.Diagonal().rows(wrong)
+    assert [row.verdict for row in rows] == [BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, RATE, BROKEN]
+    rows = checks.Diagonal().rows(diagonal_numbers(ok=np.zeros(2, bool), inside=np.zeros(2, bool)))
+    assert [row.verdict for row in rows] == [OUTSIDE] * 8
+
+
+def test_a_few_late_instances_are_no_counterexample() -> None:
+    data = {name: np.concatenate([value] * 3) for name, value in diagonal_numbers().items()}
+    data["gap"][0] = 1e-2
+    row = checks.Diagonal().rows(data)[4]
+    assert row.verdict is RATE and row.values["reached"] == 5
+
+
+def test_lemma_4_2_as_printed_is_refuted_by_points_at_rest() -> None:
+    rest, best = Outcome.finite_stationary_point.value, Outcome.globally_optimal.value
+    data = {
+        "outcome": np.array([rest, best, rest]),
+        "stationarity": np.array([1e-9, 0.3, 1e-9]),
+        "size": np.array([3.0, 1e9, 3.0]),
+        "log_norm": np.array([1.0, 200.0, 1.0]),
+        "equal": np.zeros(3),
+        "separable": np.array([0.1, 0.2, 0.0]),
+        "diagonal": np.array([0.0, 0.2, 0.0]),
+    }
+    printed, mended = divergence.Divergence().rows(data)
+    assert (printed.verdict, printed.instances, printed.values["rests"]) == (BROKEN, 2, 1)
+    assert (mended.verdict, mended.instances, mended.outside) == (HOLDS, 1, 2)
+    mended = divergence.Divergence().rows(data | {"diagonal": np.full(3, 0.1)})[1]
+    assert mended.verdict is BROKEN
+
+
+def general_numbers() -> dict[str, np.ndarray]:
+    data: dict[str, Any] = {}
+    for name in (*general.SETTINGS, "long"):
+        data[f"{name}_inside"], data[f"{name}_ok"] = np.ones(2, bool), np.ones(2, bool)
+        data[f"{name}_alignment"] = np.full((2, 3), 1e-15)
+        data[f"{name}_oracle_excess"] = np.full((2, 3), 1e-10)
+        data[f"{name}_weights_excess"] = np.full((2, 3), 1e-5)
+        data[f"{name}_flow_gap"] = np.full((2, 3), 1e-5)
+        data[f"{name}_result"] = np.full(2, ProgramResult.optimal.value)
+        for part in ("oracle", "program_gap", "lifted_gap", "lifted_residual"):
+            data[f"{name}_{part}"] = np.full(2, 1e-13)
+        data[f"{name}_correlation"] = np.array([1.0, 0.9])
+    data["narrow_ok"] = np.ones(2, bool)
+    data["narrow_trained"] = np.array([[1.0, 1.0], [1.0, 1 / 3]])
+    data["narrow_attention"] = np.full((2, 25), 1 / 3)
+    data["other_excess"], data["other_apart"] = np.full(2, 1e-14), np.array([0.0, 0.2])
+    return data
+
+
+def test_the_check_of_general_weights_follows_its_numbers() -> None:
+    rows = general.General().rows(general_numbers())
+    assert [row.verdict for row in rows] == [HOLDS] * 5 + [OUTSIDE]
+    assert rows[4].values["different"] == 1 and rows[0].instances == 8
+    wrong = general_numbers()
+    wrong["long_alignment"][0, -1] = 1e-9
+    for part, value in (("oracle_excess", 1e-7), ("oracle", 1e-7), ("lifted_gap", 1e-6)):
+        wrong[f"outside_{part}"] = np.full_like(wrong[f"outside_{part}"], value)
+    wrong["other_excess"][1] = 1e-3
+    rows = general.General().rows(wrong)
+    assert [row.verdict for row in rows] == [BROKEN] * 5 + [OUTSIDE]
+
+
+def test_assumptions_are_counted() -> None:
+    needed = np.array([assumptions.score_gap_needed(*size) for size in assumptions.SIZES])
+    small = np.tile(np.where(np.asarray(assumptions.MULTIPLES) > 1, 1.0, -1.0), (len(needed), 1))
+    data = {
+        "general": np.array([0.1, 0.1, 0.0, np.nan]),
+        "diagonal": np.array([0.1, 0.0, 0.0, 0.1]),
+        "small": small,
+        "needed": needed,
+        "sizes": np.asarray(assumptions.SIZES),
+        "multiples": np.asarray(assumptions.MULTIPLES),
+    }
+    separable, gap = assumptions.Assumptions().rows(data)
+    assert (separable.verdict, separable.instances, separable.values["infeasible"]) == (BROKEN, 2, 1)
+    assert gap.verdict is HOLDS
+    assert assumptions.Assumptions().rows(data | {"small": -small})[1].verdict is BROKEN
+    assert assumptions._slack(4, 4, 1.01) > 0 > assumptions._slack(4, 4, 0.99)
+
+
+def multiplier_numbers(gap: float) -> dict[str, np.ndarray]:
+    shape = (2, 3, 7)
+    rng = np.random.default_rng(0)
+    return {
+        "log_times": TIMES,
+        "omegas": np.array([1.0, 1e-3]),
+        "inside": np.array([[True, True, False], [False, False, False]]),
+        "stationarity": np.full(shape, 0.2),
+        "predicted": np.full(shape, 0.2),
+        "slackness": np.full(shape, 0.1),
+        "gap": np.full(shape, gap),
+        "margin": np.broadcast_to(TIMES, shape),
+        "kappa": np.zeros((2, 3)),
+        "program_gap": np.full((2, 3), 1e-12),
+        "weights_gap": np.full(shape, gap),
+        "averaged": rng.normal(size=(2, 7, 4)),
+        "instantaneous": rng.normal(size=(2, 7, 4)),
+    }
+
+
+def test_multipliers_are_judged_for_starts_with_instances() -> None:
+    claims, notes = claims_of_multipliers(multiplier_numbers(1e-6))
+    assert [claim.verdict for claim in claims] == [RATE] * 3
+    assert any("0 of 3 instances" in note for note in notes)
+    assert claims_of_multipliers(multiplier_numbers(1e-2))[0][2].verdict is BROKEN
+    figure = draw_multipliers(multiplier_numbers(1e-6))
+    # The start without an instance inside the hypotheses has no curve.
+    assert sum("0.001" in str(line.get_label()) for line in figure.axes[1].lines) == 0
+
+
+def test_rates_compare_exponent_and_slack() -> None:
+    kappa = np.array([0.9, 0.5, 0.2, 0.4])
+    gaps = TIMES[None] ** -(1.0 - kappa[:, None])
+    data = {
+        "log_times": TIMES,
+        "inside": np.array([True, True, True, False]),
+        "kappa": kappa,
+        "weights_gap": gaps,
+        "exponent": rates.observed_exponent(gaps, TIMES),
+    }
+    claims, _ = rates.claims_of_rates(data)
+    assert claims[0].verdict is RATE and claims[0].values == {"close": 3, "instances": 3}
+    assert rates.claims_of_rates(data | {"exponent": data["exponent"] + 1})[0][0].verdict is BROKEN
+    assert len(draw_rates(data).axes[0].lines) == 3
+
+
+def test_alignment_is_judged_inside_the_assumptions() -> None:
+    shape = (3, 2, 7)
+    data = {
+        "log_times": TIMES,
+        "starts": np.array(["unbalanced", "balanced", "misaligned"]),
+        "L": np.array(3),
+        "d": np.array(4),
+        "ok": np.ones((3, 2), bool),
+        "alignment": np.full(shape, 1e-15),
+        "weights_excess": np.full(shape, 1e-5),
+        "velocity_excess": np.full(shape, 1e-9),
+        "oracle_excess": np.full(shape, 1e-9),
+        "narrow_ok": np.ones(2, bool),
+        "narrow_trained": np.array([[1.0, 1.0], [1.0, 1 / 3]]),
+        "narrow_attention": np.full((2, 7), 1 / 3),
+        "narrow_columns": np.array(1),
+    }
+    data |= {name: np.array([0.1, -0.1]) for name in ("equal", "small", "orthogonal", "parallel", "paired")}
+    claims, _ = claims_of_alignment(data)
+    assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, HOLDS, OUTSIDE]
+    assert claims[0].values["paths"] == 1
+    data["alignment"][:, 0, 3] = 1e-3
+    data["oracle_excess"][:, 0, -1] = 1e-3
+    assert [claim.verdict for claim in claims_of_alignment(data)[0]] == [BROKEN, BROKEN, BROKEN, OUTSIDE]
+    assert len(draw_alignment(data).axes) == 3
+
+
+def test_norms_are_compared_where_all_three_limits_are_directions() -> None:
+    optimal = ProgramResult.optimal.value
+    data: dict[str, Any] = {"kinds": np.array(["combined", "factored", "diagonal"])}
+    for column, kind in enumerate(("combined", "factored", "diagonal")):
+        ratio = np.full((2, 3), 1.3)
+        ratio[:, column] = 1.0 + 1e-6
+        data[f"{kind}_ratio"] = ratio
+        data[f"{kind}_outcome"] = np.full(2, Outcome.globally_optimal.value)
+        data[f"{kind}_results"] = np.full((2, 3), optimal)
+        data[f"{kind}_gap"] = np.full(2, 1e-10)
+    data["all_good"] = np.array([True, False])
+    claims, _ = claims_of_norms(data)
+    assert [claim.verdict for claim in claims] == [HOLDS, RATE, RATE, HOLDS, HOLDS, HOLDS]
+    assert all(claim.values["instances"] == 1 for claim in claims)
+    data["combined_ratio"][0, 1] = 1.0
+    data["factored_gap"][0] = 1e-3
+    verdicts = [claim.verdict for claim in claims_of_norms(data)[0]]
+    assert verdicts == [HOLDS, BROKEN, RATE, BROKEN, HOLDS, HOLDS]
+    drawn = data | {
+        "weights": np.stack([np.eye(3)] * 3),
+        "ratio": np.full((3, 2), 1.2),
+        "diagonal_ratio": np.array([np.nan, np.nan, 1.0]),
+    }
+    assert len(draw_three_norms(drawn).axes) == 4
+
+
+def test_failures_count_every_instance() -> None:
+    data: dict[str, Any] = {"multiples": np.array([0.1, 1.0]), "spreads": np.array([0.1])}
+    for name, rows in (("gap", 2), ("spread", 1)):
+        data[f"{name}_ok"] = np.ones((rows, 4), bool)
+        data[f"{name}_diagonal"] = np.tile([0.1, 0.1, 0.1, 0.0], (rows, 1))
+        data[f"{name}_selects"] = np.tile([1, 0, 1, 1], (rows, 1))
+        data[f"{name}_small"] = np.ones((rows, 4))
+        data[f"{name}_weights_gap"] = np.full((rows, 4, 7), 1e-3)
+        for part in ("share", "low", "high", "open", "assumed"):
+            data[f"{name}_{part}"] = np.full(rows, 0.25)
+        data[f"{name}_total"], data[f"{name}_wrong"], data[f"{name}_right"] = (np.full(rows, x) for x in (3, 0, 2))
+    data["gap_small"][0] = -1.0
+    data["gap_selects"][0, 0] = -1
+    data["amounts"] = np.array([0.1, 0.2])
+    data["broken"] = np.full((3, 2, 3), 1e-2)
+    for part in range(3):
+        data[f"broken{part}_ok"] = np.ones((2, 4), bool)
+        data[f"broken{part}_alignment"] = np.full((2, 4, 7), 0.1)
+    claims, notes = claims_of_failures(data)
+    assert [claim.verdict for claim in claims] == [HOLDS, OUTSIDE, HOLDS, OUTSIDE, OUTSIDE, OUTSIDE]
+    assert claims[0].values == {"wrong": 0, "right": 2, "instances": 3}
+    assert claims[1].values == {"wrong": 1, "instances": 3}
+    assert any("3 with a feasible" in note and "(1 without)" in note for note in notes)
+    data["gap_selects"][1, 0] = -1
+    assert claims_of_failures(data)[0][0].verdict is BROKEN
+    assert len(draw_failures(data).axes) == 3
+
+
+def test_every_figure_and_check_is_listed() -> None:
+    figures = {entry.name for entry in papers.figures_of("sheen2024")}
+    assert figures == {"equivalence", "multipliers", "alignment", "norms", "failures", "rates"}
+    found = {check.name for check in papers.checks_of("sheen2024")}
+    assert found == {"assumptions", "diagonal", "divergence", "general"}
+    assert jax.config.jax_enable_x64
