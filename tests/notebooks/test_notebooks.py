@@ -1,11 +1,13 @@
 """Every notebook is stored without outputs and runs through."""
 
 import os
+import re
 from pathlib import Path
 
 import jax
 import nbclient
 import nbformat
+import numpy as np
 import pytest
 from nbclient.exceptions import CellExecutionError
 
@@ -47,7 +49,8 @@ def outputs(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 
 def test_there_are_notebooks():
-    assert "first_limit.ipynb" in [path.name for path in NOTEBOOKS]
+    names = [path.name for path in NOTEBOOKS]
+    assert "first_limit.ipynb" in names and "transformers_as_svms.ipynb" in names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
@@ -72,3 +75,61 @@ def test_first_limit():
         assert f"its direction solves the {norm} max-margin program" in text
     pictures = [output for output in done if "image/png" in output.get("data", {})]
     assert len(pictures) == 2
+
+
+def test_transformers_as_svms():
+    done = outputs(run(read(ROOT / "notebooks" / "transformers_as_svms.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    norms = re.findall(r"^(W|K, Q): Frobenius norm ([\d.]+), nuclear norm ([\d.]+)", text, re.MULTILINE)
+    (_, *combined), (_, *factored) = norms
+    # Each parametrisation is the smaller one in its own norm.
+    assert float(combined[0]) < float(factored[0]) and float(combined[1]) > float(factored[1])
+    count, starts = (int(x) for x in re.findall(r"(\d+) of (\d+) starts converge", text)[0])
+    assert count == starts >= 3
+    (circle,) = re.findall(r"each of the five tokens: \[(\d+), (\d+), 0, 0, 0\]", text)
+    assert int(circle[0]) > int(circle[1]) > 0 and int(circle[0]) + int(circle[1]) == 24
+    assert "from zero: tokens [1 0], locally_optimal" in text
+    assert "from near the optimal direction: tokens [1 1], globally_optimal" in text
+    attention = [float(x) for x in re.findall(r"^step +\d+: .* and ([\d.]+)$", text, re.MULTILINE)]
+    assert len(attention) == 5 and attention == sorted(attention, reverse=True) and attention[-1] < 0.01
+    pictures = [output for output in done if "image/png" in output.get("data", {})]
+    assert len(pictures) == 3
+
+
+def test_linear_networks():
+    done = outputs(run(read(ROOT / "notebooks" / "linear_networks.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    for corollary in ("Corollary 1", "Corollary 2", "Corollary 3", "Corollary 5"):
+        assert f"Yun et al. (2021), {corollary}" in text
+    fitted, predicted = (float(x) for x in re.findall(r"fitted exponent ([\d.]+), predicted ([\d.]+)", text)[0])
+    assert abs(fitted - predicted) < 0.02
+    assert float(re.findall(r"distance to the closed form: ([\d.e+-]+)", text)[0]) < 1e-8
+    assert sum("image/png" in output.get("data", {}) for output in done) == 2
+
+
+def test_incremental_learning():
+    done = outputs(run(read(ROOT / "notebooks" / "incremental_learning.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    for support in ("[2]", "[0, 2]", "[0, 1]", "[0, 1, 2]"):
+        assert f"support {support}\n" in text
+    # Stages of the head at e^(-10000), in time to 0.1% and in products to 1e-6.
+    stages = re.findall(r"stage \d: time off by (\S+), products by (\S+)", text)
+    assert len(stages) == 3
+    assert all(abs(float(time)) <= 1e-3 for time, _ in stages)
+    assert any("image/png" in output.get("data", {}) for output in done)
+
+
+def test_three_parametrisations():
+    done = outputs(run(read(ROOT / "notebooks" / "three_parametrisations.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    assert len(re.findall(r"^True \(slack", text, re.MULTILINE)) == 4
+    assert len(re.findall(r": globally_optimal, certified to", text)) == 3
+    norms = re.findall(r"Frobenius norm ([\d.]+), nuclear norm ([\d.]+)", text)
+    frobenius, nuclear = np.asarray(norms, float).T
+    # Each is the least in its own norm; the diagonal limit is the least in neither.
+    assert np.argmin(frobenius) == 0 and np.argmin(nuclear) == 1
+    assert float(re.findall(r"difference of the two flows: (\S+)", text)[0]) <= 1e-8
+    assert float(re.findall(r"integral form: (\S+)", text)[0]) <= 1e-6
+    averaged, gap = (float(x) for x in re.findall(r"residual (\S+), instantaneous gap (\S+)", text)[0])
+    assert gap < 1e-3 < averaged
+    assert sum("image/png" in output.get("data", {}) for output in done) == 2
