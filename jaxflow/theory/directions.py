@@ -51,10 +51,12 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
 
 
 def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
-    r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path; NaN where D(t) is undefined."""
+    r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path, over the later s where D(s) is defined;
+    NaN where D(t) is not."""
     flat = path.reshape(path.shape[0], -1)
     distance = jnp.linalg.norm(flat[:, None, :] - flat[None, :, :], axis=-1)
     index: Any = jnp.arange(flat.shape[0])
     later = index[None, :] >= index[:, None]
-    largest = jnp.max(jnp.where(later, distance, 0.0), axis=1)
-    return largest / jnp.linalg.norm(flat[-1])
+    defined = jnp.all(jnp.isfinite(flat), axis=1)
+    largest = jnp.max(jnp.where(later & defined[None, :], distance, 0.0), axis=1)
+    return jnp.where(defined, largest / jnp.linalg.norm(flat[-1]), jnp.nan)
