@@ -106,8 +106,7 @@ def as_head(head: Any) -> Head:
 
     **Raises:** `ValueError` naming `head`.
     """
-    several = isinstance(head, tuple | list) and any(callable(part) or jnp.ndim(part) > 0 for part in head)
-    if several:
+    if isinstance(head, tuple | list) and not _numbers(head):
         return cast(Head, PositionHeads(head))
     if callable(head):
         plain = isinstance(head, eqx.Module) and all(eqx.is_array(leaf) for leaf in jax.tree.leaves(head))
@@ -115,6 +114,12 @@ def as_head(head: Any) -> Head:
     array = jnp.asarray(head)
     require(array.ndim >= 1, "head", "expected a callable or an array of shape (d,)")
     return LinearHead(array)
+
+
+def _numbers(parts: Any) -> bool:
+    return len(parts) > 0 and all(
+        isinstance(x, float | int) or (eqx.is_array_like(x) and jnp.ndim(x) == 0) for x in parts
+    )
 
 
 def head_outputs(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:

@@ -225,7 +225,9 @@ class TokenSelection(AbstractExperiment):
 
         if isinstance(model, FactoredAttention):
             # Columns of zeros stay zero as well. Fewer columns than d constrain the rank, which is to be seen.
-            return padded(-d % 4, FactoredAttention, model.K, model.Q) if model.K.shape == (d, d) else (risk, model)
+            if model.K.shape != (d, d):
+                return risk, model
+            return padded(padded_factors(d) - d, FactoredAttention, model.K, model.Q)
         if not isinstance(model, CombinedAttention):
             return risk, model
         W = model.W
@@ -249,6 +251,12 @@ def _take(rows: Any, tree: Any) -> Any:
 def padded_size(d: int) -> int:
     """The next of 4, 8, 16, ...: it depends on d alone, so that no other cell of a study changes an answer."""
     return max(4, 1 << (d - 1).bit_length())
+
+
+def padded_factors(d: int) -> int:
+    """The next of 4, 8, 20, 32, 64, ...: K and Q are `(d, d)` and cost more to pad than the n(T - 1) numbers that W is
+    followed in, most of all where an implicit method differentiates by each. 20 is where the figures end."""
+    return 20 if 8 < d <= 20 else padded_size(d)
 
 
 def _one_minus_corr(a: Any, b: Any) -> Any:

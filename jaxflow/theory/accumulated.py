@@ -18,7 +18,7 @@ from jaxflow.risk import EmpiricalRisk
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
 # stage order leaves about a thousand times that on entries that are still on their way, and two parametrisations are
 # held against each other to 1e-8.
-RTOL = 2e-11
+RTOL = 5e-12
 FINEST = 1e-12
 # Up to this log t nothing is stiff, and an explicit method of high order is the cheaper one.
 NEAR = 12.0

@@ -53,7 +53,7 @@ def test_list_names_every_paper_figure_and_theorem() -> None:
         (["tarzanagh2032", "fig7"], "paper: unknown name 'tarzanagh2032'; did you mean 'tarzanagh2023'?"),
         (["tarzanagh2023", "fig77"], "figure: unknown name 'fig77'; did you mean 'fig7'?"),
         (["tarzanagh2023", "fig7", "--scale", "papper"], "scale: unknown name 'papper'; did you mean 'paper'?"),
-        (["sheen2024", "fig1"], "figure: there is no figure of sheen2024 yet"),
+        (["sheen2024", "multiplier"], "figure: unknown name 'multiplier'; did you mean 'multipliers'?"),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(arguments: list[str], message: str) -> None:

@@ -61,7 +61,7 @@ def test_the_second_pass_meets_the_same_instances(tiny: tuple[dict[str, np.ndarr
     alone = Study(TokenSelection(), {name: [value] for name, value in factors.items()}, trials=4)
     assert study.plan.experiment["name"] == alone.plan.experiment["name"]
     key = papers_key(factors, trial=1)
-    found = experiment._support({**factors, "parametrization": "W"}, key)
+    found = fig5._support("frobenius", *experiment.setup(key, **factors, parametrization="W"))
     solved = data["optimal_program"][0, 0, 0, 1]
     assert int(found["optimal_program"]) == solved
     if solved == ProgramResult.optimal:

@@ -72,26 +72,34 @@ class SelectionAndSupport(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         select = self.selection.block_function(factors, trial_width)
-        support = jax.jit(jax.vmap(partial(self._support, factors)))
+        draw = jax.jit(jax.vmap(partial(self.selection.in_span, factors)))
+        norm = NORMS[factors["parametrization"]]
 
         def block(keys: Any) -> dict[str, Any]:
             # One after the other: two programs that call LAPACK at a time can wait for each other.
-            return {**select(keys), **jax.block_until_ready(support(keys))}
+            return {**select(keys), **jax.block_until_ready(_supports(*draw(keys), norm))}
 
         return block
 
-    def _support(self, factors: dict[str, Any], key: Any) -> dict[str, Any]:
-        risk, model = self.setup(key, **factors)
-        data: Any = risk.data
-        optimal = optimal_tokens(token_scores(data, model.head), data.visible)
-        program = attention_svm(data, optimal, NORMS[factors["parametrization"]])
-        solution = solve(program)
-        margins, others = program.margins(solution.primal), program.active
-        return {
-            "optimal_program": Code(solution.result.value, ProgramResult),
-            "mean_margin": jnp.mean(margins, where=others),
-            "largest_margin": jnp.max(margins, where=others, initial=-jnp.inf),
-        }
+
+@eqx.filter_jit
+def _supports(risks: Any, models: Any, norm: str) -> dict[str, Any]:
+    """Of a block; padded as they are followed, several d share what is compiled."""
+    return eqx.filter_vmap(partial(_support, norm))(risks, models)
+
+
+def _support(norm: str, risk: Any, model: Any) -> dict[str, Any]:
+    """The program of the optimal tokens, and the margins of the others in its solution."""
+    data = risk.data
+    optimal = optimal_tokens(token_scores(data, model.head), data.visible)
+    program = attention_svm(data, optimal, norm)
+    solution = solve(program)
+    margins, others = program.margins(solution.primal), program.active
+    return {
+        "optimal_program": Code(solution.result.value, ProgramResult),
+        "mean_margin": jnp.mean(margins, where=others),
+        "largest_margin": jnp.max(margins, where=others, initial=-jnp.inf),
+    }
 
 
 @register_figure(
