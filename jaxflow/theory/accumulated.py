@@ -70,7 +70,8 @@ def accumulate(
     params, frozen = eqx.partition(model, risk.filter(model))
     ends = jax.nn.softplus(log_times)
 
-    def gradient(params: PyTree) -> ScaledGradient:
+    # Attention has multipliers, which the type leaves open.
+    def gradient(params: PyTree) -> Any:
         return risk.scaled_gradient(eqx.combine(params, frozen))
 
     def field(s: Array, state: PyTree, args: Any) -> PyTree:

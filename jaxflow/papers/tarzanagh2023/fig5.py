@@ -74,10 +74,11 @@ class SelectionAndSupport(AbstractExperiment):
         select = self.selection.block_function(factors, trial_width)
         draw = jax.jit(jax.vmap(partial(self.selection.in_span, factors)))
         norm = NORMS[factors["parametrization"]]
+        support: Any = _supports  # Pyright takes what is compiled for a method of a module
 
         def block(keys: Any) -> dict[str, Any]:
             # One after the other: two programs that call LAPACK at a time can wait for each other.
-            return {**select(keys), **jax.block_until_ready(_supports(*draw(keys), norm))}
+            return {**select(keys), **jax.block_until_ready(support(*draw(keys), norm))}
 
         return block
 
