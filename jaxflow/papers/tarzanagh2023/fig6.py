@@ -26,9 +26,9 @@ SIZES = {
     "fig6",
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
-        "quick": "24 instances at 2 values of d for 3 sizes, some minutes, nearly all compiling",
-        "paper": "500 instances at 5 values of d for 5 sizes, some hours on two cores (estimated)",
-        "large": "100,000 instances at 5 values of d for 5 sizes, days on two cores",
+        "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
+        "paper": "500 instances at 4 values of d for 5 sizes, an hour on two cores (estimated)",
+        "large": "100,000 instances at 4 values of d for 5 sizes, days on two cores",
     },
 )
 class Figure6(AbstractFigure):
