@@ -13,7 +13,7 @@ from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import STATIONARY, AbstractMethod, stationarity
-from jaxflow.limits.rate import off_support
+from jaxflow.limits.rate import observed_rate
 from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -261,20 +261,7 @@ def fit_linear_rate(
         return program.norm(rho) / (jnp.min(program.margins(rho)) * optimum) - 1.0
 
     gaps = jax.vmap(gap)(saved.model)
-    usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
-    x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
-    y = jnp.log(jnp.where(usable, gaps, 1.0))
-    count = jnp.maximum(jnp.sum(usable), 1)
-    centre = jnp.where(usable, x - jnp.sum(jnp.where(usable, x, 0.0)) / count, 0.0)
-    spread = jnp.sum(centre**2)
-    enough = (jnp.sum(usable) >= 3) & (spread > 0)
-    slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
-    return Rate(
-        exponent=jnp.where(enough, -slope, jnp.nan),
-        predicted=1.0 - off_support(program, after(solution, slope)),
-        log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
-        gaps=jnp.where(saved.reached, gaps, jnp.nan),
-    )
+    return observed_rate(program, solution, saved, gaps)
 
 
 def _unit(x: Array) -> Array:

@@ -1,5 +1,7 @@
 """The observed rate of the flow against the one that the dual predicts."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -27,6 +29,11 @@ def fit_rate(program: AttentionProgram, solution: Solution, trajectory: Trajecto
 
     models = jax.tree.map(lambda x: _unreached_to_zero(x, saved.reached), saved.model)
     gaps = jax.vmap(gap)(models)
+    return observed_rate(program, solution, saved, gaps)
+
+
+def observed_rate(program: AbstractProgram, solution: Solution, saved: Any, gaps: Float[Array, " saves"]) -> Rate:
+    r"""The power of log t by which the gaps at the save points `saved` fall, beside the one that the dual predicts."""
     usable = saved.reached & (gaps > 0) & jnp.isfinite(gaps) & (saved.log_time > 1.0)
     x = jnp.log(jnp.where(usable, saved.log_time, 2.0))
     y = jnp.log(jnp.where(usable, gaps, 1.0))

@@ -42,7 +42,7 @@ def draw_filters(data: dict[str, np.ndarray]) -> Any:
         left.bar(
             np.arange(1, d + 1) + (i - 0.5 * (len(shown) - 1)) * width, beta, width, color=color, label=rf"$k_1={k}$"
         )
-    left.set_xlabel("j")
+    left.set_xlabel("$j$")
     left.set_ylabel(r"$[\beta]_j/\|\beta\|$")
     left.set_xticks(range(1, d + 1))
     left.legend(frameon=False, fontsize=9, ncols=2)

@@ -38,8 +38,8 @@ EQUAL = 1e-12
 ALIGNED = 1e-8
 
 # Six cells, followed in batches of 32: the quick sizes fill three.
-TRIALS = {"quick": 16, "paper": 128, "large": 4096}
-STEPS = {"quick": 30_000, "paper": 300_000, "large": 10_000_000}
+TRIALS = {"quick": 16, "paper": 256, "large": 4096}
+STEPS = {"quick": 30_000, "paper": 1_000_000, "large": 10_000_000}
 # (n, T, d, random start): the statement is for any n and any start.
 CELLS = ((5, 5, 4, False), (5, 5, 6, False), (5, 2, 4, False), (5, 2, 6, False), (1, 5, 4, False), (1, 5, 4, True))
 
