@@ -45,8 +45,8 @@ def main() -> None:
             row = row_of(path, given.cache, given.load)
             rows[row["command"], row["scale"]] = row
     ordered = [rows[key] for key in sorted(rows)]
-    print_table("whole commands", ["command", "scale", "seconds", "cache", "load"],
-                [[row[name] for name in ("command", "scale", "seconds", "cache", "load")] for row in ordered])  # fmt: skip
+    columns = ["command", "scale", "seconds", "cache", "load"]
+    print_table("whole commands", columns, [[row[name] for name in columns] for row in ordered])
     write(TARGET, {"environment": environment(), "commands": ordered})
 
 

@@ -146,7 +146,7 @@ class TokenSelection(AbstractExperiment):
                     table[name][left] = np.asarray(value)
             for method in methods:
                 for i in np.flatnonzero(~_closed(table)):
-                    for name, value in look(*_take(jnp.asarray(i), instances), method).items():
+                    for name, value in look(*narrowed(factors, *_take(jnp.asarray(i), instances)), method).items():
                         table[name][i] = np.asarray(value)
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
             return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
@@ -237,6 +237,18 @@ class TokenSelection(AbstractExperiment):
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)
+
+
+def narrowed(factors: dict[str, Any], risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
+    """An instance of factors without the zeros of `in_span`: an implicit method pays for every one of them, at
+    n = 20, d = 10 with four minutes instead of seconds a path."""
+    size, data = model.head.v.shape[-1], risk.data
+    d = min(factors.get("d", size), size)
+    if not isinstance(model, FactoredAttention) or d == size or not isinstance(data, TokenData):
+        return risk, model
+    small = TokenData(data.tokens[..., :d], data.queries[..., :d], data.labels, data.mask)
+    head = eqx.tree_at(lambda h: h.v, model.head, model.head.v[:d])
+    return EmpiricalRisk(small, risk.loss), FactoredAttention(model.K[:d, :d], model.Q[:d, :d], head)
 
 
 def _closed(table: dict[str, Any]) -> np.ndarray:

@@ -30,6 +30,8 @@ from jaxflow.theory.incremental_assumptions import stage_assumptions as stage_as
 from jaxflow.theory.incremental_limit import return_distances as return_distances
 from jaxflow.theory.interpolation_limit import InterpolationLimit as InterpolationLimit
 from jaxflow.theory.interpolation_limit import interpolation_limit as interpolation_limit
+from jaxflow.theory.limiting_face import LimitingFace as LimitingFace
+from jaxflow.theory.limiting_face import limiting_face as limiting_face
 from jaxflow.theory.linear_assumptions import below_one as below_one
 from jaxflow.theory.linear_assumptions import equal_layers as equal_layers
 from jaxflow.theory.linear_assumptions import fully_connected_start as fully_connected_start

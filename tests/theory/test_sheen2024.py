@@ -27,6 +27,7 @@ from jaxflow.theory import (
     directions,
     integral_form,
     lift,
+    limiting_face,
     margin_normalised,
     margin_of,
     reduced_program,
@@ -168,3 +169,14 @@ def test_a_margin_normalised_direction_needs_a_margin(paired: Any) -> None:
 def test_the_cauchy_gap_looks_ahead_only() -> None:
     path = jnp.asarray([[5.0], [1.0], [1.5], [1.0]])
     assert np.allclose(np.asarray(cauchy_gap(path)), [4.0, 0.5, 0.5, 0.0])
+
+
+def test_a_flow_at_its_limiting_face() -> None:
+    rows = jnp.array([[[0.0, 0, 0], [1.0, 0.5, 0.2], [2.0, 0, 0]], [[0.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]]])
+    primal = jnp.array([2.0, -4.0, 0.0])
+    dual = jnp.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])
+    # Margins of β: 7, 8; 6.2 and 0.9, which is the least and without a multiplier.
+    face = limiting_face(rows, primal, dual, jnp.array([4.0, 5.0, 2.5]))
+    assert float(face.behind) == pytest.approx(7.0 / 0.9 - 1.0)
+    assert float(face.remaining) == pytest.approx(2.5 / (0.9 * 2.0))
+    assert float(face.least_multiplier) == pytest.approx(0.25)

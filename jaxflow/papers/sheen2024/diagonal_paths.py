@@ -29,6 +29,7 @@ from jaxflow.theory import (
     constraint_rows,
     directions,
     integral_form,
+    limiting_face,
     score_gap_needed,
     unbalanced_start,
 )
@@ -83,6 +84,8 @@ def follow_diagonal(cell: Cell, keys: Key[Array, " b"], *, both: bool = True, rt
       multipliers (NaN while μ ≤ 1) and for the instantaneous ones, scaled to a largest entry of 1.
     - `result`, `program_gap`, `kappa` `(b,)`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ;
       `weights_gap`: $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
+    - `behind`, `remaining`, `least_multiplier` `(b,)`: how far the flow is from the face of its limit at the last
+      time (`limiting_face`).
     """
     # As arrays these do not ask for another compilation.
     cell = cell._replace(**{name: jnp.asarray(getattr(cell, name)) for name in DYNAMIC})
@@ -161,6 +164,7 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     rows = constraint_rows(data, best)
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
     now = jnp.einsum("ntd,mnt->md", rows, path.gradients.multipliers)
+    face = limiting_face(rows, solution.primal, solution.dual, beta[-1])
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
     value = jnp.sum(jnp.abs(beta), axis=-1) / jnp.where(mu > 0, mu, 1.0)
@@ -178,6 +182,9 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
         # As `jaxflow.theory.diagonal_separability`, from the program that is solved here anyway.
         "diagonal": jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)),
         "program_gap": solution.certificate.duality_gap,
+        "behind": face.behind,
+        "remaining": face.remaining,
+        "least_multiplier": face.least_multiplier,
         "kappa": off_support(program, solution),
         "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),
     }

@@ -16,8 +16,8 @@ SETTINGS = ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20))
 
 SIZES = {
     "quick": Size(trials=24, d=(5, 8), settings=((5, 5), (10, 5), (5, 10))),
-    "paper": Size(trials=500, d=(4, 8, 16, 32), settings=SETTINGS),
-    "large": Size(trials=100_000, d=(4, 8, 16, 32), settings=SETTINGS),
+    "paper": Size(trials=500, d=(4, 10, 20, 32), settings=SETTINGS),
+    "large": Size(trials=100_000, d=(4, 10, 20, 32), settings=SETTINGS),
 }
 
 
@@ -27,7 +27,7 @@ SIZES = {
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
         "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
-        "paper": "500 instances at 4 values of d for 5 sizes, an hour on two cores (estimated)",
+        "paper": "500 instances at 4 values of d for 5 sizes, under half an hour on two cores",
         "large": "100,000 instances at 4 values of d for 5 sizes, days on two cores",
     },
 )

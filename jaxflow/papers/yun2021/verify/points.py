@@ -135,7 +135,8 @@ def _diagonal(key: Any, alpha: Any, depth: int, size: Size, coordinates: Any) ->
     X, y = jax.random.normal(x_key, (size.n, size.d)), jax.random.normal(y_key, (size.n,))
     start = DiagonalLinearNetwork.init(start_key, LinearData(X, y), depth=depth, alpha=alpha, scheme="equal")
     closed = interpolation_limit(X, y, start.layers[0], depth)
-    found = flow_end(regression(X, y), start, coordinates)
+    # From α = 0.1 on errors grow to a few hundred times the tolerance on the way.
+    found = flow_end(regression(X, y), start, coordinates, rtol=1e-11)
     return _compare(found, closed.singular, closed)
 
 

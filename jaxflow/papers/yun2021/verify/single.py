@@ -181,14 +181,15 @@ def _follow(start: Any, x: Any, y: Any) -> dict[str, Any]:
             direction_distance(second, predicted.second),
             direction_distance(beta, predicted.coefficients),
         )
-        rest = jnp.sum(rho[1:]) / rho[0]
-        return jnp.stack(errors), jnp.log(jnp.linalg.norm(beta)), rest
+        # The slowest component alone: a third one, which decays faster, would bend the line.
+        second = rho[1] / rho[0] if len(rho) > 1 else jnp.asarray(0.0)
+        return jnp.stack(errors), jnp.log(jnp.linalg.norm(beta)), second
 
-    errors, sizes, rest = jax.vmap(look)(path.points.model)
+    errors, sizes, second = jax.vmap(look)(path.points.model)
     filtered, correlation = filtered_direction(x, y)
     return {
         "errors": errors,
-        "rest": rest,
+        "second": second,
         "sizes": sizes,
         "rate": predicted.rate,
         "slack": predicted.slack,
@@ -216,7 +217,7 @@ def _direction_rows(data: Data, length: int) -> list[Row]:
         )
     ]
     if length > 1:
-        rows.append(_rate_row(data["rest"], data, length, 1.0, "ρ, the product of both layers' components, "))
+        rows.append(_rate_row(data["second"], data, length, 1.0, "ρ, the product of both layers' second components, "))
         rows.append(_rate_row(data["errors"][:, :, 2], data, length, 0.5, "β, in which mixed products remain, "))
     if length <= 2:
         aim = data["data"] if length == 1 else data["filtered"]
