@@ -8,7 +8,7 @@ import pytest
 import jaxflow as jf
 from jaxflow._core import Outcome
 from jaxflow.study import Study, TokenSelection, decode
-from jaxflow.study.token_selection import CLOSED, padded_size
+from jaxflow.study.token_selection import CLOSED, narrowed, padded_size
 
 FACTORS = {"n": 3, "T": 3, "d": 3}
 B = 12
@@ -68,6 +68,22 @@ def test_the_flow_that_is_followed_is_the_same(parametrization, d, followed):
     np.testing.assert_allclose(other_risk(other), risk(model), rtol=1e-14)
     one, two = risk.scaled_gradient(model), other_risk.scaled_gradient(other)
     np.testing.assert_allclose(float(two.log_norm), float(one.log_norm), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("parametrization", "d"), [("KQ", 5), ("KQ", 4), ("W", 3)])
+def test_what_the_slow_method_follows_has_no_padding(parametrization, d):
+    experiment, key = TokenSelection(), jax.random.key(6)
+    factors = {"n": 2, "T": 2, "d": d, "parametrization": parametrization}
+    wide = experiment.in_span(factors, key)
+    risk, model = narrowed(factors, *wide)
+    drawn_risk, drawn = experiment.setup(key, **factors)
+    if parametrization == "W":
+        assert model is wide[1]  # followed in score coordinates, whose number does not depend on d
+    else:
+        np.testing.assert_array_equal(model.K, drawn.K)
+        np.testing.assert_array_equal(model.Q, drawn.Q)
+        np.testing.assert_array_equal(risk.data.tokens, drawn_risk.data.tokens)
+    np.testing.assert_allclose(risk(model), drawn_risk(drawn), rtol=1e-14)
 
 
 def test_columns_that_constrain_the_rank_stay():

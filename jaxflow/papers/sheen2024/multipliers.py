@@ -35,7 +35,7 @@ class Multipliers(AbstractFigure):
         found = []
         for omega in OMEGAS:
             say(f"{len(keys)} instances with omega_0 = {omega:g}")
-            one = follow_diagonal(Cell(*SHAPE, 1.1, omega, margin=MARGIN), keys, rtol=1e-8)
+            one = follow_diagonal(Cell(*SHAPE, 1.1, omega, margin=MARGIN), keys, both=False, rtol=1e-9)
             found.append(one | {"inside": inside_theorem_4_1(one)})
         data: Data = {"log_times": LOG_TIMES, "omegas": np.asarray(OMEGAS)}
         data |= {name: np.stack([each[name] for each in found]) for name in KEPT}

@@ -34,7 +34,7 @@ class Rates(AbstractFigure):
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 4), TRIALS[scale])
         say(f"{len(keys)} instances")
-        found = follow_diagonal(Cell(*SHAPE, 1.1, 1.0, margin=MARGIN), keys, rtol=1e-8)
+        found = follow_diagonal(Cell(*SHAPE, 1.1, 1.0, margin=MARGIN), keys, both=False, rtol=1e-9)
         exponent = observed_exponent(found["weights_gap"], LOG_TIMES)
         extra = {"log_times": LOG_TIMES, "inside": inside_theorem_4_1(found), "exponent": exponent}
         return {name: found[name] for name in KEPT} | extra
