@@ -12,7 +12,7 @@ from jaxflow._core import Outcome
 from jaxflow.papers.yun2021 import fig1, plane, push
 from jaxflow.papers.yun2021.plane_claims import classification_claims, regression_claims
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
-from jaxflow.papers.yun2021.verify import bounds, connected, directions, structure
+from jaxflow.papers.yun2021.verify import bounds, connected, directions, dual_form, ensemble, structure
 from jaxflow.papers.yun2021.verify.shared import fit, residual_row
 from jaxflow.report import Verdict
 from jaxflow.theory import point_limit
@@ -149,6 +149,7 @@ def direction_numbers(gap: float, least: float = 0.0) -> dict[str, np.ndarray]:
             "exponent": 0.5,
             "predicted": 0.5,
             "slack": 1.0,
+            "slope": -1.0,
         }
         data |= {f"{kind}.{name}": np.full(3, value) for name, value in entries.items()}
     return data
@@ -165,6 +166,34 @@ def test_verdicts_of_directions_follow_the_numbers() -> None:
     failed = direction_numbers(1e-7)
     failed = {k: np.full(3, Outcome.failed.value) if k.endswith("outcome") else v for k, v in failed.items()}
     assert {row.verdict for row in check.rows(failed)} == {Verdict.outside_hypotheses}
+
+
+def test_a_late_rate_is_neither_a_proof_nor_a_counterexample() -> None:
+    data = direction_numbers(1e-7)
+    for late, verdict in ((1, Verdict.outside_hypotheses), (2, Verdict.counterexample_found)):
+        data["diagonal3.slope"] = np.where(np.arange(3) < late, -0.5, -1.0)
+        row = next(row for row in directions.Directions().rows(data) if row.source == "beyond the paper")
+        assert row.verdict is verdict and row.values["above"] == late
+
+
+def test_an_ensemble_counts_every_outcome() -> None:
+    outcomes = np.array([Outcome.limit_point.value, Outcome.limit_point.value, Outcome.failed.value])
+    data = {"outcome": outcomes, "error": np.array([1e-12, 1e-9, 1.0]), "steps": np.array([10, 20, 30])}
+    row = ensemble.Ensemble().rows(data)[0]
+    # A flow that failed is counted, and proves nothing.
+    assert row.verdict is Verdict.holds and row.values["undecided"] == 1
+    assert "1 failed, 2 limit_point" in row.measured
+    assert ensemble.Ensemble().rows(data | {"error": np.array([1e-12, 1e-7, 1.0])})[0].verdict is (
+        Verdict.counterexample_found
+    )
+
+
+def test_both_forms_agree_and_multipliers_push_the_right_way() -> None:
+    one = {"error": np.array([1e-11, 1e-12]), "followed": np.ones(2, bool), "least": np.array([1e-9, 1e-3])}
+    data = {f"depth{depth}.{name}": value for depth in dual_form.DEPTHS for name, value in one.items()}
+    assert [row.verdict for row in dual_form.DualForm().rows(data)] == [Verdict.holds] * 2
+    wrong = data | {"depth3.least": np.array([1e-9, -1e-3])}
+    assert [row.verdict for row in dual_form.DualForm().rows(wrong)] == [Verdict.holds, Verdict.counterexample_found]
 
 
 def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:

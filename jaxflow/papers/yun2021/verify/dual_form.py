@@ -49,8 +49,8 @@ class DualForm(AbstractCheck):
                     "Equation (66)",
                     f"diagonal networks, L = {depth}, exponential loss: β of the layers' flow and of the dual form at "
                     f"log t = {END:g}; multipliers y_i r_i < 0 on the flow",
-                    # A multiplier of the wrong sign is no small residual.
-                    np.where(followed, np.where(least > 0, error, np.inf), np.nan),
+                    # A multiplier of the wrong sign counts as a whole.
+                    np.where(followed, np.where(least > 0, error, 1.0), np.nan),
                     np.ones(error.shape, bool),
                     SAME,
                     "relative distance of β",
