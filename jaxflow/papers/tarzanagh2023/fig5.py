@@ -29,7 +29,8 @@ from jaxflow.study import AbstractExperiment, TokenSelection
 NORMS = {"W": "frobenius", "KQ": "nuclear"}
 
 SIZES = {
-    "quick": Size(trials=100, d=(4, 10)),
+    # Two values that share what is compiled.
+    "quick": Size(trials=100, d=(5, 8)),
     "paper": Size(trials=500, d=(2, 3, 4, 5, 6, 8, 10, 15, 20)),
     "large": Size(trials=100_000, d=(2, 3, 4, 5, 6, 8, 10, 15, 20)),
 }
@@ -108,7 +109,7 @@ def _support(norm: str, risk: Any, model: Any) -> dict[str, Any]:
     "fig5",
     title="Where W and (K, Q) converge as d grows, and Assumption B.1",
     run_times={
-        "quick": "100 instances at 2 values of d, two minutes",
+        "quick": "100 instances at 2 values of d, a minute",
         "paper": "500 instances at 9 values of d, seven and a half minutes on two cores from an empty cache",
         "large": "100,000 instances at 9 values of d, hours",
     },
