@@ -24,6 +24,7 @@ def row_of(path: Path, cache: str, load: str) -> dict[str, Any]:
         "command": command,
         "scale": arguments["scale"],
         "seconds": found["seconds"],
+        "cpu_seconds": found.get("cpu_seconds"),
         "cache": cache,
         "load": load,
         "commit": found["commit"],
@@ -45,7 +46,7 @@ def main() -> None:
             row = row_of(path, given.cache, given.load)
             rows[row["command"], row["scale"]] = row
     ordered = [rows[key] for key in sorted(rows)]
-    columns = ["command", "scale", "seconds", "cache", "load"]
+    columns = ["command", "scale", "seconds", "cpu_seconds", "cache", "load"]
     print_table("whole commands", columns, [[row[name] for name in columns] for row in ordered])
     write(TARGET, {"environment": environment(), "commands": ordered})
 

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+import time
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[st
         "seed": seed,
         "arguments": arguments,
         "seconds": round(seconds, 1),
+        # Of the whole process so far: what `seconds` would be without other work on the machine, or more.
+        "cpu_seconds": round(time.process_time(), 1),
         "packages": {name: package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
