@@ -105,9 +105,11 @@ def _path(key: Any, name: str, n: int, d: int) -> dict[str, Any]:
         clock=LogArcLength(),
         until=end,
         save_at=jnp.linspace(-1.0, end, SAVES),
-        solver=diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
-        controller=diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-        max_steps=4096,
+        # Multipliers see a relative error of the weights times the margins, 1e6: at rtol 1e-5 the curves of fully
+        # connected networks rise again from log‖β‖ = 7 on.
+        solver=diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-10, norm=state_norm)),
+        controller=diffrax.PIDController(rtol=1e-10, atol=1e-12, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+        max_steps=16384,
         throw=False,
     )
     pushes = jax.vmap(lambda p: push_direction(X, p))(path.points.multipliers)
