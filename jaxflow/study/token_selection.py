@@ -40,6 +40,10 @@ CONCLUDED = 64
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
+# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred. At n = 20 one of
+# 200 weights takes seconds, one of 800 minutes.
+LARGEST = 512
+
 # Outcomes that no further integration would change.
 CLOSED = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.finite_stationary_point)
 
@@ -54,7 +58,8 @@ class TokenSelection(AbstractExperiment):
     constant width, until attention has settled and what still pulls away from the selected tokens is a share of
     1e-5; then it solves the program of the selected tokens and decides Definition 2. Where that leaves the question
     open (a selection that is not locally optimal, a path into a finite stationary point) the scout goes ten times
-    further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one.
+    further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one; factors of more than
+    `LARGEST` weights stay undecided instead (n = 20, d = 20: some in a hundred), unless a `method` is given.
 
     **Fields:** `method`: of `find_limit` (None: `Staged(timed=False)`, for factors with `quick_solver()` and after a
     try with limiting dynamics from a length of 50 on); `gap`: what counts as certified; `width`: lanes; `horizon`,
@@ -159,6 +164,8 @@ class TokenSelection(AbstractExperiment):
             return [self.method]
         if factors.get("parametrization", "W") == "W":
             return [Staged(timed=False)]
+        if 2 * factors.get("d", 4) * (factors.get("m") or factors.get("d", 4)) > LARGEST:
+            return []
         # Paths near a separatrix: on 21 of 22 the tokens of a reference at rtol 1e-6 without limiting dynamics, as
         # against 21 with Kvaerno5, Newton's method and rtol 1e-3, at a tenth of the time.
         how: dict[str, Any] = {"timed": False, "solver": quick_solver(), "rtol": 1e-4}
