@@ -40,8 +40,8 @@ CONCLUDED = 64
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
-# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred. At n = 20 one of
-# 200 weights takes seconds, one of 800 minutes.
+# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred steps. At n = 20
+# a path of 200 weights takes seconds, one of 800 minutes.
 LARGEST = 512
 
 # Outcomes that no further integration would change.
@@ -153,6 +153,9 @@ class TokenSelection(AbstractExperiment):
                 for i in np.flatnonzero(~_closed(table)):
                     for name, value in look(*narrowed(factors, *_take(jnp.asarray(i), instances)), method).items():
                         table[name][i] = np.asarray(value)
+            if not methods:
+                # A selection that looked final to the scout, and is not locally optimal, may be left yet.
+                table["outcome"][~_closed(table)] = Outcome.undecided.value
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
             return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
 

@@ -132,3 +132,17 @@ def test_bad_factors_name_themselves():
     with pytest.raises(ValueError, match="factors"):
         Study(TokenSelection(), {"dimension": [2]})
     assert jf.study.TokenSelection is TokenSelection
+
+
+def test_wide_factors_are_left_undecided_not_judged(monkeypatch):
+    """With nothing to follow the scout, what it leaves open has no verdict."""
+    experiment = TokenSelection(width=4, scout_steps=8)
+    assert experiment._methods({"d": 17, "parametrization": "KQ"}) == []
+    assert experiment._methods({"d": 17, "m": 2, "parametrization": "KQ"}) != []
+    assert TokenSelection(method=jf.limits.Staged())._methods({"d": 17, "parametrization": "KQ"}) != []
+    monkeypatch.setattr("jaxflow.study.token_selection.LARGEST", 1)
+    factors = {**FACTORS, "parametrization": "KQ"}
+    table = experiment.block_function(factors, 4)(jax.random.split(jax.random.key(8), 4))
+    outcomes, scouted = np.asarray(table["outcome"].value), np.asarray(table["scouted"])
+    assert not scouted.all()
+    assert set(outcomes[~scouted]) <= {int(Outcome.undecided), *map(int, CLOSED)}
