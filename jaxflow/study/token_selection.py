@@ -40,8 +40,8 @@ CONCLUDED = 64
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
-# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred steps. At n = 20
-# a path of 200 weights takes seconds, one of 800 minutes.
+# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred steps. At
+# n = 20 a path of 200 weights takes seconds, one of 800 minutes.
 LARGEST = 512
 
 # Outcomes that no further integration would change.

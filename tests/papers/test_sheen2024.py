@@ -320,3 +320,14 @@ def test_every_figure_and_check_is_listed() -> None:
     found = {check.name for check in papers.checks_of("sheen2024")}
     assert found == {"assumptions", "diagonal", "divergence", "general"}
     assert jax.config.jax_enable_x64
+
+
+def test_a_gap_that_falls_like_one_over_log_t_is_on_its_way() -> None:
+    data = diagonal_numbers()
+    falling = 1.0 / np.maximum(checks.LOG_TIMES, 1.0)
+    data["gap"] = np.stack([falling, 20.0 * falling])
+    row = checks.Diagonal().rows(data)[4]
+    assert row.verdict is RATE and (row.values["reached"], row.values["coming"]) == (1, 1)
+    data["gap"][1] = 2e-5
+    # One that rests above the bound is not.
+    assert checks.Diagonal().rows(data)[4].verdict is not RATE
