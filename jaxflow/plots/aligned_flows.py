@@ -61,14 +61,15 @@ def draw_three_norms(data: dict[str, np.ndarray]) -> Any:
     r"""One data set: the limits of W, (K, Q) and diagonal weights, and their norms relative to the least.
 
     **Arguments:** `data` with `kinds` `(3,)`, `weights` `(3, d, d)` at margin one, `ratio` `(3, 2)`: Frobenius and
-    nuclear norm over the program's optimum; `diagonal_ratio` `(3,)`: the same for ℓ1 among diagonal matrices, NaN for
+    nuclear norm over the program's optimum; `shown_l1` `(3,)`: the same for ℓ1 among diagonal matrices, NaN for
     matrices that are not diagonal.
     """
     figure, axes = new_figure(4, width=14.0, height=3.6)
     titles = {"combined": r"flow of $W$", "factored": r"flow of $(K,Q)$", "diagonal": r"flow of $\mathrm{diag}(\beta)$"}
-    top = float(np.abs(data["weights"]).max())
     for axis, kind, weights in zip(axes, data["kinds"], data["weights"], strict=False):
         axis.grid(False)
+        # Each in its own scale: they are directions, and a diagonal one has few, large entries.
+        top = float(np.abs(weights).max())
         axis.imshow(weights, cmap="RdBu", vmin=-top, vmax=top)
         axis.set_xticks([])
         axis.set_yticks([])
@@ -76,7 +77,7 @@ def draw_three_norms(data: dict[str, np.ndarray]) -> Any:
         rank = int((values > 1e-4 * values[0]).sum())
         axis.set_title(f"{titles[str(kind)]}: rank {rank}", fontsize=10)
     names = (r"$\|W\|_F$", r"$\|W\|_*$", r"$\|\mathrm{diag}\|_1$")
-    table = np.concatenate([data["ratio"], data["diagonal_ratio"][:, None]], axis=1)
+    table = np.concatenate([data["ratio"], data["shown_l1"][:, None]], axis=1)
     for row, kind in enumerate(data["kinds"]):
         x = np.arange(3) + 0.27 * (row - 1)
         seen = np.isfinite(table[row])

@@ -11,7 +11,7 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.sheen2024 import equivalence, rates
+from jaxflow.papers.sheen2024 import equivalence, norms, rates
 from jaxflow.papers.sheen2024.aligned_claims import claims_of_alignment
 from jaxflow.papers.sheen2024.blocks import in_blocks
 from jaxflow.papers.sheen2024.diagonal_claims import claims_of_multipliers, growth
@@ -281,9 +281,32 @@ def test_norms_are_compared_where_all_three_limits_are_directions() -> None:
     drawn = data | {
         "weights": np.stack([np.eye(3)] * 3),
         "ratio": np.full((3, 2), 1.2),
-        "diagonal_ratio": np.array([np.nan, np.nan, 1.0]),
+        "shown_l1": np.array([np.nan, np.nan, 1.0]),
     }
     assert len(draw_three_norms(drawn).axes) == 4
+
+
+def test_norms_are_assembled_from_the_limits_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn of one data set stands beside the numbers of all, under names of its own."""
+    optimal, d = ProgramResult.optimal.value, 3
+
+    def made_up(kind: str, keys: Any) -> dict[str, np.ndarray]:
+        total = len(keys)
+        ratio = np.full((total, 3), 1.3)
+        ratio[:, norms.KINDS.index(kind)] = 1.0 + 1e-6
+        # The first data set is one on which a flow selects other tokens.
+        outcome = np.where(np.arange(total) > 0, Outcome.globally_optimal.value, Outcome.locally_optimal.value)
+        weights = np.stack([np.eye(d) * (row + 1.0) for row in range(total)])
+        numbers = {"ratio": ratio, "outcome": outcome, "weights": weights}
+        return numbers | {"results": np.full((total, 3), optimal), "gap": np.full(total, 1e-10)}
+
+    monkeypatch.setattr(norms, "follow_limits", made_up)
+    data = norms.Norms().compute("quick", 0, lambda line: None)
+    assert int(data["shown"]) == 1 and data["weights"].shape == (3, d, d) and data["weights"][0, 0, 0] == 2.0
+    assert data["diagonal_ratio"].shape == (norms.TRIALS["quick"], 3) and data["shown_l1"].shape == (3,)
+    claims, _ = norms.Norms().claims(data)
+    assert all(claim.values["instances"] == norms.TRIALS["quick"] - 1 for claim in claims)
+    assert len(norms.Norms().draw(data).axes) == 4
 
 
 def test_failures_count_every_instance() -> None:

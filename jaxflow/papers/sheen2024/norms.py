@@ -46,7 +46,7 @@ class Norms(AbstractFigure):
         shown = int(np.argmax(good))
         data["weights"] = np.stack([data[f"{kind}_weights"][shown] for kind in KINDS])
         data["ratio"] = np.stack([data[f"{kind}_ratio"][shown, :2] for kind in KINDS])
-        data["diagonal_ratio"] = np.stack([data[f"{kind}_ratio"][shown, 2] for kind in KINDS])
+        data["shown_l1"] = np.stack([data[f"{kind}_ratio"][shown, 2] for kind in KINDS])
         return data | {"shown": np.asarray(shown), "all_good": good}
 
     def draw(self, data: Data) -> Any:
