@@ -44,6 +44,9 @@ MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalA
 # n = 20 a path of 200 weights takes seconds, one of 800 minutes.
 LARGEST = 512
 
+# d where a study does not say.
+DIMENSION = 4
+
 # Outcomes that no further integration would change.
 CLOSED = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.finite_stationary_point)
 
@@ -83,7 +86,7 @@ class TokenSelection(AbstractExperiment):
         key: Key[Array, ""],
         n: int = 5,
         T: int = 5,
-        d: int = 4,
+        d: int = DIMENSION,
         score_gap: float = 0.1,
         self_attention: bool = False,
         parametrization: str = "W",
@@ -167,7 +170,8 @@ class TokenSelection(AbstractExperiment):
             return [self.method]
         if factors.get("parametrization", "W") == "W":
             return [Staged(timed=False)]
-        if 2 * factors.get("d", 4) * (factors.get("m") or factors.get("d", 4)) > LARGEST:
+        d = factors.get("d", DIMENSION)
+        if 2 * d * (factors.get("m") or d) > LARGEST:
             return []
         # Paths near a separatrix: on 21 of 22 the tokens of a reference at rtol 1e-6 without limiting dynamics, as
         # against 21 with Kvaerno5, Newton's method and rtol 1e-3, at a tenth of the time.

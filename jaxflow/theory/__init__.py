@@ -32,6 +32,7 @@ from jaxflow.theory.interpolation_limit import InterpolationLimit as Interpolati
 from jaxflow.theory.interpolation_limit import interpolation_limit as interpolation_limit
 from jaxflow.theory.limiting_face import LimitingFace as LimitingFace
 from jaxflow.theory.limiting_face import limiting_face as limiting_face
+from jaxflow.theory.limiting_face import second_order_multipliers as second_order_multipliers
 from jaxflow.theory.linear_assumptions import below_one as below_one
 from jaxflow.theory.linear_assumptions import equal_layers as equal_layers
 from jaxflow.theory.linear_assumptions import fully_connected_start as fully_connected_start

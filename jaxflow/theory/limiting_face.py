@@ -4,41 +4,48 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Entries and multipliers of a certified solution below this share of the largest are zeros of the program.
+# Multipliers of a certified solution below this share of the largest are zeros of the program.
 ZERO = 1e-7
 
 
 class LimitingFace(eqx.Module):
-    r"""Where β(t) is, seen from a certified solution β̂, λ. Both numbers vanish in the limit.
+    r"""Where β(t) is, seen from a certified dual λ.
 
-    - `behind`: $\max\,\beta^\top B_{il}/\mu-1$ over the constraints with $\lambda_{il}>0$. By (19) their integrals
-      $\phi_{il}$ tend to $\lambda_{il}\ln\mu$ plus a constant; where that would still be negative the constraint is
-      not active yet, and the instantaneous multipliers certify another face: until $\ln\mu$ of order
+    - `behind`: $\max\,\beta^\top B_{il}/\mu-1$ over the constraints with $\lambda_{il}>0$, zero in the limit. By (19)
+      their integrals $\phi_{il}$ tend to $\lambda_{il}\ln\mu$ plus a constant; where that would still be negative the
+      constraint is not active yet, and the instantaneous multipliers certify another face: until $\ln\mu$ of order
       $1/\lambda_{il}$.
-    - `remaining`: $\sum_j|\beta_j|$ off the support, over μ and the least entry $|\hat\beta_j|$ on it. Each falls
-      like $\mu^{-(1-\kappa_j)}$, $\kappa=|B\lambda|$, and the instantaneous
-      $(B\dot\phi)_j=\dot\beta_j/\sqrt{\beta_j^2+\omega_{0j}^4}$ sees errors of an entry relative to it.
     - `least_multiplier`: the least positive $\lambda_{il}$, over their sum.
     """
 
     behind: Float[Array, ""]
-    remaining: Float[Array, ""]
     least_multiplier: Float[Array, ""]
 
 
-def limiting_face(
-    rows: Float[Array, "n T d"], primal: Float[Array, " d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]
-) -> LimitingFace:
-    r"""**Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `primal`, `dual`: a certified
+def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> LimitingFace:
+    r"""**Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: of a certified
     solution of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
     """
-    support = jnp.abs(primal) > ZERO * jnp.max(jnp.abs(primal))
     active = dual > ZERO * jnp.max(dual)
     values = jnp.einsum("ntd,d->nt", rows, beta)
     margin = jnp.min(jnp.where(jnp.any(rows != 0.0, axis=-1), values, jnp.inf))
-    least = jnp.min(jnp.where(support, jnp.abs(primal), jnp.inf))
     return LimitingFace(
         jnp.max(jnp.where(active, values, -jnp.inf)) / margin - 1.0,
-        jnp.sum(jnp.where(support, 0.0, jnp.abs(beta))) / (margin * least),
         jnp.min(jnp.where(active, dual, jnp.inf)) / jnp.sum(jnp.where(active, dual, 0.0)),
     )
+
+
+def second_order_multipliers(
+    log_times: Float[Array, " m"], multipliers: Float[Array, "m n T"]
+) -> Float[Array, "m n T"]:
+    r"""Instantaneous multipliers without their error of order $1/\log t$, `(m, n, T)`.
+
+    On the support $\beta_j=\mu\hat\beta_j+c_j+o(1)$ gives
+    $(B\dot\phi)_j=\dot\beta_j/\beta_j\propto1-c_j/(\mu\hat\beta_j)$, hence multipliers, over their sum, of the form
+    $\lambda+c/\log t+o(1/\log t)$. Two successive times give λ (Richardson's extrapolation); the first time, and those
+    with $\log t\le0$, keep what they have.
+    """
+    shares = multipliers / jnp.sum(jnp.abs(multipliers), axis=(-2, -1), keepdims=True)
+    before, now = log_times[:-1, None, None], log_times[1:, None, None]
+    better = (now * shares[1:] - before * shares[:-1]) / (now - before)
+    return shares.at[1:].set(jnp.where(before > 0, better, shares[1:]))

@@ -78,8 +78,8 @@ def diagonal_numbers(**other: Any) -> dict[str, np.ndarray]:
         "gap": 1.0 / mu,
         "kappa": np.zeros(2),
         "behind": np.zeros(2),
+        "second_gap": np.full((2, m), 1e-9),
         "least_multiplier": np.ones(2),
-        "remaining": np.zeros(2),
         "program_gap": np.full(2, 1e-12),
         "stationarity": np.full((2, m), 0.2),
         "predicted": np.full((2, m), 0.2),
@@ -199,7 +199,7 @@ def multiplier_numbers(gap: float) -> dict[str, np.ndarray]:
         "margin": np.broadcast_to(TIMES, shape),
         "kappa": np.zeros((2, 3)),
         "behind": np.zeros((2, 3)),
-        "remaining": np.zeros((2, 3)),
+        "second_gap": np.full(shape, gap),
         "program_gap": np.full((2, 3), 1e-12),
         "weights_gap": np.full(shape, gap),
         "averaged": rng.normal(size=(2, 7, 4)),
@@ -345,12 +345,15 @@ def test_every_figure_and_check_is_listed() -> None:
     assert jax.config.jax_enable_x64
 
 
-def test_a_gap_that_falls_like_one_over_log_t_is_on_its_way() -> None:
-    data = diagonal_numbers()
+def test_what_misses_the_bound_is_no_proof_and_says_why() -> None:
+    data = {name: np.concatenate([value] * 3) for name, value in diagonal_numbers().items()}
     falling = 1.0 / np.maximum(checks.LOG_TIMES, 1.0)
-    data["gap"] = np.stack([falling, 20.0 * falling])
+    data["gap"] = np.stack([falling, falling, falling, 20.0 * falling, np.full_like(falling, 2e-2), falling])
+    data["behind"][4] = 0.1
     row = checks.Diagonal().rows(data)[4]
-    assert row.verdict is RATE and (row.values["reached"], row.values["coming"]) == (1, 1)
-    data["gap"][1] = 2e-5
-    # One that rests above the bound is not.
-    assert checks.Diagonal().rows(data)[4].verdict is not RATE
+    assert row.verdict is OUTSIDE and (row.values["reached"], row.values["missing"]) == (4, 2)
+    assert "on 1 a constraint" in row.measured and "1 fall like 1/log t, from 2.0e-05" in row.measured
+    assert "(1.0e-09 or less by" in row.measured
+    data["gap"][3] = 2e-5
+    row = checks.Diagonal().rows(data)[4]
+    assert "0 fall like 1/log t" in row.measured and "1 neither" in row.measured

@@ -32,6 +32,7 @@ from jaxflow.theory import (
     margin_of,
     reduced_program,
     score_gap_needed,
+    second_order_multipliers,
     singular_entries,
     unbalanced_start,
 )
@@ -173,10 +174,23 @@ def test_the_cauchy_gap_looks_ahead_only() -> None:
 
 def test_a_flow_at_its_limiting_face() -> None:
     rows = jnp.array([[[0.0, 0, 0], [1.0, 0.5, 0.2], [2.0, 0, 0]], [[0.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]]])
-    primal = jnp.array([2.0, -4.0, 0.0])
     dual = jnp.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])
     # Margins of β: 7, 8; 6.2 and 0.9, which is the least and without a multiplier.
-    face = limiting_face(rows, primal, dual, jnp.array([4.0, 5.0, 2.5]))
+    face = limiting_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))
     assert float(face.behind) == pytest.approx(7.0 / 0.9 - 1.0)
-    assert float(face.remaining) == pytest.approx(2.5 / (0.9 * 2.0))
     assert float(face.least_multiplier) == pytest.approx(0.25)
+
+
+def test_second_order_multipliers_lose_the_error_of_order_one_over_log_t() -> None:
+    rng = np.random.default_rng(3)
+    limit, error = rng.uniform(0.5, 1.0, (2, 3)), rng.normal(size=(2, 3))
+    error -= error.mean()
+    limit /= limit.sum()
+    times = np.asarray([-1.0, 100.0, 1e3, 1e4])
+    # Of any size: shares alone count.
+    multipliers = (2.0 + np.sin(times))[:, None, None] * (limit + error / np.abs(times)[:, None, None] / 10.0)
+    better = second_order_multipliers(jnp.asarray(times), jnp.asarray(multipliers))
+    np.testing.assert_allclose(better[2:], np.stack([limit, limit]), atol=1e-12)
+    shares = multipliers / np.abs(multipliers).sum(axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(better[:2], shares[:2], rtol=1e-12)
+    assert np.abs(shares[2] - limit).max() > 1e-5

@@ -31,6 +31,7 @@ from jaxflow.theory import (
     integral_form,
     limiting_face,
     score_gap_needed,
+    second_order_multipliers,
     unbalanced_start,
 )
 from jaxflow.theory.accumulated import RTOL
@@ -78,13 +79,13 @@ def follow_diagonal(cell: Cell, keys: Key[Array, " b"], *, both: bool = True, rt
       −1 if some optimal token has less than 1e-6 of it *and* the flow's own direction leaves it for good (see
       `_abandoned`), else 0.
     - `gap`, `stationarity`, `slackness`, `predicted`: the instantaneous multipliers' duality gap, and the residuals
-      of the averaged ones.
+      of the averaged ones; `second_gap`: the duality gap of `second_order_multipliers`.
     - `cauchy`, `cauchy_norm`: Cauchy gaps of both directions.
     - `beta`, `coefficients`, `averaged`, `instantaneous` `(b, m, d)`: β, w (NaN unless `both`), and Bλ for the averaged
       multipliers (NaN while μ ≤ 1) and for the instantaneous ones, scaled to a largest entry of 1.
     - `result`, `program_gap`, `kappa` `(b,)`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ;
       `weights_gap`: $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
-    - `behind`, `remaining`, `least_multiplier` `(b,)`: how far the flow is from the face of its limit at the last
+    - `behind`, `least_multiplier` `(b,)`: how far the flow is from the face of its limit at the last
       time (`limiting_face`).
     """
     # As arrays these do not ask for another compilation.
@@ -152,9 +153,9 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     program = attention_svm(data, best, "l1")
     solution = solve(program)
 
-    def certified(model: Any, gradient: Any) -> Array:
+    def certified(model: Any, gradient: Any, multipliers: Array) -> Array:
         velocity = jax.tree.map(lambda g: -g, gradient.gradient)
-        return flow_certificate(program, model, velocity, gradient.multipliers)[0].duality_gap
+        return flow_certificate(program, model, velocity, multipliers)[0].duality_gap
 
     residuals = jax.vmap(lambda beta, pushes: averaged_residuals(data, best, omega, beta, pushes, solution.primal))(
         beta, path.pushes
@@ -163,14 +164,19 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     mu = both.margin
     rows = constraint_rows(data, best)
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
-    now = jnp.einsum("ntd,mnt->md", rows, path.gradients.multipliers)
-    face = limiting_face(rows, solution.primal, solution.dual, beta[-1])
+    multipliers = path.gradients.multipliers
+    now = jnp.einsum("ntd,mnt->md", rows, multipliers)
+    # One mapped call for both kinds: independent batched LAPACK calls can wait for each other's threads.
+    pair = jnp.stack([multipliers, second_order_multipliers(path.log_times, multipliers)], axis=1)
+    gaps = jax.vmap(jax.vmap(certified, in_axes=(None, None, 0)))(path.models, path.gradients, pair)
+    face = limiting_face(rows, solution.dual, beta[-1])
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
     value = jnp.sum(jnp.abs(beta), axis=-1) / jnp.where(mu > 0, mu, 1.0)
     return {
         "margin": mu,
-        "gap": jax.vmap(certified)(path.models, path.gradients),
+        "gap": gaps[:, 0],
+        "second_gap": gaps[:, 1],
         "averaged": 2.0 * combined / residuals.log_margin[:, None],
         "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
         "stationarity": residuals.stationarity,
@@ -183,7 +189,6 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
         "diagonal": jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)),
         "program_gap": solution.certificate.duality_gap,
         "behind": face.behind,
-        "remaining": face.remaining,
         "least_multiplier": face.least_multiplier,
         "kappa": off_support(program, solution),
         "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),

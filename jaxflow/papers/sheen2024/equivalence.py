@@ -11,7 +11,7 @@ from jaxflow.papers.sheen2024.diagonal_claims import claims_of_equivalence
 from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
 from jaxflow.plots import draw_equivalence
 
-TRIALS = {"quick": 4, "paper": 16, "large": 1024}
+TRIALS = {"quick": 4, "paper": 32, "large": 1024}
 OMEGAS = (1.0, 0.1, 1e-3)
 KEPT = ("ok", "apart", "identity", "conserved", "size", "margin", "diagonal", "steps")
 
@@ -22,7 +22,7 @@ KEPT = ("ok", "apart", "identity", "conserved", "size", "margin", "diagonal", "s
     title="Lemma 4.1, (19) and Lemma 4.2: equal flows, their integral form, and growth, to log t = 1e6",
     run_times={
         "quick": "4 instances for each of 3 starts, under a minute once compiled",
-        "paper": "16 instances for each of 3 starts, a quarter of an hour",
+        "paper": "32 instances for each of 3 starts, half an hour (estimated)",
         "large": "1,024 instances for each of 3 starts, about an hour on two cores",
     },
 )

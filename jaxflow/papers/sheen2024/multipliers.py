@@ -14,7 +14,7 @@ from jaxflow.plots import draw_multipliers
 TRIALS = {"quick": 8, "paper": 64, "large": 2048}
 OMEGAS = (1.0, 1e-3)
 KEPT = ("inside", "stationarity", "predicted", "slackness", "gap", "margin", "kappa", "program_gap", "weights_gap",
-        "behind", "remaining", "least_multiplier")  # fmt: skip
+        "behind", "least_multiplier", "second_gap")  # fmt: skip
 
 
 @register_figure(

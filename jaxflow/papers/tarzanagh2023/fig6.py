@@ -28,7 +28,7 @@ SIZES = {
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
         "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
-        "paper": "500 instances at 4 values of d for 5 sizes, under half an hour on two cores",
+        "paper": "500 instances at 4 values of d for 5 sizes, an hour or more on two cores (estimated)",
         "large": "100,000 instances at 4 values of d for 5 sizes, days on two cores",
     },
 )
@@ -36,7 +36,7 @@ class Figure6(AbstractFigure):
     r"""Figure 6 of Tarzanagh et al. (2023): (a) T = 5, n in {5, 10, 20}; (b) n = 5, T in {5, 10, 20}.
 
     W solid, (K, Q) dashed, on the same instances: uniform on the unit sphere, score gap 0.1 (App. F). The text
-    gives neither the values of d nor the number of instances; those of figure 5 are used.
+    gives neither the values of d nor the number of instances: ours, and the number of figure 5.
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
