@@ -6,6 +6,7 @@ from jaxflow._core.checks import unknown_name as unknown_name
 from jaxflow._core.codes import Code as Code
 from jaxflow._core.codes import Outcome as Outcome
 from jaxflow._core.codes import SelectionStatus as SelectionStatus
+from jaxflow._core.columns import by_columns as by_columns
 from jaxflow._core.order import after as after
 from jaxflow._core.results import RESULTS as RESULTS
 from jaxflow._core.results import good as good

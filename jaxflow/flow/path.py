@@ -122,7 +122,7 @@ def follow_products(
 
 @eqx.filter_jit
 def _start(drive: Drive, risk: EmpiricalRisk, model: HadamardNetwork, clock: RescaledTime, until: Any) -> Any:
-    return drive.start(risk, model, clock=clock, coordinates=LogHadamard(), until=until)
+    return drive.start(risk, model, clock=clock, coordinates=LogHadamard(sparse=True), until=until)
 
 
 def _rates_and_losses(risk: EmpiricalRisk, model: HadamardNetwork, log_sums: Any, unit: Any) -> Any:

@@ -76,5 +76,6 @@ class DiagonalTransformer(eqx.Module):
 def attend(x: Float[Array, "T d"], a: Float[Array, " p"]) -> Float[Array, "T d"]:
     """Equation (1) with diagonal weights."""
     logits_by, values_by = jnp.split(a, 2)
-    attention = jax.nn.softmax(jnp.einsum("td,d,sd->ts", x, logits_by, x), axis=-1)
+    # As a product of two matrices: as a contraction of three its derivative costs twice as much (measured).
+    attention = jax.nn.softmax((x * logits_by[None, :]) @ x.T, axis=-1)
     return (attention @ x) * values_by[None, :]

@@ -11,7 +11,7 @@ import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import RESULTS
+from jaxflow._core import RESULTS, by_columns
 from jaxflow.models import HadamardNetwork, ProductNetwork
 from jaxflow.models.hadamard import ProductFunction
 from jaxflow.risk import EmpiricalRisk
@@ -102,7 +102,9 @@ def _limit(slopes: Slopes, start: Float[Array, " p"], scale: Float[Array, ""]) -
         return jnp.where(on, sign * jnp.exp(x), 0.0)
 
     def field(t: Any, x: Any, args: Any) -> Any:
-        return jnp.where(on, 2.0 * sign * slopes(at(x)) / scale, 0.0)
+        # Of p or `width` coordinates one more moves at each stage.
+        products = at(x)
+        return jnp.where(on, 2.0 * sign * by_columns(slopes, products, jnp.abs(products)) / scale, 0.0)
 
     def settled(t: Any, x: Any, args: Any, **kwargs: Any) -> Bool[Array, ""]:
         alive = on & (x > jnp.log(PUSH))
@@ -142,7 +144,9 @@ def _limit(slopes: Slopes, start: Float[Array, " p"], scale: Float[Array, ""]) -
 
 def hessian(slopes: Slopes, products: Float[Array, " p"]) -> Float[Array, "p p"]:
     r"""$\partial^2L/\partial a^2$, symmetric up to rounding and made so."""
-    matrix = -jax.jacfwd(slopes)(products)
+    _, linear = jax.linearize(slopes, products)
+    # One column after the other: all at once need as many copies of the data.
+    matrix = -jax.lax.map(linear, jnp.eye(products.shape[0], dtype=products.dtype))
     return 0.5 * (matrix + matrix.T)
 
 

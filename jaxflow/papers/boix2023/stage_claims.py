@@ -21,7 +21,7 @@ ACTIVE = 1e-10
 def claims_of(data: Data) -> tuple[list[Claim], list[str]]:
     """Claims with verdicts, and notes with what was measured at every α."""
     claims = [_times(data), _weights(data), _order(data), _one_at_a_time(data), _support_stays(data), _early(data)]
-    return claims, [_row(data, row) for row in range(len(data["log_alphas"]))] + _stage_notes(data)
+    return claims, [_row(data, row) for row in range(len(data["log_alphas"]))] + _effort(data) + _stage_notes(data)
 
 
 def entry_claims_of(data: Data, part: str) -> tuple[list[Claim], list[str]]:
@@ -46,7 +46,8 @@ def _smallest(data: Data) -> int:
 
 def _times(data: Data) -> Claim:
     row, apart = _smallest(data), separated(data)
-    errors = np.abs(_time_errors(data))[row, apart]
+    everywhere = np.abs(_time_errors(data))[row]
+    errors = everywhere[apart]
     shifts = (data["crossings"] - data["stage_times"][None]) * -data["log_alphas"][:, None]
     good = int(np.sum(errors <= TIME_ACCURACY))
     held = good == errors.size
@@ -55,8 +56,9 @@ def _times(data: Data) -> Claim:
         "Theorem 4.1",
         "Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
         f"at α = {alpha_text(float(data['log_alphas'][row]))} {good} of {errors.size} well-separated stages within "
-        f"{TIME_ACCURACY:.1%}, worst {_most(errors):.1e}; the distance of T_1 times log(1/α), one α after the other: "
-        f"{first}, so that the rate is 1/log(1/α)",
+        f"{TIME_ACCURACY:.1%}, worst {_most(errors):.1e}; of all {everywhere.size} stages "
+        f"{int(np.sum(everywhere <= TIME_ACCURACY))}, worst {_most(everywhere[~np.isnan(everywhere)]):.1e}; the distance "
+        f"of T_1 times log(1/α), one α after the other: {first}, so that the rate is 1/log(1/α)",
         _verdict(held, errors.size, Verdict.holds_at_this_rate),
         {"good": good, "separated": int(errors.size), "worst": _most(errors)},
     )
@@ -72,8 +74,8 @@ def _weights(data: Data) -> Claim:
         "Theorem 4.1",
         "θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
         f"in the middle of the plateau {good} of {int(known.sum())} well-separated stages within {WEIGHT_ACCURACY:.0e} "
-        f"of the predicted products, worst {_most(distances[known]):.1e}; worst of all {everywhere.size} stages "
-        f"{_most(everywhere):.1e}",
+        f"of the predicted products, worst {_most(distances[known]):.1e}; of all {everywhere.size} plateaus "
+        f"{int(np.sum(everywhere <= WEIGHT_ACCURACY))}, worst {_most(everywhere):.1e}",
         _verdict(good == int(known.sum()), int(known.sum()), Verdict.holds_at_this_rate),
         {"good": good, "separated": int(known.sum()), "worst": _most(distances[known])},
     )
@@ -195,6 +197,19 @@ def _row(data: Data, row: int) -> str:
         f"predicted product, at times off by {_middle(errors[known]):.1e} (median) to {_most(errors[known]):.1e}; "
         f"products in the middle of {off} of {int((~np.isnan(distances)).sum())} plateaus are off by more than 0.1."
     )
+
+
+def _effort(data: Data) -> list[str]:
+    """Steps at the smallest α against those at 1e-8, which ordinary weights still hold."""
+    ordinary = np.flatnonzero(np.isclose(data["log_alphas"], np.log(1e-8)))
+    row = _smallest(data)
+    if not ordinary.size or ordinary[0] == row:
+        return []
+    steps = data["steps"]
+    return [
+        f"Steps over the same time: {int(steps[row])} at α = {alpha_text(float(data['log_alphas'][row]))}, "
+        f"{int(steps[ordinary[0]])} at 1e-8, a factor of {steps[row] / steps[ordinary[0]]:.2f}."
+    ]
 
 
 def _stage_notes(data: Data) -> list[str]:
