@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# An entry that enters with less than this is zero to whatever has entries of order 1e-4 or more.
-NEGLIGIBLE = 1e-20
+# Columns are used by Newton's method alone, whose residual is exact. Against entries of order one an entry that enters
+# with less than this changes a step by less than rounding does.
+NEGLIGIBLE = 1e-14
 
 
 def by_columns(fn: Callable[[Float[Array, " p"]], Any], x: Float[Array, " p"], influence: Float[Array, " p"]) -> Any:

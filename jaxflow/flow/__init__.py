@@ -22,6 +22,8 @@ from jaxflow.flow.path import perturbed as perturbed
 from jaxflow.flow.queue import run_queue as run_queue
 from jaxflow.flow.record import Record as Record
 from jaxflow.flow.record import record as record
+from jaxflow.flow.solvers import as_controller as as_controller
+from jaxflow.flow.solvers import as_solver as as_solver
 from jaxflow.flow.stopping import AbstractStop as AbstractStop
 from jaxflow.flow.stopping import Budget as Budget
 from jaxflow.flow.stopping import CertificateGap as CertificateGap

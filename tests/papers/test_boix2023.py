@@ -31,6 +31,9 @@ def test_figure_2_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None
     assert all(path.stat().st_size > 0 for path in paths.values())
     data = load(paths["data"])
     assert data["succeeded"].all() and data["crossings"].shape == (2, len(data["stage_times"]))
+    # The same stages from e^(−10000) take at most three times the steps that they take from 1e-8.
+    small, ordinary = data["steps_to_stages"]
+    assert 0 < small <= 3 * ordinary
     # The distance of the first stage shrinks like 1/log(1/α): the ratio of the scales, 10000 to 73.7.
     shifts = np.abs(data["crossings"][:, 0] - data["stage_times"][0])
     assert shifts[0] / shifts[1] == pytest.approx(10_000 / -toy.PAPER[-1], rel=0.05)
@@ -51,7 +54,8 @@ def test_perturbations_from_the_name_to_the_files(tiny: None, tmp_path: Path) ->
 
 def perturbed_data(noise: list[float], end: list[float], fine: list[bool]) -> dict[str, np.ndarray]:
     allowed = 0.05 * np.array(noise)
-    return {"pnoise": np.array(noise), "pend": np.array(end), "psucceeded": np.array(fine), "pallowed": allowed}
+    numbers = {"pnoise": np.array(noise), "pend": np.array(end), "psucceeded": np.array(fine), "pallowed": allowed}
+    return numbers | {"pyoung": np.zeros(len(noise), int)}
 
 
 def test_verdicts_on_perturbations_follow_the_numbers() -> None:
@@ -91,6 +95,7 @@ def made_up(error: float = 0.0, distance: float = 0.0, swap: bool = False, jump:
         "steps": np.ones(2, int),
         "accepted": np.ones(2, int),
         "succeeded": np.ones(2, bool),
+        "steps_to_stages": np.array([30.0, 10.0]),
     }
 
 

@@ -19,8 +19,8 @@ class Figure11(AbstractFigure):
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
         run = perturbations.prepare(scale, seed, say)
-        times = perturbations.entry_times(run, perturbations.ENTRY.count)
-        return perturbations.perturb(run, times, perturbations.ENTRY, "p", say)
+        windows = perturbations.entry_windows(run, perturbations.ENTRY.count)
+        return perturbations.perturb(run, windows, perturbations.ENTRY, "p", say)
 
     def draw(self, data: Data) -> Any:
         count = len(data["pstart"])

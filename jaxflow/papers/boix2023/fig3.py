@@ -15,8 +15,8 @@ class Figure3(AbstractFigure):
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
         run = perturbations.prepare(scale, seed, say)
-        late = perturbations.random_times(run, perturbations.PLATEAU.count)[-1:]
-        entry = perturbations.entry_times(run, 3)[-1:]
+        late = perturbations.random_windows(run, perturbations.PLATEAU.count)[-1:]
+        entry = perturbations.entry_windows(run, 3)[-1:]
         plateau = perturbations.perturb(run, late, perturbations.PLATEAU, "p", say)
         return plateau | perturbations.perturb(run, entry, perturbations.ENTRY, "e", say)
 

@@ -43,6 +43,13 @@ PLATEAU = Noise(5, 0.05, False)
 ENTRY = Noise(5, 0.01, True)
 
 
+class Window(NamedTuple):
+    """A time of the unperturbed flow at which noise sets in, and for how long the perturbed flow is watched."""
+
+    time: float
+    length: float
+
+
 class Run(NamedTuple):
     """The unperturbed flow of a task at the paper's smallest α, and the key of all noise."""
 
@@ -58,33 +65,43 @@ def prepare(scale: str, seed: int, say: Callable[[str], None]) -> Run:
     return Run(task, follow(task, PAPER[-1], say), jax.random.fold_in(jax.random.key(seed), 10))
 
 
-def random_times(run: Run, count: int) -> np.ndarray:
+def random_windows(run: Run, count: int) -> list[Window]:
     """Uniformly random times after the first stage, as in figure 10; the last window lies within the path."""
     shares = np.sort(np.asarray(jax.random.uniform(jax.random.fold_in(run.key, 1), (count,))))
     first, last = float(run.task.stages.times[0]), run.task.until * (1.0 - 2 * WINDOW)
-    return first + shares * max(last - first, 0.0)
+    times = first + shares * max(last - first, 0.0)
+    return [Window(float(time), WINDOW * run.task.until) for time in times]
 
 
-def entry_times(run: Run, count: int) -> np.ndarray:
-    """When a weight has just passed the threshold, as in figure 11: evenly chosen among the stages."""
+def entry_windows(run: Run, count: int) -> list[Window]:
+    """When a weight has just passed the threshold, as in figure 11: evenly chosen among the stages.
+
+    A weight of 1e-5 is still far from its stage. The window lasts until the unperturbed product has passed half of
+    what is predicted, and then as long as every other.
+    """
     stages = run.task.stages
-    times = []
+    windows = {}
     for k in range(int(stages.count)):
         coordinate = int(stages.coordinates[k])
-        sign = float(np.sign(np.asarray(stages.products)[k, coordinate]))
-        passed = run.path.crossings(coordinate, sign * (1.1 * THRESHOLD) ** 2)
-        times += [float(t) for t in passed if t <= run.task.until * (1.0 - 2 * WINDOW)]
-    times = np.unique(times)
-    return times[np.unique(np.linspace(0, len(times) - 1, min(count, len(times))).round().astype(int))]
+        product = float(np.asarray(stages.products)[k, coordinate])
+        passed = run.path.crossings(coordinate, float(np.sign(product)) * (1.1 * THRESHOLD) ** 2)
+        grown = run.path.crossings(coordinate, 0.5 * product)
+        if len(passed) and len(grown):
+            end = float(grown[0]) + WINDOW * run.task.until
+            # One more window is left, into which what noise has hastened may run.
+            if end <= run.task.until * (1.0 - WINDOW):
+                windows[float(passed[0])] = Window(float(passed[0]), end - float(passed[0]))
+    times = sorted(windows)
+    chosen = np.unique(np.linspace(0, len(times) - 1, min(count, len(times))).round().astype(int))
+    return [windows[times[i]] for i in chosen]
 
 
-def perturb(run: Run, times: np.ndarray, noise: Noise, prefix: str, say: Callable[[str], None]) -> Data:
-    """Perturbed and unperturbed products over a window from each of these times."""
+def perturb(run: Run, windows: list[Window], noise: Noise, prefix: str, say: Callable[[str], None]) -> Data:
+    """Perturbed and unperturbed products over these windows."""
     data: Data = {}
-    starts, noisy, ends, fine, sizes = [], [], [], [], []
-    for number, time in enumerate(times):
-        length = WINDOW * run.task.until
-        model = _at(run, float(time))
+    starts, noisy, ends, fine, sizes, young = [], [], [], [], [], []
+    for number, (time, length) in enumerate(windows):
+        model = _at(run, time)
         key = jax.random.fold_in(jax.random.fold_in(run.key, 2), 100 * int(1000 * noise.deviation) + number)
         moved = perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD)
         path = follow_products(run.task.risk, moved, PAPER[-1], length)
@@ -95,6 +112,8 @@ def perturb(run: Run, times: np.ndarray, noise: Noise, prefix: str, say: Callabl
         data |= {f"{name}_times": time + path.times, f"{name}_products": path.products}
         data |= {f"{name}_plain_times": grid, f"{name}_plain_products": plain}
         starts.append(time)
+        weights = np.maximum(*np.abs(np.stack(model.log_weights.mantissas())))
+        young.append(int(np.sum((weights > THRESHOLD) & (weights < noise.deviation))))
         noisy.append(np.max(np.abs(path.products[0] - plain[0])))
         if noise.moves_clock:
             later = run.path.products[run.path.times >= time]
@@ -111,6 +130,7 @@ def perturb(run: Run, times: np.ndarray, noise: Noise, prefix: str, say: Callabl
         f"{prefix}end": np.asarray(ends),
         f"{prefix}allowed": np.asarray(sizes),
         f"{prefix}succeeded": np.asarray(fine),
+        f"{prefix}young": np.asarray(young),
         "d": np.asarray(_width(run)),
     }
 
@@ -129,11 +149,13 @@ def claim(data: Data, prefix: str, source: str, sentence: str) -> Claim:
     # One window that is too short is no counterexample; most of them would be.
     few = Verdict.counterexample_found if 2 * missing > count else Verdict.outside_hypotheses
     verdict = few if missing else Verdict.holds
+    young = fine & (data[f"{prefix}young"] > 0)
     return Claim(
         source,
         sentence,
-        f"{int(back.sum())} of {count} came back within {WINDOW:.0%} of the horizon; distance of products left: "
-        f"{listed}, where {allowed} are allowed; {int(np.sum(~noisy))} of {len(end)} times had no weight to perturb",
+        f"{int(back.sum())} of {count} came back within their windows; distance of products left: {listed}, where "
+        f"{allowed} are allowed; at {int(young.sum())} times noise hit a weight smaller than itself, of which "
+        f"{int(np.sum(young & back))} came back; {int(np.sum(~noisy))} of {len(end)} times had no weight to perturb",
         verdict if count else Verdict.outside_hypotheses,
         {"returned": int(back.sum()), "perturbations": count, "worst": float(end[fine].max(initial=0.0))},
     )
@@ -146,7 +168,9 @@ def notes() -> list[str]:
         "breaks u² − v² = const, so the larger of the two is chosen anew and products are compared.",
         f"Figure 10: what is left is the smallest distance within the window; {RETURNED:.0%} of what the noise did is "
         "allowed. Noise also shifts the next stage a little, and while one flow has passed it and the other has not "
-        "they are far apart.",
+        "they are far apart: most of all where noise hits a weight that is smaller than the noise and still grows.",
+        f"Windows are {WINDOW:.0%} of the horizon. In figure 11 that is counted from when the new weight has reached "
+        "half of its predicted product in the unperturbed flow: a weight of 1e-5 is still far from its stage.",
         "Figure 11: noise lets the new weight start earlier, so that the end of the window is compared with the "
         f"unperturbed path at whatever later time; {ENDPOINT:.0%} of the largest product is allowed.",
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxflow.flow import ProductPath, follow_products
+from jaxflow.flow import ProductPath, RescaledTime, as_controller, as_solver, follow_products
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
 from jaxflow.papers.registry import Data
@@ -19,6 +19,11 @@ from jaxflow.theory import Stages, incremental_learning
 # The scales of the paper, and two that no floating-point weight could have.
 PAPER = tuple(math.log(alpha) for alpha in (0.1, 0.01, 1e-4, 1e-8, 1e-16, 1e-32))
 BEYOND = (math.log(1e-300), -10_000.0)
+
+# A start of which ordinary weights hold the products, for comparing the number of steps; its stages are late by up
+# to a tenth of their time.
+ORDINARY = math.log(1e-8)
+LATER = 1.15
 
 
 class Size(NamedTuple):
@@ -115,7 +120,32 @@ def paths_data(task: Task, size: Size, say: Callable[[str], None]) -> Data:
         data["steps"][row] = int(path.trajectory.stats["num_steps"])
         data["accepted"][row] = int(path.trajectory.stats["num_accepted_steps"])
         data["crossings"][row], data["distances"][row] = compare(path, data)
+        if log_alpha == min(size.alphas):
+            data["steps_to_stages"] = np.asarray([steps_to_stages(path, data), _ordinary(task, log_alpha, data, say)])
     return data
+
+
+def steps_to_stages(path: ProductPath, data: Data) -> float:
+    """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
+    halves = [
+        path.crossings(int(coordinate), 0.5 * float(products[coordinate]))
+        for coordinate, products in zip(data["stage_coordinates"], data["stage_products"], strict=True)
+    ]
+    if not all(len(passed) for passed in halves):
+        return math.nan
+    return float(np.sum(path.times <= max(passed[0] for passed in halves)))
+
+
+def _ordinary(task: Task, log_alpha: float, data: Data, say: Callable[[str], None]) -> float:
+    """The same from a start of 1e-8, with the solver of this α: what a start that no number holds costs."""
+    clock = RescaledTime(log_alpha)
+    solver = as_solver(None, clock)
+    controller = as_controller(None, solver, clock)
+    student = task.student.scaled(ORDINARY)
+    until = LATER * task.until
+    path = follow_products(task.risk, student, ORDINARY, until, solver=solver, controller=controller)
+    say(f"α = {alpha_text(ORDINARY)} by the solver of {alpha_text(log_alpha)}: {len(path.times) - 1} accepted steps")
+    return steps_to_stages(path, data)
 
 
 def reached(path: ProductPath, until: float) -> bool:
