@@ -202,11 +202,15 @@ def _row(data: Data, row: int) -> str:
 def _effort(data: Data) -> list[str]:
     small, ordinary = data["steps_to_stages"]
     text = alpha_text(float(data["log_alphas"][_smallest(data)]))
-    ratio = f"a factor of {small / ordinary:.2f}" if np.isfinite(small / ordinary) else "of which one missed a stage"
+    ratio = f"a factor of {small / ordinary:.2f}" if np.isfinite(small / ordinary) else "so that nothing is compared"
     return [
         f"Accepted steps of one solver until all {len(data['stage_times'])} stages have reached half of their product: "
-        f"{small:.0f} at α = {text}, {ordinary:.0f} at 1e-8, {ratio}."
+        f"{_count(small)} at α = {text}, {_count(ordinary)} at 1e-8, {ratio}."
     ]
+
+
+def _count(steps: float) -> str:
+    return f"{steps:.0f}" if np.isfinite(steps) else "not all of them reached"
 
 
 def _stage_notes(data: Data) -> list[str]:
