@@ -158,7 +158,8 @@ class TokenSelection(AbstractExperiment):
                         table[name][i] = np.asarray(value)
             if not methods:
                 # A selection that looked final to the scout, and is not locally optimal, may be left yet.
-                table["outcome"][~_closed(table)] = Outcome.undecided.value
+                doubtful = ~_closed(table) & (table["outcome"] != Outcome.failed.value)
+                table["outcome"][doubtful] = Outcome.undecided.value
             names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
             return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
 
