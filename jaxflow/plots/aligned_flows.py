@@ -98,7 +98,8 @@ def draw_failures(data: dict[str, np.ndarray]) -> Any:
 
     **Arguments:** `data` with `multiples` `(g,)`, `gap_share`, `gap_low`, `gap_high` `(g,)` of wrong selections and
     `gap_open` `(g,)` undecided, `gap_assumed` `(g,)`: share for which Assumption 3 holds; the same with `spreads` and
-    `spread_`; `amounts` `(a,)` and `broken` `(3, a, 3)`: 10%, 50% and 90% quantiles of the excess.
+    `spread_`, and with one entry `random_`; `amounts` `(a,)` and `broken` `(3, a, 3)`: 10%, 50% and 90% quantiles of
+    the excess.
     """
     figure, axes = new_figure(3, width=12.5)
     for axis, x, name, label, title in (
@@ -117,6 +118,11 @@ def draw_failures(data: dict[str, np.ndarray]) -> Any:
         axis.set_title(title, fontsize=10)
         axis.legend(frameon=False, fontsize=7)
         axis.set_ylim(-3, 103)
+    share, low, high = (100 * float(data[f"random_{part}"][0]) for part in ("share", "low", "high"))
+    label = "the same, tokens and head on the sphere"
+    axes[0].axhline(share, color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
+    axes[0].axhspan(low, high, color=COLORS["diagonal"], alpha=0.12, linewidth=0)
+    axes[0].legend(frameon=False, fontsize=7)
     for color, row, part in zip(CURVES, range(3), ("(i)", "(ii)", "(iii)"), strict=False):
         low, middle, high = np.maximum(data["broken"][row].T, 1e-12)
         axes[2].plot(data["amounts"], middle, "-o", color=color, markersize=4, label=f"Assumption 4 {part} broken")

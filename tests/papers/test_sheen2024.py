@@ -311,7 +311,7 @@ def test_norms_are_assembled_from_the_limits_of_each_kind(monkeypatch: pytest.Mo
 
 def test_failures_count_every_instance() -> None:
     data: dict[str, Any] = {"multiples": np.array([0.1, 1.0]), "spreads": np.array([0.1])}
-    for name, rows in (("gap", 2), ("spread", 1)):
+    for name, rows in (("gap", 2), ("spread", 1), ("random", 1)):
         data[f"{name}_ok"] = np.ones((rows, 4), bool)
         data[f"{name}_diagonal"] = np.tile([0.1, 0.1, 0.1, 0.0], (rows, 1))
         data[f"{name}_selects"] = np.tile([1, 0, 1, 1], (rows, 1))
@@ -328,8 +328,9 @@ def test_failures_count_every_instance() -> None:
         data[f"broken{part}_ok"] = np.ones((2, 4), bool)
         data[f"broken{part}_alignment"] = np.full((2, 4, 7), 0.1)
     claims, notes = claims_of_failures(data)
-    assert [claim.verdict for claim in claims] == [HOLDS, OUTSIDE, HOLDS, OUTSIDE, OUTSIDE, OUTSIDE]
+    assert [claim.verdict for claim in claims] == [HOLDS, OUTSIDE, OUTSIDE, HOLDS, OUTSIDE, OUTSIDE, OUTSIDE]
     assert claims[0].values == {"wrong": 0, "right": 2, "instances": 3}
+    assert claims[2].values == {"wrong": 0, "right": 2, "instances": 3}
     assert claims[1].values == {"wrong": 1, "instances": 3}
     assert any("3 with a feasible" in note and "(1 without)" in note for note in notes)
     data["gap_selects"][1, 0] = -1

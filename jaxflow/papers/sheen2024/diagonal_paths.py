@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from jaxflow._core import RESULTS, after
-from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens
+from jaxflow._core import RESULTS, SelectionStatus, after
+from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, random_tokens
 from jaxflow.limits import flow_certificate
 from jaxflow.limits.rate import off_support
 from jaxflow.losses import Exponential
-from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
 from jaxflow.papers.registry import Data
 from jaxflow.papers.sheen2024.blocks import in_blocks
@@ -50,7 +50,8 @@ SELECTED, LEFT = 1.0 - 1e-6, 1e-6
 class Cell(NamedTuple):
     r"""Instances of one kind: `multiple` of the gap that Assumption 3 needs, `spread` of the other scores (relaxed
     Assumption 2), $\omega_0$, common to all coordinates, and the `margin` of a planted diagonal
-    (`equal_score_tokens`)."""
+    (`equal_score_tokens`); or, with `random`, tokens and head uniform on the unit sphere (`random_tokens`), whose
+    scores are all different and whose gaps are far below what Assumption 3 needs."""
 
     n: int
     T: int
@@ -59,9 +60,10 @@ class Cell(NamedTuple):
     omega: Any
     spread: Any = 0.0
     margin: Any = -np.inf
+    random: Any = False
 
 
-DYNAMIC = ("multiple", "omega", "spread", "margin")
+DYNAMIC = ("multiple", "omega", "spread", "margin", "random")
 
 
 def follow_diagonal(cell: Cell, keys: Key[Array, " b"], *, both: bool = True, rtol: float = RTOL) -> Data:
@@ -77,7 +79,7 @@ def follow_diagonal(cell: Cell, keys: Key[Array, " b"], *, both: bool = True, rt
     - `size`, `margin`: $\|\beta\|_2$ and μ.
     - `attention`: the least attention on an optimal token; `selects` `(b,)`: 1 if at the last time it is 1 to 1e-6,
       −1 if some optimal token has less than 1e-6 of it *and* the flow's own direction leaves it for good (see
-      `_abandoned`), else 0.
+      `abandoned`) or the tokens selected instead are locally optimal, else 0.
     - `gap`, `stationarity`, `slackness`, `predicted`: the instantaneous multipliers' duality gap, and the residuals
       of the averaged ones; `second_gap`: the duality gap of `second_order_multipliers`.
     - `cauchy`, `cauchy_norm`: Cauchy gaps of both directions.
@@ -101,7 +103,11 @@ def _block(cell: Cell, both: bool, rtol: float, keys: Array) -> dict[str, Array]
 def draw(cell: Cell, key: Any) -> tuple[TokenData, Array, Array]:
     r"""Data, head, and $\omega_0$ `(d,)`."""
     gap = cell.multiple * score_gap_needed(cell.n, cell.T)
-    data, head = equal_score_tokens(key, cell.n, cell.T, cell.d, gap, cell.spread, cell.margin)
+    kinds = (
+        equal_score_tokens(key, cell.n, cell.T, cell.d, gap, cell.spread, cell.margin),
+        random_tokens(key, cell.n, cell.T, cell.d),
+    )
+    data, head = jax.tree.map(lambda equal, drawn: jnp.where(cell.random, drawn, equal), *kinds)
     return data, head, jnp.full(cell.d, cell.omega)
 
 
@@ -141,9 +147,11 @@ def _one(cell: Cell, both: bool, rtol: float, key: Any) -> dict[str, Any]:
     found["attention"] = jnp.min(attention, axis=-1)
     last = jax.tree.map(lambda x: x[-1], (path.models, path.gradients))
     left = abandoned(data, best, attention[-1] >= SELECTED, attention[-1] <= LEFT, *last)
-    found["selects"] = jnp.where(jnp.all(attention[-1] >= SELECTED), 1, jnp.where(left, -1, 0))
     ordered = after(data, found["apart"][-1] + size[-1])
     found |= _against_the_program(ordered, best, omega, beta, path)
+    ordered = after(data, found["program_gap"])
+    left = left | locally_optimal(ordered, xi.head, best, last[0].attention(data) >= SELECTED)
+    found["selects"] = jnp.where(jnp.all(attention[-1] >= SELECTED), 1, jnp.where(left, -1, 0))
     found["equal"] = assumption_2(data, head).slack
     found["small"] = assumption_3(risk, xi).slack
     return found
@@ -164,7 +172,7 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     mu = both.margin
     rows = constraint_rows(data, best)
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
-    multipliers = path.gradients.multipliers
+    multipliers: Any = path.gradients.multipliers
     now = jnp.einsum("ntd,mnt->md", rows, multipliers)
     # One mapped call for both kinds: independent batched LAPACK calls can wait for each other's threads.
     pair = jnp.stack([multipliers, second_order_multipliers(path.log_times, multipliers)], axis=1)
@@ -193,6 +201,17 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
         "kappa": off_support(program, solution),
         "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),
     }
+
+
+def locally_optimal(
+    data: TokenData, head: Any, best: Bool[Array, "n T"], selected: Bool[Array, "n T"]
+) -> Bool[Array, ""]:
+    """Whether one token is `selected` in every sequence, not the `best` one everywhere, and these are locally optimal
+    for the ℓ1-SVM (Definitions 2 and 4 of Tarzanagh et al. 2023): no flow that has come to them leaves them."""
+    settled = jnp.all(jnp.sum(selected, axis=-1) == 1)
+    chosen = jnp.where(settled, selected, best)
+    local = is_locally_optimal(data, head, chosen, solve(attention_svm(data, chosen, "l1")))
+    return settled & jnp.any(chosen & ~best) & (local.status == SelectionStatus.local)
 
 
 def abandoned(

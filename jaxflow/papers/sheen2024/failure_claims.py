@@ -10,12 +10,13 @@ def claims_of_failures(data: Data) -> tuple[list[Claim], list[str]]:
     """Assumption 3 violated, Assumption 2 relaxed, Assumption 4 broken."""
     notes = [
         "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = "
-        "1e6 and "
-        "the flow's own direction leaves it behind for good; an instance that is neither wrong nor right is undecided.",
+        "1e6 and the flow's own direction leaves it behind for good, or the tokens selected instead are locally "
+        "optimal; an instance that is neither wrong nor right is undecided.",
         *_counts(data, "gap", data["multiples"], "gap multiple"),
         *_counts(data, "spread", data["spreads"], "spread"),
     ]
-    return [_inside(data), _outside(data), _relaxed(data), *(_broken(data, part) for part in range(3))], notes
+    claims = [_inside(data), _outside(data), _random(data), _relaxed(data)]
+    return claims + [_broken(data, part) for part in range(3)], notes
 
 
 def _inside(data: Data) -> Claim:
@@ -47,6 +48,19 @@ def _outside(data: Data) -> Claim:
         f"without it {wrong} of {total} flows select a wrong token; by multiples of the gap that it needs: {rows}",
         Verdict.outside_hypotheses,
         {"wrong": wrong, "instances": total},
+    )
+
+
+def _random(data: Data) -> Claim:
+    wrong, right, total = (int(data[f"random_{part}"][0]) for part in ("wrong", "right", "total"))
+    low, high = 100 * data["random_low"][0], 100 * data["random_high"][0]
+    return Claim(
+        "Assumptions 2 and 3",
+        "Neither is met: tokens and head uniform on the unit sphere.",
+        f"{wrong} of {total} flows select a wrong token (Wilson 95% [{low:.1f}, {high:.1f}]%), {right} the optimal "
+        f"ones, {total - right - wrong} are undecided; Assumption 3 holds for {100 * data['random_assumed'][0]:.0f}%",
+        Verdict.outside_hypotheses,
+        {"wrong": wrong, "right": right, "instances": total},
     )
 
 
