@@ -19,6 +19,7 @@ from jaxflow.study.experiment import AbstractExperiment, FunctionExperiment
 from jaxflow.study.keys import as_keys, canonical, key_data
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
+from jaxflow.study.programs import crowded, release_programs
 from jaxflow.study.results import BlockResult, collect
 
 # Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
@@ -77,6 +78,8 @@ class Computer:
         name = canonical({"factors": dict(factors), "width": width, "device": str(device)})
         with self._lock:
             if name not in self._functions:
+                if crowded():
+                    release_programs()
                 self._functions[name] = self.experiment.block_function(dict(factors), width)
             self._functions.move_to_end(name)
             while len(self._functions) > KEPT_CELLS:
