@@ -19,7 +19,7 @@ PANELS = (
 def draw_convergence(data: dict[str, np.ndarray]) -> Any:
     r"""Three panels, the mean over the instances whose weights tend to a direction.
 
-    **Arguments:** `data` with, for p in combined and factored: `log_time` `(g,)`; `p_direction` `(b,)` Boolean;
+    **Arguments:** `data` with, for p in combined and factored: `p_log_time` `(g,)`; `p_direction` `(b,)` Boolean;
     `p_attention`, `p_frobenius`, `p_nuclear` `(b, g)`; and for descent `p_descent_log_time` `(b, k)` with
     `p_descent_attention` and so on `(b, k)`.
     """
@@ -33,12 +33,13 @@ def draw_convergence(data: dict[str, np.ndarray]) -> Any:
             if name != "attention":
                 values = np.maximum(values, ROUNDING)
                 low, high = np.quantile(values, [0.1, 0.9], axis=0)
-                axis.fill_between(data["log_time"], low, high, color=COLORS[kind], alpha=0.15, linewidth=0)
-            axis.plot(data["log_time"], values.mean(0), color=COLORS[kind], label=f"flow of {SYMBOLS[kind]}")
+                axis.fill_between(data[f"{kind}_log_time"], low, high, color=COLORS[kind], alpha=0.15, linewidth=0)
+            times = data[f"{kind}_log_time"]
+            axis.plot(times, values.mean(0), color=COLORS[kind], label=f"flow of {SYMBOLS[kind]}")
             # Steps are placed where the flow would be after the same lengths: the median over the instances.
             when = np.median(data[f"{kind}_descent_log_time"][kept], axis=0)
             steps = data[f"{kind}_descent_{name}"][kept].mean(0)
-            shown = when >= data["log_time"][0]
+            shown = when >= times[0]
             axis.plot(
                 when[shown], steps[shown], "--", color=COLORS[kind], linewidth=1.2, label=f"descent on {SYMBOLS[kind]}"
             )

@@ -35,6 +35,10 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         # The flow of either parametrisation approaches the program of its own norm.
         assert np.all(data[f"{kind}_{own}"][kept][:, -1] < data[f"{kind}_{own}"][kept][:, 0])
         assert np.all(data[f"{kind}_{own}_excess"][kept][:, -1] > 0)
+    optimal = np.isin(data["combined_outcome"], [Outcome.globally_optimal, Outcome.locally_optimal])
+    assert optimal.any() and data["combined_log_time"][-1] == 1e6
+    # The paper's curve of W ends near a correlation of 0.997.
+    assert data["combined_frobenius"][optimal][:, -1].max() <= 1e-10
 
     table = json.loads(paths["claims"].read_text())
     assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
@@ -73,11 +77,12 @@ def test_rows_are_interpolated_between_logarithms() -> None:
 def numbers(last: float = 1e-4) -> dict[str, np.ndarray]:
     """Three instances whose distance falls like 1/log t; the third selected badly."""
     times = np.geomspace(1.0, 1e3, 31)
-    data = {"log_time": times}
+    data: dict[str, np.ndarray] = {}
     falling = np.tile(last * times[-1] / times, (3, 1))
     for kind, own, other in (("combined", "frobenius", "nuclear"), ("factored", "nuclear", "frobenius")):
         codes = [Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal]
         data |= {
+            f"{kind}_log_time": times,
             f"{kind}_outcome": np.array(codes, np.uint8),
             f"{kind}_direction": np.ones(3, bool),
             f"{kind}_attention_last": np.ones(3),

@@ -63,7 +63,7 @@ def _convergence(data: Data, kind: str) -> Claim:
     sentence = f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[own]}."
     if not inside.any():
         return Claim(source, sentence, "no instance selected locally optimal tokens", _verdict(0, 0, exact=True), {})
-    times = data["log_time"]
+    times = data[f"{kind}_log_time"]
     # The last decade of log t.
     early = int(np.searchsorted(times, times[-1] / 10.0))
     distance, excess = data[f"{kind}_{own}"][inside], data[f"{kind}_{own}_excess"][inside]

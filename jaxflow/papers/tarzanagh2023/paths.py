@@ -32,13 +32,15 @@ FLOOR = 0.03
 
 @dataclass(frozen=True)
 class Size:
-    """How much is computed: `trials` instances to log t = `reach`; `grid` points are drawn, `saves` computed.
+    """How much is computed: `trials` instances, (K, Q) to log t = `reach`, W, by implicit steps that cost nothing
+    more, to log t = `far`; `grid` points are drawn, `saves` computed.
 
     `fast`: compile for a run that is shorter than its compilation.
     """
 
     trials: int
     reach: float
+    far: float = 1e6
     n: int = 6
     T: int = 8
     d: int = 10
@@ -47,6 +49,10 @@ class Size:
     saves: int = 97
     max_steps: int = 30_000
     fast: bool = False
+
+    def until(self, kind: str) -> float:
+        """The last log t of one parametrisation."""
+        return self.far if kind == "combined" else self.reach
 
 
 def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
@@ -76,12 +82,12 @@ def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
 def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
     """The flow at `saves` + 1 points, the last of which is its end, and how it ended."""
     risk, model = _instance(kind, size, key)
-    stop = StationaryPoint(STATIONARY) | Budget(log_time=size.reach)
+    stop = StationaryPoint(STATIONARY) | Budget(log_time=size.until(kind))
     # log t grows like 0.3 of the arc length of W and like 0.07 of the square of that of (K, Q). `until` is far
     # beyond: the budget on log t ends the path.
     if kind == "combined":
         # In log arc length the flow of W is stiff; an implicit method takes the decades in its stride.
-        grid = jnp.linspace(np.log(0.3), np.log(100.0 * size.reach), size.saves)
+        grid = jnp.linspace(np.log(0.3), np.log(100.0 * size.far), size.saves)
         how: dict[str, Any] = {
             "clock": LogArcLength(floor=FLOOR),
             "coordinates": Scores(),
