@@ -17,7 +17,7 @@ SETTINGS = ((5, 5), (10, 5), (20, 5), (5, 10), (5, 20))
 
 SIZES = {
     "quick": Size(trials=24, d=(5, 8), settings=((5, 5), (10, 5), (5, 10))),
-    "paper": Size(trials=500, d=(4, 10, 20, 32), settings=SETTINGS),
+    "paper": Size(trials=200, d=(4, 10, 20, 32), settings=SETTINGS),
     "large": Size(trials=100_000, d=(4, 10, 20, 32), settings=SETTINGS),
 }
 
@@ -28,7 +28,7 @@ SIZES = {
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
         "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
-        "paper": "500 instances at 4 values of d for 5 sizes, an hour or more on two cores (estimated)",
+        "paper": "200 instances at 4 values of d for 5 sizes, twenty minutes on two cores (estimated)",
         "large": "100,000 instances at 4 values of d for 5 sizes, days on two cores",
     },
 )
@@ -36,7 +36,7 @@ class Figure6(AbstractFigure):
     r"""Figure 6 of Tarzanagh et al. (2023): (a) T = 5, n in {5, 10, 20}; (b) n = 5, T in {5, 10, 20}.
 
     W solid, (K, Q) dashed, on the same instances: uniform on the unit sphere, score gap 0.1 (App. F). The text
-    gives neither the values of d nor the number of instances: ours, and the number of figure 5.
+    gives neither the values of d nor the number of instances: ours.
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
