@@ -28,3 +28,4 @@ from jaxflow.plots.study import draw_percentage_curves as draw_percentage_curves
 from jaxflow.plots.style import COLORS as COLORS
 from jaxflow.plots.style import new_figure as new_figure
 from jaxflow.plots.style import save_figure as save_figure
+from jaxflow.plots.sufficient_rank import draw_sufficient_rank as draw_sufficient_rank

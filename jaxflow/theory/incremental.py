@@ -5,10 +5,11 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, require
+from jaxflow._core import Code, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
@@ -49,9 +50,9 @@ class Stages(eqx.Module):
     - `gaps` `(m,)`: between the two smallest $\Delta_k$ (Assumption 4.3).
     - `curvatures` `(m,)`: twice the largest $c_{k+1}$ for which Assumption 4.4 holds in a small ball, the smallest
       eigenvalue of the Hessian of $u\mapsto L(u,s\odot u)$ on the support.
-    - `leaving` `(m,)`: the smallest $|g_i|$ over the coordinates that left (last clause of Assumption 4.3); +inf
-      where none left.
-    - `residuals` `(m,)`: $\max|g_i|$ on the support, relative to the largest $|g_i(0)|$.
+    - `leaving` `(m,)`: the smallest $|g_i|$ over the coordinates that left (last clause of Assumption 4.3), with decay
+      $|g_i-\lambda s_i|$ for the sign $s_i$ that they had; +inf where none left.
+    - `residuals` `(m,)`: $\max|g_i|$ ($|g_i-\lambda s_i|$) on the support, relative to the largest $|g_i(0)|$.
     - `results` `(m,)`: a `StageResult` each; `count`: how many were learned.
     """
 
@@ -90,6 +91,7 @@ def incremental_learning(
     max_stages: int | None = None,
     max_time: Any = jnp.inf,
     log_alpha: Any = None,
+    decay: Any = 0.0,
 ) -> Stages:
     r"""Algorithm 1: the sequence of coordinates, times and stationary points that the flow passes as α → 0.
 
@@ -101,6 +103,16 @@ def incremental_learning(
     $T_1=\min_i1/|g_i(0)|$. On the support g = 0 is imposed, and b is 0 (where v = u) or 2 (where v = −u).
     Coordinates may leave the support; one that does comes back with the other sign.
 
+    With weight decay, the flow of $L+\frac\lambda2(|u|^2+|v|^2)$ (beyond the paper), $\frac{d}{dt}\log(u+v)=g-\lambda$
+    and $\frac{d}{dt}\log(u-v)=-g-\lambda$. With $\tilde b_i=2+2\lambda T-b_i$, the limit of $\log_\alpha(u-v)$,
+
+    $$\Delta_k(i)=\begin{cases}b_i^k/(g_i-\lambda)&g_i>\lambda\\\tilde b_i^k/(-g_i-\lambda)&g_i<-\lambda\\
+    \infty&\text{else}\end{cases},\qquad b^{k+1}=b^k-(g-\lambda)\Delta_k(i_k),$$
+
+    and $\theta^{k+1}$ is a limit for $L+\lambda\|a\|_1$, because $\frac12(u^2+v^2)=|a|$ once $u^2-v^2$ has died out:
+    $g_i=\lambda s_i$ on the support. Where L is bounded below every stage has a limit; where it is convex in a, the
+    last one minimises $L+\lambda\|a\|_1$, since it is only the last if $|g_i|\le\lambda$ off the support.
+
     Written for one instance; `jax.vmap` gives a batch.
 
     **Arguments:**
@@ -109,14 +121,20 @@ def incremental_learning(
     - `max_stages`: rows to compute, 2p by default; `max_time`: stop before a stage that starts later.
     - `log_alpha`: predict for this finite α, from the model's own weights: $b^0=\log_\alpha w(0)$, and a
       coordinate turns negative at $\log_\alpha c$ instead of 2.
+    - `decay`: λ ≥ 0. `losses` are those without the penalty.
 
-    **Raises:** `ValueError` for a model that is no `HadamardNetwork`.
+    **Raises:** `ValueError` for a model that is no `HadamardNetwork`, or a negative `decay`.
     """
     require(isinstance(model, HadamardNetwork), "model", f"expected HadamardNetwork, got {type(model).__name__}")
     p = model.u.shape[0]
     stages = 2 * p if max_stages is None else max_stages
     require(stages >= 1, "max_stages", f"expected at least 1, got {max_stages}")
-    slopes = product_slopes(risk, model.h)
+    require(not is_concrete(decay) or bool(np.all(np.asarray(decay) >= 0)), "decay", f"expected λ ≥ 0, got {decay}")
+    plain = product_slopes(risk, model.h)
+
+    def slopes(products: Float[Array, " p"]) -> Float[Array, " p"]:
+        return plain(products) - decay * jnp.sign(products)
+
     if log_alpha is None:
         b, lowest = jnp.ones(p), jnp.full(p, 2.0)
     else:
@@ -142,14 +160,14 @@ def incremental_learning(
     }
 
     def unfinished(carry: Any) -> Any:
-        k, _, _, _, going, _ = carry
+        k, *_, going, _ = carry
         return going & (k < stages)
 
     def stage(carry: Any) -> Any:
-        k, time, b, products, _, rows = carry
+        k, time, b, lowest, products, _, rows = carry
         on = products != 0.0
         g = jnp.where(on, 0.0, slopes(products))
-        waits = _waiting_times(g, b, lowest, scale)
+        waits = _waiting_times(g, b, lowest, decay, scale)
         first = jnp.argmin(waits)
         wait = waits[first]
         gap = jnp.min(jnp.where(jnp.arange(p) == first, jnp.inf, waits)) - wait
@@ -158,9 +176,13 @@ def incremental_learning(
         inner = inner_limit(slopes, products, first, jnp.sign(g[first]), scale, stages)
         found = inner.products
         left = on & (found == 0.0)
-        exponents = jnp.where(on, b, b - g * jnp.where(goes_on, wait, 0.0))
+        passed = jnp.where(goes_on, wait, 0.0)
+        lowest = lowest + 2.0 * decay * passed
+        # On the support one of the two exponents is zero, before and after.
+        exponents = jnp.where(on, jnp.where(products < 0.0, lowest, b), b - (g - decay) * passed)
         exponents = jnp.where(found > 0.0, 0.0, jnp.where(found < 0.0, lowest, exponents))
-        after = slopes(found)
+        # From the side on which the sign still was: the penalty's derivative jumps at zero.
+        after = plain(found) - decay * jnp.sign(products)
         tied = gap <= TIE * wait
         result = jnp.where(inner.converged, StageResult.learned.value, StageResult.not_converged.value)
         result = jnp.where(tied, StageResult.degenerate.value, result)
@@ -179,21 +201,22 @@ def incremental_learning(
             "results": result,
         }
         rows = {name: value.at[k].set(new[name].astype(value.dtype)) for name, value in rows.items()}
-        return k + 1, until, exponents, found, learned, rows
+        return k + 1, until, exponents, lowest, found, learned, rows
 
-    *_, rows = lax.while_loop(unfinished, stage, (0, jnp.zeros(()), b, start, jnp.asarray(True), rows))
+    *_, rows = lax.while_loop(unfinished, stage, (0, jnp.zeros(()), b, lowest, start, jnp.asarray(True), rows))
     rows["results"] = Code(rows["results"], StageResult)
     return Stages(initial_loss=risk_of(risk, model, start), **rows)
 
 
 def _waiting_times(
-    g: Float[Array, " p"], b: Float[Array, " p"], lowest: Float[Array, " p"], scale: Float[Array, ""]
+    g: Float[Array, " p"], b: Float[Array, " p"], lowest: Float[Array, " p"], decay: Any, scale: Float[Array, ""]
 ) -> Float[Array, " p"]:
-    """Equation (10); infinite where g vanishes. `lowest` is 2 as α → 0."""
-    moves = jnp.abs(g) > ZERO * scale
-    slope = jnp.where(moves, g, 1.0)
+    """Equation (10); infinite where |g| does not exceed the decay. `lowest` is 2 + 2λT as α → 0."""
+    excess = jnp.abs(g) - decay
+    moves = excess > ZERO * scale
     # A coordinate that has just left the support sits at its bound and moves away from it.
-    return jnp.where(moves, jnp.maximum(jnp.where(g > 0, b, b - lowest) / slope, 0.0), jnp.inf)
+    way = jnp.maximum(jnp.where(g > 0, b, lowest - b), 0.0)
+    return jnp.where(moves, way / jnp.where(moves, excess, 1.0), jnp.inf)
 
 
 def risk_of(risk: EmpiricalRisk, model: HadamardNetwork, products: Float[Array, " p"]) -> Float[Array, ""]:

@@ -132,7 +132,8 @@ def _limit(slopes: Slopes, start: Float[Array, " p"], scale: Float[Array, ""]) -
     arrived = RESULTS.promote(solution.result) == RESULTS.event_occurred
     alive = on & (x > jnp.log(PUSH))
     found, last = _polish(slopes, jnp.where(alive, at(x), 0.0), alive)
-    end = slopes(found)
+    # What has left is looked at from its own side of zero, where a penalty may have a kink.
+    end = slopes(jnp.where(on & ~alive, sign * jnp.finfo(found.dtype).tiny, found))
     size = jnp.maximum(jnp.max(jnp.abs(found)), jnp.finfo(found.dtype).tiny)
     residual = jnp.max(jnp.where(alive, jnp.abs(end), 0.0)) / scale
     kept = jnp.all(jnp.where(alive, jnp.sign(found) == sign, True))

@@ -100,9 +100,9 @@ def text_runs(
     return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), "text_", folder)
 
 
-def _runs(
-    size: Size, key: Any, say: Any, make: Any, loss: Any, draw: Any, prefix: str, folder: Path | str | None
-) -> Data:
+def start_models(size: Size, key: Any, make: Any) -> tuple[Any, Any]:
+    """Models `make(key)` at every scale and seed in single precision, and the keys of their batches: leading axis
+    scales × seeds, the seeds running fastest. Runs of one seed share batches and initial directions."""
     starts, batches = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, size.seeds))
     scales = jnp.asarray(size.scales, jnp.float32)
 
@@ -111,8 +111,14 @@ def _runs(
         return jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x, model)
 
     models = eqx.filter_vmap(start)(jnp.repeat(scales, size.seeds), jnp.tile(starts, len(size.scales)))
+    return models, jnp.tile(batches, len(size.scales))
+
+
+def _runs(
+    size: Size, key: Any, say: Any, make: Any, loss: Any, draw: Any, prefix: str, folder: Path | str | None
+) -> Data:
+    models, runs = start_models(size, key, make)
     at = np.unique(np.linspace(0, size.recipe.steps, size.points + 1).round().astype(int))[1:]
-    runs = jnp.tile(batches, len(size.scales))
     steps = [int(step) for step in at]
     found = train(models, runs, size.recipe, loss, draw, measure, steps, folder=folder, say=say)
 

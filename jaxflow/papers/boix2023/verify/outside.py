@@ -57,7 +57,7 @@ def compute(size: Size, key: Any, say: Callable[[str], None]) -> Data:
     data |= {name: np.full((size.trials, P), np.nan) for name in ("times", "crossings", "square_times", "adam")}
     for trial in range(size.trials):
         one = jax.random.fold_in(key, trial)
-        risk, model = _instance(one, Logistic())
+        risk, model = instance(one, Logistic())
         stages = jax.device_get(_predict(risk, model))
         count = _fill(data, trial, stages, "")
         data["diverges"][trial] = int(np.any(np.asarray(stages.results.value) == StageResult.not_converged))
@@ -69,7 +69,7 @@ def compute(size: Size, key: Any, say: Callable[[str], None]) -> Data:
                 passed = path.crossings(i, 0.5 * float(np.asarray(stages.products)[k, i]))
                 if len(passed):
                     data["crossings"][trial, k] = passed[np.argmin(np.abs(passed - times[k]))]
-        risk, model = _instance(one, Squared())
+        risk, model = instance(one, Squared())
         stages = jax.device_get(_predict(risk, model))
         count = _fill(data, trial, stages, "square_")
         learned = np.asarray(_adam_products(risk, model.scaled(np.log(1e-8)), size.steps, size.rate))
@@ -94,7 +94,8 @@ def _fill(data: Data, trial: int, stages: Any, prefix: str) -> int:
     return count
 
 
-def _instance(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
+def instance(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
+    """A linear diagonal network of three products on nine points with random labels."""
     key_inputs, key_labels, key_model = jax.random.split(key, 3)
     # Nine points with random labels: separable in three dimensions often enough, and often enough not.
     inputs = jax.random.normal(key_inputs, (9, P))
@@ -125,12 +126,16 @@ def _adam_products(risk: Any, model: Any, steps: int, rate: float) -> Any:
 
 def _tested(data: Data, prefix: str) -> np.ndarray:
     """Two stages at least, well apart: only then is there an order."""
-    times, count = data[f"{prefix}times"], data[f"{prefix}count"]
-    apart = np.ones(len(count), bool)
+    return (data[f"{prefix}count"] >= 2) & well_apart(data[f"{prefix}times"])
+
+
+def well_apart(times: np.ndarray) -> np.ndarray:
+    """Row by row, whether no stage follows the one before it within a share `SEPARATED` of its time."""
+    apart = np.ones(len(times), bool)
     for k in range(1, times.shape[1]):
         known = ~np.isnan(times[:, k])
         apart &= ~known | (times[:, k] - times[:, k - 1] > SEPARATED * times[:, k])
-    return (count >= 2) & apart
+    return apart
 
 
 def in_order(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -155,7 +160,7 @@ def _tails(data: Data) -> Row:
         int(total - count),
         float(relative.max(initial=0.0)) if count else float("inf"),
         "relative distance in time at e^(-1000)",
-        _verdict(good),
+        order_verdict(good),
         {"in_order": int(good.sum()), "instances": count, "diverging": int(data["diverges"].sum())},
     )
 
@@ -178,12 +183,12 @@ def _adam(data: Data) -> Row:
         int(total - count),
         float(count - good.sum()),
         "instances out of order",
-        _verdict(good),
+        order_verdict(good),
         {"in_order": int(good.sum()), "instances": count},
     )
 
 
-def _verdict(good: np.ndarray) -> Verdict:
+def order_verdict(good: np.ndarray) -> Verdict:
     """An answer to a question that the paper leaves open: does the order survive always, mostly, or rather not?"""
     if not good.size:
         return Verdict.outside_hypotheses
