@@ -17,6 +17,8 @@ def draw_sufficient_rank(data: dict[str, np.ndarray], allowed: float) -> Any:
     **Arguments:** `data` with `scales`, `ranks`, `full_loss` and `stable_rank` `(scale, seed)`, and for `lora` and
     `cut` `_loss` `(scale, seed, rank)` and `_sufficient` `(scale, seed)`; `allowed`: the ratio that suffices.
     """
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
+
     figure, axes = new_figure(3, width=13.0, height=3.9)
     ranks = data["ranks"]
     for axis, (way, (line, name)) in zip(axes, WAYS.items(), strict=False):
@@ -29,6 +31,9 @@ def draw_sufficient_rank(data: dict[str, np.ndarray], allowed: float) -> Any:
                           label=f"scale {scale:g}")  # fmt: skip
         axis.axhline(allowed, color=COLORS["program"], linewidth=0.8, linestyle=":", label="suffices below")
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        # Between powers of ten only where few of them are in sight.
+        axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))
         axis.set_xticks(np.arange(len(ranks)), [str(rank) for rank in ranks])
         axis.set_xlabel("rank $r$ of every head's update")
         axis.set_title(f"loss / loss of full training ({name})", fontsize=10)

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxflow.papers.boix2023 import lora_claims, rank_claims
 from jaxflow.papers.boix2023 import practical as pr
-from jaxflow.papers.boix2023 import rank_claims
 from jaxflow.papers.boix2023.practical.runs import measure
 from jaxflow.papers.boix2023.practical.train import next_token, optimizer_of, text_batches
 from jaxflow.report import Verdict
@@ -149,3 +149,85 @@ def test_verdicts_follow_the_numbers():
     assert verdict([[2.0, 2.0], [1.5, 2.5]]) == Verdict.outside_hypotheses
     grown = rank_claims.growth(ranks([[2.0, 2.0], [1.5, 1.5]]), ("images",))[0]
     assert [claim.verdict for claim in grown] == [Verdict.holds] * 4
+
+
+def test_adapters_start_as_the_model_and_train_products_of_their_rank_alone():
+    base = pr.ViT.init(jax.random.key(0), SMALL, side=8, channels=1, classes=3)
+    model = pr.Adapted.init(jax.random.key(1), base, 3, 1, 0.5)
+    image = jax.random.normal(jax.random.key(2), (8, 8, 1))
+    # Rounding: the same sums in another order.
+    assert jnp.allclose(model(image), base(image), atol=1e-12)
+    gradient = eqx.filter_grad(lambda m: m(image)[0])(model)
+    frozen = gradient.base.blocks[0].attention
+    assert all(not jnp.any(leaf) for leaf in (frozen.key, frozen.query, frozen.value, frozen.output, gradient.kept))
+    assert jnp.any(gradient.base.classes.weight) and jnp.any(gradient.right["VO"][..., 0])
+    assert not jnp.any(gradient.right["VO"][..., 1:])
+
+
+def test_an_update_cut_down_to_its_whole_rank_is_the_update():
+    then = pr.ViT.init(jax.random.key(0), SMALL, side=8, channels=1, classes=3)
+    now = pr.ViT.init(jax.random.key(1), SMALL, side=8, channels=1, classes=3)
+    image = jax.random.normal(jax.random.key(2), (8, 8, 1))
+    # Heads of dimension two: differences of products have rank four at most.
+    assert jnp.allclose(pr.cut(now, then, 4, 4)(image), now(image), atol=1e-12)
+    attention = [block.attention for block in then.blocks]
+    initial = eqx.tree_at(lambda m: [block.attention for block in m.blocks], now, attention)
+    assert jnp.allclose(pr.cut(now, then, 0, 4)(image), initial(image), atol=1e-12)
+
+
+def lora_data(needed: list[int]) -> dict[str, np.ndarray]:
+    """Four runs of one scale with stable ranks 1, 2, 3, 4 in which these ranks suffice."""
+    ranks = np.array([0, 1, 2, 4])
+    enough = ranks >= np.array(needed)[None, :, None]
+    data = {"ranks": ranks, "scales": np.array([1.0]), "steps": np.array(10)}
+    data |= {"full_loss": np.ones((1, 4)), "full_accuracy": np.ones((1, 4))}
+    for way in ("lora", "cut"):
+        data |= {f"{way}_loss": np.where(enough, 1.05, 1.2), f"{way}_accuracy": np.where(enough, 0.998, 0.9)}
+    stable = np.arange(1.0, 5.0).reshape(1, 4, 1, 1)
+    return data | {"KQ_rank": stable, "VO_rank": stable}
+
+
+def test_verdicts_on_sufficient_ranks_follow_the_numbers():
+    found = lora_claims.sufficient(lora_data([0, 1, 4, 9]))
+    assert found["lora_sufficient"].tolist() == [[0, 1, 4, 8]]
+    lucky = lora_data([0, 0, 0, 0])
+    lucky["cut_loss"][0, 0] = [1.0, 9.0, 1.0, 1.0]
+    assert lora_claims.sufficient(lucky)["cut_sufficient"].tolist() == [[2, 0, 0, 0]]
+    # Four runs are too few for a small p-value: 2 of 24 permutations.
+    claims = lora_claims.claims_of(lora_data([0, 1, 2, 4]))[0]
+    assert claims[0].values["rho"] == pytest.approx(1.0) and claims[0].values["p"] == pytest.approx(2 / 24)
+    assert claims[0].verdict == Verdict.outside_hypotheses and claims[-1].verdict == Verdict.holds
+    assert lora_claims.claims_of(lora_data([4, 4, 9, 9]))[0][-1].verdict == Verdict.counterexample_found
+    same = lora_claims.claims_of(lora_data([1, 1, 1, 1]))[0]
+    assert "no correlation is defined" in same[0].measured and same[0].verdict == Verdict.outside_hypotheses
+    x = np.arange(9.0)
+    assert lora_claims.correlation(x, -x)[0] == pytest.approx(-1.0) and lora_claims.correlation(x, -x)[1] < 0.01
+
+
+def by_hand(shape: pr.Shape, first: int, last: int, tokens: int) -> int:
+    """Numbers in a transformer: four matrices a head, an MLP and two normalisations a layer, and what is around."""
+    layer = 4 * shape.heads * shape.width * shape.head + 2 * shape.width * shape.mlp + shape.mlp + 5 * shape.width
+    around = first + tokens * shape.width + 2 * shape.width + (shape.width + 1) * last
+    return shape.layers * layer + around
+
+
+@pytest.mark.parametrize("name", list(pr.PRESETS))
+def test_presets_have_the_published_size(name):
+    found = pr.preset(name)
+    assert found.recipe.optimizer == ("sgd" if name.endswith("sgd") else "adam")
+    optimizer_of(found.recipe)
+    size = found.size()
+    assert size.shape == found.shape and size.recipe == found.recipe
+    if found.length:
+        first, tokens = found.outputs * 768, 256
+    else:
+        first, tokens = (found.patch**2 * 3 + 1) * found.shape.width, (found.side // found.patch) ** 2
+    assert found.parameters() == by_hand(found.shape, first, found.outputs, tokens)
+
+
+def test_presets_near_the_usual_counts_and_by_name():
+    # ViT-B/16 has 86.6 million with a class token and biases in its attention; GPT-2 124 with one vocabulary.
+    assert pr.preset("imagenet").parameters() == pytest.approx(86.6e6, rel=0.01)
+    assert pr.preset("wikitext103-tokens").parameters() - 50257 * 769 == pytest.approx(124e6, rel=0.01)
+    with pytest.raises(ValueError, match="^preset: unknown name 'cifar1'"):
+        pr.preset("cifar1")

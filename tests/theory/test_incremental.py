@@ -158,3 +158,51 @@ def test_bad_arguments_are_named():
         incremental_learning(risk, jnp.zeros(2))
     with pytest.raises(ValueError, match="^max_stages: "):
         incremental_learning(risk, HadamardNetwork(DiagonalLinear(), [1.0, 1.0], [0.5, 0.5]), max_stages=0)
+
+
+@pytest.fixture(scope="module")
+def decaying():
+    """Algorithm 1 with weight decay, compiled once."""
+
+    @jax.jit
+    def predict(risk, decay):
+        n = risk.data.inputs.shape[-1]
+        model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), n)
+        return incremental_learning(risk, model, max_stages=6, decay=decay)
+
+    return predict
+
+
+def test_weight_decay_without_interaction_in_closed_form(decaying):
+    # ½ Σ G_i a_i² − r_i a_i: slopes stay r_i until learned, so a_i = soft(r_i, λ)/G_i at time 1/(|r_i| − λ).
+    gram, pull, decay = np.array([2.0, 3.0, 0.5]), np.array([0.7, -0.9, 0.15]), 0.2
+    stages = decaying(quadratic(np.diag(gram), pull), decay)
+    assert list(stages.results.name)[:3] == ["learned", "learned", "finished"]
+    assert list(np.asarray(stages.coordinates)[:2]) == [1, 0]
+    # Rounding of a Cholesky factor and its inverse.
+    assert np.allclose(stages.times[:2], [1 / 0.7, 1 / 0.5], rtol=1e-13)
+    assert np.allclose(stages.products[1], np.sign(pull) * np.maximum(np.abs(pull) - decay, 0.0) / gram, atol=1e-13)
+    # b of what is never learned falls behind: its weights decay. A negative product has b̃ = 0, b = 2 + 2λT.
+    time = 1 / 0.5
+    assert np.allclose(stages.exponents[1], [0.0, 2 + 2 * decay * time, 1 - (0.15 - decay) * time], atol=1e-13)
+
+
+def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(decaying):
+    # The example in which a coordinate leaves, with a penalty: KKT conditions at the last stage.
+    decay = 0.05
+    stages = decaying(quadratic(GRAM, PULL), decay)
+    count = int(stages.count)
+    assert stages.results.name[count] == "finished" and count >= 2
+    last = np.asarray(stages.products)[count - 1]
+    slopes, on = PULL - GRAM @ last, last != 0.0
+    # Rounding times the condition of G (77).
+    assert np.max(np.abs(slopes[on] - decay * np.sign(last[on]))) <= 1e-13
+    assert np.all(np.abs(slopes[~on]) <= decay)
+    # Beyond the largest slope nothing is learned at all.
+    assert int(decaying(quadratic(GRAM, PULL), 1.3).count) == 0
+
+
+def test_a_negative_decay_is_named(stages):
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
+    with pytest.raises(ValueError, match="^decay: expected λ ≥ 0"):
+        incremental_learning(quadratic(GRAM, PULL), model, decay=-0.1)

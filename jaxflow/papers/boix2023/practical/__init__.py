@@ -1,5 +1,7 @@
 """Transformers with all layers trained, by Adam and SGD (§5 and Appendix B); images of digits need scikit-learn."""
 
+from jaxflow.papers.boix2023.practical.adapters import Adapted as Adapted
+from jaxflow.papers.boix2023.practical.adapters import cut as cut
 from jaxflow.papers.boix2023.practical.images import ImageSet as ImageSet
 from jaxflow.papers.boix2023.practical.images import cifar as cifar
 from jaxflow.papers.boix2023.practical.images import digits as digits
@@ -11,6 +13,9 @@ from jaxflow.papers.boix2023.practical.models import VIT_CIFAR as VIT_CIFAR
 from jaxflow.papers.boix2023.practical.models import Shape as Shape
 from jaxflow.papers.boix2023.practical.models import ViT as ViT
 from jaxflow.papers.boix2023.practical.models import rescaled as rescaled
+from jaxflow.papers.boix2023.practical.presets import PRESETS as PRESETS
+from jaxflow.papers.boix2023.practical.presets import Preset as Preset
+from jaxflow.papers.boix2023.practical.presets import preset as preset
 from jaxflow.papers.boix2023.practical.runs import Size as Size
 from jaxflow.papers.boix2023.practical.runs import image_runs as image_runs
 from jaxflow.papers.boix2023.practical.runs import text_runs as text_runs
@@ -21,6 +26,7 @@ from jaxflow.papers.boix2023.practical.text import library_text as library_text
 from jaxflow.papers.boix2023.practical.text import local_text as local_text
 from jaxflow.papers.boix2023.practical.train import ADAM_CIFAR as ADAM_CIFAR
 from jaxflow.papers.boix2023.practical.train import ADAM_IMAGENET as ADAM_IMAGENET
+from jaxflow.papers.boix2023.practical.train import ADAM_WIKITEXT as ADAM_WIKITEXT
 from jaxflow.papers.boix2023.practical.train import SGD_CIFAR as SGD_CIFAR
 from jaxflow.papers.boix2023.practical.train import Recipe as Recipe
 from jaxflow.papers.boix2023.practical.train import train as train

@@ -65,7 +65,7 @@ class Adapted(eqx.Module):
     def merged(self) -> Transformer:
         """As an ordinary transformer with wider heads. What is frozen passes no gradient on, and so is not moved."""
         frozen = eqx.tree_at(_attentions, self.base, jax.lax.stop_gradient(_attentions(self.base)))
-        kept = jax.lax.stop_gradient(self.kept)
+        kept = jax.lax.stop_gradient(self.kept)[None, None, None, :]
         return with_added(frozen, {part: kept * x for part, x in self.left.items()}, self.right)
 
 
@@ -73,7 +73,7 @@ def cut(model: Transformer, initial: Transformer, rank: Any, width: int) -> Tran
     r"""The trained model with $\Delta W_KW_Q^\top$ and $\Delta W_VW_O^\top$ of every head cut down to `rank` by their
     singular values; `width`: at least as much, columns beyond the rank are zero."""
     now, then = head_products(model), head_products(initial)
-    kept = (jnp.arange(width) < rank).astype(then["KQ"].dtype)
+    kept = (jnp.arange(width) < rank).astype(then["KQ"].dtype)[None, None, None, :]
     left, right = {}, {}
     for part in now:
         u, singular, vt = jnp.linalg.svd(now[part] - then[part], full_matrices=False)

@@ -15,6 +15,7 @@ from jaxflow.papers.boix2023.practical.models import GPT, Shape, ViT, rescaled
 from jaxflow.papers.boix2023.practical.spectra import head_products, normalised_spectrum, stable_rank
 from jaxflow.papers.boix2023.practical.text import library_text
 from jaxflow.papers.boix2023.practical.train import (
+    SGD_CIFAR,
     Recipe,
     classification,
     image_batches,
@@ -51,6 +52,11 @@ TEXTS = {
     "paper": Size(SMALL, Recipe("adam", 1e-3, 50, 1000, 16), (1.0,), 5, 20),
     "large": Size(Shape(12, 12, 768, 64, 3072), Recipe("adam", 3e-4, 500, 20_000, 16), (1.0,), 3, 40, length=256),
 }
+
+
+def by_sgd(size: Size) -> Size:
+    """The same with SGD at the rate of Appendix B.1, 0.3, and the same warm-up and schedule."""
+    return size._replace(recipe=size.recipe._replace(optimizer="sgd", rate=SGD_CIFAR.rate))
 
 
 def measure(model: Any, initial: Any) -> Any:
