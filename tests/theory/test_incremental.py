@@ -202,7 +202,7 @@ def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(decaying):
     assert int(decaying(quadratic(GRAM, PULL), 1.3).count) == 0
 
 
-def test_a_negative_decay_is_named(stages):
+def test_a_negative_decay_is_named():
     model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
     with pytest.raises(ValueError, match="^decay: expected λ ≥ 0"):
         incremental_learning(quadratic(GRAM, PULL), model, decay=-0.1)

@@ -22,7 +22,7 @@ from jaxflow.report import Claim
 
 RUN_TIMES = {
     "quick": "2 seeds of 3 scales and 3 ranks, 100 steps of Adam, about a minute",
-    "paper": "5 seeds of 3 scales and 6 ranks, 1,000 steps of Adam, about half an hour on two cores",
+    "paper": "5 seeds of 3 scales and 6 ranks, 1,000 steps of Adam, about five minutes on two cores",
     "large": "the published size of the model, for an accelerator",
 }
 
