@@ -28,7 +28,7 @@ SIZES = {
     title="Global convergence of W and (K, Q) against d, for several n and T",
     run_times={
         "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
-        "paper": "200 instances at 4 values of d for 5 sizes, twenty minutes on two cores (estimated)",
+        "paper": "200 instances at 4 values of d for 5 sizes, a quarter of an hour on two cores",
         "large": "100,000 instances at 4 values of d for 5 sizes, days on two cores",
     },
 )

@@ -146,7 +146,8 @@ def _one_at_a_time(data: Data) -> Row:
         "the ranks of W_K W_Qᵀ and W_V W_Oᵀ together grow by at most one a stage (between plateaus of the gradient)",
         f"in {shares}, with Wilson's 95%; at the smallest α {learned} singular values, {len(jumps)} stages with more "
         f"than one, {of_both} of them with one of each product; not integrated to the end: "
-        f"{int(np.sum(~data['good']))} of {data['good'].size}",
+        f"{int(np.sum(~data['good']))} of {data['good'].size}. These α were taken after 1e-2, 1e-4 and 1e-8 had given "
+        "0 of 3 each",
         len(last),
         int(total - len(last)),
         float(max(largest - 1, 0)) if len(last) else float("inf"),

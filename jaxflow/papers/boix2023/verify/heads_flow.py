@@ -15,7 +15,7 @@ from jaxflow.losses import Squared
 from jaxflow.risk import EmpiricalRisk
 
 # Directions are of order one, logarithms of sizes of order log(1/α); an absolute error of either is a relative one of
-# the weights. Against 1e-6 and 1e-9 the products at the end and the stages are the same, for a third fewer steps.
+# the weights. Against 1e-6 and 1e-9 the products at the end are the same (one instance), for a third fewer steps.
 ATOL = 1e-4
 RTOL = 1e-7
 
