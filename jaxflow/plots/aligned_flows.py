@@ -119,7 +119,7 @@ def draw_failures(data: dict[str, np.ndarray]) -> Any:
         axis.legend(frameon=False, fontsize=7)
         axis.set_ylim(-3, 103)
     share, low, high = (100 * float(data[f"random_{part}"][0]) for part in ("share", "low", "high"))
-    label = "the same, tokens and head on the sphere"
+    label = "wrong, tokens and head on the sphere"
     axes[0].axhline(share, color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
     axes[0].axhspan(low, high, color=COLORS["diagonal"], alpha=0.12, linewidth=0)
     axes[0].legend(frameon=False, fontsize=7)
