@@ -67,12 +67,17 @@ class Instantaneous(NamedTuple):
             return text
         early, coming = self.missing & self.early, self.missing & ~self.early & self.falling
         other = int(self.missing.sum() - early.sum() - coming.sum())
-        return (
-            f"{text}. Of the other {int(self.missing.sum())}: on {int(early.sum())} a constraint with a small "
-            f"multiplier λ is not active yet, which takes ln μ of order 1/λ; {int(coming.sum())} fall like 1/log t, "
-            f"from {self.gap[coming].max(initial=0.0):.1e} or less ({self.second[coming].max(initial=0.0):.1e} or "
-            f"less by multipliers without the term in 1/log t); {other} neither"
+        parts = (
+            (early.sum(), "wait for a constraint with a small multiplier λ, which takes ln μ of order 1/λ"),
+            (
+                coming.sum(),
+                f"fall like 1/log t, from {self.gap[coming].max(initial=0.0):.1e} or less "
+                f"({self.second[coming].max(initial=0.0):.1e} or less by multipliers without the term in 1/log t)",
+            ),
+            (other, "do neither"),
         )
+        said = "; ".join(f"{int(count)} {what}" for count, what in parts if count)
+        return f"{text}. Of the other {int(self.missing.sum())}: {said}"
 
 
 def instantaneous(data: Data, omega: float, log_times: np.ndarray) -> Instantaneous:
