@@ -1,6 +1,7 @@
 """Figures and checks of Sheen et al. (2024): a tiny run end to end, and verdicts that follow made-up numbers."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.sheen2024 import equivalence, norms, rates
 from jaxflow.papers.sheen2024.aligned_claims import claims_of_alignment
 from jaxflow.papers.sheen2024.blocks import in_blocks
-from jaxflow.papers.sheen2024.diagonal_claims import claims_of_multipliers, growth
+from jaxflow.papers.sheen2024.diagonal_claims import INSTANT, claims_of_multipliers, growth
 from jaxflow.papers.sheen2024.failure_claims import claims_of_failures
+from jaxflow.papers.sheen2024.far import far_certificates
 from jaxflow.papers.sheen2024.norms import claims_of_norms
 from jaxflow.papers.sheen2024.verify import assumptions, divergence, general
 from jaxflow.papers.sheen2024.verify import diagonal as checks
@@ -79,6 +81,9 @@ def diagonal_numbers(**other: Any) -> dict[str, np.ndarray]:
         "kappa": np.zeros(2),
         "behind": np.zeros(2),
         "second_gap": np.full((2, m), 1e-9),
+        "far_gap": np.full(2, 1e-6),
+        "far_log_time": np.full(2, 1e257),
+        "far_optimal": np.ones(2, bool),
         "least_multiplier": np.ones(2),
         "program_gap": np.full(2, 1e-12),
         "stationarity": np.full((2, m), 0.2),
@@ -92,8 +97,8 @@ def diagonal_numbers(**other: Any) -> dict[str, np.ndarray]:
 
 def test_the_check_of_diagonal_weights_follows_its_numbers() -> None:
     rows = checks.Diagonal().rows(diagonal_numbers())
-    assert [row.verdict for row in rows] == [HOLDS, HOLDS, HOLDS, RATE, RATE, RATE, RATE, BROKEN]
-    assert rows[-1].source == "App. A.7" and rows[-1].worst == pytest.approx(1.0 - 2.0 / 3.0)
+    assert [row.verdict for row in rows] == [HOLDS, HOLDS, HOLDS, RATE, RATE, RATE, RATE, BROKEN, RATE]
+    assert rows[7].source == "App. A.7" and rows[7].worst == pytest.approx(1.0 - 2.0 / 3.0)
     m = len(checks.LOG_TIMES)
     wrong = diagonal_numbers(
         apart=np.full((2, m), 1e-7),
@@ -102,11 +107,12 @@ def test_the_check_of_diagonal_weights_follows_its_numbers() -> None:
         selects=np.array([1, -1]),
         gap=np.ones((2, m)),
         stationarity=np.full((2, m), 0.4),
+        far_gap=np.ones(2),
     )
     rows = checks.Diagonal().rows(wrong)
-    assert [row.verdict for row in rows] == [BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, RATE, BROKEN]
+    assert [row.verdict for row in rows] == [BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, BROKEN, RATE, BROKEN, BROKEN]
     rows = checks.Diagonal().rows(diagonal_numbers(ok=np.zeros(2, bool), inside=np.zeros(2, bool)))
-    assert [row.verdict for row in rows] == [OUTSIDE] * 8
+    assert [row.verdict for row in rows] == [OUTSIDE] * 9
 
 
 def test_a_few_late_instances_are_no_counterexample() -> None:
@@ -358,3 +364,10 @@ def test_what_misses_the_bound_is_no_proof_and_says_why() -> None:
     data["gap"][3] = 2e-5
     row = checks.Diagonal().rows(data)[4]
     assert "fall like 1/log t" not in row.measured and "1 do neither" in row.measured
+
+
+def test_far_out_a_constraint_with_a_small_multiplier_is_active() -> None:
+    """On this instance the flow's own multipliers are off by 1e-2 at log t = 1e6."""
+    key = jax.random.fold_in(jax.random.key(0), zlib.crc32(b"diagonal"))
+    found = far_certificates(checks.CELL, jax.random.split(key, 32)[9:10])
+    assert found["far_optimal"].all() and found["far_gap"][0] <= INSTANT and found["far_log_time"][0] > 1e100

@@ -12,12 +12,14 @@ from jaxflow.papers.sheen2024.diagonal_claims import (
     CERTIFIED,
     EQUAL,
     IDENTITY,
+    INSTANT,
     asymptotic,
     growth,
     inside_theorem_4_1,
     instantaneous,
 )
 from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
+from jaxflow.papers.sheen2024.far import far_certificates
 from jaxflow.report import Verdict
 
 TRIALS = {"quick": 8, "paper": 32, "large": 4096}
@@ -32,8 +34,9 @@ class Diagonal(AbstractCheck):
 
     def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
         say(f"diagonal weights: {TRIALS[scale]} pairs of flows")
-        found = follow_diagonal(CELL, jax.random.split(key, TRIALS[scale]))
-        return found | {"inside": inside_theorem_4_1(found)}
+        keys = jax.random.split(key, TRIALS[scale])
+        found = follow_diagonal(CELL, keys)
+        return found | far_certificates(CELL, keys) | {"inside": inside_theorem_4_1(found)}
 
     def rows(self, data: Data) -> list[Row]:
         return [
@@ -45,6 +48,7 @@ class Diagonal(AbstractCheck):
             _averaged(data),
             _factor(data, printed=False),
             _factor(data, printed=True),
+            _far(data),
         ]
 
 
@@ -156,6 +160,24 @@ def _certified(data: Data) -> Row:
         reached=reached,
         allowed=allowed,
         missing=missing,
+    )
+
+
+def _far(data: Data) -> Row:
+    kept = data["inside"]
+    gaps, chosen = data["far_gap"][kept], data["far_optimal"][kept]
+    late = int(np.sum(~(chosen & (gaps <= INSTANT))))
+    return _row(
+        "Theorem 4.1",
+        "its KKT conditions by the flow's own multipliers and velocity where `find_limit` ends, by limiting dynamics",
+        f"duality gap {_median(gaps):.1e} (median; largest {_worst(gaps):.1e}), at most {INSTANT:g} on "
+        f"{len(gaps) - late} of {len(gaps)}, with the optimal tokens on {int(chosen.sum())}; log t = "
+        f"{data['far_log_time'][kept].min(initial=np.inf):.0e} or more",
+        kept,
+        _worst(gaps),
+        "duality gap of the flow's certificate",
+        asymptotic(False, late, len(gaps)),
+        late=late,
     )
 
 
