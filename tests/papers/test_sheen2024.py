@@ -205,6 +205,7 @@ def multiplier_numbers(gap: float) -> dict[str, np.ndarray]:
         "margin": np.broadcast_to(TIMES, shape),
         "kappa": np.zeros((2, 3)),
         "behind": np.zeros((2, 3)),
+        "least_multiplier": np.ones((2, 3)),
         "second_gap": np.full(shape, gap),
         "program_gap": np.full((2, 3), 1e-12),
         "weights_gap": np.full(shape, gap),
@@ -356,10 +357,13 @@ def test_what_misses_the_bound_is_no_proof_and_says_why() -> None:
     data = {name: np.concatenate([value] * 3) for name, value in diagonal_numbers().items()}
     falling = 1.0 / np.maximum(checks.LOG_TIMES, 1.0)
     data["gap"] = np.stack([falling, falling, falling, 20.0 * falling, np.full_like(falling, 2e-2), falling])
-    data["behind"][4] = 0.1
+    data["behind"][4], data["least_multiplier"][4] = 0.1, 0.02
     row = checks.Diagonal().rows(data)[4]
     assert row.verdict is OUTSIDE and (row.values["reached"], row.values["missing"]) == (4, 2)
-    assert "1 wait for a constraint" in row.measured and "1 fall like 1/log t, from 2.0e-05" in row.measured
+    assert (
+        "1 wait for a constraint whose multiplier λ is 2.0e-02 of the sum" in row.measured
+        and "1 fall like 1/log t, from 2.0e-05" in row.measured
+    )
     assert "(1.0e-09 or less by" in row.measured
     data["gap"][3] = 2e-5
     row = checks.Diagonal().rows(data)[4]

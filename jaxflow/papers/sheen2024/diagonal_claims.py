@@ -39,8 +39,8 @@ class Instantaneous(NamedTuple):
     """The instantaneous certificate at the last time on the instances inside the hypotheses, `(k,)` each.
 
     `allowed`: the slack of the dual lets the gap be `INSTANT`; `early`: an active constraint is not active yet
-    (`limiting_face`); `falling`: the gap falls like 1/log t (entries on the support are off by a constant over μ),
-    the term that `second`, the gap of `second_order_multipliers`, does without.
+    (`limiting_face`, with the `least` multiplier); `falling`: the gap falls like 1/log t (entries on the support are
+    off by a constant over μ), the term that `second`, the gap of `second_order_multipliers`, does without.
     """
 
     gap: np.ndarray
@@ -48,6 +48,7 @@ class Instantaneous(NamedTuple):
     allowed: np.ndarray
     reached: np.ndarray
     early: np.ndarray
+    least: np.ndarray
     falling: np.ndarray
 
     @property
@@ -68,7 +69,11 @@ class Instantaneous(NamedTuple):
         early, coming = self.missing & self.early, self.missing & ~self.early & self.falling
         other = int(self.missing.sum() - early.sum() - coming.sum())
         parts = (
-            (early.sum(), "wait for a constraint with a small multiplier λ, which takes ln μ of order 1/λ"),
+            (
+                early.sum(),
+                f"wait for a constraint whose multiplier λ is {self.least[early].max(initial=0.0):.1e} of the sum "
+                "or less, which takes ln μ of order 1/λ",
+            ),
             (
                 coming.sum(),
                 f"fall like 1/log t, from {self.gap[coming].max(initial=0.0):.1e} or less "
@@ -87,7 +92,9 @@ def instantaneous(data: Data, omega: float, log_times: np.ndarray) -> Instantane
     slope = np.log(gaps[:, -1] / gaps[:, -4]) / np.log(log_times[-1] / log_times[-4])
     allowed, early = predicted_gap(data, omega)[kept] <= INSTANT, data["behind"][kept] > ACTIVE
     second = data["second_gap"][kept, -1]
-    return Instantaneous(gaps[:, -1], second, allowed, gaps[:, -1] <= INSTANT, early, slope <= -0.9)
+    return Instantaneous(
+        gaps[:, -1], second, allowed, gaps[:, -1] <= INSTANT, early, data["least_multiplier"][kept], slope <= -0.9
+    )
 
 
 def asymptotic(failed: bool, late: int, total: int) -> Verdict:
