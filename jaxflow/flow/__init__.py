@@ -24,6 +24,9 @@ from jaxflow.flow.record import Record as Record
 from jaxflow.flow.record import record as record
 from jaxflow.flow.solvers import as_controller as as_controller
 from jaxflow.flow.solvers import as_solver as as_solver
+from jaxflow.flow.stage_steps import StageSteps as StageSteps
+from jaxflow.flow.stage_steps import stage_controller as stage_controller
+from jaxflow.flow.stage_steps import stage_solver as stage_solver
 from jaxflow.flow.stopping import AbstractStop as AbstractStop
 from jaxflow.flow.stopping import Budget as Budget
 from jaxflow.flow.stopping import CertificateGap as CertificateGap

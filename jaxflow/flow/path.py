@@ -14,6 +14,7 @@ from jaxflow.flow.coordinates import LogHadamard
 from jaxflow.flow.drive import Drive
 from jaxflow.flow.record import record
 from jaxflow.flow.solvers import as_controller, as_solver
+from jaxflow.flow.stage_steps import stage_controller, stage_solver
 from jaxflow.models import HadamardNetwork, LogWeights
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -99,12 +100,17 @@ def follow_products(
     r"""Integrates a start of size α in `LogHadamard` coordinates to a rescaled time, keeping every step.
 
     **Arguments:** `model`: with its weights already of size α (`HadamardNetwork.scaled`); `log_alpha`:
-    $\log\alpha$, the unit of time; `until`: in units of $\log(1/\alpha)$; the others as in `integrate`.
+    $\log\alpha$, the unit of time; `until`: in units of $\log(1/\alpha)$; the others as in `integrate`, but that an
+    implicit solver without a controller goes from stage to stage (`stage_controller`).
     """
     risk.check(model)
     LogHadamard().check(risk, model)
     clock = RescaledTime(log_alpha)
     chosen = as_solver(solver, clock)
+    if solver is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
+        chosen = stage_solver()
+    if controller is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
+        controller = stage_controller(chosen, model.log_weights.log_conserved)
     drive = Drive(chosen, as_controller(controller, chosen, clock), max_steps=max_steps)
     lane = _start(drive, risk, model, clock, jnp.asarray(until))
     found = record(drive, lane)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import follow_products
-from jaxflow.flow.solvers import as_controller, as_solver
+from jaxflow.flow import follow_products, stage_solver
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
 from jaxflow.teachers import diagonal_head_task
 from jaxflow.theory import StageResult, incremental_learning, return_distances, stage_assumptions
@@ -86,13 +85,12 @@ def test_the_flow_passes_the_stages_of_the_example(stages):
     risk = quadratic(GRAM, PULL)
     start = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
     path = follow_products(risk, start.scaled(log_alpha), log_alpha, 75.0)
-    # The same solver for a start that ordinary code can hold: at most three times the steps.
-    solver = as_solver(None, jf.RescaledTime(log_alpha))
-    controller = as_controller(None, solver, jf.RescaledTime(log_alpha))
+    # A start that ordinary code can hold, by the same solver and by its own: at most three times the steps.
     tiny = float(np.log(1e-8))
-    plain = follow_products(risk, start.scaled(tiny), tiny, 75.0, solver=solver, controller=controller)
-    steps = [int(p.trajectory.stats["num_steps"]) for p in (plain, path)]
-    assert steps[1] <= 3 * steps[0]
+    for solver in (stage_solver(), None):
+        plain = follow_products(risk, start.scaled(tiny), tiny, 75.0, solver=solver)
+        steps = [int(p.trajectory.stats["num_steps"]) for p in (plain, path)]
+        assert steps[1] <= 3 * steps[0]
     times, products = np.asarray(stages.times)[:4], np.asarray(stages.products)[:4]
     for k, coordinate in enumerate(np.asarray(stages.coordinates)[:4]):
         half = path.crossings(int(coordinate), 0.5 * float(products[k, coordinate]))

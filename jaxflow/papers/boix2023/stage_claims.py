@@ -200,13 +200,17 @@ def _row(data: Data, row: int) -> str:
 
 
 def _effort(data: Data) -> list[str]:
-    small, ordinary = data["steps_to_stages"]
+    small, same, own = data["steps_to_stages"]
     text = alpha_text(float(data["log_alphas"][_smallest(data)]))
-    ratio = f"a factor of {small / ordinary:.2f}" if np.isfinite(small / ordinary) else "so that nothing is compared"
     return [
-        f"Accepted steps of one solver until all {len(data['stage_times'])} stages have reached half of their product: "
-        f"{_count(small)} at α = {text}, {_count(ordinary)} at 1e-8, {ratio}."
+        f"Accepted steps until all {len(data['stage_times'])} stages have reached half of their product: "
+        f"{_count(small)} at α = {text}; at 1e-8 {_count(own)} by the solver for that scale{_factor(small, own)}, "
+        f"{_count(same)} by the solver for the smallest scales{_factor(small, same)}."
     ]
+
+
+def _factor(small: float, ordinary: float) -> str:
+    return f" (a factor of {small / ordinary:.2f})" if np.isfinite(small / ordinary) else ""
 
 
 def _count(steps: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxflow.flow import ProductPath, RescaledTime, as_controller, as_solver, follow_products
+from jaxflow.flow import ProductPath, follow_products, stage_solver
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
 from jaxflow.papers.registry import Data
@@ -121,7 +121,7 @@ def paths_data(task: Task, size: Size, say: Callable[[str], None]) -> Data:
         data["accepted"][row] = int(path.trajectory.stats["num_accepted_steps"])
         data["crossings"][row], data["distances"][row] = compare(path, data)
         if log_alpha == min(size.alphas):
-            data["steps_to_stages"] = np.asarray([steps_to_stages(path, data), _ordinary(task, log_alpha, data, say)])
+            data["steps_to_stages"] = np.asarray([steps_to_stages(path, data), *_ordinary(task, data, say)])
     return data
 
 
@@ -136,16 +136,17 @@ def steps_to_stages(path: ProductPath, data: Data) -> float:
     return float(np.sum(path.times <= max(passed[0] for passed in halves)))
 
 
-def _ordinary(task: Task, log_alpha: float, data: Data, say: Callable[[str], None]) -> float:
-    """The same from a start of 1e-8, with the solver of this α: what a start that no number holds costs."""
-    clock = RescaledTime(log_alpha)
-    solver = as_solver(None, clock)
-    controller = as_controller(None, solver, clock)
+def _ordinary(task: Task, data: Data, say: Callable[[str], None]) -> list[float]:
+    """The same from a start of 1e-8, with the solver of the smallest scales and with the one of this: what a start
+    costs that no number holds."""
     student = task.student.scaled(ORDINARY)
-    until = LATER * task.until
-    path = follow_products(task.risk, student, ORDINARY, until, solver=solver, controller=controller)
-    say(f"α = {alpha_text(ORDINARY)} by the solver of {alpha_text(log_alpha)}: {len(path.times) - 1} accepted steps")
-    return steps_to_stages(path, data)
+    found = []
+    for solver in (stage_solver(), None):
+        path = follow_products(task.risk, student, ORDINARY, LATER * task.until, solver=solver)
+        name = "the solver of the smallest scales" if solver else "its own solver"
+        say(f"α = {alpha_text(ORDINARY)} by {name}: {len(path.times) - 1} accepted steps")
+        found.append(steps_to_stages(path, data))
+    return found
 
 
 def reached(path: ProductPath, until: float) -> bool:

@@ -27,9 +27,12 @@ SHARE = 0.2
 # A coordinate may come and go; twice as many stages as products end almost all paths.
 STAGES = 2 * P
 
-# Readings of a path in rescaled time. A stage moves a product by a factor e in 1/1000 of a unit; between readings
-# the logarithm of a product is nearly straight.
+# Readings of a path in rescaled time, the closer together the nearer to a predicted stage: a stage moves a product by
+# a factor e in 1/1000 of a unit, and the next one may come after 1e5 units.
 READINGS = 4001
+
+# The two readings nearest to a stage are e^(-20) of the wait apart.
+FOLDS = 20.0
 
 # Middle of a plateau: what is not learned yet is exponentially small; left are the tolerance of the integration
 # (1e-5 of the logarithm of a product) and what a slow direction still has to go.
@@ -95,19 +98,30 @@ def _follow(data: Data, trial: int, risk: Any, model: Any, decay: Any, stages: A
     ends = np.append(times[1:], times[-1] + np.diff(around)[-1])
     data["times"][trial, :count] = times
     data["coordinates"][trial, :count] = np.asarray(stages.coordinates)[:count]
-    readings = jnp.linspace(0.0, float(ends[-1]), READINGS)
-    good, path = jax.device_get(flow_with_decay(risk, model.scaled(LOG_ALPHA), LOG_ALPHA, decay, readings))
+    readings = readings_of(times, float(ends[-1]))
+    good, path = jax.device_get(flow_with_decay(risk, model.scaled(LOG_ALPHA), LOG_ALPHA, decay, jnp.asarray(readings)))
     data["failed"][trial] = not good
     if not good:
         return
-    readings = np.asarray(readings)
     for k in range(count):
         i = int(stages.coordinates[k])
         found = crossings(readings, path[:, i], 0.5 * float(products[k, i]))
         if len(found):
             data["crossings"][trial, k] = found[np.argmin(np.abs(found - times[k]))]
-        middle = int(np.searchsorted(readings, 0.5 * (times[k] + ends[k])))
+        middle = int(np.argmin(np.abs(readings - 0.5 * (times[k] + ends[k]))))
         data["distance"][trial, k] = np.max(np.abs(path[middle] - products[k]))
+
+
+def readings_of(times: np.ndarray, end: float) -> np.ndarray:
+    """`READINGS` moments from 0 to `end`, as many between any two neighbouring stages, the closest at the stages."""
+    marks = np.concatenate([[0.0], times, [end]])
+    pieces = np.array_split(np.arange(READINGS - 1), len(marks) - 1)
+    parts = [np.zeros(1)]
+    for piece, start, stop in zip(pieces, marks[:-1], marks[1:], strict=True):
+        shares = 1.0 / (1.0 + np.exp(-np.linspace(-FOLDS, FOLDS, len(piece) + 1)))
+        shares = (shares - shares[0]) / (shares[-1] - shares[0])
+        parts.append(start + (stop - start) * shares[1:])
+    return np.concatenate(parts)
 
 
 def crossings(times: np.ndarray, products: np.ndarray, level: float) -> np.ndarray:

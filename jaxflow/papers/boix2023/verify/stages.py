@@ -101,26 +101,27 @@ def _predict(risk: Any, model: Any, stages: int) -> Any:
 
 
 def _measure(data: Data, at: tuple[int, int], size: Size, risk: EmpiricalRisk, model: HadamardNetwork) -> None:
-    stages = jax.device_get(_predict(risk, model, size.stages))
-    learned = np.asarray(stages.results.value) == StageResult.learned
+    # One stage more than is measured: the last plateau ends where the next stage begins.
+    stages = jax.device_get(_predict(risk, model, size.stages + 1))
     results = np.asarray(stages.results.value)
-    count = int(learned.sum())
+    known = int(np.sum(results == StageResult.learned))
+    count = min(known, size.stages)
     data["count"][at] = count
     # Algorithm 1 itself could not say what comes next: the instance says nothing about the theorem.
     decided = count > 0 and not np.isin(results, (StageResult.not_converged, StageResult.degenerate)).any()
     times, products = np.asarray(stages.times)[:count], np.asarray(stages.products)[:count]
     if count == 0:
         return
-    around = np.concatenate([[0.0], times])
-    apart = bool(np.all(np.diff(around) > SEPARATED * times))
+    around = np.concatenate([[0.0], np.asarray(stages.times)[:known]])
+    apart = bool(np.all(np.diff(around) > SEPARATED * around[1:]))
     data["gap"][at] = np.min(np.asarray(stages.gaps)[:count])
     data["curvature"][at] = np.min(np.asarray(stages.curvatures)[:count])
     data["inside"][at] = decided and apart and data["curvature"][at] > 0
     data["predicted"][at][:count] = times
     supports = np.concatenate([np.zeros((1, products.shape[1]), bool), products != 0.0])
     data["entering_predicted"][at] = np.max(np.sum(supports[1:] & ~supports[:-1], axis=1))
-    # Half of the way to what follows, or as long again as the last stage took.
-    ends = np.append(times[1:], times[-1] + 0.5 * np.diff(around)[-1])
+    # Where nothing follows: half as long again as the last stage took.
+    ends = np.append(around[2:], times[-1] + 0.5 * np.diff(around)[-1])[:count]
     middles = 0.5 * (times + ends)
     for step, log_alpha in enumerate(LOG_ALPHAS):
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(ends[-1]))
