@@ -13,7 +13,7 @@ from jaxflow.report import Claim
 
 RUN_TIMES = {
     "quick": "60 samples of 5 x 4 tokens, 4 scales, under a minute",
-    "paper": "1,000 samples of 10 x 50 tokens, 8 scales, a dozen stages, 11 minutes of processor time",
+    "paper": "1,000 samples of 10 x 50 tokens, 8 scales, a dozen stages, 9 minutes of processor time",
     "large": "as paper, 40 stages, for an accelerator",
 }
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow.data import LinearData
-from jaxflow.flow import LogHadamard, RescaledTime, follow_products, integrate
+from jaxflow.flow import LogHadamard, RescaledTime, follow_products, integrate, stage_controller, stage_solver
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
@@ -28,11 +28,15 @@ LOG_ALPHAS = (-100.0, -1000.0, -10_000.0)
 # Stages closer than this share of their time are not separated at the largest α of the ladder.
 SEPARATED = 0.1
 
+# Of the logarithms of weights: what is measured is by how many e-folds a stage comes late, and that may happen to be
+# hundredths of one.
+TOLERANCE = 1e-6
+
 # Allowed distance of the observed order of the error in 1/log(1/α) from one, between the two smallest α.
 ORDER = 0.1
 
 # Weights in the middle of a plateau at the smallest α: what is not learned yet is exponentially small in
-# log(1/α) times the distance to the next stage, so that only the integration's tolerance (1e-9 of ω ~ 1e4) is left.
+# log(1/α) times the distance to the next stage, so that only the integration's tolerance is left.
 WEIGHTS = 1e-4
 
 # A product counts as nonnegligible from here on: half a product of order one is far above, e^(-1000) far below.
@@ -124,7 +128,9 @@ def _measure(data: Data, at: tuple[int, int], size: Size, risk: EmpiricalRisk, m
     ends = np.append(around[2:], times[-1] + 0.5 * np.diff(around)[-1])[:count]
     middles = 0.5 * (times + ends)
     for step, log_alpha in enumerate(LOG_ALPHAS):
-        path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(ends[-1]))
+        start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
+        controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
+        path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
         if path.times[-1] < ends[-1] * (1 - 1e-12):
             data["failed"][at] = True
             return
