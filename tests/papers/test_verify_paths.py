@@ -160,16 +160,48 @@ def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
     assert jnp.array_equal(best, given.target)
 
 
-def growing(log_gradient: list[float], norm: list[float]) -> Any:
-    part = {"result": np.array([OPTIMAL]), "support": np.array([True])}
+LATER = {"later_log_gradient": np.full((1, 3), np.nan), "later_norm": np.full((1, 3), np.nan), "later": np.asarray(10)}
+
+
+def growing(log_gradient: list[float], norm: list[float], later: Any = None) -> Any:
+    part = LATER | {"result": np.array([OPTIMAL]), "support": np.array([True])}
     part |= {"log_gradient": np.log(np.array([log_gradient])), "norm": np.array([norm])}
+    if later is not None:
+        part |= {"later_log_gradient": np.log(np.array([later[0]])), "later_norm": np.array([later[1]])}
     return descents._row_3({f"B.2_{name}": x for name, x in part.items()} | {"steps": np.asarray(1000)}, "B.2")
 
 
 def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
     assert growing([1e-2, 1e-3, 1e-4], [1.0, 2.0, 3.0]).verdict is Verdict.holds_at_this_rate
-    assert growing([1e-2, 1e-3, 9e-4], [1.0, 2.0, 2.1]).verdict is Verdict.outside_hypotheses
+    slow = ([1e-2, 1e-3, 9e-4], [1.0, 2.0, 2.1])
+    assert growing(*slow).verdict is Verdict.outside_hypotheses
     assert growing([1e-2, 1e-3, 1e-9], [1.0, 2.0, 2.0]).verdict is Verdict.counterexample_found
+    # Those that were still on their way are asked again, after many more steps.
+    row = growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 4.0]))
+    assert row.verdict is Verdict.holds_at_this_rate and "in 1 of the other 1" in row.measured
+    assert growing(*slow, later=([9e-4, 9e-4, 8e-4], [2.1, 3.0, 4.0])).verdict is Verdict.outside_hypotheses
+    assert growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 3.0])).verdict is Verdict.counterexample_found
+
+
+def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def growing(name: str, shape: Any, keys: Any, steps: int) -> dict[str, np.ndarray]:
+        asked.append((keys.shape[0], steps))
+        log_gradient = np.log(np.array([[1e-2, 1e-3, 1e-4], [1e-2, 1e-3, 9e-4]]))[-keys.shape[0] :]
+        norm = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 2.1]])[-keys.shape[0] :]
+        size = keys.shape[0]
+        return {
+            "result": np.full(size, OPTIMAL),
+            "support": np.ones(size, bool),
+            "log_gradient": log_gradient,
+            "norm": norm,
+        }
+
+    monkeypatch.setattr(descents, "_growing", growing)
+    part = descents._growing_longer("B.1", (2, 3, 4), jax.random.split(jax.random.key(0), 2), 100, 1000)
+    assert asked == [(2, 100), (1, 1000)]
+    assert np.isnan(part["later_norm"][0]).all() and part["later_norm"][1, 2] == 2.1
 
 
 def test_theorem_6_is_judged_where_assumption_C_holds() -> None:

@@ -22,7 +22,7 @@ KEPT = ("ok", "apart", "identity", "conserved", "size", "margin", "diagonal", "s
     title="Lemma 4.1, (19) and Lemma 4.2: equal flows, their integral form, and growth, to log t = 1e6",
     run_times={
         "quick": "4 instances for each of 3 starts, under a minute once compiled",
-        "paper": "32 instances for each of 3 starts, half an hour (estimated)",
+        "paper": "32 instances for each of 3 starts, 4 minutes of processor time",
         "large": "1,024 instances for each of 3 starts, about an hour on two cores",
     },
 )
