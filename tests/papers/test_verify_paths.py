@@ -163,8 +163,8 @@ def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
 LATER = {"later_log_gradient": np.full((1, 3), np.nan), "later_norm": np.full((1, 3), np.nan), "later": np.asarray(10)}
 
 
-def growing(log_gradient: list[float], norm: list[float], later: Any = None) -> Any:
-    part = LATER | {"result": np.array([OPTIMAL]), "support": np.array([True])}
+def growing(log_gradient: list[float], norm: list[float], later: Any = None, optimal: bool = True) -> Any:
+    part = LATER | {"result": np.array([OPTIMAL if optimal else OPTIMAL + 1]), "support": np.array([True])}
     part |= {"log_gradient": np.log(np.array([log_gradient])), "norm": np.array([norm])}
     if later is not None:
         part |= {"later_log_gradient": np.log(np.array([later[0]])), "later_norm": np.array([later[1]])}
@@ -181,6 +181,7 @@ def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
     assert row.verdict is Verdict.holds_at_this_rate and "in 1 of the other 1" in row.measured
     assert growing(*slow, later=([9e-4, 9e-4, 8e-4], [2.1, 3.0, 4.0])).verdict is Verdict.outside_hypotheses
     assert growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 3.0])).verdict is Verdict.counterexample_found
+    assert growing(*slow, optimal=False).verdict is Verdict.outside_hypotheses
 
 
 def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

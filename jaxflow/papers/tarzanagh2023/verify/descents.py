@@ -228,9 +228,11 @@ def _row_3(data: Data, name: str) -> Row:
     last_log_g, last_norm = np.where(last, log_g, later_log_g), np.where(last, norm, later_norm)
     still = int(((np.exp(last_log_g[:, 2] - last_log_g[:, 1]) <= FALL) & (last_norm[:, 2] <= last_norm[:, 1])).sum())
     verdict = Verdict.holds_at_this_rate if total and not slow else Verdict.outside_hypotheses
-    exponent, growth = (log_g[:, 2] - log_g[:, 1]) / np.log(10.0), norm[:, 2] - norm[:, 1]
-    rate = f"; up to step {steps} ‖∇L‖ ~ k^p with p from {exponent.min():.2f} to {exponent.max():.2f} "
-    rate += f"(median {np.median(exponent):.2f}), ‖W‖ grows by {growth.min():.2f} to {growth.max():.2f}"
+    rate = ""
+    if total:
+        exponent, growth = (log_g[:, 2] - log_g[:, 1]) / np.log(10.0), norm[:, 2] - norm[:, 1]
+        rate = f"; up to step {steps} ‖∇L‖ ~ k^p with p from {exponent.min():.2f} to {exponent.max():.2f} "
+        rate += f"(median {np.median(exponent):.2f}), ‖W‖ grows by {growth.min():.2f} to {growth.max():.2f}"
     behind = int((~grows).sum())
     rest = (
         f", and from step {later // 10} to {later} in {int(grows_later.sum())} of the other {behind}" if behind else ""
@@ -240,7 +242,7 @@ def _row_3(data: Data, name: str) -> Row:
         f"descent with η = 1/L_W from random W(0), Assumption {name}, n = {n}, T = {T}, d = {d}: ‖∇L(W(k))‖ → 0 and "
         "‖W(k)‖ → ∞",
         f"from step {steps // 10} to {steps} the gradient at least halves and the norm grows in {total - behind} of "
-        f"{total}{rest}{rate if total else ''}",
+        f"{total}{rest}{rate}",
         total,
         int((~inside).sum()),
         float(np.exp(log_g[:, 2]).max(initial=0.0)) if total else float("inf"),
