@@ -233,11 +233,19 @@ def test_rates_compare_exponent_and_slack() -> None:
         "kappa": kappa,
         "weights_gap": gaps,
         "exponent": rates.observed_exponent(gaps, TIMES),
+        "behind": np.zeros(4),
     }
     claims, _ = rates.claims_of_rates(data)
     assert claims[0].verdict is RATE and claims[0].values == {"close": 3, "instances": 3}
     assert rates.claims_of_rates(data | {"exponent": data["exponent"] + 1})[0][0].verdict is BROKEN
     assert len(draw_rates(data).axes[0].lines) == 3
+    # One that is late is no proof, and no counterexample; the notes say whether it waits for a constraint.
+    late = data | {"exponent": data["exponent"] + np.array([0, 0, -0.5, 0]), "behind": np.array([0, 0, 0.3, 0])}
+    claims, notes = rates.claims_of_rates(late)
+    assert claims[0].verdict is OUTSIDE and "1 further off 1 wait" in notes[-1] and "Of the 2 of which" in notes[-1]
+    early = TIMES < 0.3 * TIMES[-1]
+    jump = gaps * np.where(early, 1.0, 1e-2)
+    assert np.all(rates.bend(jump, TIMES) > rates.BENT) and np.all(rates.bend(gaps, TIMES) < 1e-12)
 
 
 def test_alignment_is_judged_inside_the_assumptions() -> None:
