@@ -13,8 +13,8 @@ from jaxflow.flow.clocks import RescaledTime
 from jaxflow.flow.coordinates import LogHadamard
 from jaxflow.flow.drive import Drive
 from jaxflow.flow.record import record
-from jaxflow.flow.solvers import as_controller, as_solver
-from jaxflow.flow.stage_steps import stage_controller, stage_solver
+from jaxflow.flow.solvers import as_controller, as_solver, with_tolerances
+from jaxflow.flow.stage_steps import StageSteps, stage_controller, stage_solver
 from jaxflow.models import HadamardNetwork, LogWeights
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -102,6 +102,8 @@ def follow_products(
     **Arguments:** `model`: with its weights already of size α (`HadamardNetwork.scaled`); `log_alpha`:
     $\log\alpha$, the unit of time; `until`: in units of $\log(1/\alpha)$; the others as in `integrate`, but that an
     implicit solver without a controller goes from stage to stage (`stage_controller`).
+
+    **Raises:** `ValueError` naming the argument.
     """
     risk.check(model)
     LogHadamard().check(risk, model)
@@ -111,7 +113,9 @@ def follow_products(
         chosen = stage_solver()
     if controller is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
         controller = stage_controller(chosen, model.log_weights.log_conserved)
-    drive = Drive(chosen, as_controller(controller, chosen, clock), max_steps=max_steps)
+    controller = as_controller(controller, chosen, clock)
+    inner = controller.inner if isinstance(controller, StageSteps) else controller
+    drive = Drive(with_tolerances(chosen, inner), controller, max_steps=max_steps)
     lane = _start(drive, risk, model, clock, jnp.asarray(until))
     found = record(drive, lane)
     rates, losses = _rates_and_losses(risk, model, jnp.asarray(found.state), jnp.asarray(-log_alpha))

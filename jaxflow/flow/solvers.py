@@ -94,6 +94,26 @@ def as_controller(
     return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=norm)
 
 
+def with_tolerances(
+    solver: diffrax.AbstractSolver, controller: diffrax.AbstractStepSizeController
+) -> diffrax.AbstractSolver:
+    """The solver as `diffeqsolve` would run it: a root finder that asks for the controller's tolerances is given them.
+
+    For lanes, which have no `diffeqsolve` around them.
+
+    **Raises:** `ValueError` where it asks and the controller has none.
+    """
+    if not isinstance(solver, diffrax.AbstractImplicitSolver) or eqx.is_array_like(solver.root_finder.rtol):
+        return solver
+    if not isinstance(controller, diffrax.AbstractAdaptiveStepSizeController):
+        raise ValueError(
+            f"controller: the root finder takes its tolerances from it, and {type(controller).__name__} has none; "
+            "give the root finder its own"
+        )
+    given = (controller.rtol, controller.atol, controller.norm)
+    return eqx.tree_at(lambda s: (s.root_finder.rtol, s.root_finder.atol, s.root_finder.norm), solver, given)
+
+
 def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:
     """The vector field as the terms this solver wants: IMEX methods take all of it implicitly."""
     term = diffrax.ODETerm(field)

@@ -58,6 +58,26 @@ def test_reach_is_the_largest_node_of_a_method():
     assert stage_controller(stage_solver(), jnp.zeros(1)).reach == 1.0
 
 
+def single() -> tuple[jf.EmpiricalRisk, HadamardNetwork]:
+    """One product that is learned to be one."""
+    risk = jf.EmpiricalRisk(jf.data.LinearData([[1.0]], [1.0]), jf.losses.Squared())
+    return risk, HadamardNetwork(DiagonalLinear(), [1.0], [0.5]).scaled(LOG_ALPHA)
+
+
+def test_an_implicit_solver_by_its_name_goes_from_stage_to_stage():
+    risk, model = single()
+    path = follow_products(risk, model, LOG_ALPHA, 3.0, solver="Kvaerno5")
+    # Of the logarithm: a step's tolerance of 2e-4, and it is forgotten at the end.
+    assert path.products[-1, 0] == pytest.approx(1.0, abs=1e-8)
+    assert path.trajectory.stats["num_rejected_steps"] <= 0.1 * len(path.times)
+
+
+def test_a_controller_without_tolerances_is_named():
+    risk, model = single()
+    with pytest.raises(ValueError, match="^controller: .* ConstantStepSize has none"):
+        follow_products(risk, model, LOG_ALPHA, 3.0, solver="Kvaerno5", controller=diffrax.ConstantStepSize())
+
+
 def test_the_path_is_that_of_a_finer_method_in_fewer_steps():
     """Diagonal network on a Gram matrix with interactions; three stages at α = e^(−10000)."""
     gram, pull = np.array([[2.0, 0.3, -0.2], [0.3, 1.0, 0.1], [-0.2, 0.1, 0.5]]), np.array([1.0, -0.6, 0.3])
