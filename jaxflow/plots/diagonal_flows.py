@@ -126,7 +126,7 @@ def draw_rates(data: dict[str, np.ndarray]) -> Any:
     r"""How fast the weights' own gap falls, against the slack 1 − κ of the certified dual.
 
     **Arguments:** `data` with `log_times` `(m,)`, `inside` `(b,)`, `kappa` `(b,)`, `exponent` `(b,)`, `weights_gap`
-    `(b, m)`.
+    `(b, m)`, `waiting` `(b,)`: whether a constraint of the limit is not active yet.
     """
     figure, axes = new_figure(2, width=9.0)
     kept, late = data["inside"], data["log_times"] >= 10.0
@@ -140,7 +140,12 @@ def draw_rates(data: dict[str, np.ndarray]) -> Any:
     axes[0].set_xlabel(r"$\log t$")
     axes[0].set_ylabel(r"$\|\beta\|_1/(\mu\,\mathrm{opt})-1$")
     axes[0].set_title(r"(a) red: little slack $1-\kappa$, blue: much", fontsize=10)
-    axes[1].plot(slack[kept], data["exponent"][kept], "o", color=COLORS["diagonal"], markersize=3.5)
+    for waiting, filling, label in ((False, "full", None), (True, "none", "waits for a constraint")):
+        some = kept & (data["waiting"] == waiting)
+        axes[1].plot(
+            slack[some], data["exponent"][some], "o", color=COLORS["diagonal"], markersize=3.5, fillstyle=filling,
+            label=label if some.any() else None,
+        )  # fmt: skip
     axes[1].plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
     axes[1].set_xlabel(r"$1-\kappa$, from the certified dual")
     axes[1].set_ylabel(r"observed exponent of $(\log t)^{-\cdot}$")

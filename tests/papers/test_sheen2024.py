@@ -238,7 +238,10 @@ def test_rates_compare_exponent_and_slack() -> None:
     claims, _ = rates.claims_of_rates(data)
     assert claims[0].verdict is RATE and claims[0].values == {"close": 3, "instances": 3}
     assert rates.claims_of_rates(data | {"exponent": data["exponent"] + 1})[0][0].verdict is BROKEN
-    assert len(draw_rates(data).axes[0].lines) == 3
+    figure = draw_rates(data | {"waiting": np.array([False, True, False, True])})
+    assert len(figure.axes[0].lines) == 3
+    # Two of those inside do not wait, one does, and the third line is the diagonal.
+    assert [len(line.get_xdata()) for line in figure.axes[1].lines] == [2, 1, 2]
     # One that is late is no proof, and no counterexample; the notes say whether it waits for a constraint.
     late = data | {"exponent": data["exponent"] + np.array([0, 0, -0.5, 0]), "behind": np.array([0, 0, 0.3, 0])}
     claims, notes = rates.claims_of_rates(late)

@@ -41,7 +41,7 @@ class Rates(AbstractFigure):
         return {name: found[name] for name in KEPT} | extra
 
     def draw(self, data: Data) -> Any:
-        return draw_rates(data)
+        return draw_rates(data | {"waiting": data["behind"] > ACTIVE})
 
     def claims(self, data: Data) -> tuple[list[Any], list[str]]:
         return claims_of_rates(data)
