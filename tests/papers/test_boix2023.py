@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+import jaxflow as jf
 from jaxflow import papers
 from jaxflow.papers.boix2023 import perturbations, toy
 from jaxflow.papers.boix2023.stage_claims import claims_of, entry_claims_of, separated
@@ -123,6 +125,18 @@ def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_p
     by_source = {row.source: row for row in rows}
     assert by_source["Lemma 4.2"].verdict == Verdict.holds and by_source["Lemma 4.2"].worst <= 1e-8
     assert by_source["Theorem 4.1 (sparsity)"].instances + by_source["Theorem 4.1 (sparsity)"].outside == 2
+
+
+def test_the_last_plateau_ends_where_the_next_stage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages at 1 and 1/0.85: a quarter of the first one's time after it, the second has been learned."""
+    pull = np.array([1.0, 0.85])
+    risk = jf.EmpiricalRisk(jf.data.LinearData(np.sqrt(2) * np.eye(2), np.sqrt(2) * pull), jf.losses.Squared())
+    model = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), 2)
+    monkeypatch.setattr(verify_stages, "FAMILIES", ("linear",))
+    monkeypatch.setattr(verify_stages, "_instance", lambda family, key: (risk, model))
+    data = verify_stages.compute(verify_stages.Size(1, stages=1), jax.random.key(0), lambda line: None)
+    assert data["inside"].all() and data["predicted"][0, 0, 0] == pytest.approx(1.0, rel=1e-12)
+    assert data["distance"][0, 0, -1, 0] <= verify_stages.WEIGHTS
 
 
 def verified(**how) -> dict[str, np.ndarray]:

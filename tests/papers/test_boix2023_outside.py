@@ -62,6 +62,17 @@ def test_decay_verdicts_follow_the_numbers(measured):
     assert check.rows(nobody)[1].verdict == Verdict.outside_hypotheses
 
 
+def test_readings_stand_close_at_stages_however_late_the_next_one_is():
+    times = np.array([3.2, 4.9, 1.6e5])
+    readings = decay.readings_of(times, 3.2e5)
+    assert readings.shape == (decay.READINGS,) and np.all(np.diff(readings) > 0)
+    assert readings[0] == 0.0 and readings[-1] == pytest.approx(3.2e5)
+    for time in times:
+        near = readings[np.abs(readings - time) < 0.05 * time]
+        # A stage takes some thousandths of a unit.
+        assert np.min(np.abs(near - time)) <= 1e-9 * time and np.min(np.diff(near)) <= 1e-3
+
+
 def test_crossings_go_away_from_zero():
     times = np.array([0.0, 1.0, 2.0, 3.0])
     assert decay.crossings(times, -np.exp([-3.0, -1.0, -2.0, 0.0]), -np.exp(-1.5)) == pytest.approx([0.75, 2.25])

@@ -13,7 +13,7 @@ from jaxflow.plots import draw_rates
 from jaxflow.report import Claim, Verdict
 
 TRIALS = {"quick": 16, "paper": 128, "large": 4096}
-KEPT = ("weights_gap", "kappa", "margin", "ok", "behind", "least_multiplier")
+KEPT = ("weights_gap", "kappa", "margin", "ok", "behind")
 # The exponent is fitted over the last two decades of log t; where theirs differ by more there is no single one.
 DECADES = 2.0
 BENT = 0.1
