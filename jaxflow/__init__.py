@@ -17,11 +17,13 @@ from jaxflow.flow import ArcLength as ArcLength
 from jaxflow.flow import Budget as Budget
 from jaxflow.flow import CertificateGap as CertificateGap
 from jaxflow.flow import Dual as Dual
+from jaxflow.flow import Factors as Factors
 from jaxflow.flow import LogArcLength as LogArcLength
 from jaxflow.flow import LogHadamard as LogHadamard
 from jaxflow.flow import LogTime as LogTime
 from jaxflow.flow import LossExcess as LossExcess
 from jaxflow.flow import LossTime as LossTime
+from jaxflow.flow import MultiplierNewton as MultiplierNewton
 from jaxflow.flow import PhysicalTime as PhysicalTime
 from jaxflow.flow import RescaledTime as RescaledTime
 from jaxflow.flow import Scores as Scores

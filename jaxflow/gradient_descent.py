@@ -218,6 +218,7 @@ class _Descent(eqx.Module):
         return Point(
             model=state.model,
             log_time=state.log_time,
+            log_log_time=jnp.log(jnp.maximum(state.log_time, 0.0)),
             log_arc_length=state.log_length,
             log_norm=jnp.log(tree_norm(self.trained(state.model))),
             log_scale=scaled.log_scale,

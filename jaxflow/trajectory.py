@@ -23,7 +23,7 @@ class Point(eqx.Module):
     r"""A point on a trajectory, or several with a leading axis.
 
     - `model`: the model there.
-    - `log_time`: $\log t$; `log_arc_length`: log of $\int\|\dot\theta\|dt$.
+    - `log_time`: $\log t$; `log_log_time`: its logarithm, finite where log t overflows, −inf before t = 1; `log_arc_length`: log of $\int\|\dot\theta\|dt$.
     - `log_norm`: $\log\|\theta\|$ over the trainable parameters.
     - `log_scale`: the common scale of gradient and multipliers; `log_gradient_norm`: $\log\|\nabla L\|$.
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).
@@ -33,6 +33,7 @@ class Point(eqx.Module):
 
     model: Any
     log_time: Float[Array, "..."]
+    log_log_time: Float[Array, "..."]
     log_arc_length: Float[Array, "..."]
     log_norm: Float[Array, "..."]
     log_scale: Float[Array, "..."]
@@ -105,8 +106,8 @@ class Trajectory(eqx.Module):
 
     @property
     def log_log_time(self) -> Float[Array, "..."]:
-        r"""$\log\log t$; −inf before t = e⁰ has been passed."""
-        return jnp.log(jnp.maximum(self.points.log_time, 0.0))
+        r"""$\log\log t$, which limiting dynamics carry on where log t overflows; −inf before t = 1 has been passed."""
+        return self.points.log_log_time
 
     @property
     def log_arc_length(self) -> Float[Array, "..."]:

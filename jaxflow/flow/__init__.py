@@ -10,12 +10,14 @@ from jaxflow.flow.clocks import RescaledTime as RescaledTime
 from jaxflow.flow.clocks import as_clock as as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates as AbstractCoordinates
 from jaxflow.flow.coordinates import Dual as Dual
+from jaxflow.flow.coordinates import Factors as Factors
 from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
 from jaxflow.flow.drive import Drive as Drive
 from jaxflow.flow.drive import Lane as Lane
 from jaxflow.flow.integrate import integrate as integrate
+from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton
 from jaxflow.flow.path import ProductPath as ProductPath
 from jaxflow.flow.path import follow_products as follow_products
 from jaxflow.flow.path import perturbed as perturbed

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, all_finite
+from jaxflow._core import RESULTS, ScaledGradient, all_finite
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -49,6 +50,7 @@ class Lane(eqx.Module):
     stopped: Bool[Array, ""]
     num_steps: Array
     num_accepted_steps: Array
+    num_failed_solves: Array
 
 
 class Drive(eqx.Module):
@@ -107,6 +109,7 @@ class Drive(eqx.Module):
             stopped=jnp.asarray(idle) | system.stops(risk, self.stop, s, state),
             num_steps=jnp.zeros((), int),
             num_accepted_steps=jnp.zeros((), int),
+            num_failed_solves=jnp.zeros((), int),
         )
 
     def running(self, lane: Lane) -> Bool[Array, ""]:
@@ -120,8 +123,9 @@ class Drive(eqx.Module):
         y, y_error, dense_info, solver_state, solver_result = self.solver.step(
             terms, lane.s, lane.s_next, lane.state, None, lane.solver_state, made_jump=False
         )
-        # A step so long that the field has no meaning there is one to be rejected.
+        # A step so long that the field has no meaning there, or whose stages have no solution, is one to be rejected.
         y_error = jax.tree.map(lambda x: jnp.where(jnp.isnan(x), jnp.inf, x), y_error)
+        solved = all_finite(y_error)
         order: Any = self.solver.error_order(terms)
         accepted, s, s_next, jumped, controller_state, controller_result = self.controller.adapt_step_size(
             lane.s, lane.s_next, lane.state, y, None, y_error, order, lane.controller_state
@@ -146,14 +150,15 @@ class Drive(eqx.Module):
         return eqx.tree_at(
             lambda n: (
                 *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),
-                *(n.stopped, n.num_steps, n.num_accepted_steps),
+                *(n.stopped, n.num_steps, n.num_accepted_steps, n.num_failed_solves),
             ),
             lane,
             (
                 *(s, s_next, kept, solver_state, controller_state, saved, result),
-                lane.system.stops(lane.risk, self.stop, s, kept),
+                lane.system.stops(lane.risk, self.stop, s, kept, self._known(lane.system, s, kept, solver_state)),
                 lane.num_steps + 1,
                 lane.num_accepted_steps + accepted,
+                lane.num_failed_solves + ~solved,
             ),
             is_leaf=lambda x: x is None,
         )
@@ -182,8 +187,15 @@ class Drive(eqx.Module):
             "num_steps": lane.num_steps,
             "num_accepted_steps": lane.num_accepted_steps,
             "num_rejected_steps": lane.num_steps - lane.num_accepted_steps,
+            "num_failed_solves": lane.num_failed_solves,
         }
-        return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats)
+        known = self._known(lane.system, lane.s, lane.state, lane.solver_state)
+        return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
+
+    def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
+        if not isinstance(self.solver, MultiplierNewton):
+            return None
+        return self.solver.scaled_gradient(system, s, state, solver_state)
 
 
 def _fill(grid: Array, x: Array, now: Array) -> Array:

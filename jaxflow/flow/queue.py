@@ -71,7 +71,7 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 8) -> Lane
 def _changing(lane: Lane) -> tuple[Any, ...]:
     return (
         *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved),
-        *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps),
+        *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves),
     )
 
 

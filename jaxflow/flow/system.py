@@ -62,9 +62,11 @@ class System(eqx.Module):
         rho, _, _ = self.scale(s)
         return tree_scale(rho, y), None if w is None else w / rho, log1p_length
 
-    def rates(self, s: Array, state: PyTree) -> tuple[ScaledGradient, Array, Array, Array]:
-        """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed."""
-        scaled = self.coordinates.field(self.context, state)
+    def rates(
+        self, s: Array, state: PyTree, known: ScaledGradient | None = None
+    ) -> tuple[ScaledGradient, Array, Array, Array]:
+        """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed; `known`: a solver's own gradient there."""
+        scaled = self.coordinates.field(self.context, state) if known is None else known
         norm = tree_norm(scaled.gradient)
         log_norm = _safe_log(norm)
         if isinstance(self.coordinates, AbstractStretchedCoordinates):
@@ -97,9 +99,11 @@ class System(eqx.Module):
         w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
         return rate, jnp.where(beyond > 0, 0.0, w_rate), length
 
-    def situation(self, risk: EmpiricalRisk, s: Array, extended: PyTree) -> Situation:
+    def situation(
+        self, risk: EmpiricalRisk, s: Array, extended: PyTree, known: ScaledGradient | None = None
+    ) -> Situation:
         state, w, log1p_length = self.unpack(s, extended)
-        scaled, log_norm, log_sum, log_speed = self.rates(s, state)
+        scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
         _, _, beyond = self.scale(s)
         return Situation(
             risk,
@@ -136,9 +140,11 @@ class System(eqx.Module):
         _, tangent = eqx.filter_jvp(lambda x: self.coordinates.decode(self.context, x), (state,), (unit,))
         return tangent
 
-    def point(self, risk: EmpiricalRisk, s: Array, extended: PyTree, reached: Array) -> Point:
+    def point(
+        self, risk: EmpiricalRisk, s: Array, extended: PyTree, reached: Array, known: ScaledGradient | None = None
+    ) -> Point:
         state, w, log1p_length = self.unpack(s, extended)
-        scaled, log_norm, _, log_speed = self.rates(s, state)
+        scaled, log_norm, _, log_speed = self.rates(s, state, known)
         if not isinstance(self.coordinates, AbstractStretchedCoordinates):
             # Minus infinity, for once, where the gradient is zero.
             log_norm = scaled.log_norm - scaled.log_scale
@@ -146,9 +152,13 @@ class System(eqx.Module):
         moving = risk.filter(model)
         _, _, beyond = self.scale(s)
         log_scale = scaled.log_scale * jnp.exp(self.degree * beyond)
+        log_time = self.log_time(s, w, scaled.log_scale, log_speed)
+        # log t of the limiting dynamics overflows soon; its logarithm does not.
+        far = jnp.log(jnp.maximum(-scaled.log_scale, jnp.finfo(s.dtype).tiny)) + self.degree * beyond
         return Point(
             model=model,
-            log_time=self.log_time(s, w, scaled.log_scale, log_speed),
+            log_time=log_time,
+            log_log_time=jnp.where(beyond > 0, far, jnp.log(jnp.maximum(log_time, 0.0))),
             log_arc_length=_log_expm1(log1p_length),
             log_norm=jnp.log(tree_norm(eqx.filter(model, moving))) + beyond,
             log_scale=log_scale,
@@ -159,10 +169,18 @@ class System(eqx.Module):
         )
 
     def trajectory(
-        self, risk: EmpiricalRisk, s: Array, extended: PyTree, saved: Any, result: Any, stats: dict[str, Any]
+        self,
+        risk: EmpiricalRisk,
+        s: Array,
+        extended: PyTree,
+        saved: Any,
+        result: Any,
+        stats: dict[str, Any],
+        known: ScaledGradient | None = None,
     ) -> Trajectory:
-        """The result of an integration that ended at s, with `saved` readings and states or None."""
-        final = self.point(risk, s, extended, jnp.asarray(True))
+        """The result of an integration that ended at s, with `saved` readings and states or None, and the gradient at
+        the end where the solver knows it better."""
+        final = self.point(risk, s, extended, jnp.asarray(True), known)
         points = None
         if saved is not None:
             points = jax.vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
@@ -172,11 +190,18 @@ class System(eqx.Module):
         regime = jnp.where(beyond > 0, Regime.limiting.value, Regime.exact.value)
         return Trajectory(final, points, Code(regime, Regime), result, stats)
 
-    def stops(self, risk: EmpiricalRisk, stop: AbstractStop | None, s: Array, extended: PyTree) -> Array:
+    def stops(
+        self,
+        risk: EmpiricalRisk,
+        stop: AbstractStop | None,
+        s: Array,
+        extended: PyTree,
+        known: ScaledGradient | None = None,
+    ) -> Array:
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not risk.opaque:
             return jnp.asarray(False)
-        situation = self.situation(risk, s, extended)
+        situation = self.situation(risk, s, extended, known)
         fired = jnp.asarray(False) if stop is None else stop(situation)
         return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
 

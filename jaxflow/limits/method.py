@@ -211,7 +211,7 @@ def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""])
     saved = first.saved if second.saved is None else shift(second.saved)
     stats = {
         name: first.stats[name] + jnp.where(skipped, 0, second.stats[name])
-        for name in ("num_steps", "num_accepted_steps", "num_rejected_steps")
+        for name in ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
     }
     result = RESULTS.where(skipped, first.result, second.result)
     regime = Code(jnp.where(skipped, first.regime.value, second.regime.value), Regime)

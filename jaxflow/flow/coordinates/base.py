@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient
 from jaxflow.data import TokenData
+from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.models import AbstractAttention, MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 
@@ -33,6 +34,13 @@ class AbstractCoordinates(eqx.Module):
         if not isinstance(model, AbstractAttention | MultiHeadAttention) or not isinstance(data, TokenData):
             raise ValueError("stop: only an attention model on TokenData has attention to look at")
         return model.attention(data)
+
+    def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
+        """Margins and what the loss makes of them, around a state; for `MultiplierNewton`.
+
+        **Raises:** `ValueError` where the coordinates know no such structure.
+        """
+        raise ValueError(f"coordinates: {type(self).__name__} knows no margins here; use another solver")
 
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:

@@ -8,7 +8,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, require
 from jaxflow.data import TokenData
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.margins import AffineMargins, without
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -85,6 +87,20 @@ class Scores(AbstractCoordinates):
         # The weights would be summed from n(T - 1) matrices and multiplied with every token again.
         return _at(context, state).attention(data)
 
+    def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
+        proxy, data = _at(context, state), _token_data(context[1])
+        T = data.tokens.shape[-2]
+        index = top_tokens(proxy, data)
+        flat = proxy.initial_logits.reshape(-1, T)
+        # The logits of an output relative to its first token's are affine in the state.
+        rows = jnp.pad(proxy.to_logits.T.reshape(-1, T - 1, proxy.offset.size), ((0, 0), (1, 0), (0, 0)))
+
+        def below(table: Float[Array, "o T ..."]) -> Float[Array, "N ..."]:
+            chosen = jnp.take_along_axis(table, index.reshape(-1, *(1,) * (table.ndim - 1)), axis=1)
+            return (chosen - without(index, table)).reshape(-1, *table.shape[2:])
+
+        return attention_constraints(context[1], proxy.head, data, index, AffineMargins(below(flat), below(rows)))
+
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         _, risk = context
         scaled = risk.scaled_gradient(_at(context, state))
@@ -101,6 +117,13 @@ def score_features(data: TokenData) -> Float[Array, "c dd"]:
 
 def _at(context: PyTree, state: PyTree) -> ScoreAttention:
     return eqx.tree_at(lambda p: p.offset, context[0], state, is_leaf=lambda x: x is None)
+
+
+def _token_data(risk: EmpiricalRisk) -> TokenData:
+    data = risk.data
+    if not isinstance(data, TokenData):
+        raise ValueError("risk: Scores need a risk on TokenData")
+    return data
 
 
 def _untrained(risk: EmpiricalRisk) -> EmpiricalRisk:

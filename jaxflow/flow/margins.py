@@ -1,0 +1,300 @@
+r"""Margins of a model as functions of its coordinates, with the linear algebra that their shape allows (floor 6).
+
+A model whose margins are $q_k(x)=c_k+\langle A_k,x\rangle$, or $q_k(x)=\tfrac12x^\top H_kx$, is pushed by multipliers π
+along $S(\pi)x=\sum_k\pi_k\nabla q_k(x)$, which is linear in π, and in x where the margins are quadratic. Given the
+multipliers, a stage of an implicit method is then one linear system with
+
+$$B=(1+\kappa)I-\kappa S(\pi),$$
+
+and what its solution does to the margins is the matrix $C_{jk}=\langle\nabla q_j,B^{-1}\nabla q_k\rangle$. Each class
+below solves and multiplies in the structure of its own models; `Quadratic` takes any.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+
+class AbstractInverse(eqx.Module):
+    """$B^{-1}$ at one set of multipliers."""
+
+    @abc.abstractmethod
+    def __call__(self, right: PyTree) -> PyTree:
+        """$B^{-1}b$."""
+
+    @abc.abstractmethod
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        r"""$C_{jk}=\langle\nabla q_j(x),B^{-1}\nabla q_k(x)\rangle$."""
+
+    @property
+    @abc.abstractmethod
+    def regular(self) -> Bool[Array, ""]:
+        r"""Whether B is positive definite, $\kappa\sigma_1(S)<1+\kappa$.
+
+        Where it is not, the flow has a direction that grows faster than the step is long: an implicit step over that
+        would come out on the wrong side of a saddle.
+        """
+
+
+class AbstractMargins(eqx.Module):
+    """Margins of one instance. `degree`: 1 where they are affine in the state, 2 where they are quadratic forms."""
+
+    degree: eqx.AbstractClassVar[int]
+
+    @abc.abstractmethod
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        """$q(x)$."""
+
+    @abc.abstractmethod
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        r"""$\sum_k\pi_k\nabla q_k(x)$."""
+
+    @abc.abstractmethod
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        r"""$\langle\nabla q_k(x),v\rangle$."""
+
+    @abc.abstractmethod
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        r"""$S(\pi)v$; zeros where the margins are affine."""
+
+    @abc.abstractmethod
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AbstractInverse:
+        """$B^{-1}$."""
+
+
+class AffineInverse(AbstractInverse):
+    """$B=(1+\\kappa)I$."""
+
+    rows: Float[Array, "N r"]
+    size: Float[Array, ""]
+
+    def __call__(self, right: PyTree) -> PyTree:
+        return right / self.size
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        return self.rows @ self.rows.T / self.size
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        return jnp.asarray(True)
+
+
+class AffineMargins(AbstractMargins):
+    r"""$q=c+Ax$: attention trained through W, in score coordinates."""
+
+    offset: Float[Array, " N"]
+    rows: Float[Array, "N r"]
+    degree: ClassVar[int] = 1
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        return self.offset + self.rows @ x
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return multipliers @ self.rows
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        return self.rows @ direction
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        return jnp.zeros_like(direction)
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AffineInverse:
+        return AffineInverse(self.rows, 1.0 + kappa)
+
+
+class BilinearInverse(AbstractInverse):
+    r"""$B^{-1}$ of $S=\begin{pmatrix}0&G\\G^\top&0\end{pmatrix}\otimes I$, block by block.
+
+    With $\alpha=1+\kappa$ and $E=(\alpha^2I-\kappa^2G^\top G)^{-1}$, one Cholesky factor of the size of the queries' span:
+    $B^{-1}=\begin{pmatrix}(I+\kappa^2GEG^\top)/\alpha&\kappa GE\\\kappa EG^\top&\alpha E\end{pmatrix}$.
+    """
+
+    margins: "BilinearMargins"
+    corner: Float[Array, "p p"]
+    across: Float[Array, "p q"]
+    inner: Float[Array, "q q"]
+
+    def __call__(self, right: PyTree) -> PyTree:
+        K, Q = right
+        return self.corner @ K + self.across @ Q, self.across.T @ K + self.inner @ Q
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        F, Z = self.margins.left, self.margins.spread(self.margins.right)
+        pulled_K, pulled_Q = self.margins.partners(x)
+        mixed = (F @ self.across @ Z.T) * (pulled_K @ pulled_Q.T)
+        same = (F @ self.corner @ F.T) * (pulled_K @ pulled_K.T)
+        return same + mixed + mixed.T + (Z @ self.inner @ Z.T) * (pulled_Q @ pulled_Q.T)
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        # A Cholesky factor that does not exist is NaN.
+        return jnp.all(jnp.isfinite(self.inner))
+
+
+class BilinearMargins(AbstractMargins):
+    r"""$q_k=f_k^\top KQ^\top z_{o(k)}$ with state (K, Q): factored attention, two-layer fully connected networks.
+
+    `left` `(N, p)` has the rows $f_k$ in equal runs for each row of `right` `(o, q)`.
+    """
+
+    left: Float[Array, "N p"]
+    right: Float[Array, "o q"]
+    degree: ClassVar[int] = 2
+
+    def spread(self, rows: Float[Array, "o c"]) -> Float[Array, "N c"]:
+        """Rows of queries as rows of margins."""
+        N = self.left.shape[0]
+        return jnp.repeat(rows, N // self.right.shape[0], axis=0, total_repeat_length=N)
+
+    def partners(self, x: PyTree) -> tuple[Float[Array, "N c"], Float[Array, "N c"]]:
+        r"""$Q^\top z_{o(k)}$ and $K^\top f_k$, with which $f_k$ and $z_{o(k)}$ make up $\nabla q_k$."""
+        K, Q = x
+        return self.spread(self.right @ Q), self.left @ K
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        keyed, asked = self.partners(x)
+        return jnp.sum(keyed * asked, axis=1)
+
+    def matrix(self, multipliers: Float[Array, " N"]) -> Float[Array, "p q"]:
+        r"""$G=\sum_k\pi_kf_kz_{o(k)}^\top$."""
+        return self.left.T @ (multipliers[:, None] * self.spread(self.right))
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return self.curved(multipliers, x)
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        keyed, asked = self.partners(x)
+        moved, carried = self.partners(direction)
+        return jnp.sum(keyed * carried + moved * asked, axis=1)
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        G = self.matrix(multipliers)
+        K, Q = direction
+        return G @ Q, G.T @ K
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> BilinearInverse:
+        G, alpha = self.matrix(multipliers), 1.0 + kappa
+        q = G.shape[1]
+        scaled = (kappa / alpha) * G
+        factor = jnp.linalg.cholesky(jnp.eye(q) - scaled.T @ scaled)
+        lower = jax.scipy.linalg.solve_triangular(factor, jnp.eye(q), lower=True)
+        E = lower.T @ lower
+        across = scaled @ E
+        corner = jnp.eye(G.shape[0]) + across @ scaled.T
+        return BilinearInverse(self, corner / alpha, across / alpha, E / alpha)
+
+
+class DiagonalInverse(AbstractInverse):
+    """$B^{-1}$ of 2x2 blocks, one for each coordinate."""
+
+    rows: Float[Array, "N d"]
+    own: Float[Array, " d"]
+    across: Float[Array, " d"]
+
+    def __call__(self, right: PyTree) -> PyTree:
+        k, q = right
+        return self.own * k + self.across * q, self.across * k + self.own * q
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        k, q = x
+        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)) @ self.rows.T
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        return jnp.all(self.own > 0)
+
+
+class DiagonalMargins(AbstractMargins):
+    r"""$q=A(k\odot q)$ with state (k, q): diagonal attention, two-layer diagonal networks."""
+
+    rows: Float[Array, "N d"]
+    degree: ClassVar[int] = 2
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        return self.rows @ (x[0] * x[1])
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return self.curved(multipliers, x)
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        return self.rows @ (x[0] * direction[1] + x[1] * direction[0])
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        g = multipliers @ self.rows
+        return g * direction[1], g * direction[0]
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> DiagonalInverse:
+        g, alpha = multipliers @ self.rows, 1.0 + kappa
+        size = (alpha - kappa * g) * (alpha + kappa * g)
+        return DiagonalInverse(self.rows, alpha / size, kappa * g / size)
+
+
+class QuadraticInverse(AbstractInverse):
+    """$B^{-1}$ from a Cholesky factor of all of B."""
+
+    margins: "QuadraticMargins"
+    matrix: Float[Array, "D D"]
+
+    def __call__(self, right: PyTree) -> PyTree:
+        return self.matrix @ right
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        rows = self.margins.hessians @ x
+        return rows @ self.matrix @ rows.T
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        return jnp.all(jnp.isfinite(self.matrix))
+
+
+class QuadraticMargins(AbstractMargins):
+    r"""$q_k=\tfrac12x^\top H_kx$ with a vector as state: any model of degree two, at the price of its size cubed."""
+
+    hessians: Float[Array, "N D D"]
+    degree: ClassVar[int] = 2
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        return 0.5 * (self.hessians @ x) @ x
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return self.curved(multipliers, x)
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        return (self.hessians @ x) @ direction
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        return jnp.tensordot(multipliers, self.hessians, axes=1) @ direction
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> QuadraticInverse:
+        S = jnp.tensordot(multipliers, self.hessians, axes=1)
+        identity = jnp.eye(S.shape[0])
+        factor = jnp.linalg.cholesky(identity - (kappa / (1.0 + kappa)) * S)
+        lower = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+        return QuadraticInverse(self, lower.T @ lower / (1.0 + kappa))
+
+
+class AbstractConstraints(eqx.Module):
+    """Margins together with what the loss makes of them: the logarithms of the multipliers and their signs."""
+
+    margins: eqx.AbstractVar[AbstractMargins]
+    signs: eqx.AbstractVar[Float[Array, " N"]]
+
+    @abc.abstractmethod
+    def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
+        r"""$\log|\partial L/\partial q_k|$; anything where `signs` is zero."""
+
+    @abc.abstractmethod
+    def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
+        r"""$-\partial L/\partial q_k$ as the multipliers of the risk, in the shape of its outputs or logits."""
+
+
+def without(index: Any, array: Array) -> Array:
+    """`(o, T, ...)` less the entry `index` `(o,)` of each row: `(o, T - 1, ...)`."""
+    T = array.shape[1]
+    token = jnp.arange(T - 1)[None, :]
+    token = token + (token >= index[:, None])
+    return jnp.take_along_axis(array, token.reshape(token.shape + (1,) * (array.ndim - 2)), axis=1)
