@@ -169,10 +169,16 @@ class MultiplierNewton(diffrax.AbstractSolver):
         def weights_of(logs: Array) -> Array:
             return signs * jnp.exp(logs)
 
+        def right(weights: Array) -> PyTree:
+            if margins.degree > 1:
+                return base
+            # Of affine margins all of the push stands on this side.
+            return jax.tree.map(lambda b, p: b + kappa * p, base, margins.pull(weights, base))
+
         def body(now: _Newton) -> _Newton:
             weights = weights_of(now.logs)
             inverse = margins.inverse(weights, kappa)
-            u = inverse(base)
+            u = inverse(right(weights))
             says = constraints.log_multipliers(margins_at(u))
             F = jnp.where(live, now.logs - says - now.shift, 0.0)
             g = margins.pull(weights, u)
@@ -215,7 +221,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
         start = _Newton(logs, shift, base, inf, inf, good, jnp.zeros((), int))
         found = jax.lax.while_loop(going, body, start)
         # The state that belongs to the last multipliers.
-        return eqx.tree_at(lambda n: n.state, found, margins.inverse(weights_of(found.logs), kappa)(base))
+        weights = weights_of(found.logs)
+        return eqx.tree_at(lambda n: n.state, found, margins.inverse(weights, kappa)(right(weights)))
 
     def _noise(self, system: System, constraints: AbstractConstraints, s: Array, base: PyTree) -> Array:
         power, margins_at = _at(system, constraints, s)
