@@ -115,6 +115,7 @@ class System(eqx.Module):
             lambda: self.coordinates.decode(self.context, state),
             lambda: self.velocity(state, scaled),
             lambda: self.coordinates.attention(self.context, state, risk.data),
+            lambda: _turning(scaled.gradient, extended[0]),
         )
 
     def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
@@ -222,6 +223,13 @@ def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
     homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
     require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
     return int(degree)  # pyright: ignore[reportArgumentType]
+
+
+def _turning(gradient: PyTree, state: PyTree) -> Array:
+    """‖−G/‖G‖ − y/‖y‖‖."""
+    up, out = tree_norm(gradient), tree_norm(state)
+    up, out = jnp.where(up > 0, up, 1.0), jnp.where(out > 0, out, 1.0)
+    return tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, state))
 
 
 def underflown(log_gradient_norm: Array) -> Array:
