@@ -115,8 +115,16 @@ class System(eqx.Module):
             lambda: self.coordinates.decode(self.context, state),
             lambda: self.velocity(state, scaled),
             lambda: self.coordinates.attention(self.context, state, risk.data),
-            lambda: _turning(scaled.gradient, extended[0]),
+            lambda: self.turning(s, scaled.gradient, extended[0]),
         )
+
+    def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
+        """‖V − x/‖x‖‖ of the unit velocity V in the coordinates, and the share of what lies outside of them."""
+        up, out = tree_norm(gradient), tree_norm(y)
+        up, out = jnp.where(up > 0, up, 1.0), jnp.where(out > 0, out, 1.0)
+        between = tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, y))
+        rho, _, beyond = self.scale(s)
+        return between + self.coordinates.left_behind(self.context) / (rho * out) * jnp.exp(-beyond)
 
     def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
         """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""
@@ -223,13 +231,6 @@ def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
     homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
     require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
     return int(degree)  # pyright: ignore[reportArgumentType]
-
-
-def _turning(gradient: PyTree, state: PyTree) -> Array:
-    """‖−G/‖G‖ − y/‖y‖‖."""
-    up, out = tree_norm(gradient), tree_norm(state)
-    up, out = jnp.where(up > 0, up, 1.0), jnp.where(out > 0, out, 1.0)
-    return tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, state))
 
 
 def underflown(log_gradient_norm: Array) -> Array:

@@ -101,7 +101,8 @@ def follow_in_rounds(
             clock=ArcLength(floor=floor, timed=timed),
             until=reach,
         )
-        unit = jnp.logaddexp(length, path.final.log_arc_length)
+        # The length so far, or the size of the weights where they have not moved that far yet.
+        unit = jnp.logaddexp(jnp.logaddexp(length, path.final.log_arc_length), path.final.log_norm)
         ended = ~good(path.result) | (stationarity(path) <= STATIONARY) | ~saturated(path)
         further = stage(
             path.final.model,
