@@ -24,7 +24,7 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
-from jaxflow.limits.rounds import EXPONENTS, coordinates_of, follow_in_rounds
+from jaxflow.limits.rounds import EXPONENTS, LOG_HORIZON, Rounds, coordinates_of, first_stretch
 from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -107,24 +107,20 @@ class Staged(AbstractMethod):
         return self._in_stages(risk, model, max_steps)
 
     def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
-        degree = model.degree
-        cap = EXPONENTS ** (1.0 / degree) if self.cap is None else self.cap
-        near = (50.0 if degree == 1 else 10.0) if self.near is None else self.near
-        far = (1e5 if degree == 1 else cap) if self.far is None else self.far
-        log_horizon = LOG_HORIZON if self.horizon is None else float(np.log(self.horizon))
-        return follow_in_rounds(
-            risk,
-            model,
+        cap = EXPONENTS ** (1.0 / model.degree) if self.cap is None else self.cap
+        near = first_stretch(model) if self.near is None else self.near
+        far = min(1e5 if model.degree == 1 else cap, cap) if self.far is None else self.far
+        rounds = Rounds(
             gap=gap,
             near=near,
-            far=min(far, cap),
-            log_horizon=log_horizon,
+            far=far,
+            log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
             cap=cap,
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,
-            max_steps=max_steps,
         )
+        return rounds.follow(risk, model, max_steps)
 
     def _in_stages(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
@@ -206,9 +202,6 @@ def quick_solver() -> diffrax.AbstractSolver:
     return diffrax.Kvaerno3(root_finder=optimistix.Chord(rtol=1e-5, atol=1e-7, norm=state_norm))
 
 
-# The log arc length to which paths are followed in multipliers. A component with slack 1 - κ falls like
-# exp(-2(1 - κ)s): to 1e-8 for every slack above 1e-5.
-LOG_HORIZON = 1e6
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from jaxflow._core import RESULTS, good
 from jaxflow.flow import (
@@ -18,6 +18,7 @@ from jaxflow.flow import (
     CertificateGap,
     Drive,
     Factors,
+    Lane,
     LogArcLength,
     MultiplierNewton,
     Scores,
@@ -41,6 +42,9 @@ EXPONENTS = 1e12
 SATURATED, LEAVING = 1e-3, 1e-2
 # The share of the multipliers that may pull away from the selected tokens when they take over.
 PULL = 1e-3
+# The log arc length to which paths are followed in multipliers. A component with slack 1 - κ falls like
+# exp(-2(1 - κ)s): to 1e-8 for every slack above 1e-5.
+LOG_HORIZON = 1e6
 # Rounds of explicit steps and multipliers, each twice as long as the one before: a start far out passes through
 # several selections.
 ROUNDS = 16
@@ -55,96 +59,141 @@ def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | Non
     return found
 
 
-def follow_in_rounds(
-    risk: EmpiricalRisk,
-    model: Any,
-    *,
-    gap: float,
-    near: float,
-    far: float,
-    log_horizon: float,
-    cap: float,
-    floor: float,
-    saves: int,
-    timed: bool,
-    max_steps: int,
-) -> Trajectory:
-    """The path of `model`, round by round, until the flow certifies its direction to `gap`, rests, or has ended.
+def first_stretch(model: Any) -> float:
+    """Arc length by which most selections are made: logits grow like it for W, like its square for factors."""
+    return 50.0 if model.degree == 1 else 10.0
+
+
+class Rounds(eqx.Module):
+    r"""How one-layer attention is followed, round by round, until the flow certifies its direction, rests, or has ended.
 
     A round is an explicit stretch in arc length, until attention is saturated, and a stretch in log arc length by
-    `MultiplierNewton`. One round is enough unless a selection is left again. Arguments as in `Staged`.
+    `MultiplierNewton`. One round is enough unless a selection is left again. Both are values that drive one lane or
+    a queue of them.
+
+    **Arguments:** `gap` to certify; `near`: arc length of the first explicit stretch; `far`: the least length to go to
+    for the save points, `saves` of them; `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in
+    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches.
     """
-    coordinates: Any = coordinates_of(risk, model)
-    still = StationaryPoint(STATIONARY)
-    explicit = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
-    implicit = diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-    certified = CertificateGap(gap, flow_certifier())
-    if saves:
-        certified = certified & Budget(log_arc_length=float(np.log(far)))
-    ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | still
 
-    def saturated(path: Trajectory) -> Array:
-        attention = path.final.model.attention(risk.data)
-        return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
+    gap: float
+    near: float
+    far: float
+    log_horizon: float
+    cap: float
+    floor: float = 0.03
+    saves: int = 0
+    timed: bool = False
+    explicit_rtol: float = 1e-6
+    rtol: float = 1e-3
 
-    def stage(model: Any, solver: Any, controller: Any, stop: Any, budget: Array, **how: Any) -> Trajectory:
-        drive = Drive(solver, controller, stop, budget)
-        return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
+    def explicit(self, budget: Any) -> Drive:
+        """What drives the explicit stretch."""
+        controller = diffrax.PIDController(rtol=self.explicit_rtol, atol=1e-2 * self.explicit_rtol, norm=state_norm)
+        stop = StationaryPoint(STATIONARY) | SelectionSettled(SATURATED, PULL)
+        return Drive(diffrax.Tsit5(), controller, stop, budget)
 
-    def one(model: Any, length: Array, reach: Array, budget: Array) -> Trajectory:
-        path = stage(
-            model,
-            diffrax.Tsit5(),
-            explicit,
-            still | SelectionSettled(SATURATED, PULL),
-            budget,
-            clock=ArcLength(floor=floor, timed=timed),
-            until=reach,
+    def implicit(self, budget: Any) -> Drive:
+        """What drives the stretch by multipliers."""
+        controller = diffrax.PIDController(
+            rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm
         )
+        certified = CertificateGap(self.gap, flow_certifier())
+        if self.saves:
+            certified = certified & Budget(log_arc_length=float(np.log(self.far)))
+        ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY)
+        return Drive(MultiplierNewton(), controller, ends, budget)
+
+    def start(self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False) -> Lane:
+        """A lane at the start of the explicit stretch of round `count`; each goes twice as far as the one before."""
+        clock = ArcLength(floor=self.floor, timed=self.timed)
+        until = self.near * 2.0**count
+        return drive.start(risk, model, coordinates=_known(risk, model), clock=clock, until=until, idle=idle)
+
+    def turn(self, drive: Drive, risk: EmpiricalRisk, path: Trajectory, length: Array, idle: Any = False) -> Lane:
+        """A lane that goes on where the explicit stretch `path` ended, after a log arc length of `length`."""
+        final = path.final
         # The length so far, or the size of the weights where they have not moved that far yet.
-        unit = jnp.logaddexp(jnp.logaddexp(length, path.final.log_arc_length), path.final.log_norm)
-        ended = ~good(path.result) | (stationarity(path) <= STATIONARY) | ~saturated(path)
-        further = stage(
-            path.final.model,
-            MultiplierNewton(),
-            implicit,
-            ends,
-            budget - path.stats["num_steps"],
-            clock=LogArcLength(unit=jnp.exp(unit), cap=cap, timed=False),
-            until=log_horizon,
-            save_at=jnp.linspace(np.log(far / 100), np.log(0.99 * far), saves) if saves else None,
-            idle=ended,
+        unit = jnp.logaddexp(jnp.logaddexp(length, final.log_arc_length), final.log_norm)
+        save_at = jnp.linspace(np.log(self.far / 100), np.log(0.99 * self.far), self.saves) if self.saves else None
+        return drive.start(
+            risk,
+            final.model,
+            coordinates=_known(risk, final.model),
+            clock=LogArcLength(unit=jnp.exp(unit), cap=self.cap, timed=False),
+            until=self.log_horizon,
+            save_at=save_at,
+            idle=idle | ended(risk, path),
         )
-        return followed_by(path, further, ended)
 
-    arrays, static = eqx.partition(model, eqx.is_array)
-    shapes = eqx.filter_eval_shape(one, model, jnp.zeros(()), jnp.ones(()), jnp.zeros((), int))
-    empty, fixed = eqx.partition(shapes, lambda x: isinstance(x, jax.ShapeDtypeStruct))
-    empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), empty)
-    nothing = jnp.asarray(-jnp.inf)
-    counts = {name: jnp.zeros((), int) for name in shapes.stats}
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+        """The path of one model."""
 
-    def body(carry: Any) -> Any:
-        arrays, past, _, count, _ = carry
-        log_time, length, counts = past
-        found = one(
-            eqx.combine(arrays, static), length, near * 2.0**count, max_steps - counts["num_steps"]
+        def one(model: Any, past: tuple[Any, Any, Any], count: Array) -> Trajectory:
+            budget = max_steps - past[2]["num_steps"]
+            drive = self.explicit(budget)
+            path = drive.trajectory(drive.run(self.start(drive, risk, model, count)))
+            drive = self.implicit(budget - path.stats["num_steps"])
+            further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1])))
+            return followed_by(path, further, ended(risk, path))
+
+        nothing, zero = jnp.asarray(-jnp.inf), jnp.zeros((), int)
+        names = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
+        past = nothing, nothing, {name: zero for name in names}
+        arrays, static = eqx.partition(model, eqx.is_array)
+        shapes, fixed = eqx.partition(
+            eqx.filter_eval_shape(one, model, past, zero), lambda x: isinstance(x, jax.ShapeDtypeStruct)
         )
-        final = found.final
-        counts = {name: counts[name] + found.stats[name] for name in counts}
-        past = jnp.logaddexp(log_time, final.log_time), jnp.logaddexp(length, final.log_arc_length), counts
-        going = good(found.result) & (stationarity(found) > STATIONARY) & ~saturated(found)
-        moved = eqx.filter(final.model, eqx.is_array)
-        return moved, past, eqx.filter(found, eqx.is_array), count + 1, going
+        empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
-    carry = (arrays, (nothing, nothing, counts), empty, jnp.zeros((), int), jnp.asarray(True))
-    _, past, last, _, going = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
-    path = eqx.combine(last, fixed)
+        def body(carry: Any) -> Any:
+            arrays, past, _, count, _ = carry
+            found = one(eqx.combine(arrays, static), past, count)
+            moved, kept = eqx.filter(found.final.model, eqx.is_array), eqx.filter(found, eqx.is_array)
+            return moved, added(past, found), kept, count + 1, left_again(risk, found)
+
+        carry = (arrays, past, empty, zero, jnp.asarray(True))
+        _, past, last, _, going = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
+        return with_past(eqx.combine(last, fixed), past, going)
+
+
+def _known(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:
+    found = coordinates_of(risk, model)
+    if found is None:
+        raise ValueError("model: rounds need one-layer attention with a linear head and its own trainable parameters")
+    return found
+
+
+def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
+    attention = path.final.model.attention(risk.data)
+    return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
+
+
+def ended(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
+    """Whether an explicit stretch leaves nothing to multipliers: stationary, failed, or not saturated."""
+    return ~good(path.result) | (stationarity(path) <= STATIONARY) | ~_saturated(risk, path)
+
+
+def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
+    """Whether a round ended with attention between tokens, so that another one is due."""
+    return good(path.result) & (stationarity(path) > STATIONARY) & ~_saturated(risk, path)
+
+
+def added(past: tuple[Any, Any, Any], path: Trajectory) -> tuple[Any, Any, Any]:
+    """log t, log arc length and the numbers of steps after another round."""
     log_time, length, counts = past
+    final = path.final
+    counts = {name: counts[name] + path.stats[name] for name in counts}
+    return jnp.logaddexp(log_time, final.log_time), jnp.logaddexp(length, final.log_arc_length), counts
+
+
+def with_past(path: Trajectory, past: tuple[Any, Any, Any], going: Bool[Array, ""]) -> Trajectory:
+    """The last round as the end of the whole path; one that is still `going` has used up its rounds."""
+    log_time, length, counts = past
+    # Where log t overflows, what was before does not count.
+    log_log_time = jnp.where(jnp.isinf(log_time), path.final.log_log_time, jnp.log(jnp.maximum(log_time, 0.0)))
     final = eqx.tree_at(
-        lambda p: (p.log_time, p.log_arc_length),
-        path.final,
-        (log_time, length),
+        lambda p: (p.log_time, p.log_log_time, p.log_arc_length), path.final, (log_time, log_log_time, length)
     )
     result = RESULTS.where(going & good(path.result), RESULTS.max_steps_reached, path.result)
     return Trajectory(final, path.saved, path.regime, result, counts)
