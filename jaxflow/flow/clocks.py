@@ -197,7 +197,9 @@ class LogArcLength(AbstractClock):
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
-        require(not is_concrete(self.unit) or bool(self.unit > 0), "unit", f"expected a positive length, got {self.unit}")
+        require(
+            not is_concrete(self.unit) or bool(self.unit > 0), "unit", f"expected a positive length, got {self.unit}"
+        )
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
         require(self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
 

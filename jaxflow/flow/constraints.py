@@ -1,4 +1,4 @@
-r"""What a loss makes of margins: multipliers on a logarithmic scale, for attention and for linear networks (floor 6)."""
+r"""What a loss makes of margins: multipliers on a logarithmic scale, for attention and linear networks (floor 6)."""
 
 from typing import Any
 
@@ -8,49 +8,45 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, without
-from jaxflow.models import AbstractAttention, head_gradients, head_outputs
+from jaxflow.models import AbstractAttention, is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
 
 class AttentionConstraints(AbstractConstraints):
     r"""$q_{it}=a_{i\alpha_i}-a_{it}$ for every token but the one with the most attention, $o(T-1)$ of them.
 
-    With $s_i=\mathrm{softmax}(a_i)$ and output weights $w_i=\partial L/\partial f_i$,
-    $p_{it}=w_is_{it}(\gamma_{it}-f_i)$ (NUMERICS: nothing cancels, since $f_i-\gamma_{i\alpha_i}$ is summed from the
-    small shares) is positive where t scores less than $\alpha_i$: then it pushes the margin up.
+    With a linear head, $s_i=\mathrm{softmax}(a_i)$, gains $g_{it}=\gamma_{it}-\gamma_{i\alpha_i}$ and output weights
+    $w_i=\partial L/\partial f_i$ at $f_i=\gamma_{i\alpha_i}+\sum_ts_{it}g_{it}$,
 
-    `others` and `anchor` are the tokens that margins compare, `(o, T - 1, d)` and `(o, d)`; `index` is $\alpha$.
+    $$p_{it}=w_is_{it}\Big(g_{it}-\sum_\tau s_{i\tau}g_{i\tau}\Big),$$
+
+    in which nothing cancels. p is positive where t scores less than $\alpha_i$: then it pushes the margin up.
+
+    `index` `(o,)` is $\alpha$; `seen`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
+    $\gamma_{i\alpha_i}$.
     """
 
     margins: AbstractMargins
     signs: Float[Array, " N"]
     risk: EmpiricalRisk
-    head: Any
     index: Int[Array, " o"]
     seen: Bool[Array, "o t"]
-    steps: Float[Array, "o t d"]
-    anchor: Float[Array, "o d"]
+    gains: Float[Array, "o t"]
+    outputs: Float[Array, " o"]
 
-    def _shares(self, q: Float[Array, " N"]) -> tuple[Float[Array, "o t"], Float[Array, "o 1"]]:
-        """log s of the other tokens relative to the selected one's, and the selected one's log s."""
-        relative = jnp.where(self.seen, -q.reshape(self.seen.shape), -jnp.inf)
-        return relative, -jnp.log1p(jnp.sum(jnp.exp(relative), axis=1, keepdims=True))
+    @property
+    def present(self) -> Bool[Array, " N"]:
+        return self.seen.reshape(-1)
 
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
-        relative, top = self._shares(q)
-        shares = jnp.exp(relative + top)
-        mixture = self.anchor + jnp.einsum("ot,otd->od", shares, self.steps)
-        labels = self.risk.data.labels  # pyright: ignore[reportOptionalMemberAccess]
-        shape = labels.shape
-        at = mixture.reshape(*shape, -1)
-        scale, weights = self.risk.loss.scaled_derivative(head_outputs(self.head, at), labels)
-        slopes = head_gradients(self.head, at).reshape(mixture.shape)
-        gains = jnp.einsum("otd,od->ot", self.steps, slopes)
-        centred = gains - jnp.sum(shares * gains, axis=1, keepdims=True)
-        size = jnp.abs(centred * weights.reshape(-1, 1))
-        count = labels.size if self.risk.reduction == "mean" else 1
-        logs = scale - jnp.log(count) + jnp.log(jnp.where(size > 0, size, 1.0)) + top
-        return (jnp.where(self.seen, relative, 0.0) + jnp.where(size > 0, logs, 0.0)).reshape(-1)
+        relative = jnp.where(self.seen, -q.reshape(self.seen.shape), -jnp.inf)
+        top = -jnp.log1p(jnp.sum(jnp.exp(relative), axis=1, keepdims=True))
+        moved = jnp.exp(relative + top) * self.gains
+        moved = jnp.sum(moved, axis=1, keepdims=True)
+        size = jnp.abs(self.gains - moved)
+        live = self.seen & (size > 0)
+        logs = _log_weights(self.risk, self.outputs + moved[:, 0])[:, None] + top
+        return jnp.where(live, relative + logs + jnp.log(jnp.where(live, size, 1.0)), 0.0).reshape(-1)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
         o, t = self.seen.shape
@@ -59,24 +55,41 @@ class AttentionConstraints(AbstractConstraints):
         token = token + (token >= self.index[:, None])
         table = jnp.zeros((o, t + 1), rows.dtype).at[jnp.arange(o)[:, None], token].set(rows)
         table = table.at[jnp.arange(o), self.index].set(-jnp.sum(rows, axis=1))
-        shape = self.risk.data.labels.shape  # pyright: ignore[reportOptionalMemberAccess]
-        return table.reshape(*shape, t + 1)
+        return table.reshape(*_labels(self.risk).shape, t + 1)
 
 
 def attention_constraints(
     risk: EmpiricalRisk, head: Any, data: TokenData, index: Int[Array, " o"], margins: AbstractMargins
 ) -> AttentionConstraints:
-    """The constraints that keep attention on the tokens `index`."""
-    T, d = data.tokens.shape[-2:]
-    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
-    anchor = jnp.take_along_axis(tokens, index[:, None, None], axis=1)
-    steps = without(index, tokens) - anchor
+    """The constraints that keep attention on the tokens `index`.
+
+    **Raises:** `ValueError` for a head that is not linear: its slopes change with the mixture of tokens.
+    """
+    if not is_linear(head):
+        raise ValueError("solver: MultiplierNewton needs a linear head; use another solver")
+    T = data.tokens.shape[-2]
+    # Scores carry the label, outputs do not.
+    gamma = token_scores(data, head).reshape(-1, T) * data.labels.reshape(-1, 1)
+    outputs = jnp.take_along_axis(gamma, index[:, None], axis=1)
+    gains = without(index, gamma) - outputs
     seen = without(index, data.visible.reshape(-1, T))
-    at = anchor[:, 0].reshape(*data.labels.shape, d)
-    _, weights = risk.loss.scaled_derivative(head_outputs(head, at), data.labels)
-    gains = jnp.einsum("otd,od->ot", steps, head_gradients(head, at).reshape(-1, d))
-    signs = jnp.where(seen, jnp.sign(gains * weights.reshape(-1, 1)), 0.0).reshape(-1)
-    return AttentionConstraints(margins, signs, risk, head, index, seen, steps, anchor[:, 0])
+    downhill = -data.labels.reshape(-1, 1)
+    signs = jnp.where(seen, jnp.sign(gains * downhill), 0.0).reshape(-1)
+    return AttentionConstraints(margins, signs, risk, index, seen, gains, outputs[:, 0])
+
+
+def _labels(risk: EmpiricalRisk) -> Array:
+    data = risk.data
+    if not isinstance(data, TokenData):
+        raise ValueError("risk: expected a risk on TokenData")
+    return data.labels
+
+
+def _log_weights(risk: EmpiricalRisk, outputs: Float[Array, " o"]) -> Float[Array, " o"]:
+    r"""$\log|\partial L/\partial f_i|$."""
+    labels = _labels(risk)
+    scale, weights = risk.loss.scaled_derivative(outputs.reshape(labels.shape), labels)
+    return scale + jnp.log(jnp.abs(weights)).reshape(-1) - (jnp.log(labels.size) if risk.reduction == "mean" else 0.0)
 
 
 def top_tokens(model: AbstractAttention, data: TokenData) -> Int[Array, " o"]:
@@ -91,6 +104,10 @@ class NetworkConstraints(AbstractConstraints):
     margins: AbstractMargins
     signs: Float[Array, " N"]
     risk: EmpiricalRisk
+
+    @property
+    def present(self) -> Bool[Array, " N"]:
+        return self.signs != 0
 
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         # One at a time: a common scale would underflow for the others.

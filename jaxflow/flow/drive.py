@@ -7,6 +7,7 @@ both equal, step by step. Lanes contain no host callback, so that what is built 
 persistent compilation cache (`diffeqsolve` with save points, or with a first step, cannot).
 """
 
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -90,6 +91,7 @@ class Drive(eqx.Module):
         order: Any = self.solver.error_order(terms)
         s_next, controller_state = self.controller.init(terms, s, end, state, dt0, None, self.solver.func, order)
         s_next = jnp.minimum(s_next, end)
+        solver_state = self.solver.init(terms, s, s_next, state, None)
         grid, saved = None, None
         if save_at is not None:
             grid = jnp.clip(clock.internal(save_at), s, end)
@@ -101,12 +103,12 @@ class Drive(eqx.Module):
             s_next=s_next,
             end=end,
             state=state,
-            solver_state=self.solver.init(terms, s, s_next, state, None),
+            solver_state=solver_state,
             controller_state=controller_state,
             grid=grid,
             saved=saved,
             result=_RESULTS.where(finite, _RESULTS.successful, _RESULTS.nonfinite_data),
-            stopped=jnp.asarray(idle) | system.stops(risk, self.stop, s, state),
+            stopped=jnp.asarray(idle) | self._stops(system, risk, s, state, solver_state),
             num_steps=jnp.zeros((), int),
             num_accepted_steps=jnp.zeros((), int),
             num_failed_solves=jnp.zeros((), int),
@@ -155,7 +157,7 @@ class Drive(eqx.Module):
             lane,
             (
                 *(s, s_next, kept, solver_state, controller_state, saved, result),
-                lane.system.stops(lane.risk, self.stop, s, kept, self._known(lane.system, s, kept, solver_state)),
+                self._stops(lane.system, lane.risk, s, kept, solver_state),
                 lane.num_steps + 1,
                 lane.num_accepted_steps + accepted,
                 lane.num_failed_solves + ~solved,
@@ -191,6 +193,13 @@ class Drive(eqx.Module):
         }
         known = self._known(lane.system, lane.s, lane.state, lane.solver_state)
         return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
+
+    def _stops(self, system: System, risk: EmpiricalRisk, s: Array, state: PyTree, solver_state: PyTree) -> Array:
+        known = self._known(system, s, state, solver_state)
+        if not isinstance(self.solver, MultiplierNewton):
+            return system.stops(risk, self.stop, s, state, known)
+        certifies = partial(self.solver.certifies, system, s, state, solver_state)
+        return system.stops(risk, self.stop, s, state, known, certifies)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
         if not isinstance(self.solver, MultiplierNewton):

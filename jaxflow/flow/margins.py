@@ -109,30 +109,36 @@ class AffineMargins(AbstractMargins):
 class BilinearInverse(AbstractInverse):
     r"""$B^{-1}$ of $S=\begin{pmatrix}0&G\\G^\top&0\end{pmatrix}\otimes I$, block by block.
 
-    With $\alpha=1+\kappa$ and $E=(\alpha^2I-\kappa^2G^\top G)^{-1}$, one Cholesky factor of the size of the queries' span:
-    $B^{-1}=\begin{pmatrix}(I+\kappa^2GEG^\top)/\alpha&\kappa GE\\\kappa EG^\top&\alpha E\end{pmatrix}$.
+    With $\alpha=1+\kappa$, $H=(\kappa/\alpha)G$ and $E=(I-H^\top H)^{-1}$, one Cholesky factor as large as the queries'
+    span: $\alpha B^{-1}=\begin{pmatrix}I+HEH^\top&HE\\EH^\top&E\end{pmatrix}$.
     """
 
     margins: "BilinearMargins"
-    corner: Float[Array, "p p"]
-    across: Float[Array, "p q"]
-    inner: Float[Array, "q q"]
+    scaled: Float[Array, "p q"]
+    lower: Float[Array, "q q"]
+    alpha: Float[Array, ""]
+
+    def _inner(self, right: Float[Array, "q c"]) -> Float[Array, "q c"]:
+        return self.lower.T @ (self.lower @ right)
 
     def __call__(self, right: PyTree) -> PyTree:
         K, Q = right
-        return self.corner @ K + self.across @ Q, self.across.T @ K + self.inner @ Q
+        inner = self._inner(Q + self.scaled.T @ K)
+        return (K + self.scaled @ inner) / self.alpha, inner / self.alpha
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z and the rows R of E^(1/2) times what reaches Q.
         F, Z = self.margins.left, self.margins.spread(self.margins.right)
-        pulled_K, pulled_Q = self.margins.partners(x)
-        mixed = (F @ self.across @ Z.T) * (pulled_K @ pulled_Q.T)
-        same = (F @ self.corner @ F.T) * (pulled_K @ pulled_K.T)
-        return same + mixed + mixed.T + (Z @ self.inner @ Z.T) * (pulled_Q @ pulled_Q.T)
+        keyed, asked = self.margins.partners(x)
+        near, own = F @ self.scaled @ self.lower.T, Z @ self.lower.T
+        reach = near[:, :, None] * keyed[:, None, :] + own[:, :, None] * asked[:, None, :]
+        reach = reach.reshape(F.shape[0], -1)
+        return ((F @ F.T) * (keyed @ keyed.T) + reach @ reach.T) / self.alpha
 
     @property
     def regular(self) -> Bool[Array, ""]:
         # A Cholesky factor that does not exist is NaN.
-        return jnp.all(jnp.isfinite(self.inner))
+        return jnp.all(jnp.isfinite(self.lower))
 
 
 class BilinearMargins(AbstractMargins):
@@ -181,11 +187,7 @@ class BilinearMargins(AbstractMargins):
         q = G.shape[1]
         scaled = (kappa / alpha) * G
         factor = jnp.linalg.cholesky(jnp.eye(q) - scaled.T @ scaled)
-        lower = jax.scipy.linalg.solve_triangular(factor, jnp.eye(q), lower=True)
-        E = lower.T @ lower
-        across = scaled @ E
-        corner = jnp.eye(G.shape[0]) + across @ scaled.T
-        return BilinearInverse(self, corner / alpha, across / alpha, E / alpha)
+        return BilinearInverse(self, scaled, jax.scipy.linalg.solve_triangular(factor, jnp.eye(q), lower=True), alpha)
 
 
 class DiagonalInverse(AbstractInverse):
@@ -282,6 +284,11 @@ class AbstractConstraints(eqx.Module):
 
     margins: eqx.AbstractVar[AbstractMargins]
     signs: eqx.AbstractVar[Float[Array, " N"]]
+
+    @property
+    @abc.abstractmethod
+    def present(self) -> Bool[Array, " N"]:
+        """The margins that are constraints of the limit, whatever their multipliers do."""
 
     @abc.abstractmethod
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:

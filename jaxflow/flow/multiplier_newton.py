@@ -48,7 +48,7 @@ class _Newton(eqx.Module):
 
 
 class MultiplierNewton(diffrax.AbstractSolver):
-    r"""Kvaerno5 in `LogArcLength`, with stages solved for $\log\pi$ in place of the weights.
+    r"""An implicit method in `LogArcLength`, with stages solved for $\log\pi$ in place of the weights.
 
     In log arc length the state $y=x/\rho$ obeys $y'=d-y$ with the unit vector $d=S(\pi)y/\|S(\pi)y\|$, and multipliers
     $\log\pi_k=-\rho^Lq_k(y)+\dots$ that change by many orders within one step: Newton's method for y fails there, and
@@ -58,24 +58,28 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     $$\ell_k-\log|p_k|\big(q(\rho\,y(\ell))\big)-\mu=0,\qquad\log\|S(\pi)\,y(\ell)\|=0,$$
 
-    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractInverse.gram`. Increases are taken linearly in
-    π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ stands still in the exponents; multipliers stay
+    whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractInverse.gram`. Increases are taken
+    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ stands still in the exponents; multipliers stay
     exact there, since they are a state and not read off exponents whose rounding errors are $\rho^L\varepsilon$.
 
     For coordinates that know their constraints (`AbstractCoordinates.constraints`), attention that is saturated, and a
     clock `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
 
-    **Arguments:** `max_iterations` of Newton's method for one stage.
+    **Arguments:** `method`: whose tableau, one of Diffrax's singly diagonal methods with an explicit first stage
+    (`Kvaerno3()` has half of the stages); `change`: Newton's method ends where multipliers change by this share of
+    their sum; `max_iterations` of it for one stage.
 
     **Raises:** `ValueError` naming the argument, from the first step, for other clocks and coordinates.
     """
 
+    method: diffrax.AbstractImplicitSolver = diffrax.Kvaerno5()
+    change: float = CHANGE
     max_iterations: int = 20
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Any] = diffrax.Kvaerno5.interpolation_cls
 
-    def order(self, terms: Any) -> int:
-        return 5
+    def order(self, terms: Any) -> int | None:
+        return self.method.order(terms)
 
     def func(self, terms: Any, t0: Any, y0: PyTree, args: Any) -> PyTree:
         return terms.vf(t0, y0, args)
@@ -98,7 +102,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         system = system_of(terms)
         state, w, log1p_length = y0
         h = t1 - t0
-        tableau: Any = diffrax.Kvaerno5.tableau
+        tableau: Any = self.method.tableau  # pyright: ignore[reportAttributeAccessIssue]
         stages = tableau.num_stages
         gamma = float(tableau.a_diagonal[-1])
         lower = jnp.zeros((stages, stages))
@@ -131,9 +135,11 @@ class MultiplierNewton(diffrax.AbstractSolver):
         grown = jnp.logaddexp(log1p_length, _log_length(system, t0) + h + jnp.log(-jnp.expm1(-h)))
         y1 = (after, w, grown)
         y_error = (error, None if w is None else jnp.zeros_like(w), jnp.zeros_like(grown))
-        length_rates = jnp.stack([jnp.exp(_log_length(system, t) - a) for t, a in ((t0, log1p_length), (t1, grown))]) * h
-        middle = jnp.zeros((stages - 2,), length_rates.dtype)
-        k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), jnp.concatenate([length_rates[:1], middle, length_rates[1:]]))
+        # For the interpolation, which looks at the rates at the two ends.
+        ends = (t0, log1p_length), (t1, grown)
+        begun, done = (h * jnp.exp(_log_length(system, t) - a) for t, a in ends)
+        lengths = jnp.zeros((stages,), grown.dtype).at[0].set(begun).at[-1].set(done)
+        k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), lengths)
         last = jax.tree.map(lambda k: k[-1] / h, rates)
         new = StageState(last, logs, shift, count)
         return y1, y_error, dict(y0=y0, y1=y1, k=k), new, diffrax.RESULTS.successful
@@ -149,6 +155,32 @@ class MultiplierNewton(diffrax.AbstractSolver):
         grown = rho ** (constraints.margins.degree - 1)
         # log|p| = ℓ − μ.
         return ScaledGradient(-solver_state.shift, tree_scale(-grown, d), constraints.as_multipliers(weights))
+
+    def certifies(
+        self, system: System, s: Array, extended: PyTree, solver_state: StageState, gap: float
+    ) -> Bool[Array, ""]:
+        r"""Whether the flow certifies its own direction to a relative duality gap, by the structure of the margins.
+
+        The limit of a model of degree 2 solves $\min\tfrac12\|x\|^2$ s.t. $q_k(x)\ge1$; for λ ≥ 0 with
+        $S(\lambda)\preceq I$ every feasible x has $\tfrac12\|x\|^2\ge\tfrac12x^\top S(\lambda)x\ge\sum_k\lambda_k$. The
+        bound holds for all x, convex or not, and the largest eigenvalue of S is compared with $1+\delta$ by whether
+        a Cholesky factor exists. (The nuclear norm is the least $\tfrac12(\|K\|^2+\|Q\|^2)$.) For affine margins it is
+        $\|d\|\,\|A^\top\lambda\|/(\min_kA_kd\sum\lambda)$ with the velocity d.
+        """
+        constraints, _ = constraints_at(system, s, extended)
+        margins, y = constraints.margins, extended[0]
+        weights = jnp.maximum(constraints.signs, 0.0) * jnp.exp(solver_state.log_multipliers)
+        if margins.degree == 1:
+            d = jax.tree.map(jnp.add, solver_state.rate, y)
+            smallest = jnp.min(jnp.where(constraints.present, margins.slopes(y, d), jnp.inf))
+            size = tree_norm(margins.pull(weights, d)) * tree_norm(d)
+            return (smallest > 0) & (size <= (1.0 + gap) * smallest * jnp.sum(weights))
+        smallest = jnp.min(jnp.where(constraints.present, margins(y), jnp.inf))
+        size = tree_norm(y)
+        weights = weights * size
+        bounded = margins.inverse(weights, jnp.asarray(4.0 / gap)).regular
+        value = 0.5 * size**2 * (1.0 + 0.25 * gap)
+        return (smallest > 0) & bounded & (value <= (1.0 + gap) * smallest * jnp.sum(weights))
 
     def _solve(
         self,
@@ -213,7 +245,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         noise = self._noise(system, constraints, s, base)
 
         def going(now: _Newton) -> Array:
-            settled = (now.change <= CHANGE) & (now.residual <= noise)
+            settled = (now.change <= self.change) & (now.residual <= noise)
             return now.regular & ~settled & (now.count < self.max_iterations)
 
         inf = jnp.asarray(jnp.inf)
@@ -232,7 +264,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     def _converged(self, system: System, constraints: AbstractConstraints, s: Array, found: _Newton) -> Array:
         noise = self._noise(system, constraints, s, found.state)
-        return found.regular & (found.change <= CHANGE) & (found.residual <= noise)
+        return found.regular & (found.change <= self.change) & (found.residual <= noise)
 
 
 def system_of(terms: Any) -> System:

@@ -27,6 +27,7 @@ class Situation(eqx.Module):
     decode_velocity: Callable[[], Any]
     attention: Callable[[], Any]
     drift: Callable[[], Any]
+    certifies: Callable[[float], Any]
 
 
 class AbstractStop(eqx.Module):
@@ -107,6 +108,15 @@ class Unsaturated(AbstractStop):
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return jnp.any(jnp.max(situation.attention(), axis=-1) < self.share)
+
+
+class SelfCertified(AbstractStop):
+    """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`)."""
+
+    gap: float
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.certifies(self.gap)
 
 
 class AtRest(AbstractStop):

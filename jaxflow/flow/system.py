@@ -1,5 +1,6 @@
 """The flow as a system of differential equations in the variable of a clock."""
 
+from collections.abc import Callable
 from math import isinf
 from typing import Any
 
@@ -100,7 +101,12 @@ class System(eqx.Module):
         return rate, jnp.where(beyond > 0, 0.0, w_rate), length
 
     def situation(
-        self, risk: EmpiricalRisk, s: Array, extended: PyTree, known: ScaledGradient | None = None
+        self,
+        risk: EmpiricalRisk,
+        s: Array,
+        extended: PyTree,
+        known: ScaledGradient | None = None,
+        certifies: Callable[[float], Array] | None = None,
     ) -> Situation:
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
@@ -116,6 +122,7 @@ class System(eqx.Module):
             lambda: self.velocity(state, scaled),
             lambda: self.coordinates.attention(self.context, state, risk.data),
             lambda: self.turning(s, scaled.gradient, extended[0]),
+            _nobody_certifies if certifies is None else certifies,
         )
 
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
@@ -206,11 +213,12 @@ class System(eqx.Module):
         s: Array,
         extended: PyTree,
         known: ScaledGradient | None = None,
+        certifies: Callable[[float], Array] | None = None,
     ) -> Array:
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not risk.opaque:
             return jnp.asarray(False)
-        situation = self.situation(risk, s, extended, known)
+        situation = self.situation(risk, s, extended, known, certifies)
         fired = jnp.asarray(False) if stop is None else stop(situation)
         return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
 
@@ -231,6 +239,10 @@ def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
     homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
     require(homogeneous, "clock", "a cap needs a model homogeneous in its trainable parameters (with a `degree`)")
     return int(degree)  # pyright: ignore[reportArgumentType]
+
+
+def _nobody_certifies(gap: float) -> Array:
+    raise ValueError("stop: SelfCertified needs the solver MultiplierNewton; use CertificateGap")
 
 
 def underflown(log_gradient_norm: Array) -> Array:

@@ -14,9 +14,9 @@ from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged
-from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled, valid_if
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.margin import Certificate, ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores

@@ -13,8 +13,8 @@ from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
-from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.rate import observed_rate
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk

@@ -15,7 +15,6 @@ from jaxflow.flow import (
     ArcLength,
     AtRest,
     Budget,
-    CertificateGap,
     Drive,
     Factors,
     Lane,
@@ -23,12 +22,12 @@ from jaxflow.flow import (
     MultiplierNewton,
     Scores,
     SelectionSettled,
+    SelfCertified,
     StationaryPoint,
     Unsaturated,
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.self_certificate import flow_certifier
 from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -65,7 +64,7 @@ def first_stretch(model: Any) -> float:
 
 
 class Rounds(eqx.Module):
-    r"""How one-layer attention is followed, round by round, until the flow certifies its direction, rests, or has ended.
+    r"""How one-layer attention is followed: in rounds, until the flow certifies its direction, rests, or has ended.
 
     A round is an explicit stretch in arc length, until attention is saturated, and a stretch in log arc length by
     `MultiplierNewton`. One round is enough unless a selection is left again. Both are values that drive one lane or
@@ -73,7 +72,7 @@ class Rounds(eqx.Module):
 
     **Arguments:** `gap` to certify; `near`: arc length of the first explicit stretch; `far`: the least length to go to
     for the save points, `saves` of them; `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in
-    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches.
+    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second.
     """
 
     gap: float
@@ -86,6 +85,7 @@ class Rounds(eqx.Module):
     timed: bool = False
     explicit_rtol: float = 1e-6
     rtol: float = 1e-3
+    solver: MultiplierNewton = MultiplierNewton()
 
     def explicit(self, budget: Any) -> Drive:
         """What drives the explicit stretch."""
@@ -98,11 +98,11 @@ class Rounds(eqx.Module):
         controller = diffrax.PIDController(
             rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm
         )
-        certified = CertificateGap(self.gap, flow_certifier())
+        certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=float(np.log(self.far)))
         ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY)
-        return Drive(MultiplierNewton(), controller, ends, budget)
+        return Drive(self.solver, controller, ends, budget)
 
     def start(self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False) -> Lane:
         """A lane at the start of the explicit stretch of round `count`; each goes twice as far as the one before."""

@@ -4,51 +4,32 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import Code, Outcome, require, unknown_name
+from jaxflow._core import Code, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.flow import (
-    ArcLength,
-    Drive,
-    Scores,
-    SelectionSettled,
-    StationaryPoint,
-    Weights,
-    run_queue,
-)
-from jaxflow.flow.solvers import state_norm
+from jaxflow.flow import MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.method import STATIONARY, Staged, quick_solver
-from jaxflow.limits.self_certificate import MASKED_ATTENTION, as_primal
+from jaxflow.limits.rounds import EXPONENTS, LOG_HORIZON, ROUNDS, Rounds, ended, first_stretch, left_again
+from jaxflow.limits.self_certificate import as_primal
+from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory
 
-# The second pass: ten times the arc length and steps, a pull of 1e-9.
-FURTHER = 10.0
-
 # Instances whose programs are solved at a time.
 CONCLUDED = 64
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
-# K and Q together, d = 16: an implicit step solves a system of this size, and a path takes some hundred steps. At
-# n = 20 a path of 200 weights takes seconds, one of 800 minutes.
-LARGEST = 512
-
 # d where a study does not say.
 DIMENSION = 4
-
-# Outcomes that no further integration would change.
-CLOSED = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.finite_stationary_point)
 
 
 class TokenSelection(AbstractExperiment):
@@ -57,17 +38,15 @@ class TokenSelection(AbstractExperiment):
     **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"` or
     `"diagonal"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
 
-    Two passes over a block. The **scout** follows every instance explicitly in arc length, a queue of lanes at
-    constant width, until attention has settled and what still pulls away from the selected tokens is a share of
-    1e-5; then it solves the program of the selected tokens and decides Definition 2. Where that leaves the question
-    open (a selection that is not locally optimal, a path into a finite stationary point) the scout goes ten times
-    further, with a share of 1e-9. What is open even then goes through `find_limit`, one by one; factors of more than
-    `LARGEST` weights stay undecided instead (n = 20, d = 20: some in a hundred), unless a `method` is given.
+    A block goes in rounds: every instance explicitly in arc length until attention is saturated, then in log arc
+    length by `MultiplierNewton` until the flow certifies its own direction to `gap`, each in a queue of lanes at
+    constant width. Where a selection is left again another round follows. Then the programs of the selected tokens
+    are solved, independently of the flow, and Definition 2 is decided.
 
-    **Fields:** `method`: of `find_limit` (None: `Staged(timed=False)`, for factors with `quick_solver()` and after a
-    try with limiting dynamics from a length of 50 on); `gap`: what counts as certified; `width`: lanes; `horizon`,
-    `rtol`, `scout_steps`: arc length (None: 1e3 for W, 30 for factors, which soon are stiff), tolerance and budget
-    of the scout's first pass.
+    **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
+    certified; `width`: lanes; `horizon`: arc length of the first explicit stretch (None: 50 for W, 10 for factors,
+    which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two
+    stretches of a round.
     """
 
     method: Any = None
@@ -76,6 +55,9 @@ class TokenSelection(AbstractExperiment):
     horizon: float | None = None
     rtol: float = 1e-4
     scout_steps: int = 1500
+    far_rtol: float = 1e-3
+    far_steps: int = 1000
+    far_solver: MultiplierNewton = MultiplierNewton()
 
     def __check_init__(self) -> None:
         require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
@@ -131,78 +113,84 @@ class TokenSelection(AbstractExperiment):
             "log_time": "log t where the flow stopped, to leading order",
             "log_arc_length": "log of the length of the path",
             "num_steps": "steps of integration, rejected ones included",
-            "scouted": "whether the explicit pass was enough",
+            "rounds": "rounds of an explicit stretch and one by multipliers; more than one where a selection was left",
         }
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
-        scout: Any = self._scout  # Pyright takes a bound compiled function for an unbound one
-        look: Any = self._look
-        methods = self._methods(factors)
+        # Pyright takes bound compiled functions for unbound ones.
+        explicit: Any = self._explicit
+        implicit: Any = self._implicit
+        one_by_one: Any = self._with_method
 
         def block(keys: Any) -> dict[str, Any]:
             instances = draw(keys)
-            paths = scout(*instances, jnp.asarray(1.0), jnp.zeros(len(keys), bool))
+            if self.method is not None:
+                found = one_by_one(*instances, self.method)
+                return {
+                    name: Code(np.asarray(value), value.names) if isinstance(value, Code) else np.asarray(value)
+                    for name, value in found.items()
+                } | {"rounds": np.ones(len(keys), np.int32)}
+            risks, models = instances
+            going, count = jnp.ones(len(keys), bool), jnp.zeros((), int)
+            paths, rounds = None, np.zeros(len(keys), np.int32)
+            while True:
+                rounds += np.asarray(going)
+                near = explicit(risks, models, count, ~going)
+                paths, models, going = implicit(risks, models, near, paths, ~going)
+                count = count + 1
+                if not bool(jnp.any(going)) or int(count) == ROUNDS:
+                    break
             found = self._conclude(instances, paths, np.arange(len(keys)))
-            table = {name: np.array(value) for name, value in found.items()}
-            table["scouted"] = _closed(table)
-            left = np.flatnonzero(~table["scouted"])
-            if len(left):
-                # The same compiled program again, in which those that are done have nothing to do.
-                paths = scout(*instances, jnp.asarray(FURTHER), jnp.asarray(table["scouted"]))
-                for name, value in self._conclude(instances, paths, left).items():
-                    table[name][left] = np.asarray(value)
-            for method in methods:
-                for i in np.flatnonzero(~_closed(table)):
-                    for name, value in look(*narrowed(factors, *_take(jnp.asarray(i), instances)), method).items():
-                        table[name][i] = np.asarray(value)
-            if not methods:
-                # A selection that looked final to the scout, and is not locally optimal, may be left yet.
-                doubtful = ~_closed(table) & (table["outcome"] != Outcome.failed.value)
-                table["outcome"][doubtful] = Outcome.undecided.value
-            names = {name: value.names for name, value in found.items() if isinstance(value, Code)}
-            return {name: Code(value, names[name]) if name in names else value for name, value in table.items()}
+            found["rounds"] = rounds
+            return found
 
         return block
 
-    def _methods(self, factors: dict[str, Any]) -> list[Any]:
-        """What follows the scout, each on what the ones before it left open."""
-        if self.method is not None:
-            return [self.method]
-        if factors.get("parametrization", "W") == "W":
-            return [Staged(timed=False)]
-        d = factors.get("d", DIMENSION)
-        if 2 * d * (factors.get("m") or d) > LARGEST:
-            return []
-        # Paths near a separatrix: on 21 of 22 the tokens of a reference at rtol 1e-6 without limiting dynamics, as
-        # against 21 with Kvaerno5, Newton's method and rtol 1e-3, at a tenth of the time.
-        how: dict[str, Any] = {"timed": False, "solver": quick_solver(), "rtol": 1e-4}
-        # Limiting dynamics from a length of 50 on (exponents up to 2,500) take a fifth of the time. Finite
-        # stationary points may lie beyond it, where they would pass for directions without a program: those stay
-        # open.
-        return [Staged(cap=50.0, **how), Staged(**how)]
+    def _rounds(self, model: Any) -> Rounds:
+        degree = model.degree
+        near = first_stretch(model) if self.horizon is None else self.horizon
+        cap = EXPONENTS ** (1.0 / degree)
+        return Rounds(
+            self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol, solver=self.far_solver
+        )
 
     @eqx.filter_jit
-    def _look(self, risk: EmpiricalRisk, model: Any, method: Any) -> dict[str, Any]:
-        return self.summarize(find_limit(risk, model, method=method, gap=self.gap, throw=False))
+    def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
+        """The explicit stretch of a round, a queue of lanes at constant width."""
+        rounds = self._rounds(models)
+        drive = rounds.explicit(self.scout_steps)
+        start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
+        return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
     @eqx.filter_jit
-    def _scout(self, risks: EmpiricalRisk, models: Any, times: Any, idle: Any) -> Trajectory:
-        """The paths to `times` the horizon of the first pass."""
-        # Finer tolerances cost steps and change no count (512 instances of W, d = 4: the same at rtol 1e-6).
-        controller = diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, norm=state_norm)
-        stop = StationaryPoint(STATIONARY) | SelectionSettled(0.5 * MASKED_ATTENTION, pull=1e-5 * times**-4)
-        budget = (self.scout_steps * times).astype(int)
-        drive = Drive(diffrax.Tsit5(), controller, stop, budget)
+    def _implicit(self, risks: EmpiricalRisk, models: Any, near: Trajectory, before: Any, idle: Any) -> Any:
+        """The stretch by multipliers, added to what was `before`; the models there, and who needs another round."""
+        rounds = self._rounds(models)
+        drive = rounds.implicit(self.far_steps)
 
-        def start(risk: Any, model: Any, idle: Any) -> Any:
-            coordinates = Scores() if isinstance(model, CombinedAttention) else Weights()
-            until = (1e3 if isinstance(model, CombinedAttention) else 30.0) if self.horizon is None else self.horizon
-            clock = ArcLength(floor=0.03, timed=False)
-            return drive.start(risk, model, clock=clock, coordinates=coordinates, until=until * times, idle=idle)
+        def turn(risk: Any, near: Trajectory, before: Any, idle: Any) -> Any:
+            length = jnp.asarray(-jnp.inf) if before is None else before.final.log_arc_length
+            return rounds.turn(drive, risk, near, length, idle)
 
-        lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models, idle), width=self.width)
-        return eqx.filter_vmap(drive.trajectory)(lanes)
+        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, before, idle), width=self.width)
+
+        def join(risk: Any, near: Trajectory, before: Any, lane: Any, idle: Any) -> Any:
+            path = followed_by(near, drive.trajectory(lane), ended(risk, near))
+            path = path if before is None else followed_by(before, path, idle)
+            return path, path.final.model, ~idle & left_again(risk, path)
+
+        return eqx.filter_vmap(join)(risks, near, before, lanes, idle)
+
+    @eqx.filter_jit
+    def _with_method(self, risks: Any, models: Any, method: Any) -> dict[str, Any]:
+        """Another method than the rounds, `width` instances at a time."""
+
+        def one(instance: Any) -> dict[str, Any]:
+            return self.summarize(find_limit(*instance, method=method, gap=self.gap, throw=False))
+
+        arrays, static = eqx.partition((risks, models), eqx.is_array)
+        return jax.lax.map(lambda x: one(eqx.combine(x, static)), arrays, batch_size=self.width)
 
     def _conclude(self, instances: Any, paths: Trajectory, rows: np.ndarray) -> dict[str, Any]:
         """Outcomes of `rows`, in groups of one size: a batch of programs waits for its slowest."""
@@ -252,22 +240,6 @@ class TokenSelection(AbstractExperiment):
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)
-
-
-def narrowed(factors: dict[str, Any], risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
-    """An instance of factors without the zeros of `in_span`: an implicit method pays for every one of them, at
-    n = 20, d = 10 with four minutes instead of seconds a path."""
-    size, data = model.head.v.shape[-1], risk.data
-    d = min(factors.get("d", size), size)
-    if not isinstance(model, FactoredAttention) or d == size or not isinstance(data, TokenData):
-        return risk, model
-    small = TokenData(data.tokens[..., :d], data.queries[..., :d], data.labels, data.mask)
-    head = eqx.tree_at(lambda h: h.v, model.head, model.head.v[:d])
-    return EmpiricalRisk(small, risk.loss), FactoredAttention(model.K[:d, :d], model.Q[:d, :d], head)
-
-
-def _closed(table: dict[str, Any]) -> np.ndarray:
-    return np.isin(table["outcome"], [int(code) for code in CLOSED])
 
 
 @eqx.filter_jit

@@ -26,7 +26,7 @@ GLOBAL = (Outcome.globally_optimal,)
 LOCAL = (Outcome.globally_optimal, Outcome.locally_optimal)
 
 # Results of a study that are saved with a figure: what it draws, and what vouches for it.
-KEPT = ("outcome", "program_gap", "num_steps", "scouted", "optimal_program", "mean_margin", "largest_margin")
+KEPT = ("outcome", "program_gap", "num_steps", "rounds", "optimal_program", "mean_margin", "largest_margin")
 
 # Draws from which the acceptance rate of the score gap is told: to half a percent.
 ACCEPTANCE_DRAWS = 10_000
