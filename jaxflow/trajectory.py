@@ -23,7 +23,8 @@ class Point(eqx.Module):
     r"""A point on a trajectory, or several with a leading axis.
 
     - `model`: the model there.
-    - `log_time`: $\log t$; `log_log_time`: its logarithm, finite where log t overflows, −inf before t = 1; `log_arc_length`: log of $\int\|\dot\theta\|dt$.
+    - `log_time`: $\log t$; `log_log_time`: its logarithm, finite where log t overflows, −inf before t = 1.
+    - `log_arc_length`: log of $\int\|\dot\theta\|dt$.
     - `log_norm`: $\log\|\theta\|$ over the trainable parameters.
     - `log_scale`: the common scale of gradient and multipliers; `log_gradient_norm`: $\log\|\nabla L\|$.
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).

@@ -59,8 +59,9 @@ class MultiplierNewton(diffrax.AbstractSolver):
     $$\ell_k-\log|p_k|\big(q(\rho\,y(\ell))\big)-\mu=0,\qquad\log\|S(\pi)\,y(\ell)\|=0,$$
 
     whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractInverse.gram`. Increases are taken
-    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ stands still in the exponents; multipliers stay
-    exact there, since they are a state and not read off exponents whose rounding errors are $\rho^L\varepsilon$.
+    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ stands still in the exponents.
+    Multipliers stay exact there, since they are a state and not read off exponents whose rounding errors are
+    $\rho^L\varepsilon$.
 
     For coordinates that know their constraints (`AbstractCoordinates.constraints`), attention that is saturated, and a
     clock `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.

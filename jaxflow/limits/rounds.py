@@ -60,7 +60,7 @@ def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | Non
 
 def first_stretch(model: Any) -> float:
     """Arc length by which most selections are made: logits grow like it for W, like its square for factors."""
-    return 50.0 if model.degree == 1 else 10.0
+    return 100.0 if model.degree == 1 else 30.0
 
 
 class Rounds(eqx.Module):
