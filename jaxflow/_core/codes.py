@@ -25,6 +25,8 @@ class Outcome(enum.IntEnum):
     ambiguous = 7
     undecided = 8
     failed = 9
+    prediction_contradicted = 10
+    selection_settled = 11
 
 
 class SelectionStatus(enum.IntEnum):

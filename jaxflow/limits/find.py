@@ -5,7 +5,6 @@ from typing import Any, overload
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
@@ -15,13 +14,14 @@ from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged
 from jaxflow.limits.rate import fit_rate, no_rate
-from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled, valid_if
+from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
 from jaxflow.limits.stages import STATIONARY, stationarity
-from jaxflow.margin import Certificate, ProgramResult, solve
+from jaxflow.limits.verdict import at_rest, judge
+from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import Prediction, predict
+from jaxflow.theory import Prediction, Rule, predict, rule_of
 from jaxflow.trajectory import Trajectory, describe
 
 
@@ -63,7 +63,9 @@ def find_limit(
     The flow is followed in logarithmic clocks until its own multipliers and velocity certify its direction to
     the relative duality gap `gap` (W), or to a fixed far length (factors, whose own gap falls only like a power
     of log t). The program that theory predicts for the selected tokens is solved beside it, from the data
-    alone; neither answer replaces the other.
+    alone. The direction is *certified* where that program is solved to `gap` and the flow's own direction is
+    within `gap` of its optimum: the program's own optimality says nothing of the flow. A flow that has settled
+    elsewhere ends as `prediction_contradicted`.
 
     **Arguments:**
 
@@ -72,7 +74,8 @@ def find_limit(
       in `jax.jit` what runs more than once. Layers in parallel: see `jaxflow.limits.find_limits`. Or a linear
       network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error).
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks.
-    - `gap`: the relative duality gap that counts as certified.
+    - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
+      the largest duality gap of the program.
     - `max_steps`: the budget of integration steps; beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
@@ -89,7 +92,7 @@ def find_limit(
     data: Any = risk.data
     if throw:
         require_untied(token_scores(data, model.head), data.visible)
-    limit = _find_limit(risk, model, method, gap, max_steps)
+    limit = _find_limit(risk, model, method, gap, max_steps, rule_of(model))
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
@@ -130,14 +133,18 @@ def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, ga
 
 
 @eqx.filter_jit
-def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> Limit:
+def _find_limit(
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int, rule: Rule
+) -> Limit:
+    # What is compiled holds the program of `rule`: it is an argument so that another rule is another program.
+    del rule
     return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
 def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float, theorem: str | None = None) -> Limit:
     """The limit that a trajectory from `model` points at, with everything that vouches for it.
 
-    `theorem`: what to say in place of the theorem registered for the model.
+    `theorem`: what to say in place of the theorem registered for the model, which then claims nothing.
     """
     data: Any = risk.data
     final = trajectory.final
@@ -145,29 +152,36 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
     selection = select(attention)
     prediction = predict(risk, model, selection)
     if theorem is not None:
-        prediction = Prediction(prediction.program, theorem, prediction.assumptions)
+        prediction = Prediction(prediction.program, theorem, ())
     program: Any = prediction.program
     solution = solve(program)
-    own, own_direction = certify_point(program, after(final, solution.certificate.duality_gap))
+    seen: Any = after(final, solution.certificate.duality_gap)
+    bounds, directions = flow_bounds(program, seen.model, seen.velocity, seen.multipliers)
+    own, direction = better_of(program, bounds, directions)
     ratio = stationarity(trajectory)
-    own = valid_if(settled(attention, data.visible) & (ratio > STATIONARY), own)
+    attends = settled(attention, data.visible) & (ratio > STATIONARY)
+    own = valid_if(attends, own)
+    verdict = judge(own, bounds.primal_value, directions, solution, trajectory, gap)
 
     known = after(solution, own.duality_gap)
     rate = no_rate(program, known) if trajectory.saved is None else fit_rate(program, known, trajectory)
 
     followed = good(trajectory.result)
-    stationary = ratio <= STATIONARY
-    program_tighter = solution.certificate.duality_gap < own.duality_gap
-    certificate: Certificate = _where(program_tighter, solution.certificate, own)
-    certified = (certificate.duality_gap <= gap) & settled(attention, data.visible)
+    stationary = at_rest(final, ratio, model.degree)
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
+    # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
+    # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
+    certified = verdict.certified & ((status != SelectionStatus.not_local) | (own.duality_gap <= gap))
+    # Where several tokens are selected, equalities that do not hold yet leave values without a meaning.
+    comparable = attends & (~jnp.any(program.equal) | (own.feasibility <= MASKED_ATTENTION))
+    contradicted = verdict.contradicted & comparable
     # A budget that ran out is no failure: the question is open. Nor is a program that nobody asked about.
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
-    unsolved = settled(attention, data.visible) & ~stationary & (solution.result == ProgramResult.failed)
+    unsolved = attends & (solution.result == ProgramResult.failed)
     broken = ~(followed | spent) | (followed & unsolved)
 
     tied = jnp.any(tied_sequences(token_scores(data, model.head), data.visible))
-    infeasible = solution.result == ProgramResult.infeasible
+    infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     by_status = [
         (SelectionStatus.global_, Outcome.globally_optimal),
         (SelectionStatus.local, Outcome.locally_optimal),
@@ -177,16 +191,16 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
     for name, meaning in by_status:
         outcome = jnp.where(certified & (status == name), meaning.value, outcome)
     outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
+    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
     outcome = jnp.where(spent, Outcome.undecided.value, outcome)
     outcome = jnp.where(stationary & ~broken, Outcome.finite_stationary_point.value, outcome)
-    unclear = certified & ~stationary & (status == SelectionStatus.ambiguous)
+    unclear = certified & (status == SelectionStatus.ambiguous)
     outcome = jnp.where(tied | unclear, Outcome.ambiguous.value, outcome)
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
 
-    kind = jnp.where(certified & followed, LimitKind.direction.value, LimitKind.none.value)
+    kind = jnp.where((certified | contradicted) & followed, LimitKind.direction.value, LimitKind.none.value)
     kind = jnp.where(stationary, LimitKind.point.value, kind)
     kind = jnp.where(broken, LimitKind.none.value, kind)
-    direction = jnp.where(program_tighter, as_weights(program, solution.primal), own_direction)
     is_point = kind == LimitKind.point
     return Limit(
         kind=Code(kind, LimitKind),
@@ -196,9 +210,9 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
             jnp.where(broken | is_point, SelectionStatus.not_applicable.value, status.value), SelectionStatus
         ),
         weights=jnp.where(is_point, final.model.combined_weights(), direction),
-        flow_direction=own_direction,
-        certificate=certificate,
+        certificate=verdict.certificate,
         flow_certificate=own,
+        excess=verdict.excess,
         program_solution=solution,
         stationarity=ratio,
         head_state=head_state(final.model, data),
@@ -206,7 +220,3 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
         rate=rate,
         trajectory=trajectory,
     )
-
-
-def _where(condition: Bool[Array, ""], a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

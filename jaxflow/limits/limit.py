@@ -46,11 +46,15 @@ class Limit(eqx.Module):
     - `kind`: `direction`, `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
     - `selection`: selected tokens, Booleans `(n, [k,] T)`; `selection_status`: what Definition 2 says of them
       (where several are composed, of the slopes of the head at the mixture in place of scores).
-    - `direction`: combined weights at margin one, $W/\\mu$ `(d, d)`, from the tightest certificate; None unless
-      `kind` is `direction`. `flow_direction`: the same from the flow alone.
+    - `direction`: the flow's direction at margin one, $V/\\mu$ `(d, d)` with V its velocity or its weights, whichever
+      has less norm at margin one; None unless `kind` is `direction`. Never the program's: its optimum is
+      `program_solution.primal`. `flow_direction` is that array whatever the kind (at a point, the point).
     - `point`: combined weights at a finite limit, None unless `kind` is `point`.
-    - `certificate`: the tightest one, `source` says whose; `flow_certificate`: from the flow's own multipliers
-      and velocity; `program_solution`: the program solved by a method that knows nothing of the flow.
+    - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the
+      program's dual; `source` says whose. `flow_certificate`: by the flow's own multipliers alone;
+      `program_solution`: the program solved by a method that knows nothing of the flow.
+    - `excess`: $N(V)/(\\mu\\cdot\\text{optimum})-1$, how far the flow's direction is above the program's certified
+      optimum; +inf while attention has not settled, and where the program has no optimum.
     - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end, which certifies a finite stationary point.
     - `head_state`: whether the head is smooth there, or an output sits on a kink or where the head is flat.
     - `prediction`: program, theorem, assumptions; `rate`; `trajectory`.
@@ -63,9 +67,9 @@ class Limit(eqx.Module):
     selection: Bool[Array, "*n T"]
     selection_status: Code
     weights: Float[Array, "d d"]
-    flow_direction: Float[Array, "d d"]
     certificate: Certificate
     flow_certificate: Certificate
+    excess: Float[Array, ""]
     program_solution: Solution
     stationarity: Float[Array, ""]
     head_state: Code
@@ -74,12 +78,25 @@ class Limit(eqx.Module):
     trajectory: Trajectory
 
     @property
-    def direction(self) -> Float[Array, "d d"] | None:
+    def direction(self) -> Float[Array, "*b d d"] | None:
         """Combined weights at margin one, or None where the limit is no direction."""
         return self._weights_if(LimitKind.direction)
 
     @property
-    def point(self) -> Float[Array, "d d"] | None:
+    def flow_direction(self) -> Float[Array, "*b d d"]:
+        """`direction` whatever the kind: combined weights at margin one, at a point those of the point."""
+        return self.weights
+
+    @property
+    def settled_outcome(self) -> Code:
+        """`outcome`, but `selection_settled` for `undecided` where attention has settled on tokens whose program is
+        solved: for a study that follows the flow no further. `selection_status` says what Definition 2 says of them.
+        """
+        settled = (self.outcome == Outcome.undecided) & jnp.isfinite(self.excess)
+        return Code(jnp.where(settled, Outcome.selection_settled.value, self.outcome.value), Outcome)
+
+    @property
+    def point(self) -> Float[Array, "*b d d"] | None:
         """Combined weights at the limit point, or None where there is none."""
         return self._weights_if(LimitKind.point)
 
@@ -94,7 +111,7 @@ class Limit(eqx.Module):
         data = TokenData(program.tokens, program.queries, labels, program.visible)
         return solve(finite_component(data, self.selection, self.trajectory.final.model.attention(data)))
 
-    def _weights_if(self, kind: LimitKind) -> Float[Array, "d d"] | None:
+    def _weights_if(self, kind: LimitKind) -> Float[Array, "*b d d"] | None:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return None if single and int(self.kind) != kind else self.weights
 
@@ -110,7 +127,7 @@ class Limit(eqx.Module):
 
 def _sentence(limit: Limit) -> str:
     outcome = Outcome(int(limit.outcome))
-    log_time = float(limit.trajectory.final.log_time)
+    when = when_of(limit.trajectory)
     if outcome is Outcome.failed:
         return f"Failed: {describe(limit.trajectory.result)} (program: {limit.program_solution.result})."
     if outcome is Outcome.finite_stationary_point:
@@ -120,22 +137,53 @@ def _sentence(limit: Limit) -> str:
             f"{_head_note(limit)}"
         )
     tokens = _tokens(np.asarray(limit.selection))
+    program = f"the {_norm_name(limit)} max-margin program"
+    if outcome is Outcome.infeasible_program:
+        return (
+            f"Gradient flow stands still at {when} with attention on tokens {tokens}, but {program} of these tokens "
+            f"has no solution.{_head_note(limit)}"
+        )
+    numbers = gaps_of(limit)
+    if outcome is Outcome.prediction_contradicted:
+        return (
+            f"The prediction is contradicted: gradient flow selects tokens {tokens}, and at {when} its direction "
+            f"stands still elsewhere than at the optimum of {program}: {numbers}. {limit.prediction.sentence()}"
+            f"{_head_note(limit)}"
+        )
     open_ = outcome is Outcome.ambiguous and limit.kind == LimitKind.none
     if outcome is Outcome.undecided or open_:
         return (
-            f"{outcome.name.capitalize()} at log t = {log_time:.3g}: attention is on tokens {tokens}, the best "
-            f"certificate has duality gap {float(limit.certificate.duality_gap):.1e} "
-            f"({describe(limit.trajectory.result)}).{_head_note(limit)}"
+            f"{outcome.name.capitalize()} at {when}: attention is on tokens {tokens}; of its direction and {program}, "
+            f"{numbers} ({describe(limit.trajectory.result)}).{_head_note(limit)}"
         )
-    who = "the flow itself" if limit.certificate.source == CertificateSource.flow else "the program's dual"
-    flow_gap = float(limit.flow_certificate.duality_gap)
-    beside = "" if limit.certificate.source == CertificateSource.flow else f"; the flow's own gap is {flow_gap:.1e}"
     return (
-        f"Gradient flow selects tokens {tokens} ({outcome.name.replace('_', ' ')}) and its direction solves the "
-        f"{_norm_name(limit)} max-margin program with duality gap {float(limit.certificate.duality_gap):.1e}, "
-        f"certified by {who} at log t = {log_time:.3g}{beside}. {limit.prediction.theorem}."
-        f"{_head_note(limit)}"
+        f"Gradient flow selects tokens {tokens} ({outcome.name.replace('_', ' ')}) and its direction solves {program}, "
+        f"certified by {bound_of(limit)} at {when}: {numbers}. {limit.prediction.sentence()}{_head_note(limit)}"
     )
+
+
+def when_of(trajectory: Trajectory) -> str:
+    """When the trajectory ended: log t, or its logarithm where log t itself overflows."""
+    final = trajectory.final
+    log_time = float(final.log_time)
+    if np.isposinf(log_time):
+        return f"log log t = {float(final.log_log_time):.3g}"
+    return f"log t = {log_time:.3g}"
+
+
+def gaps_of(limit: Any) -> str:
+    """The three numbers of a limit direction, none of which stands for another."""
+    return (
+        f"excess over the optimum {float(limit.excess):.1e}, the program's gap "
+        f"{float(limit.program_solution.certificate.duality_gap):.1e}, the flow's own gap "
+        f"{float(limit.flow_certificate.duality_gap):.1e}"
+    )
+
+
+def bound_of(limit: Any) -> str:
+    """Whose lower bound certifies the flow's direction."""
+    flows = limit.certificate.source == CertificateSource.flow
+    return "its own multipliers" if flows else "the program's dual"
 
 
 def _head_note(limit: Limit) -> str:

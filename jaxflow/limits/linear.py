@@ -10,15 +10,16 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
 from jaxflow.data import LinearData
-from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.limits.stages import stationarity
+from jaxflow.limits.verdict import at_rest, judge
 from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
-from jaxflow.models import AbstractLinearNetwork
+from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import InterpolationProgram, Prediction, predict, primal_map, singular_residual
+from jaxflow.theory import InterpolationProgram, Prediction, Rule, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Trajectory, describe
 
 # Margins this close to the smallest, relative to it, are those of support vectors.
@@ -26,23 +27,28 @@ SUPPORT = 1e-3
 # The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
 # own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
 KKT = 1e-5
-# The flow's own gap up to which a program's tighter certificate is one for the flow's limit: slow components leave at
-# most 1e-2 at the lengths reached.
-NEAR = 5e-2
 # Residual of the outputs, relative to the targets, at which a regression has reached its limit point.
 INTERPOLATES = 1e-13
+# An interpolation that misses its targets by `INTERPOLATES` is below the least value by at most that times the sum of
+# all |ν_i y_i|, which is of the order of the value, and solved programs are accurate to 1e-10. A value below the
+# optimum by more than this is no rounding: the program is not about this flow.
+BELOW = -1e-6
 
 
 class LinearLimit(eqx.Module):
     """The limit of gradient flow of a linear network from one start.
 
     - `kind`: `direction` (classification), `point` (regression) or `none`; `outcome`: one `Outcome`.
-    - `direction`: linear coefficients at margin one `(d,)`, from the tightest certificate; None unless `kind` is
-      `direction`. `flow_direction`: from the flow alone. `point`: linear coefficients at a finite limit, else None.
+    - `direction`: the flow's linear coefficients at margin one `(d,)`; None unless `kind` is `direction`. Never the
+      program's: its optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind (at a
+      point, the point). `point`: linear coefficients at a finite limit, else None.
     - `selection`: support vectors, Booleans `(n,)`; `selection_status` is `not_applicable`.
-    - `certificate`: the tightest one (of a program that is not convex: the flow's, if its multipliers make it
-      stationary); `flow_certificate`: from the flow's own multipliers; `program_solution`: the program solved from the
-      data alone. `certificate.duality_gap` of a program with p < 1 is that of its ℓ1 relaxation.
+    - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
+      dual; `source` says whose (of a program that is not convex, and of a point: the flow's own).
+      `flow_certificate`: from the flow's own multipliers; `program_solution`: the program solved from the data alone.
+      `certificate.duality_gap` of a program with p < 1 is that of its ℓ1 relaxation.
+    - `excess`: how far the flow's direction (or point) is above the program's optimum, relative to it; +inf where one
+      of the two is missing, and for p < 1. Negative beyond rounding only where the program is not about this flow.
     - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end. `singular_residual`: of (8), Theorem 1.
     - `residual`: largest $|f(x_i)-y_i|$ relative to the largest target (regression; NaN otherwise).
     - `prediction`, `rate`, `trajectory`.
@@ -53,9 +59,9 @@ class LinearLimit(eqx.Module):
     selection: Bool[Array, " n"]
     selection_status: Code
     coefficients: Float[Array, " d"]
-    flow_direction: Float[Array, " d"]
     certificate: Certificate
     flow_certificate: Certificate
+    excess: Float[Array, ""]
     program_solution: Solution
     stationarity: Float[Array, ""]
     singular_residual: Float[Array, ""]
@@ -65,16 +71,21 @@ class LinearLimit(eqx.Module):
     trajectory: Trajectory
 
     @property
-    def direction(self) -> Float[Array, " d"] | None:
+    def direction(self) -> Float[Array, "*b d"] | None:
         """Linear coefficients at margin one, or None where the limit is no direction."""
         return self._if(LimitKind.direction)
 
     @property
-    def point(self) -> Float[Array, " d"] | None:
+    def flow_direction(self) -> Float[Array, "*b d"]:
+        """`direction` whatever the kind: linear coefficients at margin one, at a point those of the point."""
+        return self.coefficients
+
+    @property
+    def point(self) -> Float[Array, "*b d"] | None:
         """Linear coefficients at the limit point, or None where there is none."""
         return self._if(LimitKind.point)
 
-    def _if(self, kind: LimitKind) -> Float[Array, " d"] | None:
+    def _if(self, kind: LimitKind) -> Float[Array, "*b d"] | None:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return None if single and int(self.kind) != kind else self.coefficients
 
@@ -103,7 +114,7 @@ def find_linear_limit(
     finest = 100 * float(jnp.finfo(jnp.result_type(data.inputs, float)).eps)
     require(gap >= finest, "gap", f"{gap} is below what the dtype can certify (about {finest:.0e})")
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    limit = _find(risk, model, method, gap, max_steps)
+    limit = _find(risk, model, method, gap, max_steps, rule_of(model))
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
@@ -113,7 +124,11 @@ def find_linear_limit(
 
 
 @eqx.filter_jit
-def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> LinearLimit:
+def _find(
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int, rule: Rule
+) -> LinearLimit:
+    # As for attention: another rule is another program to compile.
+    del rule
     trajectory = method.follow(risk, model, max_steps, gap)
     if risk.loss.margin:
         return conclude_direction(risk, model, trajectory, gap)
@@ -124,20 +139,21 @@ def conclude_direction(
     risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory, gap: float
 ) -> LinearLimit:
     """The limit direction that a trajectory of a margin loss points at."""
-    prediction = predict(risk, model, None)
+    final = trajectory.final
+    # Corollary 1 asks for a loss below one at some time, and of the start for nothing else.
+    prediction = predict(risk, final.model if isinstance(model, DeepLinearNetwork) else model, None)
     program: Any = prediction.program
     read: Any = primal_map(risk, model)
     solution = solve(program)
-    final = trajectory.final
     multipliers: Any = final.multipliers
     dual = jnp.abs(after(multipliers, solution.certificate.duality_gap))
     # Of ρ and its velocity, the one with the smaller gap; ρ alone where the objective is not convex.
     primal = read(final.model)
     _, moving = eqx.filter_jvp(read, (final.model,), (final.velocity,))
     convex = not isinstance(program.norm, Lp)
-    candidates = jnp.stack([_unit(primal), _unit(moving) if convex else _unit(primal)])
+    candidates = jnp.stack([_unit(moving) if convex else _unit(primal), _unit(primal)])
     certificates = jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(candidates)
-    best = jnp.argmin(certificates.duality_gap)
+    best = jnp.argmin(certificates.primal_value)
     own: Certificate = jax.tree.map(lambda x: x[best], certificates)
     chosen = candidates[best]
     margins = program.margins(chosen)
@@ -151,42 +167,41 @@ def conclude_direction(
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(trajectory)
-    still = ratio <= STATIONARY
+    still = at_rest(final, ratio, model.degree)
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
-    infeasible = solution.result == ProgramResult.infeasible
     unsolved = solution.result == ProgramResult.failed
     broken = ~(followed | spent) | (followed & unsolved & ~still)
+    verdict = judge(own, certificates.primal_value, candidates, solution, trajectory, gap)
+    infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
-        tighter = solution.certificate.duality_gap < own.duality_gap
-        # A program's own optimality says nothing of the flow: the flow must vouch for what is left to slow components.
-        certified = (jnp.minimum(solution.certificate.duality_gap, own.duality_gap) <= gap) & (own.duality_gap <= NEAR)
+        certificate, excess = verdict.certificate, verdict.excess
+        certified, contradicted = verdict.certified, verdict.contradicted & ~still
         optimal = Outcome.globally_optimal
     else:
-        tighter = jnp.asarray(False)
-        certified = (own.stationarity <= KKT) & positive
+        # Stationary points of such a program are many: the best one that a solver found is no yardstick.
+        certificate, excess = own, jnp.asarray(jnp.inf)
+        certified, contradicted = (own.stationarity <= KKT) & positive, jnp.asarray(False)
         optimal = Outcome.locally_optimal
-    certificate: Certificate = jax.tree.map(lambda a, b: jnp.where(tighter, a, b), solution.certificate, own)
-    theirs = solution.primal if program.transform is None else program.coefficients(solution.primal)
-    theirs = theirs if read.faithful else own_beta
 
-    outcome = jnp.where(certified & followed, optimal.value, Outcome.undecided.value)
+    outcome = jnp.where(certified, optimal.value, Outcome.undecided.value)
     outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
+    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
+    outcome = jnp.where(followed, outcome, Outcome.undecided.value)
     outcome = jnp.where(still & followed, Outcome.finite_stationary_point.value, outcome)
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    kind = jnp.where(certified & followed & ~infeasible, LimitKind.direction.value, LimitKind.none.value)
+    kind = jnp.where((certified | contradicted) & followed, LimitKind.direction.value, LimitKind.none.value)
     kind = jnp.where(still & followed, LimitKind.point.value, kind)
     kind = jnp.where(broken, LimitKind.none.value, kind)
-    direction = jnp.where(tighter, theirs, own_beta)
     return LinearLimit(
         kind=Code(kind, LimitKind),
         outcome=Code(outcome, Outcome),
         selection=positive & (margins <= (1.0 + SUPPORT) * margin),
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
-        coefficients=jnp.where(kind == LimitKind.point, final.model.linear_coefficients(), direction),
-        flow_direction=own_beta,
+        coefficients=jnp.where(kind == LimitKind.point, final.model.linear_coefficients(), own_beta),
         certificate=certificate,
         flow_certificate=own,
+        excess=excess,
         program_solution=solution,
         stationarity=ratio,
         singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
@@ -220,11 +235,17 @@ def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory
         nu = jnp.linalg.lstsq(data.inputs.T, after(beta, solution.certificate.duality_gap))[0]
         own = certify(program, beta, nu, "flow")
     reached = residual <= INTERPOLATES
-    still = stationarity(trajectory) <= STATIONARY
+    still = at_rest(final, stationarity(trajectory), model.degree)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     broken = ~(good(trajectory.result) | spent | reached)
     outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
     outcome = jnp.where(reached, Outcome.limit_point.value, outcome)
+    # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
+    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
+    excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
+    excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
+    contradicted = reached & prediction.applies & (excess < BELOW)
+    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
     kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
     nothing = jnp.full(1, jnp.nan)
@@ -234,9 +255,9 @@ def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory
         selection=jnp.ones(data.targets.shape, bool),
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         coefficients=beta,
-        flow_direction=beta,
         certificate=own,
         flow_certificate=own,
+        excess=excess,
         program_solution=solution,
         stationarity=stationarity(trajectory),
         singular_residual=jnp.asarray(jnp.nan),
@@ -275,28 +296,46 @@ def _positive(x: Array) -> Array:
 
 def _sentence(limit: LinearLimit) -> str:
     outcome = Outcome(int(limit.outcome))
-    log_time = float(limit.trajectory.final.log_time)
+    when = when_of(limit.trajectory)
     end = describe(limit.trajectory.result)
-    theorem = limit.prediction.theorem
+    theorem = limit.prediction.sentence()
     if outcome is Outcome.failed:
         return f"Failed: {end} (program: {limit.program_solution.result})."
-    if outcome is Outcome.limit_point:
-        return (
-            f"Gradient flow interpolates: its limit point has norm {float(jnp.linalg.norm(limit.coefficients)):.3g} "
-            f"(relative residual {float(limit.residual):.1e} at log t = {log_time:.3g}) and is within "
-            f"{float(limit.certificate.duality_gap):.1e} of the optimum of the program. {theorem}."
-        )
+    if np.isfinite(float(limit.residual)) and limit.kind == LimitKind.point:
+        return _point_sentence(limit, outcome, when, theorem)
     if outcome is Outcome.finite_stationary_point:
-        return f"Gradient flow ends at a finite stationary point at log t = {log_time:.3g}; no program describes it."
-    own = limit.flow_certificate
-    if outcome in (Outcome.undecided, Outcome.infeasible_program):
-        what = "the program is infeasible" if outcome is Outcome.infeasible_program else "undecided"
-        return f"At log t = {log_time:.3g} {what}; the flow's own gap is {float(own.duality_gap):.1e} ({end})."
+        return f"Gradient flow ends at a finite stationary point at {when}; no program describes it."
+    if outcome is Outcome.infeasible_program:
+        return f"At {when} gradient flow stands still, but the program has no solution ({end})."
+    numbers = gaps_of(limit)
+    if outcome is Outcome.undecided:
+        return f"Undecided at {when}: {numbers} ({end})."
+    if outcome is Outcome.prediction_contradicted:
+        return (
+            f"The prediction is contradicted: at {when} the flow's direction stands still elsewhere than at the "
+            f"optimum of the program: {numbers}. {theorem}"
+        )
     support = np.flatnonzero(np.asarray(limit.selection)).tolist()
     if outcome is Outcome.locally_optimal:
-        vouch = f"is a stationary point with KKT residual {float(own.stationarity):.1e} by the flow's multipliers"
+        residual = float(limit.flow_certificate.stationarity)
+        vouch = f"is a stationary point with KKT residual {residual:.1e} by the flow's multipliers"
     else:
-        vouch = f"solves the program with duality gap {float(limit.certificate.duality_gap):.1e}"
-        if limit.certificate.source != CertificateSource.flow:
-            vouch += f" by the program's dual; the flow's own gap is {float(own.duality_gap):.1e}"
-    return f"Support vectors {support}; at log t = {log_time:.3g} the limit direction {vouch}. {theorem}."
+        vouch = f"solves the program, certified by {bound_of(limit)}: {numbers}"
+    return f"Support vectors {support}; at {when} the limit direction {vouch}. {theorem}"
+
+
+def _point_sentence(limit: LinearLimit, outcome: Outcome, when: str, theorem: str) -> str:
+    size, excess = float(jnp.linalg.norm(limit.coefficients)), float(limit.excess)
+    where = f"norm {size:.3g} (relative residual {float(limit.residual):.1e} at {when})"
+    if outcome is Outcome.prediction_contradicted:
+        return (
+            f"The prediction is contradicted: gradient flow interpolates at a point of {where} whose value is below "
+            f"the optimum of the program by {-excess:.1e} of it. {theorem}"
+        )
+    if outcome is not Outcome.limit_point:
+        return f"Gradient flow ends at a finite stationary point of {where}; no program describes it."
+    found = f"Gradient flow interpolates: its limit point has {where}"
+    if not bool(limit.prediction.applies):
+        return f"{found}. {theorem}"
+    gap = float(limit.certificate.duality_gap)
+    return f"{found} and is within {gap:.1e} of the optimum of the program. {theorem}"

@@ -14,6 +14,7 @@ from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod
 from jaxflow.models import MultiHeadAttention, token_scores
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import Rule, rule_of
 from jaxflow.trajectory import Point, Trajectory, describe
 
 THEOREM = (
@@ -48,7 +49,8 @@ def find_limits(
     if throw:
         for part in model.parts:
             require_untied(token_scores(data, part.head), data.visible)
-    limits = _find_limits(risk, model, method, gap, max_steps)
+    rules = tuple(rule_of(part) for part in model.parts)
+    limits = _find_limits(risk, model, method, gap, max_steps, rules)
     for h, limit in enumerate(limits):
         if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
             raise RuntimeError(
@@ -60,8 +62,15 @@ def find_limits(
 
 @eqx.filter_jit
 def _find_limits(
-    risk: EmpiricalRisk, model: MultiHeadAttention, method: AbstractMethod, gap: float, max_steps: int
+    risk: EmpiricalRisk,
+    model: MultiHeadAttention,
+    method: AbstractMethod,
+    gap: float,
+    max_steps: int,
+    rules: tuple[Rule, ...],
 ) -> tuple[Limit, ...]:
+    # As in `find_limit`: other rules are another program to compile.
+    del rules
     joint = method.follow(risk, model, max_steps, gap)
     limits: list[Limit] = []
     for h, part in enumerate(model.parts):

@@ -13,13 +13,14 @@ from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, certi
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict
-from jaxflow.trajectory import Point
 
 # A token that still receives this much attention at the end belongs to the selection. Saturation goes on
 # exponentially, so that only tokens whose share tends to a constant stay above it.
 SELECTED_ATTENTION = 1e-3
 # Attention has settled when nothing lies between this and the selected tokens' share.
 MASKED_ATTENTION = 1e-6
+# Weights are diagonal where nothing off the diagonal is larger than some thousand roundings, relative to the largest.
+DIAGONAL = 1e-12
 
 
 def select(attention: Float[Array, "*n T"]) -> Bool[Array, "*n T"]:
@@ -48,11 +49,6 @@ def as_primal(program: AbstractProgram, weights: Float[Array, "d d"]) -> Float[A
     return jnp.diagonal(weights) if program.primal_zero.ndim == 1 else weights
 
 
-def as_weights(program: AbstractProgram, primal: Float[Array, "..."]) -> Float[Array, "d d"]:
-    """The inverse of `as_primal`."""
-    return jnp.diag(primal) if program.primal_zero.ndim == 1 else primal
-
-
 def dual_weights(program: AttentionProgram, multipliers: Float[Array, "*n T"]) -> Float[Array, "*n T"]:
     r"""$\lambda_{it}=\max(p_{it},0)$ for masked tokens: the push of the gradient from t to the selected token.
 
@@ -62,24 +58,46 @@ def dual_weights(program: AttentionProgram, multipliers: Float[Array, "*n T"]) -
     return jnp.where(program.active, jnp.maximum(multipliers, 0.0), -multipliers)
 
 
+def flow_bounds(
+    program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
+) -> tuple[Certificate, Float[Array, "2 d d"]]:
+    r"""The flow's certificates, no solver involved, of two primal points: the velocity $\dot W$ and the weights W.
+
+    **Returns:** both certificates, stacked, with one lower bound; and both directions, of any size. A direction with
+    entries off the diagonal has no value in a program on diagonal weights.
+    """
+    dual = dual_weights(program, multipliers)
+    directions = jnp.stack([combined_velocity(model, velocity), model.combined_weights()])
+    # One mapped call: independent batched LAPACK calls can hang XLA on CPU inside a loop.
+    certificates = jax.vmap(lambda weights: certify(program, as_primal(program, weights), dual, "flow"))(directions)
+    if program.primal_zero.ndim == 1:
+        off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))
+        diagonal = jnp.max(off, axis=(1, 2)) <= DIAGONAL * jnp.max(jnp.abs(directions), axis=(1, 2))
+        certificates = jax.vmap(valid_where)(diagonal, certificates)
+    return certificates, directions
+
+
 def flow_certificate(
     program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
 ) -> tuple[Certificate, Float[Array, "d d"]]:
     r"""The flow's certificate, no solver involved, and the direction $V/\mu$ that it certifies.
 
-    Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller gap: from W the
+    Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller value: from W the
     gap falls like a power of $\|W\|$, from the velocity of the combined parametrisation exponentially.
     """
-    dual = dual_weights(program, multipliers)
-    candidates = [as_primal(program, combined_velocity(model, velocity)), as_primal(program, model.combined_weights())]
-    # One mapped call: independent batched LAPACK calls can hang XLA on CPU inside a loop.
-    certificates = jax.vmap(lambda primal: certify(program, primal, dual, "flow"))(jnp.stack(candidates))
-    best = jnp.argmin(certificates.duality_gap)
+    return better_of(program, *flow_bounds(program, model, velocity, multipliers))
+
+
+def better_of(
+    program: AttentionProgram, certificates: Certificate, directions: Float[Array, "2 d d"]
+) -> tuple[Certificate, Float[Array, "d d"]]:
+    """Of two stacked certificates the one with the smaller primal value, and its direction at margin one."""
+    best = jnp.argmin(certificates.primal_value)
     certificate = jax.tree.map(lambda x: x[best], certificates)
-    primal = jnp.stack(candidates)[best]
-    margin = jnp.min(program.margins(primal))
+    direction = directions[best]
+    margin = jnp.min(program.margins(as_primal(program, direction)))
     positive = (margin > 0) & jnp.isfinite(margin)
-    return certificate, as_weights(program, primal / jnp.where(positive, margin, 1.0))
+    return certificate, direction / jnp.where(positive, margin, 1.0)
 
 
 def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
@@ -102,13 +120,12 @@ def valid_if(condition: Bool[Array, ""], certificate: Certificate) -> Certificat
     Equalities among several selected tokens hold only in the limit; their violation must be small for the
     bounds to mean anything (1e-6: the share of attention that masked tokens may still have).
     """
-    valid = condition & (certificate.feasibility <= MASKED_ATTENTION)
-    return jax.tree.map(lambda x, y: jnp.where(valid, x, y), certificate, Certificate.none())
+    return valid_where(condition & (certificate.feasibility <= MASKED_ATTENTION), certificate)
 
 
-def certify_point(program: AttentionProgram, point: Point) -> tuple[Certificate, Float[Array, "d d"]]:
-    """`flow_certificate` at a point of a trajectory."""
-    return flow_certificate(program, point.model, point.velocity, point.multipliers)  # pyright: ignore
+def valid_where(condition: Bool[Array, ""], certificate: Certificate) -> Certificate:
+    """The certificate where `condition` holds, elsewhere `Certificate.none()`."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), certificate, Certificate.none())
 
 
 def _is_none(x: Any) -> bool:

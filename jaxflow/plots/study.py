@@ -19,6 +19,8 @@ OUTCOME_COLORS = {
     Outcome.ambiguous.name: "#999999",
     Outcome.undecided.name: "#CFCFCF",
     Outcome.failed.name: "#000000",
+    Outcome.prediction_contradicted.name: "#7B4EA3",
+    Outcome.selection_settled.name: "#56B4E9",
     Outcome.not_run.name: "#FFFFFF",
 }
 

@@ -3,6 +3,7 @@
 from jaxflow.study.counting import DECIDED as DECIDED
 from jaxflow.study.counting import decode as decode
 from jaxflow.study.counting import percentages as percentages
+from jaxflow.study.counting import settled_selections as settled_selections
 from jaxflow.study.counting import wilson as wilson
 from jaxflow.study.experiment import AbstractExperiment as AbstractExperiment
 from jaxflow.study.experiment import FunctionExperiment as FunctionExperiment

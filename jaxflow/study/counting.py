@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, require, unknown_name
+from jaxflow._core import Outcome, SelectionStatus, require, unknown_name
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (
@@ -16,19 +16,32 @@ DECIDED = (
     Outcome.finite_stationary_point,
     Outcome.limit_point,
     Outcome.infeasible_program,
+    Outcome.prediction_contradicted,
 )
 
 DEFINITIONS = {
     Outcome.not_run: "not run yet; in no denominator",
-    Outcome.globally_optimal: "the direction is certified, and in every sequence the optimal token is selected",
-    Outcome.locally_optimal: "the direction is certified, and the selected tokens are locally optimal (Definition 2)",
-    Outcome.not_locally_optimal: "the direction is certified, but the selected tokens are not locally optimal",
+    Outcome.globally_optimal: "the flow's direction is certified, and in every sequence the optimal token is selected",
+    Outcome.locally_optimal: "the flow's direction is certified, and the selected tokens are locally optimal "
+    "(Definition 2)",
+    Outcome.not_locally_optimal: "the flow's direction is certified, by its own multipliers too, but the selected "
+    "tokens are not locally optimal",
     Outcome.finite_stationary_point: "the gradient vanishes at finite weights; no max-margin program describes them",
     Outcome.limit_point: "the flow tends to a point",
-    Outcome.infeasible_program: "the program of the selected tokens is certified to have no solution",
+    Outcome.infeasible_program: "the program of the selected tokens is certified to have no solution, and the flow's "
+    "direction stands still",
     Outcome.ambiguous: "tied tokens, or margins too close to call",
     Outcome.undecided: "the budget of steps ran out, or nothing was certified",
     Outcome.failed: "a numerical method failed, or no worker survived",
+    Outcome.prediction_contradicted: "the flow has settled on another direction, or point, than the predicted one",
+    Outcome.selection_settled: "attention has settled on selected tokens whose program is certified, and the study "
+    "followed the flow no further; the direction is not certified",
+}
+
+# What counts as an answer: the rules of `percentages`.
+RULES = {
+    "certified": "certified outcomes only",
+    "settled": "certified outcomes, and settled selections by their status",
 }
 
 
@@ -63,6 +76,7 @@ def percentages(
     given: Iterable[Outcome | str] = DECIDED,
     groups: Mapping[str, Iterable[Outcome | str]] | None = None,
     confidence: float = 0.95,
+    rule: str = "certified",
 ) -> Any:
     """How often each outcome occurred, of all instances that ran and of those in `given`, side by side.
 
@@ -75,17 +89,28 @@ def percentages(
     - `groups`: names for sets of outcomes, which may overlap (`"local, including global"`); by default every
       outcome by itself.
     - `confidence`: of the intervals (Wilson's).
+    - `rule`: `"certified"` counts outcomes as they are: the direction of the flow is certified. `"settled"` also counts
+      a settled selection that is locally optimal as `globally_optimal` or `locally_optimal`, though its direction
+      was not followed to a certificate (`settled_selections`; it needs the variable `selection_status`). The rule
+      stands in `attrs["rule"]`; call twice for both counts.
 
     **Returns:** an `xarray.Dataset` with the remaining axes and `outcome` (or `group`): `count`, `percentage`,
     `low`, `high` (of all that ran), `given_percentage`, `given_low`, `given_high`, which is NaN where nothing
     satisfied the condition; without that axis the denominators `ran` and `given`, and `not_run`.
 
-    **Raises:** `ValueError` for unknown axes or outcomes.
+    **Raises:** `ValueError` for unknown axes, outcomes or rules, and for the rule `"settled"` where settled
+    selections stand without a status.
     """
     import xarray
 
     pooled = [over] if isinstance(over, str) else list(over)
+    if rule not in RULES:
+        raise unknown_name("rule", rule, RULES)
     codes = results["outcome"]
+    if rule == "settled" and bool((codes == Outcome.selection_settled.value).any()):
+        require("selection_status" in results, "rule", "settled selections are counted by their `selection_status`")
+        statuses = results["selection_status"].transpose(*codes.dims).values
+        codes = codes.copy(data=settled_selections(codes.values, statuses))
     for name in pooled:
         if name not in codes.dims:
             raise unknown_name("over", name, [str(dim) for dim in codes.dims])
@@ -115,12 +140,25 @@ def percentages(
     coordinates = {name: results[name].values for name in kept if name in results.coords} | {axis: list(sets)}
     answer = xarray.Dataset(found, coords=coordinates)
     names = ", ".join(code.name for code in condition)
-    answer.attrs = {"confidence": confidence, "given": names, "pooled": ", ".join(pooled)}
+    answer.attrs = {"confidence": confidence, "given": names, "pooled": ", ".join(pooled), "rule": rule}
+    answer["count"].attrs["long_name"] = f"instances that ended so, counted by the rule: {RULES[rule]}"
     answer["percentage"].attrs["long_name"] = "percentage of all instances that ran"
     answer["given_percentage"].attrs["long_name"] = f"percentage of the instances that ended in one of: {names}"
     answer["ran"].attrs["long_name"] = "denominator: instances that ran, however they ended"
     answer["given"].attrs["long_name"] = f"denominator: instances that ended in one of: {names}"
     return answer
+
+
+def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
+    """Codes of `Outcome` by the rule `"settled"`: `selection_settled` becomes `globally_optimal` or `locally_optimal`
+    where the status of the selection (`SelectionStatus`) says so. Another status leaves it as it is: a selection that
+    is not locally optimal may be lost again.
+    """
+    outcomes, statuses = np.asarray(outcomes), np.asarray(statuses)
+    settled = outcomes == Outcome.selection_settled.value
+    found = np.where(settled & (statuses == SelectionStatus.global_.value), Outcome.globally_optimal.value, outcomes)
+    found = np.where(settled & (statuses == SelectionStatus.local.value), Outcome.locally_optimal.value, found)
+    return found.astype(outcomes.dtype)
 
 
 def as_outcomes(argument: str, names: Iterable[Outcome | str]) -> tuple[Outcome, ...]:

@@ -48,8 +48,10 @@ from jaxflow.theory.norm_like import NormLike as NormLike
 from jaxflow.theory.norm_like import interpolation_program as interpolation_program
 from jaxflow.theory.prediction import Assumption as Assumption
 from jaxflow.theory.prediction import Prediction as Prediction
+from jaxflow.theory.prediction import Rule as Rule
 from jaxflow.theory.prediction import predict as predict
 from jaxflow.theory.prediction import register as register
+from jaxflow.theory.prediction import rule_of as rule_of
 from jaxflow.theory.separability import assumption_1 as assumption_1
 from jaxflow.theory.separability import assumption_2 as assumption_2
 from jaxflow.theory.separability import assumption_3 as assumption_3

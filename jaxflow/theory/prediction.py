@@ -34,12 +34,26 @@ class Prediction(eqx.Module):
     """What the theory says: the program that the limit direction solves, the theorem, its hypotheses.
 
     Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of
-    `theorem`; those that it can are `assumptions`.
+    `theorem`; those that it can are `assumptions`. The theorem's name ends at its first colon.
     """
 
     program: AbstractProgram
     theorem: str = eqx.field(static=True)
     assumptions: tuple[Assumption, ...]
+
+    @property
+    def applies(self) -> Bool[Array, ""]:
+        """Whether every assumption that was checked holds for this data and this start."""
+        return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in self.assumptions)]))
+
+    def sentence(self) -> str:
+        """The theorem where it applies; else which of its assumptions fail, and by how much. Of one instance."""
+        failing = [a for a in self.assumptions if not bool(a.holds)]
+        if not failing:
+            return f"{self.theorem}."
+        name = self.theorem.split(": ", 1)[0]
+        reasons = "; ".join(f"<{a.statement}> fails by {-float(a.slack):.1e}" for a in failing)
+        return f"{name} does not apply: {reasons}."
 
 
 Rule = Callable[[EmpiricalRisk, Any, Any], Prediction]
@@ -64,9 +78,17 @@ def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Predictio
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
     """
+    return rule_of(model)(risk, model, selection)
+
+
+def rule_of(model: Any) -> Rule:
+    """The rule that `predict` follows for a model. What is compiled depends on it: a rule registered anew is a new key.
+
+    **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
+    """
     for kind in type(model).__mro__:
         if kind in _RULES:
-            return _RULES[kind](risk, model, selection)
+            return _RULES[kind]
     known = ", ".join(sorted(kind.__name__ for kind in _RULES))
     raise ValueError(
         f"model: no theorem is registered for {type(model).__name__} (known: {known}); see jaxflow.theory.register"

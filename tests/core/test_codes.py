@@ -18,6 +18,8 @@ GOLDEN = {
         "ambiguous": 7,
         "undecided": 8,
         "failed": 9,
+        "prediction_contradicted": 10,
+        "selection_settled": 11,
     },
     SelectionStatus: {"global_": 1, "local": 2, "not_local": 3, "ambiguous": 4, "not_applicable": 5},
 }

@@ -124,14 +124,14 @@ def test_one_lane_of_nan_fails_and_disturbs_no_other():
     "model, norm",
     [(jf.models.FactoredAttention, "nuclear-norm"), (jf.models.DiagonalAttention, "l1-norm")],
 )
-def test_factors_are_certified_by_the_program_and_say_so(model, norm):
+def test_factors_are_certified_by_their_own_direction_and_say_so(model, norm):
     risk, initial = small(model)
     limit = find_limit(risk, initial)
     assert bool(limit.kind == "direction")
-    assert limit.certificate.duality_gap <= 1e-8
-    assert bool(limit.certificate.source == "program") and bool(limit.flow_certificate.source == "flow")
+    assert limit.certificate.duality_gap <= limit.excess <= 1e-8
+    assert bool(limit.flow_certificate.source == "flow")
     # The flow's own bound is weaker, still a bound, and never replaced. Beyond the exponent it is a good one.
-    assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap <= 1e-3
+    assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap <= 1e-6
     assert bool(limit.trajectory.regime == "limiting") and limit.trajectory.final.log_time > 1e250
     assert float(limit.trajectory.final.log_scale) < -1e250
     assert limit.flow_certificate.dual_value <= limit.program_solution.certificate.primal_value * (1 + 1e-9)
@@ -141,11 +141,12 @@ def test_factors_are_certified_by_the_program_and_say_so(model, norm):
 
 
 def test_factors_certify_their_own_nuclear_limits():
-    """A tenth of an instance may be left above 1e-3; a hundred of (6, 8, 10) are in the committed benchmark."""
+    """Not more than one instance in twelve is left open; what is left open is not called certified."""
     _, limits = limits_of(jf.models.FactoredAttention, 4, 4, 4, 12, 3)
     decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
-    assert int(jnp.sum(decided)) == 12
-    assert int(jnp.sum(limits.flow_certificate.duality_gap <= 1e-3)) >= 11
+    assert int(jnp.sum(decided)) >= 11
+    assert np.all(np.asarray(limits.excess)[np.asarray(decided)] <= 1e-8)
+    assert np.all(np.asarray(limits.outcome)[~np.asarray(decided)] == jf.Outcome.undecided)
     assert np.all(np.asarray(limits.program_solution.certificate.duality_gap) <= 1e-8)
 
 

@@ -23,13 +23,14 @@ def convergence_numbers() -> dict[str, np.ndarray]:
 def limit_numbers() -> dict[str, np.ndarray]:
     data = {}
     for kind in ("combined", "factored", "diagonal"):
-        data[f"{kind}_direction"] = np.array([True, False, True])
+        data[f"{kind}_certified"] = np.array([True, False, False])
         data[f"{kind}_log_times"] = np.tile(np.geomspace(10, 1e4, 8), (3, 1))
         data[f"{kind}_gaps"] = 0.1 / data[f"{kind}_log_times"]
-        data[f"{kind}_log_time"] = np.full(3, 1e4)
-        # A flow without a certificate, and a gap that rounding made negative.
+        # Factors are followed to where log t itself overflows.
+        data[f"{kind}_log_log_time"] = np.array([9.2, 9.2, 2e6])
+        # An excess that rounding made negative, a flow that has not settled, and one without a gap of its own.
         data[f"{kind}_flow_gap"] = np.array([1e-10, np.inf, np.inf])
-        data[f"{kind}_program_gap"] = np.array([1e-16, np.inf, -1e-16])
+        data[f"{kind}_excess"] = np.array([-1e-16, np.inf, 1e-5])
     return data
 
 
@@ -47,9 +48,9 @@ def test_convergence_without_any_direction_is_drawn_empty() -> None:
     assert len(draw_convergence(data).axes[1].lines) == 3  # W: the flow, the descent and its end
 
 
-def test_limits_count_directions() -> None:
+def test_limits_count_what_is_certified() -> None:
     figure = draw_limits(limit_numbers())
-    assert all("2 of 3 limits" in axis.get_title() for axis in figure.axes)
+    assert all("1 of 3 certified" in axis.get_title() for axis in figure.axes)
 
 
 def test_files_are_pictures_and_do_not_depend_on_the_date(tmp_path: Path) -> None:

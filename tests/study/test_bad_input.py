@@ -63,7 +63,7 @@ def test_a_factor_that_the_experiment_needs():
         ({"a b": jnp.ones(4)}, "'a b' is no name for a result"),
         ({"value": jnp.ones(4)}, "`outcome` is missing"),
         ({"outcome": jnp.zeros(4, int)}, "outcome must be one code of `Outcome` for each key"),
-        ({"outcome": jnp.full(4, 10)}, "outcome must be one code of `Outcome` for each key"),
+        ({"outcome": jnp.full(4, 200)}, "outcome must be one code of `Outcome` for each key"),
         ({"outcome": jnp.ones((4, 2), int)}, "outcome must be one code of `Outcome` for each key"),
         ({"outcome": jnp.full(4, jnp.nan)}, "outcome must be one code of `Outcome` for each key"),
     ],

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import xarray
 
-from jaxflow._core import Outcome
-from jaxflow.study import DECIDED, decode, percentages, quantities, summary, wilson
+from jaxflow._core import Outcome, SelectionStatus
+from jaxflow.study import DECIDED, decode, percentages, quantities, settled_selections, summary, wilson
+from jaxflow.study.counting import DEFINITIONS, RULES
 
 # z = 1.959963984540054: z2 / (n + z2) for none of ten, and so on by hand; to six digits.
 BY_HAND = [(0, 10, 0.0, 0.277533), (10, 10, 0.722467, 1.0), (5, 10, 0.236593, 0.763407)]
@@ -68,7 +69,7 @@ def test_nothing_decided_and_nothing_run_are_no_percentage():
 def test_conditional_percentages_are_of_the_decided_only():
     table = percentages(results(ONE))
     undecided = [code.name for code in Outcome if code not in DECIDED and code != Outcome.not_run]
-    assert undecided == ["ambiguous", "undecided", "failed"]
+    assert undecided == ["ambiguous", "undecided", "failed", "selection_settled"]
     np.testing.assert_array_equal(table.given_percentage.sel(d=2, outcome=undecided), 0)
     np.testing.assert_allclose(table.given_percentage.sel(d=2).sum("outcome"), 100)
     np.testing.assert_allclose(table.percentage.sel(d=2).sum("outcome"), 100)
@@ -89,9 +90,45 @@ def test_groups_may_overlap_and_axes_be_pooled():
     assert table.ran.dims == ("kind",)
 
 
+# Settled and global, settled and local, settled and neither, certified, undecided whatever its status, contradicted.
+SETTLED = [[[11, 11, 11, 1, 8, 10]] * 2] * 2
+STATUS = [[[1, 2, 3, 1, 1, 1]] * 2] * 2
+
+
+def test_both_rules_count_every_instance_and_say_which_they_are():
+    data = results(SETTLED, selection_status=np.asarray(STATUS, np.uint8))
+    strict, wide = percentages(data), percentages(data, rule="settled")
+    assert (strict.attrs["rule"], wide.attrs["rule"]) == ("certified", "settled")
+    assert RULES["settled"] in wide["count"].attrs["long_name"]
+
+    def counts(table, name):
+        return table["count"].sel(d=2, kind="W", outcome=name).item()
+
+    names = ("globally_optimal", "locally_optimal", "selection_settled", "undecided", "prediction_contradicted")
+    assert [counts(strict, name) for name in names] == [1, 0, 3, 1, 1]
+    assert [counts(wide, name) for name in names] == [2, 1, 1, 1, 1]
+    for table in (strict, wide):
+        np.testing.assert_array_equal(table["count"].sum("outcome"), table.ran)
+    np.testing.assert_array_equal(strict.given, 2)  # the certified one and the contradicted one
+    np.testing.assert_array_equal(wide.given, 4)
+
+
+def test_the_rule_for_settled_selections_needs_their_status():
+    with pytest.raises(ValueError, match="rule: settled selections are counted by their `selection_status`"):
+        percentages(results(SETTLED), rule="settled")
+    assert percentages(results(ONE), rule="settled")["count"].equals(percentages(results(ONE))["count"])
+    found = settled_selections([11, 11, 3], [SelectionStatus.local, SelectionStatus.ambiguous, SelectionStatus.local])
+    assert found.tolist() == [Outcome.locally_optimal, Outcome.selection_settled, Outcome.not_locally_optimal]
+
+
+def test_every_outcome_is_defined():
+    assert set(DEFINITIONS) == set(Outcome)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"rule": "setled"}, "rule: unknown name 'setled'; did you mean 'settled'"),
         ({"over": "trails"}, "over: unknown name 'trails'; did you mean 'trial'"),
         ({"given": ["globaly_optimal"]}, "given: unknown name 'globaly_optimal'; did you mean 'globally_optimal'"),
         ({"groups": {"x": ["not_run"]}}, "groups\\['x'\\]: an instance that was not run has not ended"),

@@ -15,7 +15,7 @@ from jaxflow.margin import AssumptionStatus, enumerate_selections
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.papers.tarzanagh2023.conjecture_claims import claims_of, curves_of
 from jaxflow.plots import draw_percentage_curves
-from jaxflow.study import TokenSelection
+from jaxflow.study import TokenSelection, settled_selections
 
 
 class Size(NamedTuple):
@@ -68,8 +68,9 @@ class Conjecture(AbstractFigure):
 
 
 def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """Arrays `(k, trials)`: codes of `AssumptionStatus` by name, `flow` and `descent` codes of `Outcome`, and
-    `locally_optimal`, how many choices are."""
+    """Arrays `(k, trials)`: codes of `AssumptionStatus` by name, `flow` and `descent` codes of `Outcome` (of descent,
+    which ends long before its direction is certified, by the selection it has settled on), and `locally_optimal`, how
+    many choices are."""
     experiment = TokenSelection()
     key = jax.random.fold_in(jax.random.key(seed), 52)
     rows: dict[str, list[np.ndarray]] = {}
@@ -78,7 +79,7 @@ def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
         keys = jax.random.split(jax.random.fold_in(key, d), size.trials)
         found = {
             "flow": np.asarray(experiment.block_function(factors, size.trials)(keys)["outcome"]),
-            "descent": np.asarray(_descend(experiment, factors, size.steps, keys)),
+            "descent": _descend(experiment, factors, size.steps, keys),
             **_enumerate(experiment, factors, keys),
         }
         for name, values in found.items():
@@ -90,14 +91,15 @@ def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
     return {"d": np.array(size.d), "n": np.asarray(size.n), "T": np.asarray(size.T), "seed": np.asarray(seed), **table}
 
 
-def _descend(experiment: TokenSelection, factors: dict[str, Any], steps: int, keys: Any) -> Any:
+def _descend(experiment: TokenSelection, factors: dict[str, Any], steps: int, keys: Any) -> np.ndarray:
     """Outcomes of normalised descent, in coordinates of the span: one compiled program for all d."""
 
     def one(risk: Any, model: Any) -> Any:
         end = descend(risk, model, steps=steps, normalised="jointly", throw=False)
-        return experiment.summarize(conclude(risk, model, end, experiment.gap))["outcome"].value
+        limit = conclude(risk, model, end, experiment.gap)
+        return limit.settled_outcome.value, limit.selection_status.value
 
-    return _over_instances(jax.vmap(one), experiment, factors, keys)
+    return settled_selections(*_over_instances(jax.vmap(one), experiment, factors, keys))
 
 
 def _over_instances(function: Any, experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> Any:

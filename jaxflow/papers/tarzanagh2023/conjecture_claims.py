@@ -51,6 +51,7 @@ def claims_of(data: Data) -> tuple[list[Claim], list[str]]:
         f"{shares}.",
         f"Undecided, because a margin lies within 1e-6 of one or a program is inaccurate: {unsure}. They count as not "
         "met.",
+        "Descent is counted by the tokens that it has settled on, not by a certificate of its direction.",
         "Other outcomes of the flow: " + _others(data, "flow") + "; of descent: " + _others(data, "descent") + ".",
         "Infeasible choices have no support indices; Assumption D is read over feasible ones.",
     ]

@@ -220,7 +220,8 @@ def notes_of(data: Data) -> list[str]:
         "Where intervals overlap, too few instances were computed to tell: such a claim is given as outside.",
     ]
     notes += [_cell_note(data, *index) for index in np.ndindex(data["outcome"].shape[:-1])]
-    for code in (Outcome.infeasible_program, Outcome.ambiguous, Outcome.undecided, Outcome.failed):
+    special = (Outcome.infeasible_program, Outcome.prediction_contradicted, Outcome.ambiguous, Outcome.undecided)
+    for code in (*special, Outcome.failed):
         found = _where(data, data["outcome"] == code)
         notes += [f"{code.name}: {found}."] if found else []
     accepted = data["accepted"]
