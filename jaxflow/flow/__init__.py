@@ -30,9 +30,11 @@ from jaxflow.flow.stage_steps import StageSteps as StageSteps
 from jaxflow.flow.stage_steps import stage_controller as stage_controller
 from jaxflow.flow.stage_steps import stage_solver as stage_solver
 from jaxflow.flow.stopping import AbstractStop as AbstractStop
+from jaxflow.flow.stopping import AtRest as AtRest
 from jaxflow.flow.stopping import Budget as Budget
 from jaxflow.flow.stopping import CertificateGap as CertificateGap
 from jaxflow.flow.stopping import LossExcess as LossExcess
 from jaxflow.flow.stopping import SelectionSettled as SelectionSettled
 from jaxflow.flow.stopping import Situation as Situation
 from jaxflow.flow.stopping import StationaryPoint as StationaryPoint
+from jaxflow.flow.stopping import Unsaturated as Unsaturated

@@ -190,14 +190,14 @@ class LogArcLength(AbstractClock):
     `cap`: infinite by default, for the exact flow.
     """
 
-    unit: float = 1.0
+    unit: float | Float[Array, ""] = 1.0
     floor: float = 0.0
     cap: float = float("inf")
     timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
-        require(self.unit > 0, "unit", f"expected a positive length, got {self.unit}")
+        require(not is_concrete(self.unit) or bool(self.unit > 0), "unit", f"expected a positive length, got {self.unit}")
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
         require(self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
 

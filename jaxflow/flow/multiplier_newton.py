@@ -225,9 +225,10 @@ class MultiplierNewton(diffrax.AbstractSolver):
         return eqx.tree_at(lambda n: n.state, found, margins.inverse(weights, kappa)(right(weights)))
 
     def _noise(self, system: System, constraints: AbstractConstraints, s: Array, base: PyTree) -> Array:
-        power, margins_at = _at(system, constraints, s)
-        eps = jnp.finfo(jnp.result_type(float)).eps
-        return jnp.maximum(RESIDUAL, ROUNDINGS * eps * power)
+        rho, _, _ = system.scale(s)
+        # The size of the exponents; those of a start far out are not of the order of rho^L.
+        sizes = (rho * jnp.maximum(tree_norm(base), 1.0)) ** constraints.margins.degree
+        return jnp.maximum(RESIDUAL, ROUNDINGS * jnp.finfo(sizes.dtype).eps * sizes)
 
     def _converged(self, system: System, constraints: AbstractConstraints, s: Array, found: _Newton) -> Array:
         noise = self._noise(system, constraints, s, found.state)

@@ -26,6 +26,7 @@ class Situation(eqx.Module):
     decode: Callable[[], Any]
     decode_velocity: Callable[[], Any]
     attention: Callable[[], Any]
+    drift: Callable[[], Any]
 
 
 class AbstractStop(eqx.Module):
@@ -97,6 +98,28 @@ class SelectionSettled(AbstractStop):
         settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
         share = self.tolerance if self.pull is None else self.pull
         return settled & (away <= share * jnp.sum(jnp.abs(pull)))
+
+
+class Unsaturated(AbstractStop):
+    """Stops where some query gives its top token less than `share` of its attention: a selection is being left."""
+
+    share: float = 0.99
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return jnp.any(jnp.max(situation.attention(), axis=-1) < self.share)
+
+
+class AtRest(AbstractStop):
+    r"""Stops where the direction no longer turns: $\|V-x/\|x\|\|\le\text{tolerance}$ with the unit velocity V.
+
+    In log arc length $\|x\|^{-1}x$ moves at this rate. A component with slack c has the share rate/c; at a rate of
+    1e-13, a thousand roundings, none that could still be seen is left for any c above 1e-6.
+    """
+
+    tolerance: float = 1e-13
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.drift() <= self.tolerance
 
 
 class StationaryPoint(AbstractStop):

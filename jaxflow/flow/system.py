@@ -115,7 +115,16 @@ class System(eqx.Module):
             lambda: self.coordinates.decode(self.context, state),
             lambda: self.velocity(state, scaled),
             lambda: self.coordinates.attention(self.context, state, risk.data),
+            lambda: self.turning(s, scaled.gradient, extended[0]),
         )
+
+    def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
+        """‖V − x/‖x‖‖ of the unit velocity V in the coordinates, and the share of what lies outside of them."""
+        up, out = tree_norm(gradient), tree_norm(y)
+        up, out = jnp.where(up > 0, up, 1.0), jnp.where(out > 0, out, 1.0)
+        between = tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, y))
+        rho, _, beyond = self.scale(s)
+        return between + self.coordinates.left_behind(self.context) / (rho * out) * jnp.exp(-beyond)
 
     def log_time(self, s: Array, w: Array | None, log_scale: Array, log_speed: Array) -> Array:
         """log t from w = (1 + t) e^{-r}, from the clock, or beyond the cap from the multipliers' scale."""

@@ -13,7 +13,8 @@ from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
-from jaxflow.limits.method import STATIONARY, AbstractMethod, Staged, stationarity
+from jaxflow.limits.method import AbstractMethod, Staged
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.self_certificate import as_weights, certify_point, select, settled, valid_if
 from jaxflow.margin import Certificate, ProgramResult, solve
@@ -130,7 +131,7 @@ def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, ga
 
 @eqx.filter_jit
 def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> Limit:
-    return conclude(risk, model, method.follow(risk, model, max_steps), gap)
+    return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
 def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float, theorem: str | None = None) -> Limit:

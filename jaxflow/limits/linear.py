@@ -12,7 +12,8 @@ from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, 
 from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_method import LinearStaged
-from jaxflow.limits.method import STATIONARY, AbstractMethod, stationarity
+from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.rate import observed_rate
 from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
@@ -113,7 +114,7 @@ def find_linear_limit(
 
 @eqx.filter_jit
 def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int) -> LinearLimit:
-    trajectory = method.follow(risk, model, max_steps)
+    trajectory = method.follow(risk, model, max_steps, gap)
     if risk.loss.margin:
         return conclude_direction(risk, model, trajectory, gap)
     return conclude_point(risk, model, trajectory)

@@ -21,7 +21,8 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.method import STATIONARY, AbstractMethod, followed_by, stationarity
+from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -79,7 +80,7 @@ class LinearStaged(AbstractMethod):
         require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")
         require(0 < self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
         if risk.loss.margin:
             return self._outwards(risk, model, max_steps)
         return self._inwards(risk, model, max_steps)

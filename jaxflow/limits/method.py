@@ -5,13 +5,12 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from jaxflow._core import RESULTS, Code, good, require
+from jaxflow._core import good, require
 from jaxflow.flow import (
     ArcLength,
     Budget,
@@ -25,17 +24,19 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
+from jaxflow.limits.rounds import EXPONENTS, coordinates_of, follow_in_rounds
+from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Regime, Trajectory
+from jaxflow.trajectory import Trajectory
 
 
 class AbstractMethod(eqx.Module):
     """How `find_limit` follows the flow."""
 
     @abc.abstractmethod
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
-        """A trajectory far enough to read the limit off it, with save points to fit its rate."""
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+        """A trajectory far enough to read the limit off it and certify it to `gap`, with save points for its rate."""
 
 
 class Staged(AbstractMethod):
@@ -86,7 +87,7 @@ class Staged(AbstractMethod):
         for name in ("near", "far", "horizon", "cap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, f"expected a positive length, got {value}")
-        require(self.saves >= 1, "saves", f"expected at least 1, got {self.saves}")
+        require(self.saves >= 0, "saves", f"expected at least 0, got {self.saves}")
         given = [x for x in (self.near, self.far, self.horizon) if x is not None]
         require(given == sorted(given), "method", "expected near < far <= horizon")
 
@@ -100,7 +101,32 @@ class Staged(AbstractMethod):
         require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
         return near, far, horizon, cap
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+        if self.solver is None and coordinates_of(risk, model) is not None:
+            return self._in_rounds(risk, model, max_steps, gap)
+        return self._in_stages(risk, model, max_steps)
+
+    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+        degree = model.degree
+        cap = EXPONENTS ** (1.0 / degree) if self.cap is None else self.cap
+        near = (50.0 if degree == 1 else 10.0) if self.near is None else self.near
+        far = (1e5 if degree == 1 else cap) if self.far is None else self.far
+        log_horizon = LOG_HORIZON if self.horizon is None else float(np.log(self.horizon))
+        return follow_in_rounds(
+            risk,
+            model,
+            gap=gap,
+            near=near,
+            far=min(far, cap),
+            log_horizon=log_horizon,
+            cap=cap,
+            floor=self.floor,
+            saves=self.saves,
+            timed=self.timed,
+            max_steps=max_steps,
+        )
+
+    def _in_stages(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
         straight = combined or (isinstance(model, MultiHeadAttention) and model.degree == 1)
@@ -180,6 +206,9 @@ def quick_solver() -> diffrax.AbstractSolver:
     return diffrax.Kvaerno3(root_finder=optimistix.Chord(rtol=1e-5, atol=1e-7, norm=state_norm))
 
 
+# The log arc length to which paths are followed in multipliers. A component with slack 1 - κ falls like
+# exp(-2(1 - κ)s): to 1e-8 for every slack above 1e-5.
+LOG_HORIZON = 1e6
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
@@ -187,40 +216,3 @@ RELAXATION_STEPS = 5
 # and how far it goes. What is masked falls like 1/t, to 1e-8 by log t of about 19.
 MIXING_LENGTH = 3.0
 MIXING_LOG_TIME = 30.0
-
-# ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
-STATIONARY = 1e-6
-
-
-def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""]) -> Trajectory:
-    """One path of two stages; where the second was skipped, the first. Save points are the second's."""
-
-    def add(a: Array, b: Array) -> Array:
-        return jnp.logaddexp(a, b)
-
-    start = first.final
-
-    def shift(point: Point) -> Point:
-        return eqx.tree_at(
-            lambda p: (p.log_time, p.log_arc_length),
-            point,
-            (add(start.log_time, point.log_time), add(start.log_arc_length, point.log_arc_length)),
-        )
-
-    final = jax.tree.map(lambda a, b: jnp.where(skipped, a, b), start, shift(second.final))
-    saved = first.saved if second.saved is None else shift(second.saved)
-    stats = {
-        name: first.stats[name] + jnp.where(skipped, 0, second.stats[name])
-        for name in ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
-    }
-    result = RESULTS.where(skipped, first.result, second.result)
-    regime = Code(jnp.where(skipped, first.regime.value, second.regime.value), Regime)
-    return Trajectory(final, saved, regime, result, stats)
-
-
-def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
-    r"""$\|\nabla L\|/\sum_k|p_k|$ at the end: of order one under saturation, zero at a stationary point."""
-    final = trajectory.final
-    total = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
-    norm = jnp.exp(final.log_gradient_norm - final.log_scale)
-    return jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))

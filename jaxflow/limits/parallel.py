@@ -62,7 +62,7 @@ def find_limits(
 def _find_limits(
     risk: EmpiricalRisk, model: MultiHeadAttention, method: AbstractMethod, gap: float, max_steps: int
 ) -> tuple[Limit, ...]:
-    joint = method.follow(risk, model, max_steps)
+    joint = method.follow(risk, model, max_steps, gap)
     limits: list[Limit] = []
     for h, part in enumerate(model.parts):
         path = layer_trajectory(joint, h)

@@ -28,6 +28,11 @@ class AbstractCoordinates(eqx.Module):
     def decode(self, context: PyTree, state: PyTree) -> Any:
         """The model at a state."""
 
+    def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
+        r"""The size of what the weights are beside the state's image, and the margins are made of. Zero where the state
+        is all of it. A direction of the state is one of the weights from lengths on that this is nothing against."""
+        return 0.0
+
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         """Attention of the model at a state; where the coordinates know it without the model, from them alone."""
         model = self.decode(context, state)

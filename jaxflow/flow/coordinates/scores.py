@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, require
+from jaxflow._core import ScaledGradient, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
@@ -82,6 +82,9 @@ class Scores(AbstractCoordinates):
     def decode(self, context: PyTree, state: PyTree) -> Any:
         proxy = _at(context, state)
         return eqx.tree_at(lambda m: m.W, proxy.initial, proxy.combined_weights())
+
+    def left_behind(self, context: PyTree) -> Float[Array, ""]:
+        return tree_norm(context[0].initial.W)
 
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         # The weights would be summed from n(T - 1) matrices and multiplied with every token again.

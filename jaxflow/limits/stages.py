@@ -1,0 +1,49 @@
+"""Stages of one path: what joins them, and how a stationary end is recognised."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import RESULTS, Code
+from jaxflow.trajectory import Point, Regime, Trajectory
+
+# ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
+STATIONARY = 1e-6
+
+
+def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""]) -> Trajectory:
+    """One path of two stages; where the second was skipped, the first. Save points are the second's."""
+
+    def add(a: Array, b: Array) -> Array:
+        return jnp.logaddexp(a, b)
+
+    start = first.final
+
+    def shift(point: Point) -> Point:
+        log_time = add(start.log_time, point.log_time)
+        # Where log t overflows, what was before does not count.
+        log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time, jnp.log(jnp.maximum(log_time, 0.0)))
+        return eqx.tree_at(
+            lambda p: (p.log_time, p.log_log_time, p.log_arc_length),
+            point,
+            (log_time, log_log_time, add(start.log_arc_length, point.log_arc_length)),
+        )
+
+    final = jax.tree.map(lambda a, b: jnp.where(skipped, a, b), start, shift(second.final))
+    saved = first.saved if second.saved is None else shift(second.saved)
+    stats = {
+        name: first.stats[name] + jnp.where(skipped, 0, second.stats[name])
+        for name in ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
+    }
+    result = RESULTS.where(skipped, first.result, second.result)
+    regime = Code(jnp.where(skipped, first.regime.value, second.regime.value), Regime)
+    return Trajectory(final, saved, regime, result, stats)
+
+
+def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
+    r"""$\|\nabla L\|/\sum_k|p_k|$ at the end: of order one under saturation, zero at a stationary point."""
+    final = trajectory.final
+    total = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
+    norm = jnp.exp(final.log_gradient_norm - final.log_scale)
+    return jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))
