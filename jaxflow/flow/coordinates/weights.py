@@ -58,7 +58,7 @@ class Weights(AbstractCoordinates):
 
 
 def _attention_margins(data: TokenData, index: Int[Array, " o"]) -> DiagonalMargins:
-    r"""$a_{ilpha_i}-a_{it}=\langle(x_{ilpha_i}-x_{it})\odot z_i,\;k\odot qangle$."""
+    r"""$a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$."""
     d = data.tokens.shape[-1]
     tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
     chosen = jnp.take_along_axis(tokens, index[:, None, None], axis=1)
