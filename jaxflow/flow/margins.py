@@ -203,7 +203,7 @@ class DiagonalInverse(AbstractInverse):
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
         k, q = x
-        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)) @ self.rows.T
+        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)[None, :]) @ self.rows.T
 
     @property
     def regular(self) -> Bool[Array, ""]:
