@@ -11,6 +11,8 @@ below solves and multiplies in the structure of its own models; `Quadratic` take
 """
 
 import abc
+import itertools
+import math
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -203,7 +205,7 @@ class DiagonalInverse(AbstractInverse):
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
         k, q = x
-        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)) @ self.rows.T
+        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)[None, :]) @ self.rows.T
 
     @property
     def regular(self) -> Bool[Array, ""]:
@@ -277,6 +279,73 @@ class QuadraticMargins(AbstractMargins):
         factor = jnp.linalg.cholesky(identity - (kappa / (1.0 + kappa)) * S)
         lower = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
         return QuadraticInverse(self, lower.T @ lower / (1.0 + kappa))
+
+
+class LeafInverse(AbstractInverse):
+    """$B^{-1}$ of the margins inside, in the structure of the state outside."""
+
+    margins: "LeafMargins"
+    inside: AbstractInverse
+
+    def __call__(self, right: PyTree) -> PyTree:
+        return self.margins.outward(self.inside(self.margins.inward(right)))
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        return self.inside.gram(self.margins.inward(x))
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        return self.inside.regular
+
+
+class LeafMargins(AbstractMargins):
+    """Quadratic margins of a pytree, a model's trainable part: its leaves, reshaped, are the state of `inside`.
+
+    `structure` and `outer` are the pytree's and its leaves' shapes. `inner` are the shapes in which `inside` takes
+    the leaves, in the same order; None where it takes all entries as one vector.
+    """
+
+    inside: AbstractMargins
+    structure: Any = eqx.field(static=True)
+    outer: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    inner: tuple[tuple[int, ...], ...] | None = eqx.field(static=True)
+    degree: ClassVar[int] = 2
+
+    @classmethod
+    def around(cls, inside: AbstractMargins, x: PyTree, inner: tuple[tuple[int, ...], ...] | None) -> "LeafMargins":
+        """Margins of a state like x."""
+        leaves, structure = jax.tree.flatten(x)
+        return cls(inside, structure, tuple(leaf.shape for leaf in leaves), inner)
+
+    def inward(self, x: PyTree) -> PyTree:
+        """The state of `inside`."""
+        leaves = jax.tree.leaves(x)
+        if self.inner is None:
+            return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+        return tuple(leaf.reshape(shape) for leaf, shape in zip(leaves, self.inner, strict=True))
+
+    def outward(self, inner: PyTree) -> PyTree:
+        """A state of `inside` in the structure outside."""
+        if self.inner is None:
+            ends = itertools.accumulate(math.prod(shape) for shape in self.outer)
+            inner = jnp.split(inner, list(ends)[:-1])
+        leaves = [part.reshape(shape) for part, shape in zip(inner, self.outer, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        return self.inside(self.inward(x))
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return self.outward(self.inside.pull(multipliers, self.inward(x)))
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        return self.inside.slopes(self.inward(x), self.inward(direction))
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        return self.outward(self.inside.curved(multipliers, self.inward(direction)))
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> LeafInverse:
+        return LeafInverse(self, self.inside.inverse(multipliers, kappa))
 
 
 class AbstractConstraints(eqx.Module):

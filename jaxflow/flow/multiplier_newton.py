@@ -216,7 +216,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
             F = jnp.where(live, now.logs - says - now.shift, 0.0)
             g = margins.pull(weights, u)
             size = tree_norm(g)
-            J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights, 0.0)
+            J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights[None, :], 0.0)
             lu = jax.scipy.linalg.lu_factor(J)
             both = jax.scipy.linalg.lu_solve(lu, jnp.stack([-F, live.astype(F.dtype)], axis=1))
             # log|S(π)y|: by π itself, and by y through π.

@@ -13,27 +13,48 @@ from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
     ArcLength,
+    AtRest,
+    Budget,
+    CertificateGap,
     Drive,
     LogArcLength,
     LogTime,
+    MultiplierNewton,
     Situation,
     StationaryPoint,
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.network_certificate import network_certifier
 from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-# ρ^L at which the flow passes to its limiting dynamics: beyond, margins of this size lose digits that the multipliers
-# need, and their own floor, one over it, is where the margins of a limit with several support vectors end.
-MARGIN_CAP = 1e6
+# ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
+# of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
+# multipliers need much earlier.
+MARGIN_CAP = 1e12
+WEIGHTS_CAP = 1e6
+# Log arc lengths to which paths go. A component with slack 1 - κ falls like exp(-2(1 - κ)s): at 1e6 to 1e-8 for every
+# slack above 1e-5. Newton's method for the weights is driven to lengths that can be written down.
+LOG_FAR = 1e6
+WEIGHTS_FAR = 1e100
+# How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.
+PATIENCE = 100.0
 
 # Below this Newton's method asks for digits that layers far apart in size do not have; its last iteration, of a method
 # that converges quadratically, is far more accurate than it is long. (L = 3, α = 0.01 at rtol 1e-11: with 1e-8 1,800
 # steps at most and errors of 1e-10, with 1e-11 one of six paths ran out of 20,000.)
 NEWTON = 1e-8
+
+
+class Fitted(AbstractStop):
+    """Stops where every margin $y_if(x_i)$ is positive."""
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        data: Any = situation.risk.data
+        return jnp.all(data.targets * situation.decode().outputs(data) > 0)
 
 
 class Interpolated(AbstractStop):
@@ -55,34 +76,38 @@ class LinearStaged(AbstractMethod):
     r"""The default for linear networks.
 
     **Classification**, two stages of one path: Tsit5 in arc length to `near`, where coordinates are selected and the
-    path bends; then Kvaerno5 in log arc length to `far`. Beyond $\rho^L=10^6$ it follows the limiting dynamics (see
-    `LogArcLength`), in which log t of $10^{100}$ and more is reached and slow components have time to decay.
+    path bends; then log arc length. For two layers, once all data are fitted, by `MultiplierNewton` until the flow
+    certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
+    $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
+    $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
+    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$, to `far`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
     between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
     times the steps (L = 4, α = 0.01: 1,016).
 
-    **Arguments:** `near`, `far`: arc lengths of classification; `log_time`: end of regression, `rtol` its tolerance
-    (errors of β are up to a few hundred times that from α = 0.1 or less);
-    `saves`: save points for the rate; `coordinates`: of regression, None for `Weights`; `Dual` where the network
-    allows it.
+    **Arguments:** `near`, `far`: arc lengths of classification (`far=None`: $e^{10^6}$ for two layers, 1e100 for more);
+    `log_time`: end of regression, `rtol` its tolerance (errors of β are up to a few hundred times that from α = 0.1
+    or less); `saves`: save points for the rate; `coordinates`: of regression, None for `Weights`; `Dual` where the
+    network allows it.
     """
 
     near: float = 10.0
-    far: float = 1e100
+    far: float | None = None
     log_time: float = 200.0
     rtol: float = 1e-9
     saves: int = 8
     coordinates: AbstractCoordinates | None = None
 
     def __check_init__(self) -> None:
-        require(0 < self.near < self.far, "near", f"expected 0 < near < far, got {self.near} and {self.far}")
+        ordered = 0 < self.near < (np.inf if self.far is None else self.far)
+        require(ordered, "near", f"expected 0 < near < far, got {self.near} and {self.far}")
         require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")
         require(0 < self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
         if risk.loss.margin:
-            return self._outwards(risk, model, max_steps)
+            return self._outwards(risk, model, max_steps, gap)
         return self._inwards(risk, model, max_steps)
 
     def _inwards(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
@@ -97,31 +122,50 @@ class LinearStaged(AbstractMethod):
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time)
         return drive.trajectory(drive.run(lane))
 
-    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
-        cap = MARGIN_CAP ** (1.0 / model.degree)
+    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
         still = StationaryPoint(STATIONARY)
+        quadratic = model.degree == 2
 
-        def stage(model: Any, solver: Any, controller: Any, **how: Any) -> Trajectory:
-            drive = Drive(solver, controller, still, max_steps)
+        def stage(model: Any, solver: Any, controller: Any, stop: Any, **how: Any) -> Trajectory:
+            drive = Drive(solver, controller, stop, max_steps)
             return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), **how)))
 
         near = stage(
             model,
             diffrax.Tsit5(),
             diffrax.PIDController(rtol=1e-7, atol=1e-9, norm=state_norm),
+            still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()) if quadratic else still,
             clock=ArcLength(),
-            until=self.near,
+            until=PATIENCE * self.near if quadratic else self.near,
         )
         done = ~good(near.result) | (stationarity(near) <= STATIONARY)
         # Rates are fitted where the flow is the exact one.
-        end = max(cap, 3.0 * self.near)
+        end = max(WEIGHTS_CAP ** (1.0 / model.degree), 3.0 * self.near)
+        saves = jnp.linspace(np.log(0.5 * end - self.near), np.log(end - self.near), self.saves)
+        if quadratic:
+            # The length so far, or the size of the weights of a start far out.
+            unit = jnp.exp(jnp.logaddexp(near.final.log_arc_length, near.final.log_norm))
+            certified = CertificateGap(gap, network_certifier()) & Budget(log_arc_length=float(np.log(end - self.near)))
+            far = stage(
+                near.final.model,
+                MultiplierNewton(),
+                diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+                still | certified | AtRest(),
+                clock=LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, end), timed=False),
+                until=LOG_FAR if self.far is None else float(np.log(self.far - self.near)),
+                save_at=saves,
+                idle=done,
+            )
+            return followed_by(near, far, done)
+        length = WEIGHTS_FAR if self.far is None else self.far
         far = stage(
             near.final.model,
             diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
             diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            still,
             clock=LogArcLength(unit=self.near, cap=end),
-            until=float(np.log(self.far - self.near)),
-            save_at=jnp.linspace(np.log(0.5 * end - self.near), np.log(end - self.near), self.saves),
+            until=float(np.log(length - self.near)),
+            save_at=saves,
             idle=done,
         )
         return followed_by(near, far, done)

@@ -45,5 +45,7 @@ def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
     r"""$\|\nabla L\|/\sum_k|p_k|$ at the end: of order one under saturation, zero at a stationary point."""
     final = trajectory.final
     total = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
-    norm = jnp.exp(final.log_gradient_norm - final.log_scale)
+    # Both are minus infinity where limiting dynamics have left every exponent behind: no stationary point is there.
+    passed = jnp.isneginf(final.log_scale)
+    norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
     return jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))

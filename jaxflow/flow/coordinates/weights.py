@@ -3,10 +3,24 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import PyTree
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient
+from jaxflow.data import LinearData, TokenData
+from jaxflow.flow.constraints import attention_constraints, network_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.margins import (
+    AbstractConstraints,
+    BilinearMargins,
+    DiagonalMargins,
+    LeafMargins,
+    QuadraticMargins,
+    without,
+)
+from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -24,3 +38,48 @@ class Weights(AbstractCoordinates):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         risk, frozen = context
         return risk.scaled_gradient(eqx.combine(state, frozen))
+
+    def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
+        """For `DiagonalAttention`, and for linear networks of two layers under a margin loss.
+
+        **Raises:** `ValueError` for other models, and where other parameters than the model's own move.
+        """
+        risk, model, data = context[0], self.decode(context, state), context[0].data
+        own = isinstance(model, DiagonalAttention | AbstractLinearNetwork) and risk.filter(model) == model.trainable()
+        if own and isinstance(model, DiagonalAttention) and isinstance(data, TokenData):
+            index = top_tokens(model, data)
+            margins = LeafMargins.around(_attention_margins(data, index), state, (model.k.shape, model.q.shape))
+            return attention_constraints(risk, model.head, data, index, margins)
+        # Margins of deeper networks are no quadratic forms.
+        twice = isinstance(model, AbstractLinearNetwork) and model.depth == 2
+        if own and twice and isinstance(data, LinearData) and risk.loss.margin:
+            return network_constraints(risk, _network_margins(model, state, data), data.targets.size)
+        return super().constraints(context, state)
+
+
+def _attention_margins(data: TokenData, index: Int[Array, " o"]) -> DiagonalMargins:
+    r"""$a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$."""
+    d = data.tokens.shape[-1]
+    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
+    chosen = jnp.take_along_axis(tokens, index[:, None, None], axis=1)
+    rows = (chosen - without(index, tokens)) * data.queries.reshape(-1, 1, d)
+    return DiagonalMargins(rows.reshape(-1, d))
+
+
+def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearData) -> LeafMargins:
+    r"""$y_if(x_i)$ of a network of two layers, in the form that the network allows."""
+    signed = data.targets[:, None] * data.inputs
+    shapes = tuple(layer.shape for layer in model.layers)
+    if isinstance(model, DiagonalLinearNetwork):
+        return LeafMargins.around(DiagonalMargins(signed), state, shapes)
+    if isinstance(model, DeepLinearNetwork):
+        # f = x^T W_1 w_2: keys W_1, one query, and w_2 a row.
+        return LeafMargins.around(BilinearMargins(signed, jnp.ones((1, 1))), state, (shapes[0], (1, *shapes[1])))
+    flat, unravel = ravel_pytree(state)
+
+    def coefficients(x: Float[Array, " D"]) -> Float[Array, " d"]:
+        return eqx.combine(unravel(x), eqx.partition(model, model.trainable())[1]).linear_coefficients()
+
+    # β is a quadratic form of both layers together: its second derivatives are the same everywhere.
+    second = jax.hessian(coefficients)(jnp.zeros_like(flat))
+    return LeafMargins.around(QuadraticMargins(jnp.tensordot(signed, second, axes=1)), state, None)

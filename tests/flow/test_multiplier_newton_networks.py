@@ -1,0 +1,228 @@
+"""Stages solved for multipliers: margins against dense algebra, fields, plain Newton's method, gaps that close."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import jaxflow as jf
+from jaxflow.flow import ArcLength, Drive, Factors, LogArcLength, MultiplierNewton, Scores, Weights
+from jaxflow.flow.margins import AffineMargins, BilinearMargins, DiagonalMargins, LeafMargins, QuadraticMargins
+from jaxflow.flow.solvers import as_terms, state_norm
+from jaxflow.flow.system import make_system
+from jaxflow.limits.network_certificate import network_certificate
+from jaxflow.models import (
+    CombinedAttention,
+    DeepLinearNetwork,
+    DeepMatrixSensing,
+    DiagonalAttention,
+    DiagonalLinearNetwork,
+    FactoredAttention,
+    LinearConvolutionalNetwork,
+)
+
+KEY = jax.random.key(3)
+# A sum of a few hundred products, and a solve with a matrix of condition ten: a thousand roundings.
+ROUNDING = 1e-12
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def symmetric(N, D):
+    H = normal(N, D, D, seed=4)
+    return H + H.swapaxes(1, 2)
+
+
+MARGINS = {
+    "affine": (AffineMargins(normal(6), normal(6, 5, seed=1)), normal(5, seed=2)),
+    "bilinear": (
+        BilinearMargins(normal(6, 4), normal(3, 2, seed=1)),
+        (normal(4, 3, seed=2), normal(2, 3, seed=5)),
+    ),
+    "diagonal": (DiagonalMargins(normal(6, 4)), (normal(4, seed=2), normal(4, seed=5))),
+    "quadratic": (QuadraticMargins(symmetric(6, 5)), normal(5, seed=2)),
+}
+_layers = DeepLinearNetwork((normal(4, 3, seed=2), normal(3, seed=5)))
+MARGINS["leaves"] = (
+    LeafMargins.around(BilinearMargins(normal(6, 4), jnp.ones((1, 1))), _layers, ((4, 3), (1, 3))),
+    _layers,
+)
+MARGINS["vector"] = (
+    LeafMargins.around(QuadraticMargins(symmetric(6, 15)), _layers, None),
+    _layers,
+)
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_margins_against_dense_algebra(name):
+    margins, x = MARGINS[name]
+    flat, unravel = ravel_pytree(x)
+    pi = jnp.abs(normal(6, seed=7))
+    v = unravel(normal(flat.size, seed=8))
+
+    def vector(tree):
+        return np.asarray(ravel_pytree(tree)[0])
+
+    q = lambda flat: margins(unravel(flat))  # noqa: E731
+    gradients = np.asarray(jax.jacfwd(q)(flat))
+    S = np.asarray(jax.hessian(lambda flat: pi @ q(flat))(flat))
+    # κ at which B is positive definite: κ λ < 1 + κ for the largest eigenvalue λ of S.
+    pi = pi / max(float(np.linalg.eigvalsh(S)[-1]), 1.0) * 1.5
+    S = np.asarray(jax.hessian(lambda flat: pi @ q(flat))(flat))
+    kappa = jnp.asarray(0.8)
+    B = (1 + float(kappa)) * np.eye(flat.size) - float(kappa) * S
+    inverse = margins.inverse(pi, kappa)
+    near = dict(rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_allclose(vector(margins.pull(pi, x)), np.asarray(pi) @ gradients, **near)
+    np.testing.assert_allclose(margins.slopes(x, v), gradients @ vector(v), **near)
+    np.testing.assert_allclose(vector(margins.curved(pi, v)), S @ vector(v), **near)
+    np.testing.assert_allclose(vector(inverse(v)), np.linalg.solve(B, vector(v)), **near)
+    np.testing.assert_allclose(inverse.gram(x), gradients @ np.linalg.solve(B, gradients.T), **near)
+    assert bool(inverse.regular)
+    assert margins.degree == (1 if name == "affine" else 2)
+
+
+@pytest.mark.parametrize("name", [n for n in MARGINS if n != "affine"])
+def test_a_direction_that_grows_faster_than_the_step_is_told(name):
+    margins, x = MARGINS[name]
+    flat, unravel = ravel_pytree(x)
+    pi = jnp.abs(normal(6, seed=7))
+    S = jax.hessian(lambda flat: pi @ margins(unravel(flat)))(flat)
+    pi = pi / float(np.linalg.eigvalsh(np.asarray(S))[-1]) * 1.5
+    # κ λ < 1 + κ with λ = 1.5: regular up to κ = 2.
+    assert bool(margins.inverse(pi, jnp.asarray(1.9)).regular)
+    assert not bool(margins.inverse(pi, jnp.asarray(2.1)).regular)
+
+
+def tokens(model, size, loss=None):
+    data, head = jf.data.random_tokens(KEY, 3, 4, 4)
+    start = model.init(KEY, data, head)
+    # Far enough out for one token of each query to have all of the attention but e^-20 or less.
+    trained = start.trainable()
+    far = jax.tree.map(lambda x, moves: size * x if moves else x, start, trained)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), far
+
+
+def network(model, n=3, d=4, reduction="mean", alpha=0.7, loss=None, **how):
+    data = jf.data.LinearData(normal(n, d, seed=11), jnp.asarray([1.0, -1.0, 1.0])[:n])
+    start = model.init(KEY, data, alpha=alpha, scheme="random", **how)
+    return jf.EmpiricalRisk(data, jf.losses.Exponential() if loss is None else loss, reduction=reduction), start
+
+
+FIELDS = {
+    "W": (lambda: tokens(CombinedAttention, 400.0), Scores()),
+    "KQ": (lambda: tokens(FactoredAttention, 30.0), Factors()),
+    "diagonal attention": (lambda: tokens(DiagonalAttention, 60.0), Weights()),
+    "diagonal": (lambda: network(DiagonalLinearNetwork), Weights()),
+    "fully connected": (lambda: network(DeepLinearNetwork, reduction="sum", width=2), Weights()),
+    "convolutional": (lambda: network(LinearConvolutionalNetwork, loss=jf.losses.Logistic()), Weights()),
+    "short filters": (lambda: network(LinearConvolutionalNetwork, sizes=(2,)), Weights()),
+    "matrix sensing": (lambda: network(DeepMatrixSensing), Weights()),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_gradient_of_the_first_step_is_that_of_the_coordinates(name):
+    make, coordinates = FIELDS[name]
+    risk, model = make()
+    system, x = make_system(LogArcLength(timed=False, cap=1e6), coordinates, risk, model)
+    y = system.start(x)
+    solver = MultiplierNewton()
+    zero = jnp.zeros(())
+
+    @eqx.filter_jit
+    def both(system, y):
+        state = solver.init(as_terms(system.field, solver), zero, zero + 0.1, y, None)
+        return solver.scaled_gradient(system, zero, y, state), system.coordinates.field(system.context, y[0])
+
+    ours, theirs = both(system, y)
+    factor = jnp.exp(ours.log_scale - theirs.log_scale)
+    for ours_leaf, leaf in (
+        (ravel_pytree(ours.gradient)[0], ravel_pytree(theirs.gradient)[0]),
+        (ours.multipliers, theirs.multipliers),
+    ):
+        assert ours_leaf.shape == leaf.shape
+        # Exponents of a hundred carry a hundred roundings, and attention on other tokens of e^-20 is what
+        # saturated multipliers leave out.
+        np.testing.assert_allclose(factor * ours_leaf, leaf, rtol=1e-8, atol=1e-10 * float(jnp.max(jnp.abs(leaf))))
+
+
+@pytest.mark.parametrize("name", ["diagonal", "fully connected", "convolutional"])
+def test_agrees_with_newton_for_the_weights(name):
+    risk, model = FIELDS[name][0]()
+
+    def run(solver):
+        def stage(model, solver, controller, until, clock):
+            drive = Drive(solver, controller, None, 2000)
+            return drive.trajectory(
+                drive.run(drive.start(risk, model, coordinates=Weights(), clock=clock, until=until))
+            )
+
+        near = stage(model, diffrax.Tsit5(), diffrax.PIDController(1e-10, 1e-12), 4.0, ArcLength(timed=False))
+        controller = diffrax.PIDController(rtol=1e-8, atol=1e-10, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        return stage(near.final.model, solver, controller, 3.0, LogArcLength(unit=4.0, timed=False))
+
+    plain = diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-10, atol=1e-12, norm=state_norm))
+    ours, theirs = eqx.filter_jit(run)(MultiplierNewton()), eqx.filter_jit(run)(plain)
+    assert ours.result == jf.RESULTS.successful and theirs.result == jf.RESULTS.successful
+    a, b = ravel_pytree(ours.final.model)[0], ravel_pytree(theirs.final.model)[0]
+    # Errors of tens of steps of 1e-8 each; Newton's last change in a stage is 1e-6 of the multipliers at most, its
+    # error the square of it.
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * float(jnp.max(jnp.abs(b))))
+    np.testing.assert_allclose(ours.final.log_arc_length, theirs.final.log_arc_length, rtol=1e-6)
+    # The exponents are margins of hundreds, whose relative errors are those above.
+    p, q = (
+        np.asarray(t.final.multipliers) * np.exp(t.final.log_scale - theirs.final.log_scale) for t in (ours, theirs)
+    )
+    np.testing.assert_allclose(p, q, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["diagonal", "fully connected", "convolutional"])
+def test_closes_its_own_gap(name):
+    risk, model = FIELDS[name][0]()
+    path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, 1e-10))(risk, model)
+    final = path.final
+    certificate, direction = network_certificate(risk, final.model, final.velocity, final.multipliers)
+    # What was asked for.
+    assert float(certificate.duality_gap) <= 1e-10
+    assert path.result == jf.RESULTS.event_occurred
+    assert int(path.stats["num_steps"]) < 300
+    # A certificate that were always zero would not see another direction.
+    wrong = eqx.tree_at(lambda m: m.weights, final.model, tuple(w + 0.1 for w in final.model.weights))
+    other, _ = network_certificate(risk, wrong, jax.tree.map(jnp.zeros_like, final.velocity), final.multipliers)
+    assert not float(other.duality_gap) <= 1e-10
+    assert bool(jnp.all(jnp.isfinite(direction)))
+
+
+def test_deeper_networks_and_other_losses_are_refused():
+    solver = MultiplierNewton()
+    cases = [
+        (*network(DiagonalLinearNetwork, depth=3), "coordinates: Weights knows no margins here"),
+        (*network(DiagonalLinearNetwork, loss=jf.losses.Squared()), "coordinates: Weights knows no margins here"),
+    ]
+    for risk, model, message in cases:
+        system, x = make_system(LogArcLength(timed=False), Weights(), risk, model)
+        with pytest.raises(ValueError, match=message):
+            solver.init(as_terms(system.field, solver), jnp.zeros(()), jnp.ones(()), system.start(x), None)
+    risk, model = network(DiagonalLinearNetwork)
+    first = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, model), (True, False))
+    part = jf.EmpiricalRisk(risk.data, risk.loss, first)
+    system, x = make_system(LogArcLength(timed=False), Weights(), part, model)
+    with pytest.raises(ValueError, match="coordinates: Weights knows no margins here"):
+        solver.init(as_terms(system.field, solver), jnp.zeros(()), jnp.ones(()), system.start(x), None)
+
+
+def test_two_layers_end_at_rest_where_no_gap_is_small_enough():
+    risk, model = FIELDS["fully connected"][0]()
+    # No double satisfies it.
+    path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, -1.0))(risk, model)
+    assert path.result == jf.RESULTS.event_occurred
+    final = path.final
+    size = jnp.exp(final.log_norm)
+    assert bool(jnp.isfinite(size)) or float(final.log_arc_length) > 100.0
