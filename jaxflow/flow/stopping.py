@@ -28,6 +28,7 @@ class Situation(eqx.Module):
     attention: Callable[[], Any]
     drift: Callable[[], Any]
     certifies: Callable[[float], Any]
+    log_size: Callable[[], Any]
 
 
 class AbstractStop(eqx.Module):
@@ -137,12 +138,19 @@ class StationaryPoint(AbstractStop):
 
     Saturation shrinks both sides alike (the ratio then tends to the margin of the limit, of order one), so
     this fires at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
+
+    For a model homogeneous of degree L the ratio is of the order of $\|\theta\|^{L-1}$ wherever nothing cancels; with
+    `degree` L weights below one are not taken for a stationary point because they are small.
     """
 
     tolerance: float = 1e-10
+    degree: int = 1
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return situation.log_norm <= situation.log_sum + jnp.log(self.tolerance)
+        least = jnp.log(self.tolerance)
+        if self.degree > 1:
+            least = least + (self.degree - 1) * jnp.minimum(situation.log_size(), 0.0)
+        return situation.log_norm <= situation.log_sum + least
 
 
 class LossExcess(AbstractStop):

@@ -123,6 +123,7 @@ class System(eqx.Module):
             lambda: self.coordinates.attention(self.context, state, risk.data),
             lambda: self.turning(s, scaled.gradient, extended[0]),
             _nobody_certifies if certifies is None else certifies,
+            lambda: _safe_log(tree_norm(state)),
         )
 
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:

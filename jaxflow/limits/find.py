@@ -15,8 +15,8 @@ from jaxflow.limits.linear import LinearLimit, find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import STATIONARY, stationarity
-from jaxflow.limits.verdict import at_rest, judge
+from jaxflow.limits.stages import STATIONARY, at_rest, stationarity
+from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
 from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores

@@ -14,8 +14,8 @@ from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.stages import stationarity
-from jaxflow.limits.verdict import at_rest, judge
+from jaxflow.limits.stages import at_rest, stationarity
+from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk

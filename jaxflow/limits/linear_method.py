@@ -105,7 +105,7 @@ class LinearStaged(AbstractMethod):
         require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")
         require(0 < self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
         if risk.loss.margin:
             return self._outwards(risk, model, max_steps, gap)
         return self._inwards(risk, model, max_steps)
@@ -122,7 +122,7 @@ class LinearStaged(AbstractMethod):
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time)
         return drive.trajectory(drive.run(lane))
 
-    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
         still = StationaryPoint(STATIONARY)
         quadratic = model.degree == 2
 

@@ -35,7 +35,7 @@ class AbstractMethod(eqx.Module):
     """How `find_limit` follows the flow."""
 
     @abc.abstractmethod
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
         """A trajectory far enough to read the limit off it and certify it to `gap`, with save points for its rate."""
 
 
@@ -101,12 +101,12 @@ class Staged(AbstractMethod):
         require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
         return near, far, horizon, cap
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
         if self.solver is None and coordinates_of(risk, model) is not None:
             return self._in_rounds(risk, model, max_steps, gap)
         return self._in_stages(risk, model, max_steps)
 
-    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float) -> Trajectory:
+    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
         cap = EXPONENTS ** (1.0 / model.degree) if self.cap is None else self.cap
         near = first_stretch(model) if self.near is None else self.near
         far = min(1e5 if model.degree == 1 else cap, cap) if self.far is None else self.far
@@ -128,7 +128,8 @@ class Staged(AbstractMethod):
         straight = combined or (isinstance(model, MultiHeadAttention) and model.degree == 1)
         near_length, far, horizon, cap = self.lengths(straight, jnp.result_type(float))
         composes = isinstance(model, AbstractAttention) and not is_linear(model.head)
-        still = StationaryPoint(STATIONARY) | CompositionResolved() if composes else StationaryPoint(STATIONARY)
+        still = StationaryPoint(STATIONARY, model.degree or 1)
+        still = still | CompositionResolved() if composes else still
         # Rates are fitted where the flow is the exact one.
         end = min(far, max(cap, 2.5 * near_length))
 

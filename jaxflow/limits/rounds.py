@@ -28,7 +28,7 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, at_rest, followed_by, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -87,21 +87,21 @@ class Rounds(eqx.Module):
     rtol: float = 1e-3
     solver: MultiplierNewton = MultiplierNewton()
 
-    def explicit(self, budget: Any) -> Drive:
-        """What drives the explicit stretch."""
+    def explicit(self, budget: Any, degree: int) -> Drive:
+        """What drives the explicit stretch of a model of this degree."""
         controller = diffrax.PIDController(rtol=self.explicit_rtol, atol=1e-2 * self.explicit_rtol, norm=state_norm)
-        stop = StationaryPoint(STATIONARY) | SelectionSettled(SATURATED, PULL)
+        stop = StationaryPoint(STATIONARY, degree) | SelectionSettled(SATURATED, PULL)
         return Drive(diffrax.Tsit5(), controller, stop, budget)
 
-    def implicit(self, budget: Any) -> Drive:
-        """What drives the stretch by multipliers."""
+    def implicit(self, budget: Any, degree: int) -> Drive:
+        """What drives the stretch by multipliers of a model of this degree."""
         controller = diffrax.PIDController(
             rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm
         )
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=float(np.log(self.far)))
-        ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY)
+        ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY, degree)
         return Drive(self.solver, controller, ends, budget)
 
     def start(self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False) -> Lane:
@@ -131,9 +131,9 @@ class Rounds(eqx.Module):
 
         def one(model: Any, past: tuple[Any, Any, Any], count: Array) -> Trajectory:
             budget = max_steps - past[2]["num_steps"]
-            drive = self.explicit(budget)
+            drive = self.explicit(budget, model.degree)
             path = drive.trajectory(drive.run(self.start(drive, risk, model, count)))
-            drive = self.implicit(budget - path.stats["num_steps"])
+            drive = self.implicit(budget - path.stats["num_steps"], model.degree)
             further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1])))
             return followed_by(path, further, ended(risk, path))
 
@@ -169,14 +169,18 @@ def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
 
 
+def _rests(path: Trajectory) -> Bool[Array, ""]:
+    return at_rest(path.final, stationarity(path), path.final.model.degree)
+
+
 def ended(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     """Whether an explicit stretch leaves nothing to multipliers: stationary, failed, or not saturated."""
-    return ~good(path.result) | (stationarity(path) <= STATIONARY) | ~_saturated(risk, path)
+    return ~good(path.result) | _rests(path) | ~_saturated(risk, path)
 
 
 def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     """Whether a round ended with attention between tokens, so that another one is due."""
-    return good(path.result) & (stationarity(path) > STATIONARY) & ~_saturated(risk, path)
+    return good(path.result) & ~_rests(path) & ~_saturated(risk, path)
 
 
 def added(past: tuple[Any, Any, Any], path: Trajectory) -> tuple[Any, Any, Any]:
@@ -195,5 +199,6 @@ def with_past(path: Trajectory, past: tuple[Any, Any, Any], going: Bool[Array, "
     final = eqx.tree_at(
         lambda p: (p.log_time, p.log_log_time, p.log_arc_length), path.final, (log_time, log_log_time, length)
     )
-    result = RESULTS.where(going & good(path.result), RESULTS.max_steps_reached, path.result)
+    spent: Any = RESULTS.max_steps_reached
+    result = RESULTS.where(going & good(path.result), spent, path.result)
     return Trajectory(final, path.saved, path.regime, result, counts)

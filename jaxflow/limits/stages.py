@@ -49,3 +49,12 @@ def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
     passed = jnp.isneginf(final.log_scale)
     norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
     return jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))
+
+
+def at_rest(final: Point, ratio: Float[Array, ""], degree: int) -> Bool[Array, ""]:
+    r"""Whether `ratio`, $\|\nabla L\|/\sum|p|$, is small because pushes cancel and not because the weights are small.
+
+    At weights of norm ρ, homogeneous of degree L in the parameters, it is of order $\rho^{L-1}$ wherever nothing
+    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero.
+    """
+    return ratio <= STATIONARY * jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow.limits.method import STATIONARY
 from jaxflow.margin import Certificate, ProgramResult, Solution
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Trajectory
 
 # A flow that stands elsewhere: its direction is this far above the optimum, and stays there. At log ρ a component with
 # slack c = 2(1 - κ) has decayed to ρ^-c of the direction; velocity and weights then differ by c of it, in the excess
@@ -92,15 +91,6 @@ def with_the_better_bound(own: Certificate, theirs: Certificate) -> Certificate:
             jnp.where(better, theirs.farkas, own.farkas),
         ),
     )
-
-
-def at_rest(final: Point, ratio: Float[Array, ""], degree: int) -> Bool[Array, ""]:
-    r"""Whether `ratio`, $\|\nabla L\|/\sum|p|$, is small because pushes cancel and not because the weights are small.
-
-    At weights of norm ρ, homogeneous of degree L in the parameters, it is of order $\rho^{L-1}$ wherever nothing
-    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero.
-    """
-    return ratio <= STATIONARY * jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))
 
 
 def _above(value: Float[Array, ""], bound: Float[Array, ""]) -> Float[Array, ""]:

@@ -159,7 +159,7 @@ class TokenSelection(AbstractExperiment):
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
         """The explicit stretch of a round, a queue of lanes at constant width."""
         rounds = self._rounds(models)
-        drive = rounds.explicit(self.scout_steps)
+        drive = rounds.explicit(self.scout_steps, models.degree)
         start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
@@ -167,7 +167,7 @@ class TokenSelection(AbstractExperiment):
     def _implicit(self, risks: EmpiricalRisk, models: Any, near: Trajectory, before: Any, idle: Any) -> Any:
         """The stretch by multipliers, added to what was `before`; the models there, and who needs another round."""
         rounds = self._rounds(models)
-        drive = rounds.implicit(self.far_steps)
+        drive = rounds.implicit(self.far_steps, models.degree)
 
         def turn(risk: Any, near: Trajectory, before: Any, idle: Any) -> Any:
             length = jnp.asarray(-jnp.inf) if before is None else before.final.log_arc_length
