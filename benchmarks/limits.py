@@ -30,7 +30,7 @@ def instance(key: jax.Array, size: tuple[int, int, int], kind: Any) -> tuple[Any
 def flow(risk: Any, model: Any, norm: str) -> dict[str, Any]:
     limit = jf.find_limit(risk, model, throw=False)
     return {
-        # The flow's own direction; `limit.direction` may be the program's.
+        # Whatever the kind of the limit.
         "weights": limit.flow_direction,
         "selection": limit.selection,
         "own_gap": limit.flow_certificate.duality_gap,

@@ -57,4 +57,6 @@ def at_rest(final: Point, ratio: Float[Array, ""], degree: int) -> Bool[Array, "
     At weights of norm ρ, homogeneous of degree L in the parameters, it is of order $\rho^{L-1}$ wherever nothing
     cancels: from factors of size 1e-8 the flow has only just left the saddle at zero.
     """
-    return ratio <= STATIONARY * jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))
+    # Of weights themselves a start at zero is as good as any: ρ^0, where ρ = 0 has no logarithm.
+    size = 1.0 if degree == 1 else jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))
+    return ratio <= STATIONARY * size

@@ -12,6 +12,7 @@ import jaxflow as jf
 from jaxflow.limits import LinearStaged, Staged, conclude
 from jaxflow.limits.limit import when_of
 from jaxflow.limits.linear import conclude_direction
+from jaxflow.limits.verdict import at_rest
 from jaxflow.margin import attention_svm, max_margin
 from jaxflow.models import (
     AbstractAttention,
@@ -250,6 +251,15 @@ def test_small_factors_are_no_stationary_point():
     path = jf.integrate(risk, small, clock="arc_length", until=1e-10)
     limit = conclude(risk, small, path, 1e-8)
     assert limit.stationarity <= 1e-6 and str(limit.outcome) == "undecided"
+
+
+def test_weights_at_zero_are_at_rest_where_nothing_pushes():
+    """Two equal tokens: no push at all, and weights of norm zero, which have no logarithm."""
+    tokens = jnp.ones((1, 2, 3))
+    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, jnp.ones((1, 3)), jnp.ones(1)), jf.losses.Logistic())
+    model = CombinedAttention(jnp.zeros((3, 3)), jnp.ones(3))
+    path = jf.integrate(risk, model, clock="log_time", until=1.0)
+    assert bool(at_rest(path.final, jnp.zeros(()), 1)) and not bool(jnp.isfinite(path.final.log_norm))
 
 
 # Linear networks

@@ -10,6 +10,7 @@ from jaxflow.losses import Exponential
 from jaxflow.papers.registry import Data
 from jaxflow.papers.sheen2024.diagonal_paths import Cell, draw
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import settled_selections
 from jaxflow.theory import unbalanced_start
 
 
@@ -25,7 +26,8 @@ def far_certificates(cell: Cell, keys: Any) -> Data:
         # β(t) is the same whichever factor starts at zero.
         model, _ = unbalanced_start(omega, head)
         limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
-        chosen = np.asarray(limit.outcome == Outcome.globally_optimal)
+        # Which tokens, however close the direction has come: its gap stands beside it.
+        chosen = settled_selections(limit.settled_outcome, limit.selection_status) == Outcome.globally_optimal
         found.append((limit.flow_certificate.duality_gap, limit.trajectory.final.log_time, chosen))
     gaps, times, optimal = (np.asarray(column) for column in zip(*found, strict=True))
     return {"far_gap": gaps, "far_log_time": times, "far_optimal": optimal}
