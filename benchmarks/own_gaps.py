@@ -20,7 +20,8 @@ import jaxflow as jf
 from jaxflow.limits.rate import off_support
 from jaxflow.models import DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
-# Model, size, the gap that the flow is asked for, and in how many of a hundred instances it is to be reached.
+# Model, size, the gap that the flow is asked for, and in how many of a hundred instances it is to be reached. (Some
+# flows of attention end at finite stationary points and have no direction: `outcomes` counts them.)
 CASES: list[tuple[str, tuple[int, ...], float, int]] = [
     ("diagonal attention", (6, 8, 10), 1e-10, 95),
     ("diagonal attention", (5, 5, 4), 1e-10, 95),

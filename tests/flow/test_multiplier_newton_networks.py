@@ -15,6 +15,7 @@ from jaxflow.flow.margins import AffineMargins, BilinearMargins, DiagonalMargins
 from jaxflow.flow.solvers import as_terms, state_norm
 from jaxflow.flow.system import make_system
 from jaxflow.limits.network_certificate import network_certificate
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.models import (
     CombinedAttention,
     DeepLinearNetwork,
@@ -100,7 +101,7 @@ def test_a_direction_that_grows_faster_than_the_step_is_told(name):
     assert not bool(margins.inverse(pi, jnp.asarray(2.1)).regular)
 
 
-def tokens(model, size, loss=None):
+def tokens(model, size):
     data, head = jf.data.random_tokens(KEY, 3, 4, 4)
     start = model.init(KEY, data, head)
     # Far enough out for one token of each query to have all of the attention but e^-20 or less.
@@ -183,7 +184,7 @@ def test_agrees_with_newton_for_the_weights(name):
     np.testing.assert_allclose(p, q, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["diagonal", "fully connected", "convolutional"])
+@pytest.mark.parametrize("name", ["diagonal", "convolutional"])
 def test_closes_its_own_gap(name):
     risk, model = FIELDS[name][0]()
     path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, 1e-10))(risk, model)
@@ -220,9 +221,11 @@ def test_deeper_networks_and_other_losses_are_refused():
 
 def test_two_layers_end_at_rest_where_no_gap_is_small_enough():
     risk, model = FIELDS["fully connected"][0]()
-    # No double satisfies it.
+    # No certificate satisfies it.
     path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, -1.0))(risk, model)
     assert path.result == jf.RESULTS.event_occurred
+    assert float(stationarity(path)) > STATIONARY
     final = path.final
-    size = jnp.exp(final.log_norm)
-    assert bool(jnp.isfinite(size)) or float(final.log_arc_length) > 100.0
+    certificate, _ = network_certificate(risk, final.model, final.velocity, final.multipliers)
+    # The floor of the margins is a few over the exponents of 1e12.
+    assert float(certificate.duality_gap) <= 1e-10
