@@ -19,7 +19,7 @@ from _common import RESULTS, configure, counts, environment, print_table, spread
 import jaxflow as jf
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import conclude
-from jaxflow.limits.method import STATIONARY
+from jaxflow.limits.stages import STATIONARY
 from jaxflow.study import TokenSelection
 
 SHAPE = {"n": 5, "T": 5, "d": 4}

@@ -12,7 +12,7 @@ import jaxflow as jf
 from jaxflow.limits import LinearStaged, Staged, conclude
 from jaxflow.limits.limit import when_of
 from jaxflow.limits.linear import conclude_direction
-from jaxflow.limits.verdict import at_rest
+from jaxflow.limits.stages import at_rest
 from jaxflow.margin import attention_svm, max_margin
 from jaxflow.models import (
     AbstractAttention,
