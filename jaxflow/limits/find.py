@@ -14,6 +14,7 @@ from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged
 from jaxflow.limits.rate import fit_rate, no_rate
+from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
 from jaxflow.limits.stages import STATIONARY, at_rest, stationarity
 from jaxflow.limits.verdict import judge
@@ -138,7 +139,11 @@ def _find_limit(
 ) -> Limit:
     # What is compiled holds the program of `rule`: it is an argument so that another rule is another program.
     del rule
-    return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
+    small = reduced(risk, model) if isinstance(method, Staged) else None
+    if small is None:
+        return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
+    found = conclude(small.risk, small.model, method.follow(small.risk, small.model, max_steps, gap), gap)
+    return small.lift(risk, found)
 
 
 def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float, theorem: str | None = None) -> Limit:

@@ -1,0 +1,101 @@
+"""Instances in many dimensions, in coordinates of the space that their vectors span."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxflow.data import TokenData
+from jaxflow.limits.limit import Limit
+from jaxflow.limits.rounds import coordinates_of
+from jaxflow.margin import Frobenius, Nuclear
+from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import predict
+from jaxflow.trajectory import Point
+
+
+class Reduction(eqx.Module):
+    r"""An instance in an orthonormal basis U `(d, D)` of its tokens, queries and head, D = n·T + outputs + 1 < d.
+
+    $a_{it}=x_{it}^\top Wz_i$ depends on $U^\top WU$ alone, the gradient lies in it, and Frobenius and nuclear norms of
+    programs are the same in either. Of factors the columns are reduced too, to the row space C `(m, c)` of
+    $[U^\top K;U^\top Q]$. What lies outside never moves: it is added again to the limit's models and left out of its
+    directions, in which it vanishes against what grows.
+    """
+
+    risk: EmpiricalRisk
+    model: Any
+    full: Any
+    basis: Float[Array, "d D"]
+    columns: Float[Array, "m c"] | None
+
+    def lift(self, risk: EmpiricalRisk, limit: Limit) -> Limit:
+        """The limit of the whole instance."""
+        U = self.basis
+
+        def matrix(x: Array) -> Array:
+            return U @ x @ U.T
+
+        def rows(x: Array) -> Array:
+            return matrix(x) if self.columns is None else U @ x @ self.columns.T
+
+        names = ("W",) if self.columns is None else ("K", "Q")
+
+        def fields(model: Any) -> list[Any]:
+            return [getattr(model, name) for name in names]
+
+        # Inside of the basis (and the columns) the start is what moved.
+        still = [x - rows(y) for x, y in zip(fields(self.full), fields(self.model), strict=True)]
+
+        def point(p: Point) -> Point:
+            moved = [rest + rows(x) for rest, x in zip(still, fields(p.model), strict=True)]
+            model = eqx.tree_at(fields, self.full, moved)
+            velocity = eqx.tree_at(fields, p.velocity, [rows(x) for x in fields(p.velocity)])
+            norm = jnp.sqrt(sum(jnp.sum(x**2) for x in still))
+            return eqx.tree_at(
+                lambda p: (p.model, p.velocity, p.log_norm),
+                p,
+                (model, velocity, 0.5 * jnp.logaddexp(2.0 * p.log_norm, 2.0 * jnp.log(norm))),
+            )
+
+        path = limit.trajectory
+        saved = None if path.saved is None else jax.vmap(point)(path.saved)
+        path = eqx.tree_at(lambda t: (t.final, t.saved), path, (point(path.final), saved), is_leaf=lambda x: x is None)
+        solution = limit.program_solution
+        whole = predict(risk, self.full, limit.selection)
+        return eqx.tree_at(
+            lambda x: (x.weights, x.program_solution.primal, x.prediction, x.trajectory),
+            limit,
+            (matrix(limit.weights), matrix(solution.primal), whole, path),
+        )
+
+
+def reduced(risk: EmpiricalRisk, model: Any) -> Reduction | None:
+    """The instance in fewer dimensions, or None where it has as many as it spans or its program depends on the axes."""
+    data = risk.data
+    if not isinstance(data, TokenData) or not isinstance(model, CombinedAttention | FactoredAttention):
+        return None
+    d = data.tokens.shape[-1]
+    if coordinates_of(risk, model) is None or data.tokens[..., 0].size + data.labels.size + 1 >= d:
+        return None
+    # The norm is that of the rule, whatever is selected.
+    first = jnp.arange(data.tokens.shape[-2]) == 0
+    norm = predict(risk, model, jnp.broadcast_to(first, data.visible.shape)).program.norm
+    if not isinstance(norm, Frobenius | Nuclear):
+        return None
+    v: Any = model.head.v  # pyright: ignore[reportAttributeAccessIssue]
+    vectors = jnp.concatenate([data.tokens.reshape(-1, d), data.queries.reshape(-1, d), v[None]])
+    basis, _ = jnp.linalg.qr(vectors.T)
+    head = eqx.tree_at(lambda h: h.v, model.head, v @ basis)
+    small = TokenData(data.tokens @ basis, data.queries @ basis, data.labels, data.mask)
+    if isinstance(model, CombinedAttention):
+        columns = None
+        inside: Any = CombinedAttention(basis.T @ model.W @ basis, head)
+    else:
+        K, Q = basis.T @ model.K, basis.T @ model.Q
+        columns, _ = jnp.linalg.qr(jnp.concatenate([K, Q]).T)
+        inside = FactoredAttention(K @ columns, Q @ columns, head)
+    return Reduction(EmpiricalRisk(small, risk.loss, None, risk.reduction), inside, model, basis, columns)
