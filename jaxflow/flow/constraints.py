@@ -38,6 +38,11 @@ class AttentionConstraints(AbstractConstraints):
     def present(self) -> Bool[Array, " N"]:
         return self.seen.reshape(-1)
 
+    @property
+    def keeps(self) -> Bool[Array, " N"]:
+        # Another token would have the attention.
+        return self.present
+
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         relative = jnp.where(self.seen, -q.reshape(self.seen.shape), -jnp.inf)
         top = -jnp.log1p(jnp.sum(jnp.exp(relative), axis=1, keepdims=True))
@@ -108,6 +113,11 @@ class NetworkConstraints(AbstractConstraints):
     @property
     def present(self) -> Bool[Array, " N"]:
         return self.signs != 0
+
+    @property
+    def keeps(self) -> Bool[Array, " N"]:
+        # Margins of data that are not fitted yet may have any sign.
+        return self.signs == 0
 
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         # One at a time: a common scale would underflow for the others.

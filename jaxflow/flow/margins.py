@@ -359,6 +359,11 @@ class AbstractConstraints(eqx.Module):
     def present(self) -> Bool[Array, " N"]:
         """The margins that are constraints of the limit, whatever their multipliers do."""
 
+    @property
+    @abc.abstractmethod
+    def keeps(self) -> Bool[Array, " N"]:
+        """The margins that are positive for as long as these constraints are the right ones."""
+
     @abc.abstractmethod
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         r"""$\log|\partial L/\partial q_k|$; anything where `signs` is zero."""

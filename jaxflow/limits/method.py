@@ -24,7 +24,7 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
-from jaxflow.limits.rounds import EXPONENTS, LOG_HORIZON, Rounds, coordinates_of, first_stretch
+from jaxflow.limits.rounds import LOG_HORIZON, Rounds, cap_of, coordinates_of, first_stretch
 from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -107,7 +107,7 @@ class Staged(AbstractMethod):
         return self._in_stages(risk, model, max_steps)
 
     def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
-        cap = EXPONENTS ** (1.0 / model.degree) if self.cap is None else self.cap
+        cap = cap_of(model, gap) if self.cap is None else self.cap
         near = first_stretch(model) if self.near is None else self.near
         far = min(1e5 if model.degree == 1 else cap, cap) if self.far is None else self.far
         rounds = Rounds(

@@ -33,9 +33,10 @@ from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttenti
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-# ρ^L at which the exponents stop to grow. Margins of a limit keep a floor of some ten over it, 1e-11; beyond, what
-# rounding leaves of an exponent, ρ^L ε, is no longer small against one and Newton's method has nothing to converge to.
-EXPONENTS = 1e12
+# ρ^L at which the exponents stop to grow. Margins of a limit keep a floor of some ten to a hundred over it; where what
+# rounding leaves of an exponent, ρ^L ε, is not small against one, Newton's method has nothing to converge to. The
+# first is for a gap of 1e-8, the second for the least that can be asked for.
+EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
 # Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
 # token is being left, by an explicit method.
 SATURATED, LEAVING = 1e-3, 1e-2
@@ -56,6 +57,11 @@ def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | Non
     if found is None or not is_linear(model.head) or risk.filter(model) != model.trainable():
         return None
     return found
+
+
+def cap_of(model: Any, gap: float) -> float:
+    """The length at which exponents stop to grow: their floor in the margins is a hundredth of the gap or less."""
+    return min(max(EXPONENTS, 1e4 / gap), MOST_EXPONENTS) ** (1.0 / model.degree)
 
 
 def first_stretch(model: Any) -> float:
@@ -179,8 +185,16 @@ def ended(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
 
 
 def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
-    """Whether a round ended with attention between tokens, so that another one is due."""
-    return good(path.result) & ~_rests(path) & ~_saturated(risk, path)
+    """Whether a round ended between selections, so that another one is due.
+
+    Attention is between tokens, or the multipliers that pull away from the selected ones have more than the share
+    `PULL`: a direction at rest between those and the others repels, and only a long implicit step can come to it.
+    """
+    attention, multipliers = path.final.model.attention(risk.data), path.final.multipliers
+    top = attention == jnp.max(attention, axis=-1, keepdims=True)
+    pull = jnp.where(top, 0.0, multipliers)
+    pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
+    return good(path.result) & ~_rests(path) & (~_saturated(risk, path) | pulled)
 
 
 def added(past: tuple[Any, Any, Any], path: Trajectory) -> tuple[Any, Any, Any]:

@@ -48,7 +48,9 @@ def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
     # Both are minus infinity where limiting dynamics have left every exponent behind: no stationary point is there.
     passed = jnp.isneginf(final.log_scale)
     norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
-    return jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))
+    # Multipliers that are all zero push nowhere; a NaN is no stationary point.
+    ratio = jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))
+    return jnp.where(jnp.isnan(total), jnp.inf, ratio)
 
 
 def at_rest(final: Point, ratio: Float[Array, ""], degree: int) -> Bool[Array, ""]:

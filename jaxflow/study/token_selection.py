@@ -14,7 +14,7 @@ from jaxflow._core import Code, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.rounds import EXPONENTS, LOG_HORIZON, ROUNDS, Rounds, ended, first_stretch, left_again
+from jaxflow.limits.rounds import LOG_HORIZON, ROUNDS, Rounds, cap_of, ended, first_stretch, left_again
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
@@ -148,9 +148,8 @@ class TokenSelection(AbstractExperiment):
         return block
 
     def _rounds(self, model: Any) -> Rounds:
-        degree = model.degree
         near = first_stretch(model) if self.horizon is None else self.horizon
-        cap = EXPONENTS ** (1.0 / degree)
+        cap = cap_of(model, self.gap)
         return Rounds(
             self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol, solver=self.far_solver
         )

@@ -51,9 +51,8 @@ class Weights(AbstractCoordinates):
             margins = LeafMargins.around(_attention_margins(data, index), state, (model.k.shape, model.q.shape))
             return attention_constraints(risk, model.head, data, index, margins)
         # Margins of deeper networks are no quadratic forms.
-        if own and isinstance(model, AbstractLinearNetwork) and isinstance(data, LinearData) and model.depth == 2:
-            if not risk.loss.margin:
-                return super().constraints(context, state)
+        linear = own and isinstance(data, LinearData) and risk.loss.margin
+        if linear and isinstance(model, AbstractLinearNetwork) and model.depth == 2:
             return network_constraints(risk, _network_margins(model, state, data), data.targets.size)
         return super().constraints(context, state)
 

@@ -21,6 +21,8 @@ from jaxflow.risk import EmpiricalRisk
 POINT = 1e-8
 
 MAX_STEPS = 20_000
+# For paths of classification, which end at a certificate; a regression ends at its residuals.
+GAP = 1e-8
 
 # For paths of directions: log t beside the state has rates like the margins, which would dictate the steps.
 DIRECTIONS = diffrax.PIDController(rtol=1e-9, atol=1e-11, pcoeff=0.3, icoeff=0.4, norm=state_norm)
@@ -38,7 +40,7 @@ def classification(X: Any, y: Any) -> EmpiricalRisk:
 
 def flow_end(risk: EmpiricalRisk, model: Any, coordinates: Any = None, rtol: float = 1e-9) -> dict[str, Any]:
     """Where the flow of a regression ends: `beta`, the relative `residual`, whether it got there, `steps`."""
-    path = LinearStaged(coordinates=coordinates, rtol=rtol).follow(risk, model, MAX_STEPS)
+    path = LinearStaged(coordinates=coordinates, rtol=rtol).follow(risk, model, MAX_STEPS, GAP)
     data: Any = risk.data
     beta = path.final.model.linear_coefficients()
     miss = jnp.max(jnp.abs(data.inputs @ beta - data.targets)) / jnp.max(jnp.abs(data.targets))
