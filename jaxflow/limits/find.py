@@ -61,12 +61,10 @@ def find_limit(
 ) -> Limit | LinearLimit:
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
-    The flow is followed in logarithmic clocks until its own multipliers and velocity certify its direction to
-    the relative duality gap `gap` (W), or to a fixed far length (factors, whose own gap falls only like a power
-    of log t). The program that theory predicts for the selected tokens is solved beside it, from the data
-    alone. The direction is *certified* where that program is solved to `gap` and the flow's own direction is
-    within `gap` of its optimum: the program's own optimality says nothing of the flow. A flow that has settled
-    elsewhere ends as `prediction_contradicted`.
+    The flow is followed in logarithmic clocks as far as `method` goes. The program that theory predicts for the
+    selected tokens is solved beside it, from the data alone. The direction is *certified* where that program is
+    solved to `gap` and the flow's own direction is within `gap` of its optimum: the program's own optimality says
+    nothing of the flow. A flow that has settled elsewhere ends as `prediction_contradicted`.
 
     **Arguments:**
 
