@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxflow._core import RESULTS, all_finite, good, is_concrete, require
 from jaxflow.flow.clocks import AbstractClock, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
+from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.solvers import as_controller, as_solver, as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -105,7 +106,7 @@ def _integrate(
         dt0,
         flow.start(state),
         stepsize_controller=controller,
-        saveat=diffrax.SaveAt(subs=subs),
+        saveat=diffrax.SaveAt(subs=subs, solver_state=isinstance(solver, MultiplierNewton)),
         event=_event(flow, risk, stop),
         max_steps=max_steps,
         throw=False,
@@ -114,7 +115,11 @@ def _integrate(
     last = jax.tree.map(lambda x: x[0], (solution.ts[0], solution.ys[0]))  # pyright: ignore
     saved = None if save_at is None else (solution.ts[1], solution.ys[1])  # pyright: ignore
     result = RESULTS.where(finite, RESULTS.promote(solution.result), RESULTS.nonfinite_data)
-    return flow.trajectory(risk, last[0], last[1], saved, result, solution.stats)
+    known = None
+    if isinstance(solver, MultiplierNewton):
+        # Its multipliers are a state; read off the weights they would be noise far out.
+        known = solver.scaled_gradient(flow, last[0], last[1], solution.solver_state)  # pyright: ignore
+    return flow.trajectory(risk, last[0], last[1], saved, result, solution.stats, known)
 
 
 def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None) -> diffrax.Event | None:

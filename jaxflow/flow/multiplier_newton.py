@@ -273,7 +273,9 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
 def system_of(terms: Any) -> System:
     """The system whose field the terms are. **Raises:** `ValueError` for another field or clock."""
-    system = getattr(terms.vector_field, "__self__", None)
+    # `diffeqsolve` wraps the term that it is given.
+    term = getattr(terms, "term", terms)
+    system = getattr(getattr(term, "vector_field", None), "__self__", None)
     if not isinstance(system, System):
         raise ValueError("solver: MultiplierNewton belongs to `integrate` and to `Drive`")
     clock = system.clock

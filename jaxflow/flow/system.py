@@ -243,7 +243,7 @@ def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
 
 
 def _nobody_certifies(gap: float) -> Array:
-    raise ValueError("stop: SelfCertified needs the solver MultiplierNewton; use CertificateGap")
+    raise ValueError("stop: SelfCertified needs a `Drive` with MultiplierNewton; use CertificateGap")
 
 
 def underflown(log_gradient_norm: Array) -> Array:

@@ -192,7 +192,7 @@ def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     """
     attention, multipliers = path.final.model.attention(risk.data), path.final.multipliers
     top = attention == jnp.max(attention, axis=-1, keepdims=True)
-    pull = jnp.where(top, 0.0, multipliers)
+    pull = jnp.where(top, 0.0, jnp.asarray(multipliers))
     pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
     return good(path.result) & ~_rests(path) & (~_saturated(risk, path) | pulled)
 

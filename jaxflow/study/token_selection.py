@@ -12,7 +12,7 @@ from jaxtyping import Array, Key
 
 from jaxflow._core import Code, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.flow import MultiplierNewton, run_queue
+from jaxflow.flow import run_queue
 from jaxflow.limits import Limit, conclude, find_limit
 from jaxflow.limits.rounds import LOG_HORIZON, ROUNDS, Rounds, cap_of, ended, first_stretch, left_again
 from jaxflow.limits.self_certificate import as_primal
@@ -57,7 +57,6 @@ class TokenSelection(AbstractExperiment):
     scout_steps: int = 1500
     far_rtol: float = 1e-3
     far_steps: int = 1000
-    far_solver: MultiplierNewton = MultiplierNewton()
 
     def __check_init__(self) -> None:
         require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
@@ -91,11 +90,13 @@ class TokenSelection(AbstractExperiment):
             "selection_status": limit.selection_status,
             "limit_kind": limit.kind,
             "token": jnp.argmax(limit.selection, axis=-1).astype(jnp.uint8),
+            "excess": limit.excess,
             "flow_gap": limit.flow_certificate.duality_gap,
             "program_gap": limit.program_solution.certificate.duality_gap,
             "one_minus_corr": _one_minus_corr(flow, reference),
             "stationarity": limit.stationarity,
             "log_time": final.log_time,
+            "log_log_time": final.log_log_time,
             "log_arc_length": final.log_arc_length,
             "num_steps": limit.trajectory.stats["num_steps"].astype(jnp.int32),
         }
@@ -106,11 +107,13 @@ class TokenSelection(AbstractExperiment):
             "selection_status": "the selected tokens by Definition 2 of Tarzanagh et al. (2023)",
             "limit_kind": "whether the limit is a direction or a point",
             "token": "the selected token of each sequence",
+            "excess": "norm of the flow's direction at margin one, relative to the program's certified optimum, less one",
             "flow_gap": "relative duality gap from the flow's own multipliers and velocity, where it stopped",
             "program_gap": "relative duality gap of the program of the selected tokens, by its own dual",
             "one_minus_corr": "1 - correlation of the flow's direction, where it stopped, with the program's solution",
             "stationarity": "|grad L| / sum |p| where the flow stopped; zero at a finite stationary point",
-            "log_time": "log t where the flow stopped, to leading order",
+            "log_time": "log t where the flow stopped, to leading order; infinite where it overflows",
+            "log_log_time": "log log t where the flow stopped",
             "log_arc_length": "log of the length of the path",
             "num_steps": "steps of integration, rejected ones included",
             "rounds": "rounds of an explicit stretch and one by multipliers; more than one where a selection was left",
@@ -150,9 +153,7 @@ class TokenSelection(AbstractExperiment):
     def _rounds(self, model: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
         cap = cap_of(model, self.gap)
-        return Rounds(
-            self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol, solver=self.far_solver
-        )
+        return Rounds(self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol)
 
     @eqx.filter_jit
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:

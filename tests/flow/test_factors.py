@@ -1,0 +1,149 @@
+"""K and Q in the spaces that the flow keeps, and multipliers carried past the exponent."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.data import TokenData
+from jaxflow.flow import ArcLength, Drive, Factors, LogArcLength, MultiplierNewton, Weights
+from jaxflow.flow.solvers import state_norm
+from jaxflow.trajectory import Regime
+
+# n, T, d, m: token differences span 4 dimensions, queries 2, rows 6 of 7 columns.
+SIZE = (2, 3, 9, 7)
+
+
+def instance(n, T, d, m, queries=None):
+    data, head = jf.data.random_tokens(jax.random.key(0), n, T, d, score_gap=0.1)
+    if queries is not None:
+        asked = jax.random.normal(jax.random.key(2), (n, queries, d))
+        labels = jnp.where(jnp.arange(queries) % 2 == 0, 1.0, -1.0)[None, :] * data.labels[:, None]
+        data = TokenData(data.tokens, asked, labels)
+    model = jf.models.FactoredAttention.init(jax.random.key(1), data, head, m=m)
+    return jf.EmpiricalRisk(data, jf.losses.Logistic()), model
+
+
+@pytest.mark.parametrize(("size", "queries"), [(SIZE, None), (SIZE, 2), ((4, 4, 3, 3), None)])
+def test_the_field_is_that_of_the_weights(size, queries):
+    risk, model = instance(*size, queries=queries)
+    coordinates = Factors()
+    state, context = coordinates.encode(risk, model)
+    n, T, d, m = size
+    rows = min(d, n * (T - 1)), min(d, n * (queries or 1))
+    columns = min(m, sum(rows))
+    assert [x.shape for x in state] == [(rows[0], columns), (rows[1], columns)]
+    back = coordinates.decode(context, state)
+    np.testing.assert_allclose(back.K, model.K, atol=1e-14)
+    np.testing.assert_allclose(back.Q, model.Q, atol=1e-14)
+    ours, theirs = coordinates.field(context, state), risk.scaled_gradient(model)
+    np.testing.assert_allclose(float(ours.log_scale), float(theirs.log_scale), rtol=1e-12)
+    np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-14)
+    # The gradient pushed forward, not only its norm. A sum of some fifty products each.
+    _, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
+    np.testing.assert_allclose(pushed.K, theirs.gradient.K, atol=1e-13)
+    np.testing.assert_allclose(pushed.Q, theirs.gradient.Q, atol=1e-13)
+
+
+def test_the_path_is_that_of_the_weights_and_conserves_the_same():
+    risk, model = instance(*SIZE)
+    ends = [
+        jf.integrate(
+            risk,
+            model,
+            clock=ArcLength(timed=False),
+            until=3.0,
+            coordinates=coordinates,
+            controller=diffrax.PIDController(rtol=1e-9, atol=1e-11),
+        ).model
+        for coordinates in (Factors(), Weights())
+    ]
+    # Two runs with errors of 1e-9 a unit of length.
+    np.testing.assert_allclose(ends[0].K, ends[1].K, atol=1e-8)
+    np.testing.assert_allclose(ends[0].Q, ends[1].Q, atol=1e-8)
+    np.testing.assert_allclose(ends[0].conserved(), model.conserved(), atol=1e-8)
+    assert float(jnp.max(jnp.abs(ends[0].K - model.K))) > 0.1
+
+
+def test_factors_refuse_what_they_do_not_describe():
+    risk, model = instance(*SIZE)
+    with pytest.raises(ValueError, match="Factors need FactoredAttention"):
+        Factors().encode(risk, jf.models.CombinedAttention(jnp.eye(9), model.head))
+    trained = jf.EmpiricalRisk(risk.data, jf.losses.Logistic(), jf.models.attention_and_head)
+    with pytest.raises(ValueError, match="another `trainable`"):
+        Factors().encode(trained, model)
+
+
+@pytest.fixture(scope="module")
+def saturated():
+    """An instance on its way out, with attention saturated."""
+    risk, model = instance(3, 4, 4, 4)
+    near = jf.integrate(risk, model, clock=ArcLength(timed=False), until=20.0, coordinates="factors")
+    assert float(jnp.min(jnp.max(near.model.attention(risk.data), axis=-1))) > 0.99
+    return risk, near.model
+
+
+@eqx.filter_jit
+def out_to(risk, model, until, cap):
+    controller = diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+    drive = Drive(MultiplierNewton(), controller, None, 500)
+    clock = LogArcLength(unit=20.0, cap=cap, timed=False)
+    return drive.trajectory(drive.run(drive.start(risk, model, clock=clock, coordinates=Factors(), until=until)))
+
+
+def own_gap(risk, path):
+    from jaxflow.limits.self_certificate import flow_certifier
+
+    final = path.final
+    scaled = jf.ScaledGradient(final.log_scale, final.velocity, final.multipliers)
+    return float(flow_certifier()(risk, final.model, final.velocity, scaled).duality_gap)
+
+
+def test_ten_times_the_cap_is_a_hundredth_of_the_gap(saturated):
+    """What the cap costs: margins keep a floor in proportion to cap^-2, and nothing else changes."""
+    gaps = [own_gap(saturated[0], out_to(*saturated, 2000.0, cap)) for cap in (1e4, 1e5, 1e6)]
+    assert gaps[2] < 1e-9
+    np.testing.assert_allclose([gaps[0] / gaps[1], gaps[1] / gaps[2]], 100.0, rtol=0.2)
+
+
+def test_log_log_t_goes_on_where_log_t_overflows(saturated):
+    path = out_to(*saturated, 2000.0, 1e6)
+    further = out_to(*saturated, 3000.0, 1e6)
+    assert int(path.regime) == Regime.limiting
+    assert np.isinf(float(path.log_time))
+    # log t grows like the square of the length.
+    np.testing.assert_allclose(float(further.log_log_time) - float(path.log_log_time), 2000.0, rtol=1e-6)
+
+
+def test_a_user_passes_the_solver_to_integrate(saturated):
+    risk, model = saturated
+    how = {
+        "clock": LogArcLength(unit=20.0, timed=False),
+        "until": 8.0,
+        "coordinates": Factors(),
+        "controller": diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+    }
+    path = jf.integrate(risk, model, solver=MultiplierNewton(), **how)
+    lanes = out_to(risk, model, 8.0, float("inf"))
+    # The last steps differ: two paths with errors of 1e-3 a step.
+    np.testing.assert_allclose(path.final.multipliers, lanes.final.multipliers, rtol=1e-3, atol=1e-12)
+    plain = jf.integrate(risk, model, solver="Kvaerno5", **how)
+    # Two paths with errors of 1e-3 a step into one attracting direction.
+    direction, other = path.direction.combined_weights(), plain.direction.combined_weights()
+    assert float(jnp.linalg.norm(direction - other) / jnp.linalg.norm(other)) < 1e-3
+
+
+def test_other_clocks_and_coordinates_name_the_argument(saturated):
+    risk, model = saturated
+    solver = MultiplierNewton()
+    with pytest.raises(ValueError, match="clock: MultiplierNewton needs LogArcLength"):
+        jf.integrate(risk, model, clock="log_time", until=1.0, solver=solver, coordinates=Factors())
+    with pytest.raises(ValueError, match="coordinates: Weights knows no margins"):
+        jf.integrate(risk, model, clock=LogArcLength(timed=False), until=1.0, solver=solver)
+    head = jf.models.MLPHead(jnp.eye(4))
+    curved = jf.models.FactoredAttention(model.K, model.Q, head)
+    with pytest.raises(ValueError, match="needs a linear head"):
+        jf.integrate(risk, curved, clock=LogArcLength(timed=False), until=1.0, solver=solver, coordinates=Factors())
