@@ -107,7 +107,7 @@ class TokenSelection(AbstractExperiment):
             "selection_status": "the selected tokens by Definition 2 of Tarzanagh et al. (2023)",
             "limit_kind": "whether the limit is a direction or a point",
             "token": "the selected token of each sequence",
-            "excess": "norm of the flow's direction at margin one, relative to the program's certified optimum, less one",
+            "excess": "norm of the flow's direction at margin one over the program's certified optimum, less one",
             "flow_gap": "relative duality gap from the flow's own multipliers and velocity, where it stopped",
             "program_gap": "relative duality gap of the program of the selected tokens, by its own dual",
             "one_minus_corr": "1 - correlation of the flow's direction, where it stopped, with the program's solution",
