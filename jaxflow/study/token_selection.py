@@ -53,7 +53,7 @@ class TokenSelection(AbstractExperiment):
     gap: float = 1e-8
     width: int = 8
     horizon: float | None = None
-    rtol: float = 1e-4
+    rtol: float = 1e-6
     scout_steps: int = 1500
     far_rtol: float = 1e-3
     far_steps: int = 1000
