@@ -104,7 +104,7 @@ def test_from_the_numbers_to_the_files(
 @pytest.mark.parametrize("module", [fig2, fig5, fig6])
 def test_scales_are_what_they_say(module: Any) -> None:
     # The text gives no number for figure 6: fewer there, so that all figures together take less than an hour.
-    assert module.SIZES["paper"].trials == (200 if module is fig6 else 500)
+    assert module.SIZES["paper"].trials == 500
     assert module.SIZES["large"].trials == 100_000
     assert module.SIZES["paper"].d == module.SIZES["large"].d
     assert all(size.d == tuple(sorted(size.d)) for size in module.SIZES.values())
