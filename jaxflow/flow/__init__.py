@@ -39,4 +39,3 @@ from jaxflow.flow.stopping import SelfCertified as SelfCertified
 from jaxflow.flow.stopping import Situation as Situation
 from jaxflow.flow.stopping import StationaryPoint as StationaryPoint
 from jaxflow.flow.stopping import Unsaturated as Unsaturated
-from jaxflow.flow.stopping import top_share as top_share

@@ -22,8 +22,8 @@ class AttentionConstraints(AbstractConstraints):
 
     in which nothing cancels. p is positive where t scores less than $\alpha_i$: then it pushes the margin up.
 
-    `index` `(o,)` is $\alpha$; `seen`, `twins` (the selected token once more, no constraint), `gains` `(o, T - 1)` are
-    of the other tokens; `outputs` `(o,)` is $\gamma_{i\alpha_i}$.
+    `index` `(o,)` is $\alpha$; `seen`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
+    $\gamma_{i\alpha_i}$.
     """
 
     margins: AbstractMargins
@@ -31,18 +31,17 @@ class AttentionConstraints(AbstractConstraints):
     risk: EmpiricalRisk
     index: Int[Array, " o"]
     seen: Bool[Array, "o t"]
-    twins: Bool[Array, "o t"]
     gains: Float[Array, "o t"]
     outputs: Float[Array, " o"]
 
     @property
     def present(self) -> Bool[Array, " N"]:
-        return (self.seen & ~self.twins).reshape(-1)
+        return self.seen.reshape(-1)
 
     @property
     def keeps(self) -> Bool[Array, " N"]:
-        # Another token would have the attention. Where scores are equal it may.
-        return self.present & (self.signs != 0)
+        # Another token would have the attention.
+        return self.present
 
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         relative = jnp.where(self.seen, -q.reshape(self.seen.shape), -jnp.inf)
@@ -79,12 +78,9 @@ def attention_constraints(
     outputs = jnp.take_along_axis(gamma, index[:, None], axis=1)
     gains = without(index, gamma) - outputs
     seen = without(index, data.visible.reshape(-1, T))
-    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
-    anchor = jnp.take_along_axis(tokens, index[:, None, None], axis=1)
-    twins = jnp.all(without(index, tokens) == anchor, axis=-1)
     downhill = -data.labels.reshape(-1, 1)
     signs = jnp.where(seen, jnp.sign(gains * downhill), 0.0).reshape(-1)
-    return AttentionConstraints(margins, signs, risk, index, seen, twins, gains, outputs[:, 0])
+    return AttentionConstraints(margins, signs, risk, index, seen, gains, outputs[:, 0])
 
 
 def _labels(risk: EmpiricalRisk) -> Array:

@@ -78,15 +78,6 @@ class CertificateGap(AbstractStop):
         return certificate.duality_gap <= self.gap
 
 
-def top_share(attention: Float[Array, "*n T"]) -> Float[Array, "*n"]:
-    """The attention of each query's top token, together with tokens that have exactly as much: the same token twice.
-
-    1e-9 is what rounding leaves between two equal logits.
-    """
-    largest = jnp.max(attention, axis=-1, keepdims=True)
-    return jnp.sum(jnp.where(attention >= (1.0 - 1e-9) * largest, attention, 0.0), axis=-1)
-
-
 class SelectionSettled(AbstractStop):
     r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
 
@@ -106,7 +97,7 @@ class SelectionSettled(AbstractStop):
         top = attention == jnp.max(attention, axis=-1, keepdims=True)
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
-        settled = jnp.all(top_share(attention) >= 1.0 - self.tolerance)
+        settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
         share = self.tolerance if self.pull is None else self.pull
         return settled & (away <= share * jnp.sum(jnp.abs(pull)))
 
@@ -117,7 +108,7 @@ class Unsaturated(AbstractStop):
     share: float = 0.99
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return jnp.any(top_share(situation.attention()) < self.share)
+        return jnp.any(jnp.max(situation.attention(), axis=-1) < self.share)
 
 
 class SelfCertified(AbstractStop):

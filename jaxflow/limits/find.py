@@ -1,10 +1,12 @@
 """`find_limit`: from an instance to a certified limit."""
 
+import dataclasses
 from typing import Any, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
@@ -12,7 +14,7 @@ from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
-from jaxflow.limits.method import AbstractMethod, Staged
+from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
@@ -89,6 +91,9 @@ def find_limit(
         return find_linear_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw)
     method = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
     data: Any = risk.data
+    if isinstance(method, Staged) and method.solver is None and _has_twins(data):
+        # Two copies share their attention for ever; multipliers want one token with all of it.
+        method = dataclasses.replace(method, solver=accurate_solver())
     if throw:
         require_untied(token_scores(data, model.head), data.visible)
     limit = _find_limit(risk, model, method, gap, max_steps, rule_of(model))
@@ -129,6 +134,14 @@ def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, ga
     )
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     return method
+
+
+def _has_twins(data: TokenData) -> bool:
+    """Whether some token stands twice in its sequence. A traced value cannot be inspected: False, and such an
+    instance of a batch ends undecided."""
+    if not is_concrete(data.tokens):
+        return False
+    return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
 @eqx.filter_jit

@@ -26,7 +26,6 @@ from jaxflow.flow import (
     StationaryPoint,
     Unsaturated,
     Weights,
-    top_share,
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.stages import STATIONARY, at_rest, followed_by, stationarity
@@ -173,7 +172,7 @@ def _known(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:
 
 def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     attention = path.final.model.attention(risk.data)
-    return jnp.all(top_share(attention) >= 1.0 - LEAVING)
+    return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
 
 
 def _rests(path: Trajectory) -> Bool[Array, ""]:

@@ -103,7 +103,7 @@ def test_from_the_numbers_to_the_files(
 
 @pytest.mark.parametrize("module", [fig2, fig5, fig6])
 def test_scales_are_what_they_say(module: Any) -> None:
-    # The text gives no number for figure 6: fewer there, so that all figures together take less than an hour.
+    # The text gives no number for figure 6: as many as figure 5 has.
     assert module.SIZES["paper"].trials == 500
     assert module.SIZES["large"].trials == 100_000
     assert module.SIZES["paper"].d == module.SIZES["large"].d
