@@ -40,7 +40,11 @@ class AbstractMethod(eqx.Module):
 
 
 class Staged(AbstractMethod):
-    r"""The default, three stages of one path:
+    r"""The default. One layer with a linear head and its own trainable parameters goes in **rounds** (`limits.rounds`):
+    explicit in arc length until attention is saturated, then by `MultiplierNewton` in log arc length until the flow
+    certifies its direction, and again where a selection is left. Other models (composing heads, layers in parallel),
+    and any model for which a `solver` is given, go in three stages of one path; defaults and fields below that name
+    stages, `far` and `horizon` as lengths, are theirs:
 
     1. **Near** (to arc length `near`): Tsit5 in arc length. Tokens are selected here, where the path bends and
        nothing is stiff yet: stiffness grows with the logits, like the length for W and its square for factors.
