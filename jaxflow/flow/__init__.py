@@ -17,6 +17,7 @@ from jaxflow.flow.coordinates import Weights as Weights
 from jaxflow.flow.drive import Drive as Drive
 from jaxflow.flow.drive import Lane as Lane
 from jaxflow.flow.integrate import integrate as integrate
+from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton
 from jaxflow.flow.path import ProductPath as ProductPath
 from jaxflow.flow.path import follow_products as follow_products

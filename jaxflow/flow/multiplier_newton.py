@@ -6,6 +6,8 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optimistix
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, require, tree_norm, tree_scale
@@ -26,6 +28,30 @@ ROUNDINGS = 64.0
 SMALL = 1e-3
 # A constraint that will not be felt again has a logarithm with this bound, so that exponents stay finite.
 LEAST = -1e30
+
+
+class BackwardEuler(diffrax.AbstractESDIRK):
+    """$y_1=y_0+hf(y_1)$ as a tableau with an explicit first stage: one stage a step, L-stable, of order one.
+
+    Its error is taken for half of $h(f(y_1)-f(y_0))$, the difference to the trapezoidal rule. For `MultiplierNewton`
+    where only the limit is asked for: that a path is followed less closely does not show in a certified end.
+    """
+
+    tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(
+        a_lower=(np.array([0.0]),),
+        a_diagonal=np.array([0.0, 1.0]),
+        a_predictor=(np.array([1.0]),),
+        b_sol=np.array([0.0, 1.0]),
+        b_error=np.array([-0.5, 0.5]),
+        c=np.array([1.0]),
+    )
+    interpolation_cls: ClassVar[Any] = diffrax.Kvaerno3.interpolation_cls
+
+    root_finder: optimistix.AbstractRootFinder = diffrax.Kvaerno3().root_finder
+    root_find_max_steps: int = 10
+
+    def order(self, terms: Any) -> int:
+        return 1
 
 
 class StageState(eqx.Module):
@@ -67,7 +93,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
     clock `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
 
     **Arguments:** `method`: whose tableau, one of Diffrax's singly diagonal methods with an explicit first stage
-    (`Kvaerno3()` has half of the stages); `change`: Newton's method ends where multipliers change by this share of
+    (`Kvaerno3()` has half of the stages, `BackwardEuler()` one); `change`: Newton's method ends where multipliers change by this share of
     their sum; `max_iterations` of it for one stage.
 
     **Raises:** `ValueError` naming the argument, from the first step, for other clocks and coordinates.

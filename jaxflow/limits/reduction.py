@@ -22,8 +22,9 @@ class Reduction(eqx.Module):
 
     $a_{it}=x_{it}^\top Wz_i$ depends on $U^\top WU$ alone, the gradient lies in it, and Frobenius and nuclear norms of
     programs are the same in either. Of factors the columns are reduced too, to the row space C `(m, c)` of
-    $[U^\top K;U^\top Q]$. What lies outside never moves: it is added again to the limit's models and left out of its
-    directions, in which it vanishes against what grows.
+    $[U^\top K;U^\top Q]$. What lies outside never moves: it is added again to the limit's model and left out of its
+    directions, in which it vanishes against what grows. Points on the way there are not kept:
+    `limit.trajectory.saved` is None, and `integrate` gives it.
     """
 
     risk: EmpiricalRisk
@@ -62,8 +63,10 @@ class Reduction(eqx.Module):
             )
 
         path = limit.trajectory
-        saved = None if path.saved is None else jax.vmap(point)(path.saved)
-        path = eqx.tree_at(lambda t: (t.final, t.saved), path, (point(path.final), saved), is_leaf=lambda x: x is None)
+        # Saved points served the rate; a few matrices as large as K for each of them would cost more than the flow.
+        path = eqx.tree_at(
+            lambda t: (t.final, t.saved), path, (point(path.final), None), is_leaf=lambda x: x is path.saved
+        )
         solution = limit.program_solution
         whole = predict(risk, self.full, limit.selection)
         return eqx.tree_at(
