@@ -25,7 +25,7 @@ from jaxflow.trajectory import Trajectory
 
 # The far stretch of a block. Over 2,000 instances (d = 3, 5, 10, 20) it ends at the tokens of Kvaerno5 at 1e-3, which
 # has five stages a step and takes 3.5 times as long; loose solves are enough for it, as the next step starts anew.
-FAR = MultiplierNewton(BackwardEuler(), change=1e-2, max_iterations=8)
+FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
 
 # Instances whose programs are solved at a time.
 CONCLUDED = 64
