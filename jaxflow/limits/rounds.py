@@ -6,8 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, good
 from jaxflow.flow import (
@@ -83,7 +82,7 @@ class Rounds(eqx.Module):
 
     gap: float
     near: float
-    far: float
+    far: float | Float[Array, ""]
     log_horizon: float
     cap: float
     floor: float = 0.03
@@ -106,7 +105,7 @@ class Rounds(eqx.Module):
         )
         certified = SelfCertified(self.gap)
         if self.saves:
-            certified = certified & Budget(log_arc_length=float(np.log(self.far)))
+            certified = certified & Budget(log_arc_length=jnp.log(self.far))
         ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY, degree)
         return Drive(self.solver, controller, ends, budget)
 
@@ -121,7 +120,7 @@ class Rounds(eqx.Module):
         final = path.final
         # The length so far, or the size of the weights where they have not moved that far yet.
         unit = jnp.logaddexp(jnp.logaddexp(length, final.log_arc_length), final.log_norm)
-        save_at = jnp.linspace(np.log(self.far / 100), np.log(0.99 * self.far), self.saves) if self.saves else None
+        save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
         return drive.start(
             risk,
             final.model,

@@ -3,6 +3,7 @@
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.registry import Paper, Theorem, register_paper
 from jaxflow.papers.tarzanagh2023 import conjecture as conjecture
+from jaxflow.papers.tarzanagh2023 import factored as factored
 from jaxflow.papers.tarzanagh2023 import fig1 as fig1
 from jaxflow.papers.tarzanagh2023 import fig2 as fig2
 from jaxflow.papers.tarzanagh2023 import fig4 as fig4
