@@ -93,8 +93,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
     clock `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
 
     **Arguments:** `method`: whose tableau, one of Diffrax's singly diagonal methods with an explicit first stage
-    (`Kvaerno3()` has half of the stages, `BackwardEuler()` one); `change`: Newton's method ends where multipliers change by this share of
-    their sum; `max_iterations` of it for one stage.
+    (`Kvaerno3()` has half of the stages, `BackwardEuler()` one); `change`: Newton's method ends where multipliers
+    change by this share of their sum; `max_iterations` of it for one stage.
 
     **Raises:** `ValueError` naming the argument, from the first step, for other clocks and coordinates.
     """

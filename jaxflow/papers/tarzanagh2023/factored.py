@@ -16,7 +16,7 @@ from jaxflow.study import Study, TokenSelection
 
 
 class Size(NamedTuple):
-    """`trials` instances for each pair (d, m) of tokens' dimension and columns of K and Q; `block` of them at a time."""
+    """`trials` instances for each pair (d, m): dimension of tokens, columns of K and Q; `block` at a time."""
 
     trials: int
     pairs: tuple[tuple[int, int], ...]
@@ -68,9 +68,9 @@ class Factored(AbstractFigure):
     norm. Whether the flow goes there is left open. n = T = 5, everything uniform on the unit sphere, score gap 0.1, K
     and Q normal of the published size, with m columns. Each flow is followed until its own multipliers certify its
     direction; the excess is the nuclear norm of that direction at margin one, over the least one for the tokens that
-    it selected, which a solver finds from the data alone, less one. For m < d the program is that of rank m, whose lower
-    bound is the convex one: where it is not tight nothing is certified, and the instance stays open with its excess
-    over that bound. Sizes are ours.
+    it selected, which a solver finds from the data alone, less one. For m < d the program is that of rank m, whose
+    lower bound is the convex one: where it is not tight nothing is certified, and the instance stays open with its
+    excess over that bound. Sizes are ours.
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
@@ -173,8 +173,8 @@ def _confirmed(data: Data) -> Claim:
     text = (
         f"{int(claimed.sum()):,} flows claim a gap of at most {GAP:.0e}; the excess over the program's own solution is "
         f"larger for {int(broken.sum()):,}. Of {int(certified.sum()):,} certified directions "
-        f"{int((gaps <= GAP).sum()):,} have that gap by their own multipliers, the largest is {_max(gaps):.1e}; largest "
-        f"gap of a program {_max(data['program_gap'][certified]):.1e}"
+        f"{int((gaps <= GAP).sum()):,} have that gap by their own multipliers, the largest is {_max(gaps):.1e}; "
+        f"largest gap of a program {_max(data['program_gap'][certified]):.1e}"
     )
     return Claim(
         "Certificates of this library",

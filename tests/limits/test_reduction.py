@@ -1,0 +1,64 @@
+"""Instances in more dimensions than they span: the same limit, and what the flow cannot move stays where it was."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits import conclude
+from jaxflow.limits.reduction import reduced
+
+# Two sequences of three tokens span nine dimensions with their queries and the head.
+N, T, D = 2, 3, 14
+GAP = 1e-8
+
+
+@pytest.fixture(scope="module", params=["W", "KQ"])
+def both(request):
+    """An instance, its limit by `find_limit`, and its limit when all dimensions are followed."""
+    kinds = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
+    model = kinds[request.param].init(jax.random.key(5), data, head)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+
+    @eqx.filter_jit
+    def whole(risk, model):
+        return conclude(risk, model, jf.Staged().follow(risk, model, 4096, GAP), GAP)
+
+    return risk, model, jf.find_limit(risk, model, gap=GAP), whole(risk, model)
+
+
+def test_the_limit_is_that_of_all_dimensions(both):
+    risk, model, limit, whole = both
+    assert limit.outcome == whole.outcome == jf.Outcome.globally_optimal
+    np.testing.assert_array_equal(limit.selection, whole.selection)
+    assert limit.weights.shape == (D, D)
+    assert float(limit.flow_certificate.duality_gap) <= GAP
+    theirs = whole.weights / jnp.linalg.norm(whole.weights)
+    # Two directions within 1e-8 of one optimum are within its square root of each other.
+    np.testing.assert_allclose(limit.weights / jnp.linalg.norm(limit.weights), theirs, atol=2e-4)
+    attention = limit.trajectory.final.model.attention(risk.data)
+    np.testing.assert_allclose(attention, whole.trajectory.final.model.attention(risk.data), atol=1e-6)
+
+
+def test_what_lies_outside_of_the_span_does_not_move(both):
+    risk, model, limit, _ = both
+    basis = reduced(risk, model).basis
+    outside = jnp.eye(D) - basis @ basis.T
+    names = ("W",) if hasattr(model, "W") else ("K", "Q")
+    for name in names:
+        start, end = getattr(model, name), getattr(limit.trajectory.final.model, name)
+        moved = end - start
+        # Weights have grown by a factor of some 1e5: roundings of that size.
+        assert float(jnp.max(jnp.abs(outside @ moved))) <= 1e-12 * float(jnp.max(jnp.abs(moved)))
+        assert float(jnp.max(jnp.abs(outside @ start))) > 1e-3
+
+
+def test_the_way_there_is_not_kept(both):
+    """A matrix as large as K for each of eight points would cost more than the flow: 256 MB at d = 1000."""
+    _, _, limit, whole = both
+    assert limit.trajectory.saved is None and whole.trajectory.saved is not None
+    # The rate was read off them.
+    np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
