@@ -81,8 +81,10 @@ def test_replay_is_the_limit_in_full(blocks):
     stored = {name: np.asarray(value)[0] for name, value in found["W"].items()}
     assert int(limit.outcome) == stored["outcome"]
     np.testing.assert_array_equal(np.argmax(limit.selection, axis=-1), stored["token"])
-    # A replay follows the flow further than the scout had to.
-    assert float(limit.trajectory.final.log_time) >= stored["log_time"]
+    # Both end where the flow certifies itself. How far that is depends on the solver: a replay takes five stages a step
+    # and has save points to pass, a study one stage and longer steps.
+    gap = experiment.gap
+    assert stored["flow_gap"] <= gap and float(limit.flow_certificate.duality_gap) <= gap
 
 
 def test_both_parametrisations_meet_the_same_instances(blocks):
