@@ -3,8 +3,9 @@
 python benchmarks/starts.py [--count 100] [--out results/starts.json]
 
 Standard normal weights times a scale from 1e-8 to 1e6, for W and for (K, Q). Each instance is followed until the flow
-certifies itself, and again to 10,000 times that arc length at least. Beside the outcomes the selected tokens are
-compared: a direction that is definite and then goes elsewhere would show there.
+certifies itself, and again to 10,000 times that arc length, unless it comes to rest before that (its direction turns
+by no more than 1e-13; `not_longer` counts these). Beside the outcomes the selected tokens are compared: a direction
+that is definite and then goes elsewhere would show there.
 """
 
 import argparse

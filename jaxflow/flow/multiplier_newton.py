@@ -34,7 +34,8 @@ class BackwardEuler(diffrax.AbstractESDIRK):
     """$y_1=y_0+hf(y_1)$ as a tableau with an explicit first stage: one stage a step, L-stable, of order one.
 
     Its error is taken for half of $h(f(y_1)-f(y_0))$, the difference to the trapezoidal rule. For `MultiplierNewton`
-    where only the limit is asked for: that a path is followed less closely does not show in a certified end.
+    where only the limit is asked for: a certified end is certified however closely the path was followed. A long step
+    may pass over a selection that the flow would leave again.
     """
 
     tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(

@@ -56,8 +56,8 @@ COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
     "factored",
     title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
     run_times={
-        "quick": "24 instances for 2 pairs (d, m), a minute and a half from an empty cache",
-        "paper": "10,000 instances for 3 pairs (d, m), twenty minutes on one core",
+        "quick": "24 instances for 2 pairs (d, m), some minutes from an empty cache",
+        "paper": "10,000 instances for 3 pairs (d, m), half an hour on two cores with other work beside",
         "large": "a million instances for 5 pairs (d, m), days",
     },
 )
