@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What the commands ask of XLA too, before anything is compiled: LAPACK calls that wait for each other's threads hang.
 os.environ.setdefault("NPROC", "8")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
+FLAGS = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
+# As the library does for what runs once (`jaxflow._core.quick_options`): compilation dominates the suite.
+os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_cpu_use_fusion_emitters=false"
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

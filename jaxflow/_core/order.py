@@ -7,9 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-# A value that no computation here gives, and that the compiler cannot rule out.
-_NEVER = -1.2345e-300
-
 
 def after(tree: Any, first: Array) -> Any:
     """`tree`, whose arrays are not used before `first` (a number) is known.
@@ -18,5 +15,8 @@ def after(tree: Any, first: Array) -> Any:
     wait for each other for good. An `optimization_barrier` is gone before anything is scheduled; a
     dependence on data is not.
     """
-    never = jnp.any(first == jnp.asarray(_NEVER, first.dtype))
+    # A value that no computation here gives, and that the compiler cannot rule out: in any precision a normal number,
+    # unlike one written out, which single precision might round to zero.
+    value = -1.2345 * float(jnp.finfo(first.dtype).tiny)
+    never = jnp.any(first == jnp.asarray(value, first.dtype))
     return jax.tree.map(lambda x: jnp.where(never, jnp.zeros_like(x), x) if eqx.is_inexact_array(x) else x, tree)

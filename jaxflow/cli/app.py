@@ -1,9 +1,8 @@
-"""The commands."""
+"""The commands. What they run is imported when they run: `--help` waits for nothing."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jaxflow import papers
-from jaxflow.cli.demo import plan_demo, run_demo
-from jaxflow.cli.session import configure
 from jaxflow.cli.study import app as study_app
 from jaxflow.cli.verify import verify
 
@@ -46,6 +42,9 @@ def _print_version(wanted: bool) -> bool:
 
 def version() -> str:
     """The version that is installed, or says that none is."""
+    # A seventh of a second of `--help`.
+    from importlib import metadata
+
     try:
         return metadata.version("jaxflow-bias")
     except metadata.PackageNotFoundError:
@@ -76,6 +75,9 @@ def demo(
     overwrite: Overwrite = False,
 ) -> None:
     """A dozen instances of each parametrisation to their limits: a table and a figure."""
+    from jaxflow.cli.demo import plan_demo, run_demo
+    from jaxflow.cli.session import configure
+
     with _bad_input_is_exit_2():
         paths = plan_demo(out, overwrite)
     configure()
@@ -91,6 +93,9 @@ def reproduce(
     overwrite: Overwrite = False,
 ) -> None:
     """A figure of a paper: data, picture, and the paper's claims with verdicts."""
+    from jaxflow import papers
+    from jaxflow.cli.session import configure
+
     with _bad_input_is_exit_2():
         papers.plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     configure()
@@ -109,6 +114,8 @@ def reproduce(
 @app.command("list")
 def list_all() -> None:
     """Papers, their figures with run times at each scale, and the theorems in use."""
+    from jaxflow import papers
+
     console = Console(file=sys.stdout)
     for paper in papers.known_papers():
         console.print(f"\n{paper.name}  {paper.title}", style="bold", markup=False)

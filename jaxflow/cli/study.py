@@ -4,14 +4,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-
-from jaxflow import study as studies
-from jaxflow.cli.session import configure
-from jaxflow.report.study_html import write_study_report
 
 app = typer.Typer(
     name="study",
@@ -35,6 +31,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
+    from jaxflow import study as studies
+
     console = Console(stderr=True, soft_wrap=True)
     try:
         yield
@@ -47,7 +45,9 @@ def _errors_in_one_line() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from stop
 
 
-def _run(study: studies.Study, store: Path, executor: str | None, quiet: bool, overwrite: bool, mixed: bool) -> None:
+def _run(study: Any, store: Path, executor: str | None, quiet: bool, overwrite: bool, mixed: bool) -> None:
+    from jaxflow import study as studies
+
     results = study.run(store, executor, progress=not quiet, overwrite=overwrite, allow_mixed=mixed)
     console = Console(file=sys.stdout, soft_wrap=True)
     with results:
@@ -55,7 +55,10 @@ def _run(study: studies.Study, store: Path, executor: str | None, quiet: bool, o
     console.print(f"\n{study.status(store)}", markup=False, highlight=False)
 
 
-def _import_from_here() -> None:
+def _start() -> None:
+    from jaxflow.cli.session import configure
+
+    configure()
     # As `python -m` does: experiments of the folder one stands in can be named.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -71,18 +74,20 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a study from a file; the same command again continues it."""
+    from jaxflow import study as studies
+
     with _errors_in_one_line():
-        _import_from_here()
-        configure()
+        _start()
         _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed)
 
 
 @app.command()
 def resume(store: StorePath, executor: ExecutorName = None, allow_mixed: Mixed = False, quiet: Quiet = False) -> None:
     """Continue a study from its store alone."""
+    from jaxflow import study as studies
+
     with _errors_in_one_line():
-        _import_from_here()
-        configure()
+        _start()
         _run(studies.study_of_store(store), store, executor, quiet, False, allow_mixed)
 
 
@@ -92,6 +97,8 @@ def status(
     verify: Annotated[bool, typer.Option("--verify", help="Hold every chunk to its checksum.")] = False,
 ) -> None:
     """How far a study has come. Exit code 0 if it is complete, 3 if not."""
+    from jaxflow import study as studies
+
     with _errors_in_one_line():
         found = studies.status(store, verify=verify)
         Console(file=sys.stdout, soft_wrap=True).print(str(found), markup=False, highlight=False)
@@ -106,6 +113,8 @@ def report(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report.")] = False,
 ) -> None:
     """One self-contained HTML file: figures, tables, definitions, manifest."""
+    from jaxflow.report.study_html import write_study_report
+
     with _errors_in_one_line():
         target = store.with_suffix(".html") if out is None else out
         written = write_study_report(store, target, overwrite=overwrite)

@@ -9,9 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxflow import papers
-from jaxflow.cli.session import configure
-
 
 def verify(
     paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.")],
@@ -22,6 +19,9 @@ def verify(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")] = False,
 ) -> None:
     """The statements of a paper, held to instances: how many, the worst residual, a verdict."""
+    from jaxflow import papers
+    from jaxflow.cli.session import configure
+
     chosen = tuple(only or ())
     try:
         papers.plan_verify(paper, scale=scale, only=chosen, out=out, overwrite=overwrite)

@@ -1,11 +1,14 @@
 """Random instances on the unit sphere, the distribution of every experiment in Tarzanagh et al. (2023)."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import compiled_once, is_concrete, normal, require
 from jaxflow.data.tokens import TokenData
 
 # Rejection stops here. At an acceptance of 1% the chance to need more is (0.99)^10000 ~ 2e-44.
@@ -14,7 +17,7 @@ MAX_DRAWS = 10_000
 
 def unit_sphere(key: Key[Array, ""], *shape: int) -> Float[Array, "..."]:
     """Vectors of the given shape, uniform on the unit sphere along the last axis."""
-    x = jax.random.normal(key, shape)
+    x = normal(key, shape)
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
@@ -44,6 +47,18 @@ def draw_tokens(
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
         require(value >= low, name, f"expected at least {low}, got {value}")
     require(not is_concrete(score_gap) or 0 <= score_gap < 2, "score_gap", "scores lie in [-1, 1]")
+    tokens, queries, labels, head, draws = _drawn(key, n, T, d, score_gap, self_attention)
+    require(
+        not (is_concrete(tokens) and bool(np.isnan(np.asarray(tokens)).any())),
+        "score_gap",
+        f"a sequence was rejected {MAX_DRAWS} times; lower the gap",
+    )
+    return TokenData(tokens, queries, labels), head, draws
+
+
+@compiled_once
+def _drawn(key: Key[Array, ""], n: int, T: int, d: int, score_gap: Any, self_attention: bool) -> tuple[Array, ...]:
+    """Tokens, queries, labels, head and the number of draws."""
     key_queries, key_head, key_sequences = jax.random.split(key, 3)
     head = unit_sphere(key_head, d)
 
@@ -65,15 +80,9 @@ def draw_tokens(
     key_sequences, first = jax.random.split(key_sequences)
     state = (key_sequences, *_draw_sequences(first, n, T, d), jnp.ones(n, dtype=int))
     _, tokens, labels, draws = lax.while_loop(again, redraw, state)
-    failed = jnp.any(short(tokens, labels))
-    require(
-        not (is_concrete(failed) and bool(failed)),
-        "score_gap",
-        f"a sequence was rejected {MAX_DRAWS} times; lower the gap",
-    )
-    tokens = jnp.where(failed, jnp.nan, tokens)
+    tokens = jnp.where(jnp.any(short(tokens, labels)), jnp.nan, tokens)
     queries = tokens[:, 0] if self_attention else unit_sphere(key_queries, n, d)
-    return TokenData(tokens, queries, labels), head, draws
+    return tokens, queries, labels, head, draws
 
 
 def random_tokens(

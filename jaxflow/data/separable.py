@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import compiled_once, is_concrete, require
 from jaxflow.data.tokens import TokenData
 
 
+@compiled_once
 def equal_score_tokens(
     key: Key[Array, ""], n: int, T: int, d: int, score_gap: Any, spread: Any = 0.0, margin: Any = -jnp.inf
 ) -> tuple[TokenData, Float[Array, " d"]]:
@@ -57,6 +58,7 @@ def equal_score_tokens(
     return TokenData(moved, queries, labels), score_gap * unit_head
 
 
+@compiled_once
 def paired_tokens(
     key: Key[Array, ""],
     n: int,

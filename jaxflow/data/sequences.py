@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from jaxflow._core import require
+from jaxflow._core import compiled_once, require
 from jaxflow.data.random import draw_tokens, unit_sphere
 from jaxflow.data.tokens import TokenData
 
@@ -19,6 +19,8 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     return jnp.broadcast_to(jnp.tril(jnp.ones((T, T), dtype=bool)), (n, T, T))
 
 
+@compiled_once
+@compiled_once
 def random_sequences(
     key: Key[Array, ""],
     n: int,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import LinearData, TokenData
-from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, without
+from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, entry, without
 from jaxflow.models import AbstractAttention, is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
@@ -54,13 +54,12 @@ class AttentionConstraints(AbstractConstraints):
         return jnp.where(live, relative + logs + jnp.log(jnp.where(live, size, 1.0)), 0.0).reshape(-1)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
-        o, t = self.seen.shape
-        rows = weights.reshape(o, t)
-        token = jnp.arange(t)[None, :]
-        token = token + (token >= self.index[:, None])
-        table = jnp.zeros((o, t + 1), rows.dtype).at[jnp.arange(o)[:, None], token].set(rows)
-        table = table.at[jnp.arange(o), self.index].set(-jnp.sum(rows, axis=1))
-        return table.reshape(*_labels(self.risk).shape, t + 1)
+        rows = weights.reshape(self.seen.shape)
+        own = -jnp.sum(rows, axis=1, keepdims=True)
+        token, index = jnp.arange(rows.shape[1] + 1)[None, :], self.index[:, None]
+        before, after = jnp.pad(rows, ((0, 0), (0, 1))), jnp.pad(rows, ((0, 0), (1, 0)))
+        table = jnp.where(token == index, own, jnp.where(token < index, before, after))
+        return table.reshape(*_labels(self.risk).shape, -1)
 
 
 def attention_constraints(
@@ -75,7 +74,7 @@ def attention_constraints(
     T = data.tokens.shape[-2]
     # Scores carry the label, outputs do not.
     gamma = token_scores(data, head).reshape(-1, T) * data.labels.reshape(-1, 1)
-    outputs = jnp.take_along_axis(gamma, index[:, None], axis=1)
+    outputs = entry(index, gamma)
     gains = without(index, gamma) - outputs
     seen = without(index, data.visible.reshape(-1, T))
     downhill = -data.labels.reshape(-1, 1)

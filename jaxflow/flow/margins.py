@@ -375,7 +375,18 @@ class AbstractConstraints(eqx.Module):
 
 def without(index: Any, array: Array) -> Array:
     """`(o, T, ...)` less the entry `index` `(o,)` of each row: `(o, T - 1, ...)`."""
-    T = array.shape[1]
-    token = jnp.arange(T - 1)[None, :]
-    token = token + (token >= index[:, None])
-    return jnp.take_along_axis(array, token.reshape(token.shape + (1,) * (array.ndim - 2)), axis=1)
+    before = jnp.arange(array.shape[1] - 1)[None, :] < index[:, None]
+    return jnp.where(before.reshape(before.shape + (1,) * (array.ndim - 2)), array[:, :-1], array[:, 1:])
+
+
+def entry(index: Any, array: Array) -> Array:
+    """The entry `index` `(o,)` of each row of `array` `(o, T, ...)`: `(o, 1, ...)`."""
+    # A gather takes XLA many times longer to compile, with its checks of bounds.
+    here = jnp.arange(array.shape[1])[None, :] == index[:, None]
+    here = here.reshape(here.shape + (1,) * (array.ndim - 2))
+    return jnp.sum(jnp.where(here, array, 0.0), axis=1, keepdims=True)
+
+
+def against_others(index: Any, array: Array) -> Array:
+    """The entry `index` `(o,)` of each row less each of the others: `(o, T - 1, ...)`."""
+    return entry(index, array) - without(index, array)

@@ -3,18 +3,17 @@
 import dataclasses
 from typing import Any, overload
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, compiled_once, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
-from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver
+from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, checked_gap
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
@@ -34,7 +33,7 @@ def find_limit(
     model: AbstractLinearNetwork,
     *,
     method: Any = None,
-    gap: float = 1e-8,
+    gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
 ) -> LinearLimit: ...
@@ -46,7 +45,7 @@ def find_limit(
     model: Any,
     *,
     method: Any = None,
-    gap: float = 1e-8,
+    gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
 ) -> Limit: ...
@@ -57,7 +56,7 @@ def find_limit(
     model: Any,
     *,
     method: Any = None,
-    gap: float = 1e-8,
+    gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
 ) -> Limit | LinearLimit:
@@ -76,7 +75,7 @@ def find_limit(
       network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error).
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks.
     - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
-      the largest duality gap of the program.
+      the largest duality gap of the program. None: 1e-8 in double precision, 1e-4 in single.
     - `max_steps`: the budget of integration steps; beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
@@ -89,7 +88,7 @@ def find_limit(
     """
     if isinstance(model, AbstractLinearNetwork):
         return find_linear_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw)
-    method = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
+    method, gap = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
     data: Any = risk.data
     if isinstance(method, Staged) and method.solver is None and _has_twins(data):
         # Two copies share their attention for ever; multipliers want one token with all of it.
@@ -105,8 +104,10 @@ def find_limit(
     return limit
 
 
-def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, gap: float, max_steps: int) -> Any:
-    """The method, after every concrete argument has been looked at. **Raises:** `ValueError` naming it."""
+def check_arguments(
+    risk: EmpiricalRisk, model: Any, kind: type, method: Any, gap: float | None, max_steps: int
+) -> tuple[Any, float]:
+    """Method and gap, after every concrete argument has been looked at. **Raises:** `ValueError` naming it."""
     data = risk.data
     if not isinstance(data, TokenData):
         raise ValueError("risk: find_limit needs a risk on TokenData")
@@ -124,16 +125,9 @@ def check_arguments(risk: EmpiricalRisk, model: Any, kind: type, method: Any, ga
         "no theorem says which program the limit solves unless it is that of a fixed head; follow a head that is "
         "trained with integrate",
     )
-    dtype = jnp.result_type(data.tokens, float)
-    finest = 100 * float(jnp.finfo(dtype).eps)
-    require(
-        gap >= finest,
-        "gap",
-        f"{gap} is below what {dtype} can certify (about {finest:.0e}); enable x64 with "
-        "jax.config.update('jax_enable_x64', True), or ask for less",
-    )
+    gap = checked_gap(gap, jnp.result_type(data.tokens, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    return method
+    return method, gap
 
 
 def _has_twins(data: TokenData) -> bool:
@@ -144,7 +138,7 @@ def _has_twins(data: TokenData) -> bool:
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
-@eqx.filter_jit
+@compiled_once
 def _find_limit(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int, rule: Rule
 ) -> Limit:

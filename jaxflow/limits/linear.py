@@ -12,7 +12,7 @@ from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, 
 from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
 from jaxflow.limits.linear_method import LinearStaged
-from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.method import AbstractMethod, checked_gap
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import at_rest, stationarity
 from jaxflow.limits.verdict import judge
@@ -100,7 +100,13 @@ class LinearLimit(eqx.Module):
 
 
 def find_linear_limit(
-    risk: EmpiricalRisk, model: Any, *, method: Any = None, gap: float = 1e-8, max_steps: int = 4096, throw: bool = True
+    risk: EmpiricalRisk,
+    model: Any,
+    *,
+    method: Any = None,
+    gap: float | None = None,
+    max_steps: int = 4096,
+    throw: bool = True,
 ) -> LinearLimit:
     """`find_limit` for linear networks; arguments and errors are the same."""
     data = risk.data
@@ -111,8 +117,7 @@ def find_linear_limit(
     data.check()
     risk.check(model)
     require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")
-    finest = 100 * float(jnp.finfo(jnp.result_type(data.inputs, float)).eps)
-    require(gap >= finest, "gap", f"{gap} is below what the dtype can certify (about {finest:.0e})")
+    gap = checked_gap(gap, jnp.result_type(data.inputs, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     limit = _find(risk, model, method, gap, max_steps, rule_of(model))
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):

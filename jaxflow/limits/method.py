@@ -196,6 +196,20 @@ class Staged(AbstractMethod):
         return followed_by(path, last, done | ~good(last.result))
 
 
+def checked_gap(gap: float | None, dtype: Any) -> float:
+    """The gap to certify; None: about the root of the rounding error. **Raises:** `ValueError` for less than 100 ε."""
+    eps = float(jnp.finfo(dtype).eps)
+    if gap is None:
+        return 1e-8 if eps < 1e-12 else 1e-4
+    require(
+        gap >= 100 * eps,
+        "gap",
+        f"{gap} is below what {dtype} can certify (about {100 * eps:.0e}); enable x64 with "
+        "jax.config.update('jax_enable_x64', True), or ask for less",
+    )
+    return gap
+
+
 def accurate_solver() -> diffrax.AbstractSolver:
     """Kvaerno5 with Newton's method to tolerances well below those of a step."""
     return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm))

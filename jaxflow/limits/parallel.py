@@ -28,7 +28,7 @@ def find_limits(
     model: MultiHeadAttention,
     *,
     method: Any = None,
-    gap: float = 1e-8,
+    gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
 ) -> tuple[Limit, ...]:
@@ -42,7 +42,7 @@ def find_limits(
     degree (W, or factors). In each `Limit` the trajectory is the joint one, seen from that layer: its model,
     velocity, multipliers and gradient norm; log time, arc length and norm are common.
     """
-    method = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
+    method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
     if model.degree is None:
         raise ValueError("model: expected layers of one degree, W or factors but not both")
     data: Any = risk.data

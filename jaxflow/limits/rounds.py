@@ -47,6 +47,8 @@ LOG_HORIZON = 1e6
 # Rounds of explicit steps and multipliers, each twice as long as the one before: a start far out passes through
 # several selections.
 ROUNDS = 16
+# The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
+FIRST_STEP = 0.01
 
 
 def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | None:
@@ -128,6 +130,7 @@ class Rounds(eqx.Module):
             clock=LogArcLength(unit=jnp.exp(unit), cap=self.cap, timed=False),
             until=self.log_horizon,
             save_at=save_at,
+            dt0=FIRST_STEP,
             idle=idle | ended(risk, path),
         )
 
@@ -146,6 +149,8 @@ class Rounds(eqx.Module):
         names = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
         past = nothing, nothing, {name: zero for name in names}
         arrays, static = eqx.partition(model, eqx.is_array)
+        # Traced once: tracing is a good part of what a first call waits for.
+        one = eqx.filter_closure_convert(one, model, past, zero)
         shapes, fixed = eqx.partition(
             eqx.filter_eval_shape(one, model, past, zero), lambda x: isinstance(x, jax.ShapeDtypeStruct)
         )

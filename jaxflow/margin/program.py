@@ -39,7 +39,7 @@ class RankOneRows(AbstractRows):
     def repeat(self, right: Float[Array, "outputs c"]) -> Float[Array, "m c"]:
         """Rows of queries as rows of constraints."""
         run = self.left.shape[0] // self.right.shape[0]
-        return jnp.repeat(right, run, axis=0, total_repeat_length=self.left.shape[0])
+        return jnp.broadcast_to(right[:, None], (right.shape[0], run, right.shape[1])).reshape(-1, right.shape[1])
 
     def values(self, primal: Float[Array, "p q"]) -> Float[Array, " m"]:
         return jnp.sum(self.left * self.repeat(self.right @ primal.T), axis=1)

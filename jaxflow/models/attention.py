@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, exp_nonpositive, require, tree_norm
+from jaxflow._core import ScaledGradient, compiled_once, exp_nonpositive, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs
@@ -80,9 +80,16 @@ def _bilinear(data: TokenData, queries: Float[Array, "*n m"], keys: Float[Array,
     return jnp.einsum("ntm,nm->nt" if data.single_query else "ntm,nkm->nkt", keys, queries)
 
 
+@compiled_once
 def _uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> Array:
     # The start of the published experiments (Tarzanagh et al. 2023, App. F): U(-1/sqrt d, 1/sqrt d).
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) / jnp.sqrt(d)
+
+
+@compiled_once
+def _two_uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> tuple[Array, Array]:
+    first, second = jax.random.split(key)
+    return _uniform(first, shape, d), _uniform(second, shape, d)
 
 
 class CombinedAttention(AbstractAttention):
@@ -139,8 +146,7 @@ class FactoredAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         m = d if m is None else m
         require(m >= 1, "m", f"expected at least 1, got {m}")
-        key_K, key_Q = jax.random.split(key)
-        return cls(_uniform(key_K, (d, m), d), _uniform(key_Q, (d, m), d), head)
+        return cls(*_two_uniform(key, (d, m), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         return _bilinear(data, data.queries @ self.Q, data.tokens @ self.K)
@@ -182,8 +188,7 @@ class DiagonalAttention(AbstractAttention):
     def init(cls, key: Key[Array, ""], data: TokenData, head: Any) -> "DiagonalAttention":
         r"""Entries of both vectors uniform on $\pm1/\sqrt d$."""
         d = data.tokens.shape[-1]
-        key_k, key_q = jax.random.split(key)
-        return cls(_uniform(key_k, (d,), d), _uniform(key_q, (d,), d), head)
+        return cls(*_two_uniform(key, (d,), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         # Scaling the queries axis by axis, as a product with a diagonal matrix of any batch rank.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, require
+from jaxflow._core import ScaledGradient, normal, require
 from jaxflow.data import LinearData, SampleData
 from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
 
@@ -89,7 +89,7 @@ class HadamardNetwork(AbstractModel):
     def init(cls, key: Key[Array, ""], h: ProductFunction, p: int, log_scale: float = 0.0) -> "HadamardNetwork":
         r"""Standard Gaussian u and v times $\alpha=e^{s}$, s the `log_scale` (Appendix A of the paper)."""
         require(p >= 1, "p", f"expected at least 1, got {p}")
-        u, v = jax.random.normal(key, (2, p))
+        u, v = normal(key, (2, p))
         return cls(h, u, v).scaled(log_scale)
 
     @property

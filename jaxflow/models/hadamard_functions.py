@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import require
+from jaxflow._core import normal, require
 
 
 class DiagonalLinear(eqx.Module):
@@ -55,7 +55,7 @@ class DiagonalTransformer(eqx.Module):
     @classmethod
     def init(cls, key: Key[Array, ""], d: int, layers: int, heads: int, m: int) -> "DiagonalTransformer":
         r"""Feedforward weights Gaussian with variance $1/d$ ($A$) and $1/m$ ($B$)."""
-        A, B = jax.random.normal(key, (2, layers, d, m))
+        A, B = normal(key, (2, layers, d, m))
         return cls(A / jnp.sqrt(d), B / jnp.sqrt(m), heads)
 
     def size(self, d: int) -> int:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import require
+from jaxflow._core import compiled_once, require
 from jaxflow.data import LinearData
 from jaxflow.models.base import mark_trainable
 from jaxflow.models.linear_networks import AbstractLinearNetwork, as_layers, start_layers
@@ -111,6 +111,7 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         return mark_trainable(self, ("weights",))
 
 
+@compiled_once
 def even_start(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
     r"""A real, even vector whose (real, even) spectrum has entries of size ½ to 3/2 and random signs."""
     size_key, sign_key = jax.random.split(key)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import require, unknown_name
+from jaxflow._core import compiled_once, require, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
 
@@ -251,21 +251,23 @@ def start_layers(
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
     require(len(shapes) >= 2, "depth", f"expected at least 2, got {len(shapes)}")
-    keys = jax.random.split(key, len(shapes))
-
-    def normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
-        return jax.random.normal(key, shape) / (shape[0] ** 0.5 if scaled else 1.0)
-
+    drawn = _normals(key, tuple(shapes), scaled)
     if scheme in ("random", "zero_last"):
-        layers = [normal(k, shape) for k, shape in zip(keys, shapes, strict=True)]
+        layers = list(drawn)
     else:
         same = len(set(shapes)) == 1 or scheme == "identity"
         require(same, "scheme", f"'equal' needs layers of one shape, got {shapes}")
-        first = normal(keys[0], shapes[0])
-        layers = [first if scheme == "equal" else one(shape) for shape in shapes[:-1]] + [jnp.zeros(shapes[-1])]
+        layers = [drawn[0] if scheme == "equal" else one(shape) for shape in shapes[:-1]] + [jnp.zeros(shapes[-1])]
     if scheme == "zero_last":
         layers[-1] = jnp.zeros(shapes[-1])
     return tuple(jnp.asarray(alpha) * layer for layer in layers)
+
+
+@compiled_once
+def _normals(key: Key[Array, ""], shapes: tuple[tuple[int, ...], ...], scaled: bool) -> list[Array]:
+    keys = jax.random.split(key, len(shapes))
+    draws = [jax.random.normal(k, shape) for k, shape in zip(keys, shapes, strict=True)]
+    return [w / (w.shape[0] ** 0.5) for w in draws] if scaled else draws
 
 
 def _chain(weights: tuple[Array, ...]) -> Array:

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from jaxflow._core import quick_options
+
 
 def compile_together(
     jobs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]],
@@ -18,12 +20,11 @@ def compile_together(
     threads wait for the same pool of XLA's.
 
     **Arguments:** `jobs`: functions of arrays with example arguments, by name; `fast`: compile for runs that take
-    less time than compiling (on CPU, without LLVM's optimisations: half the time, the same results to
-    rounding).
+    less time than compiling (see `quick_options`).
 
     **Yields:** name and function, to be called with arguments of the same shapes, as they get ready.
     """
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0} if fast and jax.default_backend() == "cpu" else {}
+    options: dict[str, Any] = {**quick_options()} if fast else {}
 
     def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
         return jax.jit(function).lower(*arguments).compile(compiler_options=options)

@@ -1,10 +1,15 @@
 """What `import jaxflow` does, seen from a fresh interpreter: nothing heavy, nothing global."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+import jaxflow
 from tests.architecture.floors import LAZY
 
 PROBE = """
@@ -31,3 +36,31 @@ def test_import_is_light_and_changes_no_setting():
     assert "jaxflow" in seen["modules"]
     assert not LAZY & set(seen["modules"])
     assert seen["changed"] == []
+
+
+def test_names_for_type_checkers_are_those_at_run_time():
+    source = ast.parse(Path(jaxflow.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in source.body if isinstance(node, ast.If))
+    promised = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom) and node.module
+        promised |= {alias.asname: f"{node.module}.{alias.name}" for alias in node.names}
+    found = {name: f"jaxflow.{name}" for name in jaxflow._MODULES}
+    found |= {name: f"{module}.{name}" for name, module in jaxflow._NAMES.items()}
+    assert promised == found
+    assert set(jaxflow.__all__) == set(promised)
+
+
+def test_every_public_name_is_there():
+    for name in jaxflow.__all__:
+        assert getattr(jaxflow, name) is not None
+    assert set(jaxflow.__all__) <= set(dir(jaxflow))
+    assert jaxflow.trajectory.Trajectory is jaxflow.Trajectory  # a module that is not listed
+    with pytest.raises(AttributeError, match="no_such_name"):
+        jaxflow.no_such_name  # noqa: B018
+
+
+def test_the_command_answers_without_jax():
+    probe = "import sys, jaxflow.cli; assert not {'jax', 'numpy', 'diffrax'} & set(sys.modules)"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxflow import papers
+from jaxflow._core.compiling import cache_folder
 from jaxflow.cli import app, session
 
 runner = CliRunner()
@@ -99,10 +100,10 @@ def test_a_file_in_the_way_of_the_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert session.cache_folder() == tmp_path / "jaxflow" / "xla"
+    assert cache_folder() == tmp_path / "jaxflow" / "xla"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert session.cache_folder() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
+    assert cache_folder() == tmp_path / "home" / ".cache" / "jaxflow" / "xla"
 
 
 @pytest.mark.parametrize("given", [None, "--xla_cpu_max_isa=AVX2", "--xla_cpu_multi_thread_eigen=true"])

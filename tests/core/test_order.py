@@ -8,10 +8,11 @@ import pytest
 from jaxflow._core import after
 
 
-@pytest.mark.parametrize("first", [0.0, -1.0, jnp.nan, jnp.inf])
-def test_values_are_those_that_came(first):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("first", [0.0, -0.0, -1.0, jnp.nan, jnp.inf])
+def test_values_are_those_that_came(first, dtype):
     tree = {"a": jnp.array([1.0, jnp.nan]), "n": jnp.arange(3), "name": "x"}
-    found = after(tree, jnp.asarray(first))
+    found = after(tree, jnp.asarray(first, dtype))
     np.testing.assert_array_equal(found["a"], tree["a"])
     np.testing.assert_array_equal(found["n"], tree["n"])
     assert found["name"] == "x"

@@ -10,7 +10,7 @@ from jaxflow._core import ScaledGradient, after, require
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.margins import BilinearMargins, without
+from jaxflow.flow.margins import BilinearMargins, against_others
 from jaxflow.models import AbstractAttention, FactoredAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -96,8 +96,7 @@ class Factors(AbstractCoordinates):
         proxy, data = self.proxy(context, state), context[1].data
         index = top_tokens(proxy, data)
         keys = proxy.keys if data.single_query else jnp.repeat(proxy.keys, data.labels.shape[1], axis=0)
-        chosen = jnp.take_along_axis(keys, index[:, None, None], axis=1)
-        left = (chosen - without(index, keys)).reshape(-1, keys.shape[-1])
+        left = against_others(index, keys).reshape(-1, keys.shape[-1])
         margins = BilinearMargins(left, proxy.queries.reshape(-1, proxy.queries.shape[-1]))
         return attention_constraints(context[1], proxy.head, data, index, margins)
 

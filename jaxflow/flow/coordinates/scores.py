@@ -10,7 +10,7 @@ from jaxflow._core import ScaledGradient, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.margins import AffineMargins, without
+from jaxflow.flow.margins import AffineMargins, against_others
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -99,8 +99,7 @@ class Scores(AbstractCoordinates):
         rows = jnp.pad(proxy.to_logits.T.reshape(-1, T - 1, proxy.offset.size), ((0, 0), (1, 0), (0, 0)))
 
         def below(table: Float[Array, "o T ..."]) -> Float[Array, "N ..."]:
-            chosen = jnp.take_along_axis(table, index.reshape(-1, *(1,) * (table.ndim - 1)), axis=1)
-            return (chosen - without(index, table)).reshape(-1, *table.shape[2:])
+            return against_others(index, table).reshape(-1, *table.shape[2:])
 
         return attention_constraints(context[1], proxy.head, data, index, AffineMargins(below(flat), below(rows)))
 

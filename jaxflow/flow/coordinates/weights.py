@@ -18,7 +18,7 @@ from jaxflow.flow.margins import (
     DiagonalMargins,
     LeafMargins,
     QuadraticMargins,
-    without,
+    against_others,
 )
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -61,8 +61,7 @@ def _attention_margins(data: TokenData, index: Int[Array, " o"]) -> DiagonalMarg
     r"""$a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$."""
     d = data.tokens.shape[-1]
     tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
-    chosen = jnp.take_along_axis(tokens, index[:, None, None], axis=1)
-    rows = (chosen - without(index, tokens)) * data.queries.reshape(-1, 1, d)
+    rows = against_others(index, tokens) * data.queries.reshape(-1, 1, d)
     return DiagonalMargins(rows.reshape(-1, d))
 
 
