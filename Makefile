@@ -30,16 +30,19 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off -c constr
 LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs clean distclean
+.PHONY: help demo test test-all check format bench docs clean distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a table and a figure
 	$(BIN)/jaxflow demo $(ARGS)
 
 # A worker that dies fails its test and is not replaced: replaced ones were seen to wait for ever.
-test: $(VENV)/.installed-dev  ## all tests, two at a time
+test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two tests at a time
+	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
 	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
 
 check: $(VENV)/.installed-dev  ## Ruff, Pyright and the gates of the architecture

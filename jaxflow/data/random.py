@@ -105,6 +105,7 @@ def random_tokens(
     return data, head
 
 
+@compiled_once
 def score_gap_acceptance(key: Key[Array, ""], T: int, d: int, score_gap: float, draws: int = 1000) -> Float[Array, ""]:
     """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`."""
     key_head, key_sequences = jax.random.split(key)

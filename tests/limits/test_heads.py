@@ -33,7 +33,7 @@ def start():
     return jf.EmpiricalRisk(data, jf.losses.Logistic()), jf.models.CombinedAttention.init(jax.random.key(1), data, v)
 
 
-@pytest.mark.parametrize("kind", ["function", "module"])
+@pytest.mark.parametrize("kind", ["function", pytest.param("module", marks=pytest.mark.slow)])
 def test_a_users_head_has_a_certified_limit(kind, start):
     risk, linear = start
     v = linear.head.v

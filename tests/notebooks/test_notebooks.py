@@ -67,6 +67,7 @@ def test_an_error_in_a_cell_is_an_error_here():
         run(notebook)
 
 
+@pytest.mark.slow
 def test_first_limit():
     done = outputs(run(read(ROOT / "notebooks" / "first_limit.ipynb")))
     text = "".join(output.text for output in done if output.get("name") == "stdout")
@@ -77,6 +78,7 @@ def test_first_limit():
     assert len(pictures) == 2
 
 
+@pytest.mark.slow
 def test_transformers_as_svms():
     done = outputs(run(read(ROOT / "notebooks" / "transformers_as_svms.ipynb")))
     text = "".join(output.text for output in done if output.get("name") == "stdout")
@@ -96,6 +98,7 @@ def test_transformers_as_svms():
     assert len(pictures) == 3
 
 
+@pytest.mark.slow
 def test_linear_networks():
     done = outputs(run(read(ROOT / "notebooks" / "linear_networks.ipynb")))
     text = "".join(output.text for output in done if output.get("name") == "stdout")
@@ -107,6 +110,7 @@ def test_linear_networks():
     assert sum("image/png" in output.get("data", {}) for output in done) == 2
 
 
+@pytest.mark.slow
 def test_incremental_learning():
     done = outputs(run(read(ROOT / "notebooks" / "incremental_learning.ipynb")))
     text = "".join(output.text for output in done if output.get("name") == "stdout")
@@ -119,6 +123,7 @@ def test_incremental_learning():
     assert any("image/png" in output.get("data", {}) for output in done)
 
 
+@pytest.mark.slow
 def test_three_parametrisations():
     done = outputs(run(read(ROOT / "notebooks" / "three_parametrisations.ipynb")))
     text = "".join(output.text for output in done if output.get("name") == "stdout")

@@ -28,6 +28,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
+@pytest.mark.slow
 def test_figure_2_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None:
     paths, claims = papers.reproduce("boix2023", "fig2", out=tmp_path, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
@@ -115,6 +116,7 @@ def test_verdicts_on_stages_follow_the_numbers() -> None:
     assert verdicts(jump=True)[3:] == [broken, broken]
 
 
+@pytest.mark.slow
 def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(verify_stages.SIZES, "quick", verify_stages.Size(2, stages=2))
     monkeypatch.setattr(verify_stages, "FAMILIES", ("linear",))
@@ -127,6 +129,7 @@ def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert by_source["Theorem 4.1 (sparsity)"].instances + by_source["Theorem 4.1 (sparsity)"].outside == 2
 
 
+@pytest.mark.slow
 def test_the_last_plateau_ends_where_the_next_stage_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages at 1 and 1/0.85: a quarter of the first one's time after it, the second has been learned."""
     pull = np.array([1.0, 0.85])

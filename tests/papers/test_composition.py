@@ -35,6 +35,7 @@ def table() -> composition.Data:
     return composition.compute(TINY, 0, lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["fig8", "fig11"])
 def test_from_the_name_to_the_files(
     figure: str, table: composition.Data, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -98,6 +98,7 @@ def test_gen_svm_of_orthonormal_tokens_in_closed_form() -> None:
     np.testing.assert_allclose(found, np.outer(u, instance.query), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_figure_9_from_the_name_to_the_files(runs: dict) -> None:
     data, claims = runs["fig9"]
     assert data["flow_attention"].shape == (3, TRIALS, 10)

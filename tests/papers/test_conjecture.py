@@ -15,6 +15,7 @@ from jaxflow.report import Verdict
 YES, NO, OPEN = AssumptionStatus.holds, AssumptionStatus.violated, AssumptionStatus.undecided
 
 
+@pytest.mark.slow
 def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(conjecture.SIZES, "quick", conjecture.Size(4, (3, 20), steps=50, n=2, T=3))
     paths, claims = papers.reproduce("tarzanagh2023", "conjecture", out=tmp_path, say=lambda line: None)

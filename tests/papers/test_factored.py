@@ -11,6 +11,7 @@ from jaxflow.papers.tarzanagh2023 import factored
 from jaxflow.report import Verdict
 
 
+@pytest.mark.slow
 def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(factored.SIZES, "quick", factored.Size(6, ((3, 3),), 6))
     paths, claims = papers.reproduce("tarzanagh2023", "factored", out=tmp_path, say=lambda line: None)

@@ -16,6 +16,7 @@ def loaded(paths: dict[str, Path]) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
+@pytest.mark.slow
 def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(fig1.SIZES, "quick", fig1.Size(4, steps=300))
     paths, claims = papers.reproduce("tarzanagh2023", "fig1", out=tmp_path, say=lambda line: None)
@@ -28,6 +29,7 @@ def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, t
     assert data["combined_flow_path"].shape == (4, fig1.POINTS, 2, 2)
 
 
+@pytest.mark.slow
 def test_columns_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     size = fig10.Size(3, shapes=((2, 3), (3, 3)), columns=(1, 3), d=4, length=12.0, steps=300)
     monkeypatch.setitem(fig10.SIZES, "quick", size)

@@ -31,6 +31,7 @@ def test_starts_have_the_prescribed_coefficients_and_satisfy_theorem_5(network: 
     assert float(point_limit(start, x, jnp.asarray(1.0)).slack) > 0
 
 
+@pytest.mark.slow
 def test_figure_1_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fig1, "ALPHAS", (0.5, 1.0))
     paths, claims = papers.reproduce("yun2021", "fig1", out=tmp_path, say=silent)
@@ -124,6 +125,7 @@ def test_the_bound_of_d_1_wants_the_loss_at_the_start(bound_rows: list[papers.Ro
     assert squared.verdict is Verdict.holds and connected_row.verdict is Verdict.holds
 
 
+@pytest.mark.slow
 def test_structure_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(structure.TRIALS, "quick", 2)
     _, rows = papers.verify("yun2021", only=["structure"], out=tmp_path, say=silent)

@@ -95,6 +95,7 @@ def test_both_parametrisations_meet_the_same_instances(blocks):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_study_of_it_end_to_end(tmp_path):
     # The block of the fixture, so that nothing is compiled anew.
     factors = {"n": [3], "T": [3], "d": [3]}
@@ -131,6 +132,7 @@ def test_every_instance_is_followed_to_its_own_certificate(blocks):
         assert np.all(np.asarray(table["rounds"]) >= 1)
 
 
+@pytest.mark.slow
 def test_another_method_follows_every_instance_too():
     experiment = TokenSelection(width=2, method=jf.Staged(saves=0))
     keys = jax.random.split(jax.random.key(8), 2)
