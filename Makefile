@@ -40,10 +40,10 @@ demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a tabl
 
 # A worker that dies fails its test and is not replaced: replaced ones were seen to wait for ever.
 test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two tests at a time
-	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -m "not slow" $(ARGS)
+	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
-	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 $(ARGS)
+	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
 
 check: $(VENV)/.installed-dev  ## Ruff, Pyright and the gates of the architecture
 	$(BIN)/ruff check .

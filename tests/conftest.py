@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = accelerator_missing() if marked else None
     for item in marked if reason else []:
         item.add_marker(pytest.mark.skip(reason=reason))
+    # Files with long tests first, so that no worker ends minutes after the other. (xdist's own order would put files of
+    # few tests last, and those are the long ones.)
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
