@@ -1,7 +1,7 @@
 """The built-in experiment: which tokens does gradient flow select, and does its limit solve their program?"""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import Code, quick_options, require, unknown_name
+from jaxflow._core import Code, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
@@ -50,8 +50,7 @@ class TokenSelection(AbstractExperiment):
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `horizon`: arc length of the first explicit stretch (None: 50 for W, 10 for factors,
     which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two
-    stretches of a round; `quick`: compile in a third of the time programs that run at half of the speed, for cells of
-    some hundreds of instances (`jaxflow._core.quick_options`).
+    stretches of a round.
     """
 
     method: Any = None
@@ -62,7 +61,6 @@ class TokenSelection(AbstractExperiment):
     scout_steps: int = 20_000
     far_rtol: float = 0.1
     far_steps: int = 1000
-    quick: bool = False
 
     def __check_init__(self) -> None:
         require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
@@ -126,14 +124,16 @@ class TokenSelection(AbstractExperiment):
         }
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        options = quick_options() if self.quick else {}
-        draw = jax.jit(jax.vmap(partial(self.in_span, factors)), compiler_options=options)
-        explicit, implicit = _compiled("_explicit", self.quick), _compiled("_implicit", self.quick)
+        draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
+        # Pyright takes bound compiled functions for unbound ones.
+        explicit: Any = self._explicit
+        implicit: Any = self._implicit
+        one_by_one: Any = self._with_method
 
         def block(keys: Any) -> dict[str, Any]:
             instances = draw(keys)
             if self.method is not None:
-                found = _compiled("_with_method", self.quick)(self, *instances, self.method)
+                found = one_by_one(*instances, self.method)
                 return {
                     name: Code(np.asarray(value), value.names) if isinstance(value, Code) else np.asarray(value)
                     for name, value in found.items()
@@ -143,8 +143,8 @@ class TokenSelection(AbstractExperiment):
             paths, rounds = None, np.zeros(len(keys), np.int32)
             while True:
                 rounds += np.asarray(going)
-                near = explicit(self, risks, models, count, ~going)
-                paths, models, going = implicit(self, risks, models, near, paths, ~going)
+                near = explicit(risks, models, count, ~going)
+                paths, models, going = implicit(risks, models, near, paths, ~going)
                 count = count + 1
                 if not bool(jnp.any(going)) or int(count) == ROUNDS:
                     break
@@ -159,6 +159,7 @@ class TokenSelection(AbstractExperiment):
         cap = cap_of(model, self.gap)
         return Rounds(self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol, solver=FAR)
 
+    @eqx.filter_jit
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
         """The explicit stretch of a round, a queue of lanes at constant width."""
         rounds = self._rounds(models)
@@ -166,6 +167,7 @@ class TokenSelection(AbstractExperiment):
         start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
+    @eqx.filter_jit
     def _implicit(self, risks: EmpiricalRisk, models: Any, near: Trajectory, before: Any, idle: Any) -> Any:
         """The stretch by multipliers, added to what was `before`; the models there, and who needs another round."""
         rounds = self._rounds(models)
@@ -184,6 +186,7 @@ class TokenSelection(AbstractExperiment):
 
         return eqx.filter_vmap(join)(risks, near, before, lanes, idle)
 
+    @eqx.filter_jit
     def _with_method(self, risks: Any, models: Any, method: Any) -> dict[str, Any]:
         """Another method than the rounds, `width` instances at a time."""
 
@@ -195,17 +198,18 @@ class TokenSelection(AbstractExperiment):
 
     def _conclude(self, instances: Any, paths: Trajectory, rows: np.ndarray) -> dict[str, Any]:
         """Outcomes of `rows`, in groups of one size: a batch of programs waits for its slowest."""
-        close = _compiled("_close", self.quick)
+        close: Any = self._close
         size, groups = min(CONCLUDED, len(instances[1].head.v)), []
         for first in range(0, len(rows), size):
             some = np.resize(rows[first : first + size], size)
-            groups.append(close(self, *_take(some, (*instances, paths))))
+            groups.append(close(*_take(some, (*instances, paths))))
 
         def joined(*parts: Any) -> np.ndarray:
             return np.concatenate([np.asarray(part) for part in parts])[: len(rows)]
 
         return jax.tree.map(joined, *groups)
 
+    @eqx.filter_jit
     def _close(self, risks: Any, models: Any, paths: Any) -> dict[str, Any]:
         def close(risk: Any, model: Any, trajectory: Any) -> dict[str, Any]:
             return self.summarize(conclude(risk, model, trajectory, self.gap))
@@ -240,13 +244,6 @@ class TokenSelection(AbstractExperiment):
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)
-
-
-@cache
-def _compiled(name: str, quick: bool) -> Callable[..., Any]:
-    """A method of `TokenSelection` as a compiled function of the experiment and its arguments."""
-    jit: Any = eqx.filter_jit  # hands other keywords on to `jax.jit`, which its overloads do not say
-    return jit(getattr(TokenSelection, name), compiler_options=quick_options() if quick else {})
 
 
 @eqx.filter_jit

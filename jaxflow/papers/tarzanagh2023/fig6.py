@@ -39,8 +39,7 @@ class Figure6(AbstractFigure):
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        # Some hundreds of instances a cell take less time to follow than their programs take to compile.
-        return run_studies(TokenSelection(quick=scale != "large"), SIZES[scale], seed, say)
+        return run_studies(TokenSelection(), SIZES[scale], seed, say)
 
     def draw(self, data: Data) -> Any:
         return draw_percentage_curves(curves_of(data))
