@@ -63,7 +63,6 @@ def test_a_common_head_without_a_mask():
     assert jnp.max(jnp.abs(difference)) <= 1e-5 * jnp.max(jnp.abs(limit.flow_direction))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", [jf.models.FactoredAttention, jf.models.DiagonalAttention])
 def test_factors_of_a_causal_problem(model):
     risk, initial = start(model=model)
@@ -76,7 +75,6 @@ def test_factors_of_a_causal_problem(model):
         assert limit.certificate.duality_gap <= 1e-8 and limit.flow_certificate.duality_gap <= 1e-2
 
 
-@pytest.mark.slow
 def test_one_output_a_sequence_has_the_limit_of_the_plain_problem():
     data, v = jf.data.random_sequences(jax.random.key(3), N, T, D, k=1, self_attention=False)
     plain = jf.data.TokenData(data.tokens, data.queries[:, 0], data.labels[:, 0])

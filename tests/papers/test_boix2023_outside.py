@@ -19,7 +19,6 @@ def measured() -> dict[str, np.ndarray]:
     return decay.compute(decay.Size(2), jax.random.key(1))
 
 
-@pytest.mark.slow
 def test_the_flow_with_decay_passes_the_predicted_stages(measured):
     times = measured["times"]
     learned = ~np.isnan(times)
@@ -79,7 +78,6 @@ def test_crossings_go_away_from_zero():
     assert decay.crossings(times, -np.exp([-3.0, -1.0, -2.0, 0.0]), -np.exp(-1.5)) == pytest.approx([0.75, 2.25])
 
 
-@pytest.mark.slow
 def test_factors_of_a_full_head_against_its_weights():
     risk, weights = heads.instance(jax.random.key(2))
     log_alpha, until = -2.0, 20.0

@@ -382,7 +382,6 @@ def test_what_misses_the_bound_is_no_proof_and_says_why() -> None:
     assert "fall like 1/log t" not in row.measured and "1 do neither" in row.measured
 
 
-@pytest.mark.slow
 def test_far_out_a_constraint_with_a_small_multiplier_is_active() -> None:
     """On this instance the flow's own multipliers are off by 1e-2 at log t = 1e6."""
     key = jax.random.fold_in(jax.random.key(0), zlib.crc32(b"diagonal"))

@@ -132,7 +132,6 @@ def test_every_instance_is_followed_to_its_own_certificate(blocks):
         assert np.all(np.asarray(table["rounds"]) >= 1)
 
 
-@pytest.mark.slow
 def test_another_method_follows_every_instance_too():
     experiment = TokenSelection(width=2, method=jf.Staged(saves=0))
     keys = jax.random.split(jax.random.key(8), 2)

@@ -50,7 +50,6 @@ def diagonal() -> tuple[TokenData, Any, Any, Accumulated, Accumulated]:
     return data, xi, omega, accumulate(risk, xi, TIMES), accumulate(risk, w, TIMES)
 
 
-@pytest.mark.slow
 def test_the_start_satisfies_5(diagonal: Any) -> None:
     _, xi, omega, _, _ = diagonal
     assert jnp.all(xi.k * xi.q == 0)
