@@ -20,8 +20,6 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export RAYON_NUM_THREADS ?= 1
-# Batched LAPACK calls fan out into the pool of threads they run on and wait: more threads than calls that can meet.
-export NPROC ?= 8
 export XLA_FLAGS ?= --xla_cpu_multi_thread_eigen=false
 # Two workers share one accelerator, where there is one.
 export XLA_PYTHON_CLIENT_PREALLOCATE ?= false

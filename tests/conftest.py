@@ -12,8 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What the commands ask of XLA too, before anything is compiled: LAPACK calls that wait for each other's threads hang.
-os.environ.setdefault("NPROC", "8")
+# What the commands ask of XLA too, before anything is compiled.
 FLAGS = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
 # As the library does for what runs once (`jaxflow._core.quick_options`): compilation dominates the suite.
 os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_cpu_use_fusion_emitters=false"

@@ -1,5 +1,6 @@
 """Floor 0: enumerations, messages and pytree helpers that every other floor may use."""
 
+from jaxflow._core import linalg as linalg
 from jaxflow._core.checks import is_concrete as is_concrete
 from jaxflow._core.checks import require as require
 from jaxflow._core.checks import unknown_name as unknown_name
@@ -11,7 +12,6 @@ from jaxflow._core.compiling import compilation_cache as compilation_cache
 from jaxflow._core.compiling import compiled_once as compiled_once
 from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options
-from jaxflow._core.order import after as after
 from jaxflow._core.results import RESULTS as RESULTS
 from jaxflow._core.results import good as good
 from jaxflow._core.scaled import ScaledGradient as ScaledGradient

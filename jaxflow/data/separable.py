@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from jaxflow._core import compiled_once, is_concrete, require
+from jaxflow._core import compiled_once, is_concrete, linalg, require
 from jaxflow.data.tokens import TokenData
 
 
@@ -103,7 +103,7 @@ def paired_tokens(
         one_sign = bool(-1 <= lower <= upper < 1 and lower * upper > 0)
         require(one_sign, "cosines", f"expected one sign within [-1, 1), got {cosines}")
     keys = jax.random.split(key, 9)
-    basis, _ = jnp.linalg.qr(jax.random.normal(keys[0], (d, d)))
+    basis, _ = linalg.qr(jax.random.normal(keys[0], (d, d)))
     u = basis[:, :n].T
     labels = jnp.where(jax.random.bernoulli(keys[1], 0.5, (n,)), 1.0, -1.0)
     sides = jnp.where(jax.random.bernoulli(keys[2], 0.5, (n,)), 1.0, -1.0)
@@ -120,7 +120,7 @@ def paired_tokens(
     # Equal scores of all non-optimal tokens, such that every gap rho (1/c - 1) is at least `score_gap`.
     ends = jnp.stack([jnp.asarray(lower), jnp.asarray(upper)])
     rho = score_gap / jnp.min(jnp.abs(1.0 / ends - 1.0)) * jnp.sign(ends[1])
-    inside = jnp.linalg.solve(best @ best.T, (labels * rho / c)[:, None])[:, 0] @ best
+    inside = linalg.solve(best @ best.T, (labels * rho / c)[:, None])[:, 0] @ best
     free = jax.random.normal(keys[5], (d,))
     head = inside + _without(free, u) * jnp.linalg.norm(inside) / jnp.sqrt(d)
 
@@ -155,7 +155,7 @@ def _unit(x: Float[Array, "... d"]) -> Float[Array, "... d"]:
 
 def _without(x: Float[Array, " d"], rows: Float[Array, "m d"]) -> Float[Array, " d"]:
     """x without its components in the span of the rows; twice, which leaves them at rounding."""
-    basis, _ = jnp.linalg.qr(rows.T)
+    basis, _ = linalg.qr(rows.T)
     x = x - basis @ (basis.T @ x)
     return x - basis @ (basis.T @ x)
 

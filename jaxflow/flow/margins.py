@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxflow._core import linalg
+
 
 class AbstractInverse(eqx.Module):
     """$B^{-1}$ at one set of multipliers."""
@@ -188,8 +190,8 @@ class BilinearMargins(AbstractMargins):
         G, alpha = self.matrix(multipliers), 1.0 + kappa
         q = G.shape[1]
         scaled = (kappa / alpha) * G
-        factor = jnp.linalg.cholesky(jnp.eye(q) - scaled.T @ scaled)
-        return BilinearInverse(self, scaled, jax.scipy.linalg.solve_triangular(factor, jnp.eye(q), lower=True), alpha)
+        factor = linalg.cholesky(jnp.eye(q) - scaled.T @ scaled)
+        return BilinearInverse(self, scaled, linalg.lower_solve(factor, jnp.eye(q)), alpha)
 
 
 class DiagonalInverse(AbstractInverse):
@@ -276,8 +278,8 @@ class QuadraticMargins(AbstractMargins):
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> QuadraticInverse:
         S = jnp.tensordot(multipliers, self.hessians, axes=1)
         identity = jnp.eye(S.shape[0])
-        factor = jnp.linalg.cholesky(identity - (kappa / (1.0 + kappa)) * S)
-        lower = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+        factor = linalg.cholesky(identity - (kappa / (1.0 + kappa)) * S)
+        lower = linalg.lower_solve(factor, identity)
         return QuadraticInverse(self, lower.T @ lower / (1.0 + kappa))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import optimistix
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
 from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.flow.system import System
@@ -247,8 +247,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
             g = margins.pull(weights, u)
             size = tree_norm(g)
             J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights[None, :], 0.0)
-            lu = jax.scipy.linalg.lu_factor(J)
-            both = jax.scipy.linalg.lu_solve(lu, jnp.stack([-F, live.astype(F.dtype)], axis=1))
+            lu = linalg.lu_factor(J)
+            both = linalg.lu_solve(lu, jnp.stack([-F, live.astype(F.dtype)], axis=1))
             # log|S(π)y|: by π itself, and by y through π.
             by_state = margins.slopes(u, inverse(margins.curved(weights, g)))
             by_weights = (margins.slopes(u, g) + kappa * by_state) * weights / size**2

@@ -6,10 +6,11 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import optimistix
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import is_concrete, unknown_name
+from jaxflow._core import is_concrete, linalg, unknown_name
 from jaxflow.flow.clocks import AbstractClock, LogArcLength, RescaledTime
 
 SOLVERS: dict[str, type[diffrax.AbstractSolver]] = {
@@ -36,7 +37,7 @@ def root_finder() -> optimistix.AbstractRootFinder:
     Diffrax's default, VeryChord, rejects half of its steps on these flows and takes up to five times as many
     (1,617 + 1,604 rejected against 352 + 5, same error, on a two-layer diagonal network).
     """
-    return diffrax.with_stepsize_controller_tols(optimistix.Newton)()
+    return diffrax.with_stepsize_controller_tols(optimistix.Newton)(linear_solver=linalg.LU())
 
 
 def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock) -> diffrax.AbstractSolver:
@@ -44,14 +45,15 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
 
     Defaults, by measurement (see "Which clock, which solver" in the documentation): Kvaerno5 in
     `LogArcLength`, which is stiff, and in `RescaledTime` below α = e^(−75), with one Jacobian a step; Tsit5 in
-    every other clock. An implicit solver with Diffrax's default root finder gets `root_finder()` instead.
+    every other clock. An implicit solver with Diffrax's default root finder gets `root_finder()` instead, one with
+    Lineax's default linear solver the same factorisation one system at a time (see `jaxflow._core.linalg`).
 
     **Raises:** `ValueError` with the nearest name.
     """
     if solver is None:
         if isinstance(clock, RescaledTime) and _is_stiff(clock):
             # The step's own tolerances, written out: a lane's root finder is not told them.
-            return diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-9, atol=1e-5))
+            return diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-9, atol=1e-5))
         chosen = diffrax.Kvaerno5() if isinstance(clock, LogArcLength) else diffrax.Tsit5()
     elif isinstance(solver, str):
         names = {name.lower(): value for name, value in SOLVERS.items()}
@@ -62,6 +64,9 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
         chosen = solver
     if isinstance(chosen, diffrax.AbstractImplicitSolver) and isinstance(chosen.root_finder, diffrax.VeryChord):
         return eqx.tree_at(lambda s: s.root_finder, chosen, root_finder())
+    finder = getattr(chosen, "root_finder", None)
+    if isinstance(getattr(finder, "linear_solver", None), lineax.AutoLinearSolver):
+        return eqx.tree_at(lambda s: s.root_finder.linear_solver, chosen, linalg.LU())
     return chosen
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import diffrax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from jaxtyping import Array, Float, PyTree
 
+from jaxflow._core import linalg
 from jaxflow.flow.solvers import state_norm
 
 # Of logarithms, so that a weight's relative error in a step is 1e-4. What is learned attracts and forgets it; to what
@@ -66,7 +66,7 @@ class StageSteps(diffrax.AbstractStepSizeController):
 def stage_solver(tolerance: float = ATOL) -> diffrax.AbstractSolver:
     """KenCarp5 with one Jacobian a step: the method of highest order that looks at nothing beyond the end of a step."""
     # The step's own tolerances, written out: a lane's root finder is not told them.
-    return diffrax.KenCarp5(root_finder=optimistix.Chord(rtol=SHARE * tolerance, atol=tolerance))
+    return diffrax.KenCarp5(root_finder=linalg.chord(rtol=SHARE * tolerance, atol=tolerance))
 
 
 def stage_controller(

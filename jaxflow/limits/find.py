@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, compiled_once, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, compiled_once, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
@@ -157,7 +157,7 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
     `theorem`: what to say in place of the theorem registered for the model, which then claims nothing.
     """
     data: Any = risk.data
-    final = trajectory.final
+    final: Any = trajectory.final
     attention = final.model.attention(data)
     selection = select(attention)
     prediction = predict(risk, model, selection)
@@ -165,16 +165,14 @@ def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float
         prediction = Prediction(prediction.program, theorem, ())
     program: Any = prediction.program
     solution = solve(program)
-    seen: Any = after(final, solution.certificate.duality_gap)
-    bounds, directions = flow_bounds(program, seen.model, seen.velocity, seen.multipliers)
+    bounds, directions = flow_bounds(program, final.model, final.velocity, final.multipliers)
     own, direction = better_of(program, bounds, directions)
     ratio = stationarity(trajectory)
     attends = settled(attention, data.visible) & (ratio > STATIONARY)
     own = valid_if(attends, own)
     verdict = judge(own, bounds.primal_value, directions, solution, trajectory, gap)
 
-    known = after(solution, own.duality_gap)
-    rate = no_rate(program, known) if trajectory.saved is None else fit_rate(program, known, trajectory)
+    rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
 
     followed = good(trajectory.result)
     stationary = at_rest(final, ratio, model.degree)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, after, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, linalg, require
 from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
 from jaxflow.limits.linear_method import LinearStaged
@@ -151,7 +151,7 @@ def conclude_direction(
     read: Any = primal_map(risk, model)
     solution = solve(program)
     multipliers: Any = final.multipliers
-    dual = jnp.abs(after(multipliers, solution.certificate.duality_gap))
+    dual = jnp.abs(multipliers)
     # Of ρ and its velocity, the one with the smaller gap; ρ alone where the objective is not convex.
     primal = read(final.model)
     _, moving = eqx.filter_jvp(read, (final.model,), (final.velocity,))
@@ -230,14 +230,14 @@ def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory
     if isinstance(program, InterpolationProgram):
         solution = program.solve()
         # The flow's own ν = −∫r dt is what its ρ determines: the least squares solution of ∇Q(ρ) = A^T ν.
-        slope = program.norm.slope(after(rho, solution.certificate.duality_gap))
+        slope = program.norm.slope(rho)
         weights = jnp.abs(slope)
         root = jnp.sqrt(weights / _positive(jnp.max(weights)))
-        nu = jnp.linalg.lstsq((program.rows * root[None, :]).T, slope * root)[0]
+        nu = linalg.lstsq((program.rows * root[None, :]).T, slope * root)
         own = program.certify(rho, nu, CertificateSource.flow)
     else:
         solution = solve(program)
-        nu = jnp.linalg.lstsq(data.inputs.T, after(beta, solution.certificate.duality_gap))[0]
+        nu = linalg.lstsq(data.inputs.T, beta)
         own = certify(program, beta, nu, "flow")
     reached = residual <= INTERPOLATES
     still = at_rest(final, stationarity(trajectory), model.degree)

@@ -5,10 +5,9 @@ from typing import Any
 import diffrax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from jaxtyping import Array, Bool
 
-from jaxflow._core import good, require
+from jaxflow._core import good, linalg, require
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -113,7 +112,7 @@ class LinearStaged(AbstractMethod):
     def _inwards(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
         digits = max(self.rtol, NEWTON)
         drive = Drive(
-            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
+            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
             diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             Interpolated() | StationaryPoint(1e-14),
             max_steps,
@@ -160,7 +159,7 @@ class LinearStaged(AbstractMethod):
         length = WEIGHTS_FAR if self.far is None else self.far
         far = stage(
             near.final.model,
-            diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
+            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
             diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             still,
             clock=LogArcLength(unit=self.near, cap=end),

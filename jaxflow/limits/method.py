@@ -7,10 +7,9 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from jaxtyping import Array, Bool
 
-from jaxflow._core import good, require
+from jaxflow._core import good, linalg, require
 from jaxflow.flow import (
     ArcLength,
     Budget,
@@ -157,7 +156,7 @@ class Staged(AbstractMethod):
         if composes:
             mixing = stage(
                 near.final.model,
-                diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
+                diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm)),
                 diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4, norm=state_norm),
                 still | SelectionSettled(),
                 clock=LogTime(),
@@ -185,7 +184,7 @@ class Staged(AbstractMethod):
         clock = LogArcLength(unit=far, timed=self.timed)
         last = stage(
             path.final.model,
-            diffrax.ImplicitEuler(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
+            diffrax.ImplicitEuler(root_finder=linalg.newton(rtol=1e-8, atol=1e-8, norm=state_norm)),
             diffrax.ConstantStepSize(),
             clock=clock,
             until=clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP)),
@@ -212,13 +211,13 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
 
 def accurate_solver() -> diffrax.AbstractSolver:
     """Kvaerno5 with Newton's method to tolerances well below those of a step."""
-    return diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-5, atol=1e-7, norm=state_norm))
+    return diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm))
 
 
 def quick_solver() -> diffrax.AbstractSolver:
     """Kvaerno3 with one Jacobian a stage: half as many steps again, each at a quarter of the price (measured for
     factors at d = 4, where differentiating the field by every weight is what a step costs)."""
-    return diffrax.Kvaerno3(root_finder=optimistix.Chord(rtol=1e-5, atol=1e-7, norm=state_norm))
+    return diffrax.Kvaerno3(root_finder=linalg.chord(rtol=1e-5, atol=1e-7, norm=state_norm))
 
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.

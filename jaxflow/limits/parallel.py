@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import Outcome, after, is_concrete
+from jaxflow._core import Outcome, is_concrete
 from jaxflow.data import require_untied
 from jaxflow.limits.find import check_arguments, conclude
 from jaxflow.limits.limit import Limit
@@ -74,11 +74,7 @@ def _find_limits(
     joint = method.follow(risk, model, max_steps, gap)
     limits: list[Limit] = []
     for h, part in enumerate(model.parts):
-        path = layer_trajectory(joint, h)
-        if limits:
-            # One after the other: independent LAPACK calls can hang XLA on CPU.
-            path = after(path, limits[-1].certificate.duality_gap)
-        limits.append(conclude(risk, part, path, gap, THEOREM))
+        limits.append(conclude(risk, part, layer_trajectory(joint, h), gap, THEOREM))
     return tuple(limits)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.margin import L1, AbstractProgram, AttentionProgram, Nuclear, Solution, certify
@@ -44,7 +44,7 @@ def observed_rate(program: AbstractProgram, solution: Solution, saved: Any, gaps
     slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
     return Rate(
         exponent=jnp.where(enough, -slope, jnp.nan),
-        predicted=1.0 - off_support(program, after(solution, slope)),
+        predicted=1.0 - off_support(program, solution),
         log_times=jnp.where(saved.reached, saved.log_time, jnp.nan),
         gaps=jnp.where(saved.reached, gaps, jnp.nan),
     )
@@ -64,8 +64,8 @@ def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""
     if isinstance(program.norm, L1):
         sizes, values = jnp.abs(primal), jnp.abs(combined)
     elif isinstance(program.norm, Nuclear):
-        # One call for both, see flow_certificate; both come sorted.
-        sizes, values = jax.vmap(lambda x: jnp.linalg.svd(x, compute_uv=False))(jnp.stack([primal, combined]))
+        # Both come sorted.
+        sizes, values = linalg.singular_values(primal), linalg.singular_values(combined)
     else:
         return jnp.zeros(())
     off = sizes <= ZERO * jnp.max(sizes)

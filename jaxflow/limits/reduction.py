@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import linalg
 from jaxflow.data import TokenData
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.rounds import coordinates_of
@@ -90,7 +91,7 @@ def reduced(risk: EmpiricalRisk, model: Any) -> Reduction | None:
         return None
     v: Any = model.head.v  # pyright: ignore[reportAttributeAccessIssue]
     vectors = jnp.concatenate([data.tokens.reshape(-1, d), data.queries.reshape(-1, d), v[None]])
-    basis, _ = jnp.linalg.qr(vectors.T)
+    basis, _ = linalg.qr(vectors.T)
     head = eqx.tree_at(lambda h: h.v, model.head, v @ basis)
     small = TokenData(data.tokens @ basis, data.queries @ basis, data.labels, data.mask)
     if isinstance(model, CombinedAttention):
@@ -98,6 +99,6 @@ def reduced(risk: EmpiricalRisk, model: Any) -> Reduction | None:
         inside: Any = CombinedAttention(basis.T @ model.W @ basis, head)
     else:
         K, Q = basis.T @ model.K, basis.T @ model.Q
-        columns, _ = jnp.linalg.qr(jnp.concatenate([K, Q]).T)
+        columns, _ = linalg.qr(jnp.concatenate([K, Q]).T)
         inside = FactoredAttention(K @ columns, Q @ columns, head)
     return Reduction(EmpiricalRisk(small, risk.loss, None, risk.reduction), inside, model, basis, columns)

@@ -68,7 +68,6 @@ def flow_bounds(
     """
     dual = dual_weights(program, multipliers)
     directions = jnp.stack([combined_velocity(model, velocity), model.combined_weights()])
-    # One mapped call: independent batched LAPACK calls can hang XLA on CPU inside a loop.
     certificates = jax.vmap(lambda weights: certify(program, as_primal(program, weights), dual, "flow"))(directions)
     if program.primal_zero.ndim == 1:
         off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import linalg
+
 # Damping, in units of the Hessian's largest diagonal entry: the start, its floor and where a search gives up.
 DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e-13, 1e8
 # Changes of the objective below this many roundings of it decide nothing.
@@ -90,11 +92,11 @@ def minimize_on_sphere(
         scale = jnp.max(jnp.abs(jnp.diagonal(curved)))
         scale = jnp.where(scale > 0, scale, 1.0)
         matrix = curved / scale + radial + state.damping * jnp.eye(N)
-        factor = jnp.linalg.cholesky(matrix)
+        factor = linalg.cholesky(matrix)
         definite = jnp.all(jnp.isfinite(factor))
         safe = jnp.where(definite, factor, jnp.eye(N))
         uphill = tangential(state)
-        move = -jax.scipy.linalg.cho_solve((safe, True), uphill / scale)
+        move = -linalg.cholesky_solve(safe, uphill / scale)
         ahead = u + move - jnp.dot(move, u) * u
         trial = read(ahead / jnp.linalg.norm(ahead), state.damping, state.steps)
         rounding = ROUNDINGS * jnp.finfo(u.dtype).eps * jnp.abs(state.value)

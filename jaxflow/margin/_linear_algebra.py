@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
-
-def cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
-    """Solves L Lᵀ x = right."""
-    half = lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)
-    return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+from jaxflow._core import linalg
 
 
 def step_to_boundary(
@@ -30,7 +25,7 @@ def scaled_cholesky(
     scale = 1.0 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
     identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
     scaled = matrix * scale[:, None] * scale[None, :] + regularisation * identity
-    return lax.linalg.cholesky(scaled, symmetrize_input=False), scale
+    return linalg.cholesky(scaled), scale
 
 
 def refined_solve(
@@ -43,7 +38,7 @@ def refined_solve(
     """Solves K x = right with the factor of `scaled_cholesky`, and one step of iterative refinement."""
 
     def apply(residual: Float[Array, " m"]) -> Float[Array, " m"]:
-        return scale * cholesky_solve(factor, (scale * residual)[:, None])[:, 0]
+        return scale * linalg.cholesky_solve(factor, (scale * residual)[:, None])[:, 0]
 
     x = apply(right)
     if not refine:
@@ -71,7 +66,7 @@ def low_rank_solver(
 
     def apply(right: Float[Array, " m"]) -> Float[Array, " m"]:
         seen = half.T @ (right / raised)
-        pulled = scale * cholesky_solve(factor, (scale * seen)[:, None])[:, 0]
+        pulled = scale * linalg.cholesky_solve(factor, (scale * seen)[:, None])[:, 0]
         return (right - half @ pulled) / raised
 
     def solve(right: Float[Array, " m"], refine: bool = True) -> Float[Array, " m"]:

@@ -35,7 +35,6 @@ def conclude(
         primal, dual = points[0]
         certificate = certify(program, primal, dual)
     else:
-        # vmap, so that norms that need LAPACK make one stacked call.
         stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *points)
         certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(*stacked)
         # Broken equalities make a gap look small: they count as much.

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxflow._core import linalg
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
 from jaxflow.margin.program import AbstractProgram, Compact
@@ -28,7 +29,7 @@ def least_norm(compact: Compact) -> LeastNorm:
     both = equality[:, None] & equality[None, :]
     gram = jnp.where(both, compact.rows.gram(), 0.0)
     targets = jnp.where(equality, compact.targets, 0.0)
-    values, vectors = jnp.linalg.eigh(gram)
+    values, vectors = linalg.eigh(gram)
     eps = float(jnp.finfo(gram.dtype).eps)
     null = values <= gram.shape[0] * eps * jnp.maximum(values[-1], 0.0)
     inverse = jnp.where(null, 0.0, 1.0 / jnp.where(null, 1.0, values))

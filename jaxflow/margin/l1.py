@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
+from jaxflow._core import linalg
 from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
@@ -229,7 +230,7 @@ def polish(
         right = jnp.concatenate([inside * (1.0 - jnp.abs(a) ** 2), on * (targets - reached)])
         finite = jnp.all(jnp.isfinite(matrix))
         matrix = jnp.where(finite, matrix, jnp.eye(m + d, dtype=dtype))
-        change = jnp.linalg.solve(matrix, right[:, None])[:, 0]
+        change = linalg.solve(matrix, right[:, None])[:, 0]
         return weights + on * change[d:], shares + inside * change[:d]
 
     better, parts = lax.fori_loop(0, NEWTON_STEPS, newton, (weights * on, shares * inside))

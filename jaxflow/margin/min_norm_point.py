@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow.margin._linear_algebra import cholesky_solve, low_rank_solver, scaled_cholesky, step_to_boundary
+from jaxflow._core import linalg
+from jaxflow.margin._linear_algebra import low_rank_solver, scaled_cholesky, step_to_boundary
 from jaxflow.margin.program import AbstractRows, DenseRows
 
 # Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
@@ -87,8 +88,8 @@ def min_norm_point(
         if tall is not None:
             solve = low_rank_solver(tall, jnp.ones((tall.shape[1],), dtype), outer, 0.0)
             return lambda right: jax.vmap(lambda r: solve(r, False), 1, 1)(right)
-        factor = lax.linalg.cholesky(gram + jnp.diag(outer), symmetrize_input=False)
-        return lambda right: cholesky_solve(factor, right)
+        factor = linalg.cholesky(gram + jnp.diag(outer))
+        return lambda right: linalg.cholesky_solve(factor, right)
 
     def body(state: tuple) -> tuple:
         step, weights, slack, level, _ = state
@@ -173,7 +174,7 @@ def _balance(
     factor, scale = scaled_cholesky((rows * spread[:, None]).T @ rows, 10 * float(jnp.finfo(dtype).eps))
 
     def move(point: Array) -> Array:
-        pull = scale * cholesky_solve(factor, (scale * (point @ rows))[:, None])[:, 0]
+        pull = scale * linalg.cholesky_solve(factor, (scale * (point @ rows))[:, None])[:, 0]
         return point - spread * (rows @ pull)
 
     moved = move(move(weights))
@@ -222,10 +223,10 @@ def _polish(
     chosen = jnp.where(zero, spread, support.astype(dtype))
     off = jnp.where(zero, 0.0, (~support).astype(dtype))
     matrix = gram * chosen[:, None] * chosen[None, :] + jnp.diag(off)
-    factor = lax.linalg.cholesky(matrix + 1e3 * eps * jnp.eye(gram.shape[0], dtype=dtype), symmetrize_input=False)
+    factor = linalg.cholesky(matrix + 1e3 * eps * jnp.eye(gram.shape[0], dtype=dtype))
 
     def solve(right: Array) -> Array:
-        return chosen * cholesky_solve(factor, (chosen * right)[:, None])[:, 0]
+        return chosen * linalg.cholesky_solve(factor, (chosen * right)[:, None])[:, 0]
 
     # Farkas: remove the component of λ that the elements see. Otherwise: equal margins on the support.
     def refine_weights(_: Array, point: Array) -> Array:

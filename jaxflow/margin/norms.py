@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import require, unknown_name
+from jaxflow._core import linalg, require, unknown_name
 
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
 RANK_TOLERANCE = 1e-7
@@ -39,8 +39,7 @@ class AbstractNorm(eqx.Module):
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         r"""N(primal), N*(adjoint) and the stationarity residual of the pair.
 
-        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`. At most one
-        LAPACK call: two independent ones can hang XLA on CPU.
+        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`.
         """
 
     @abc.abstractmethod
@@ -104,20 +103,20 @@ class Nuclear(AbstractNorm):
         require(valid, "rank", f"expected a positive integer or None, got {self.rank!r}")
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
-        return jnp.sum(jnp.linalg.svd(primal, compute_uv=False))
+        return jnp.sum(linalg.singular_values(primal))
 
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
-        return jnp.linalg.svd(adjoint, compute_uv=False)[0]
+        return linalg.singular_values(adjoint)[0]
 
     def measure(
         self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         both = jnp.stack([primal, adjoint])
         if self.rank is None:
-            values = jnp.linalg.svd(both, compute_uv=False)
+            values = linalg.singular_values(both)
             size, dual_size = jnp.sum(values[0]), values[1, 0]
             return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
-        left, values, right = jnp.linalg.svd(both, full_matrices=False)
+        left, values, right = linalg.svd(both)
         size, dual_size = jnp.sum(values[0]), values[1, 0]
         # (KQ-SVM) with m columns: M V = U and M^T U = V on the range of W = U diag(s) V^T, M = adjoint·scale.
         r = min(self.rank, values.shape[1])

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
@@ -49,7 +49,7 @@ class NuclearPoint(eqx.Module):
 
 
 def _definite(matrices: Float[Array, "k q q"]) -> Bool[Array, " k"]:
-    factors = lax.linalg.cholesky(matrices, symmetrize_input=False)
+    factors = linalg.cholesky(matrices)
     return jnp.all(jnp.isfinite(jnp.diagonal(factors, axis1=-2, axis2=-1)), axis=-1)
 
 
@@ -95,8 +95,8 @@ def interior_point(
         H = cross @ (weights[:, None] * queries)  # rows h_k = M⊤ f_k
         C = eye - constraint(H, weights)
         C = 0.5 * (C + C.T)
-        factor_C = lax.linalg.cholesky(C, symmetrize_input=False)
-        half = lax.linalg.triangular_solve(factor_C, eye, left_side=True, lower=True)
+        factor_C = linalg.cholesky(C)
+        half = linalg.lower_solve(factor_C, eye)
         P = half.T @ half
         divisor = jnp.where(inequality, weights, 1.0)
         mean = (jnp.sum(Y * C) + jnp.sum(on * slack * weights)) / count
@@ -184,7 +184,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
     assert isinstance(rows, RankOneRows)
     start = min_norm_point(rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE)
     squared = jnp.sum(rows.combine(start.weights) ** 2)
-    reduced, basis = reduce_queries(after(rows.right, squared))
+    reduced, basis = reduce_queries(rows.right)
     queries = rows.repeat(reduced)
     size = 1.0 / jnp.sqrt(jnp.where(squared > 0, squared, 1.0))
     cross = rows.left @ rows.left.T
@@ -235,5 +235,5 @@ def reduce_queries(
     outputs, d = queries.shape
     if outputs >= d:
         return queries, jnp.eye(d, dtype=queries.dtype)
-    basis, triangle = jnp.linalg.qr(queries.T)
+    basis, triangle = linalg.qr(queries.T)
     return triangle.T, basis

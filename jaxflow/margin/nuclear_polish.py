@@ -11,6 +11,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jaxflow._core import linalg
+
 # From an interior point at 1e-11 two Newton steps reach rounding.
 NEWTON_STEPS = 2
 
@@ -32,7 +34,7 @@ def polish(
     H = cross @ (weights[:, None] * queries)
     C = jnp.eye(q, dtype=Y.dtype) - (weights[:, None] * queries).T @ H
     finite = jnp.all(jnp.isfinite(Y)) & jnp.all(jnp.isfinite(weights))
-    values, vectors = jnp.linalg.eigh(jnp.where(finite, Y, 0.0))  # ascending
+    values, vectors = linalg.eigh(jnp.where(finite, Y, 0.0))  # ascending
     values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
     largest = jnp.where(values[0] > 0, values[0], 1.0)
     # A direction belongs to W where its share of Y exceeds its dual slack, both on the scale of one.
@@ -105,5 +107,5 @@ def _newton(
     right = jnp.concatenate([residual_Q, residual_margin])
     finite = jnp.all(jnp.isfinite(matrix))
     matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
-    change = jnp.linalg.solve(matrix, right[:, None])[:, 0]
+    change = linalg.solve(matrix, right[:, None])[:, 0]
     return weights + on * change[q * r :], Q + kept[None, :] * change[: q * r].reshape(q, r)

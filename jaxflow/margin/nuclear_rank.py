@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxflow._core import linalg
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.min_norm_point import min_norm_point
@@ -45,7 +46,7 @@ def solve_nuclear_rank(
     reduced = rows.right @ basis
     q = reduced.shape[1]
     m = min(rank, q, rows.left.shape[1])
-    values, vectors = jnp.linalg.eigh(convex.Y)
+    values, vectors = linalg.eigh(convex.Y)
     top = vectors[:, ::-1][:, :m] * jnp.sqrt(jnp.maximum(2 * values[::-1][:m], 0.0))[None, :]
     M = rows.left.T @ (convex.weights[:, None] * rows.repeat(reduced))
     truncated = M @ top @ top.T

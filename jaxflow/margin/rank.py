@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxflow._core import linalg
+
 # Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
 # below, and genuine ones rarely under 1e-6; solvers at default accuracy fill the space between (NUMERICS).
 RANK_TOLERANCE = 1e-8
@@ -15,5 +17,5 @@ def numerical_rank(primal: Float[Array, "p q"], tolerance: float = RANK_TOLERANC
     """
     # LAPACK may hang on NaN.
     finite = jnp.all(jnp.isfinite(primal))
-    values = jnp.linalg.svd(jnp.where(finite, primal, 0.0), compute_uv=False)
+    values = linalg.singular_values(jnp.where(finite, primal, 0.0))
     return jnp.sum((values > tolerance * values[0]) & (values > 0))

@@ -16,8 +16,7 @@ def compile_together(
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Compiles `function(*arguments)` for every job, in threads: XLA works outside of Python's lock.
 
-    Only compilation is concurrent. Run the results one after the other: programs that call LAPACK from two
-    threads wait for the same pool of XLA's.
+    Only compilation is concurrent.
 
     **Arguments:** `jobs`: functions of arrays with example arguments, by name; `fast`: compile for runs that take
     less time than compiling (see `quick_options`).

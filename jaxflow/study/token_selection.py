@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import Code, require, unknown_name
+from jaxflow._core import Code, linalg, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
@@ -240,7 +240,7 @@ class TokenSelection(AbstractExperiment):
         W = model.W
         vectors = jnp.concatenate([tokens.reshape(-1, d), queries.reshape(-1, d), v[None]])
         if len(vectors) < d:
-            basis, _ = jnp.linalg.qr(vectors.T)
+            basis, _ = linalg.qr(vectors.T)
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)

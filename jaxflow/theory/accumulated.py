@@ -9,10 +9,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient
+from jaxflow._core import RESULTS, ScaledGradient, linalg
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -90,7 +89,7 @@ def accumulate(
     first = _solve(field, diffrax.Dopri8(), None, *begin, max(0.01 * rtol, FINEST), max_steps)
     # Rounding leaves a relative error of 1e-16 times the logits in the field, which no iteration can get below; the
     # last step of Newton's method, which converges quadratically, is far more accurate than it is long.
-    newton = optimistix.Newton(rtol=1e-7, atol=1e-10)
+    newton = linalg.newton(rtol=1e-7, atol=1e-10)
     last = jax.tree.map(lambda x: x[-1], first.ys[0])  # pyright: ignore[reportOptionalSubscript]
     end = jnp.maximum(jnp.max(ends), near)
     # Where a margin is far ahead, Newton's method on an exponential takes one iteration for each unit of it.

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import require
+from jaxflow._core import linalg, require
 from jaxflow.data import TokenData
 from jaxflow.margin import MaxMarginProgram, max_margin
 
@@ -129,7 +129,7 @@ def _completed(rows: Float[Array, "n d"], place: Int[Array, " n"]) -> Float[Arra
     """An orthogonal matrix whose columns `place` are the rows, normalised."""
     n, d = rows.shape
     unit = rows / jnp.linalg.norm(rows, axis=-1, keepdims=True)
-    basis, factor = jnp.linalg.qr(jnp.concatenate([unit.T, jnp.eye(d)], axis=1))
+    basis, factor = linalg.qr(jnp.concatenate([unit.T, jnp.eye(d)], axis=1))
     # QR fixes columns up to sign: the given ones keep theirs.
     sign = jnp.sign(jnp.diagonal(factor)[:n])
     basis = basis.at[:, :n].multiply(jnp.where(sign == 0, 1.0, sign)[None, :])

@@ -11,7 +11,7 @@ import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import RESULTS, by_columns
+from jaxflow._core import RESULTS, by_columns, linalg
 from jaxflow.models import HadamardNetwork, ProductNetwork
 from jaxflow.models.hadamard import ProductFunction
 from jaxflow.risk import EmpiricalRisk
@@ -115,7 +115,9 @@ def _limit(slopes: Slopes, start: Float[Array, " p"], scale: Float[Array, ""]) -
     x0 = jnp.where(on, jnp.log(jnp.where(on, jnp.abs(start), 1.0)), 0.0)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
-        diffrax.Kvaerno3(root_finder=diffrax.with_stepsize_controller_tols(optimistix.Chord)()),
+        diffrax.Kvaerno3(
+            root_finder=diffrax.with_stepsize_controller_tols(optimistix.Chord)(linear_solver=linalg.LU())
+        ),
         0.0,
         # Slopes of 1e-6 of the scale have decayed by then, or the limit does not exist.
         1e9,
@@ -163,7 +165,7 @@ def support_curvature(slopes: Slopes, products: Float[Array, " p"], width: int |
     matrix = root[:, None] * hessian(slopes, products) * root[None, :]
     # Off the support: above every eigenvalue on it.
     above = 1.0 + jnp.sum(jnp.abs(matrix))
-    return jnp.min(jnp.linalg.eigvalsh(matrix + jnp.diag(jnp.where(on, 0.0, above))))
+    return jnp.min(linalg.eigvalsh(matrix + jnp.diag(jnp.where(on, 0.0, above))))
 
 
 def return_distances(
@@ -216,7 +218,7 @@ def _polish(
     def step(carry: Any) -> Any:
         products, last, _, count = carry
         matrix = jnp.where(both, hessian(slopes, products), jnp.diag(jnp.where(alive, 0.0, 1.0)))
-        move = jnp.linalg.solve(matrix, jnp.where(alive, slopes(products), 0.0))
+        move = linalg.solve(matrix, jnp.where(alive, slopes(products), 0.0))
         # Not finite (a singular Hessian): stay, and let the residual tell.
         move = jnp.where(jnp.all(jnp.isfinite(move)), move, 0.0)
         return products + move, jnp.max(jnp.abs(move)), last, count + 1

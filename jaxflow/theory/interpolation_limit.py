@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import linalg
 from jaxflow.models.profiles import angle_of, edge, height, height_slope, time_of
 
 # Damped Newton takes 2 to 20 steps (n = 5, d = 20, L = 2 to 5, α from 10 to 0.01). For L > 3 and α = 1e-4 the digits of
@@ -163,5 +164,5 @@ def _solve(matrix: Array, right: Array) -> Any:
     """A symmetric positive definite system, scaled to a unit diagonal."""
     root = jnp.sqrt(jnp.diagonal(matrix))
     root = jnp.where(root > 0, root, 1.0)
-    factor = jax.scipy.linalg.cho_factor(matrix / root[:, None] / root[None, :], lower=True)
-    return jax.scipy.linalg.cho_solve(factor, right / root) / root
+    factor = linalg.cholesky(matrix / root[:, None] / root[None, :])
+    return linalg.cholesky_solve(factor, right / root) / root

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import linalg
 from jaxflow.data import LinearData
 from jaxflow.models import AbstractLinearNetwork, Decomposition, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -47,9 +48,9 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
     """
     gaps = network.conserved()
     size = jnp.sum(network.layers[0] ** 2)
-    inner = [jnp.linalg.eigvalsh(gap)[0] for gap in gaps[:-1]]
+    inner = [linalg.eigvalsh(gap)[0] for gap in gaps[:-1]]
     least = jnp.min(jnp.stack(inner)) if inner else jnp.asarray(jnp.inf)
-    last = jnp.linalg.eigvalsh(gaps[-1])[0]
+    last = linalg.eigvalsh(gaps[-1])[0]
     return (
         Assumption("W_l^T W_l >= W_{l+1} W_{l+1}^T for l <= L − 2 (Theorem 6.1)", least >= -1e-12 * size, least),
         Assumption("W_{L-1}^T W_{L-1} − w_L w_L^T >= λ I with λ > 0 (Theorem 6.1)", last > 0, last),

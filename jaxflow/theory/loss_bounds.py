@@ -7,6 +7,8 @@ D.1 and E.1 lack the factor $\mathcal L(0)$ in the denominator.
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
+from jaxflow._core import linalg
+
 
 def classification_rate(
     gap: Float[Array, ""], transform: Inexact[Array, "m d"], margin: Float[Array, ""], depth: int
@@ -16,7 +18,7 @@ def classification_rate(
     **Arguments:** `gap`: $\alpha^2\lambda$ (see `layer_gap`); `margin`: γ, the largest margin of a unit vector. E.1 is
     the case L = 2 with $s_{\min}(S)^2\gamma^2$ replaced by $\|s\|_2^2$: S = s as a column and γ = 1.
     """
-    return gap ** (depth - 1) * jnp.min(jnp.linalg.svd(transform, compute_uv=False)) ** 2 * margin**2
+    return gap ** (depth - 1) * jnp.min(linalg.singular_values(transform)) ** 2 * margin**2
 
 
 def regression_rate(
@@ -26,8 +28,8 @@ def regression_rate(
 
     H.1 has the same with S = I and without the 2, a weaker bound.
     """
-    least = jnp.min(jnp.linalg.svd(transform, compute_uv=False))
-    smallest = jnp.min(jnp.linalg.svd(inputs, compute_uv=False))
+    least = jnp.min(linalg.singular_values(transform))
+    smallest = jnp.min(linalg.singular_values(inputs))
     return 2.0 * gap ** (depth - 1) * least**2 * smallest**2
 
 

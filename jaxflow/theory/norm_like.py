@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import Code, require
+from jaxflow._core import Code, linalg, require
 from jaxflow.data import LinearData
 from jaxflow.margin import AbstractNorm, AbstractProgram, Certificate, Solution
 from jaxflow.margin.certificate import CertificateSource, ProgramResult
@@ -169,7 +169,7 @@ def _sensing(network: DeepMatrixSensing, data: LinearData) -> tuple[Decompositio
     # Any fixed combination without symmetries of its own; eigenvectors of a sum that commutes with all are common.
     weights = 1.0 / (1.0 + jnp.arange(sensors.shape[0]) * 0.6180339887498949)
     mixed = jnp.tensordot(weights, sensors, axes=1)
-    _, vectors = jnp.linalg.eigh(0.5 * (mixed + mixed.T))
+    _, vectors = linalg.eigh(0.5 * (mixed + mixed.T))
     transform = jnp.einsum("aj,bj->jab", vectors, vectors).reshape(d, -1)
     etas = tuple(jnp.einsum("aj,ab,bj->j", vectors, W, vectors) for W in network.layers)
     return Decomposition(transform, (transform.T,) * network.depth), etas

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import require
+from jaxflow._core import linalg, require
 from jaxflow.models import AbstractLinearNetwork, LinearTensorNetwork, as_tensor_network, contract
 
 # Singular values below this share of the largest are zero: rounding of the decomposition times the dimension.
@@ -30,7 +30,7 @@ def data_singular(network: AbstractLinearNetwork, x: Float[Array, " d"]) -> tupl
     """The network in tensor form and the singular value decomposition of its data tensor at x. L = 2."""
     tensor = as_tensor_network(network)
     require(tensor.depth == 2, "network", f"expected two layers, got {tensor.depth}")
-    left, values, right = jnp.linalg.svd(tensor.at(x), full_matrices=False)
+    left, values, right = linalg.svd(tensor.at(x))
     return tensor, DataSingular(left, values, right.T)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import classes, floors, texts
+from tests.architecture import classes, floors, kernels, texts
 from tests.architecture.sources import Package, read_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +55,10 @@ def test_no_import_cycle(house):
 
 def test_a_class_is_abstract_or_final(house):
     report(classes.neither_abstract_nor_final(house))
+
+
+def test_factorisations_go_one_at_a_time(house):
+    report(kernels.batched_kernels(house))
 
 
 def test_heavy_libraries_are_imported_lazily(house):

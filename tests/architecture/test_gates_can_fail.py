@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import classes, floors, texts
+from tests.architecture import classes, floors, kernels, texts
 from tests.architecture.sources import read_package
 
 
@@ -258,3 +258,20 @@ def test_files_without_git(tmp_path):
         str(Path(".ci/run")),
         "a.py",
     ]
+
+
+@pytest.mark.parametrize(
+    "source, ours",
+    [
+        ("import jax.numpy as jnp\n\ndef f(x):\n    return jnp.linalg.qr(x)", False),
+        ("import jax\n\ndef f(x):\n    return jax.scipy.linalg.lu_factor(x)", False),
+        ("from jax import lax\n\ndef f(x):\n    return lax.linalg.cholesky(x)", False),
+        ("import optimistix\n\nsolver = optimistix.Newton(rtol=1e-5, atol=1e-7)", False),
+        ("import optimistix\n\nsolver = optimistix.Newton(1e-5, 1e-7, linear_solver=None)", True),
+        ("import jax.numpy as jnp\n\ndef f(x):\n    return jnp.linalg.norm(x)", True),
+        ("from jaxflow._core import linalg\n\ndef f(x):\n    return linalg.qr(x)", True),
+    ],
+)
+def test_kernel_of_a_batch(build, source, ours):
+    house = build(ROOMS | {"flow/clocks.py": source})
+    assert bool(kernels.batched_kernels(house)) != ours

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, after, require
+from jaxflow._core import ScaledGradient, linalg, require
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
@@ -69,7 +69,7 @@ class Factors(AbstractCoordinates):
         basis = _bases(data)
         along_keys, along_queries = basis
         K, Q = along_keys.T @ model.K, along_queries.T @ model.Q
-        columns, _ = jnp.linalg.qr(jnp.concatenate([K, Q]).T)
+        columns, _ = linalg.qr(jnp.concatenate([K, Q]).T)
         proxy = ReducedFactors(
             K=K @ columns,
             Q=Q @ columns,
@@ -119,8 +119,6 @@ def _bases(data: TokenData) -> tuple[Float[Array, "d p"], Float[Array, "d q"]]:
     spans = (data.tokens[:, 1:] - data.tokens[:, :1]).reshape(-1, d), data.queries.reshape(-1, d)
 
     def basis(rows: Float[Array, "r d"]) -> Float[Array, "d p"]:
-        return jnp.eye(d, dtype=rows.dtype) if len(rows) >= d else jnp.linalg.qr(rows.T)[0]
+        return jnp.eye(d, dtype=rows.dtype) if len(rows) >= d else linalg.qr(rows.T)[0]
 
-    first = basis(spans[0])
-    # One after the other: independent batched LAPACK calls can hang XLA on CPU.
-    return first, basis(after(spans[1], first[0, 0]))
+    return basis(spans[0]), basis(spans[1])

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, require, tree_norm
+from jaxflow._core import ScaledGradient, linalg, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
@@ -65,7 +65,7 @@ class Scores(AbstractCoordinates):
             "Scores move W alone; use Weights with another `trainable`",
         )
         features = score_features(data)
-        basis, to_logits = jnp.linalg.qr(features.T)
+        basis, to_logits = linalg.qr(features.T)
         # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
         # than the weights themselves.
         missing = features.shape[0] - to_logits.shape[0] if data.single_query else 0

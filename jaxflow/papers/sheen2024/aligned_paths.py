@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import RESULTS, after
+from jaxflow._core import RESULTS, linalg
 from jaxflow.data import TokenData, paired_tokens
 from jaxflow.limits.self_certificate import combined_velocity
 from jaxflow.losses import Exponential
@@ -129,7 +129,7 @@ def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array
     """K(0), Q(0) and V."""
     d = setting.d
     key_V, key_side, key_K, key_Q = jax.random.split(key, 4)
-    V, _ = jnp.linalg.qr(jax.random.normal(key_V, (d, d)))
+    V, _ = linalg.qr(jax.random.normal(key_V, (d, d)))
     # Entries of Λ beyond d_e are zero.
     ones = jnp.where(jnp.arange(d) < setting.columns, setting.omega, 0.0)
     large = jnp.sqrt(2.0) * ones
@@ -170,17 +170,16 @@ def _one(setting: Setting, times: Array, key: Any, breaks: Any) -> dict[str, Any
         "trained": attention[-1],
         "cauchy": cauchy_gap(W / jnp.where(margin > 0, margin, jnp.nan)[:, None, None]),
     }
-    ordered = after(data, found["alignment"][-1])
-    program = attention_svm(ordered, best, "nuclear")
+    program = attention_svm(data, best, "nuclear")
     solution = solve(program)
     optimum = solution.certificate.primal_value
     exact, value = aligned_limit(data, best)
     # One mapped call for all certificates: see `jaxflow.limits.flow_certificate`.
     points = jnp.stack([W, velocity])
     certificates = jax.vmap(jax.vmap(lambda W, p: certify(program, W, p, "flow")), in_axes=(0, None))(
-        after(points, solution.certificate.duality_gap), path.gradients.multipliers
+        points, path.gradients.multipliers
     )
-    reduced = reduced_program(after(data, certificates.duality_gap[0, 0]), best, frame)
+    reduced = reduced_program(data, best, frame)
     small = solve(reduced)
     lifted, weights, residual = lift(data, best, frame, small.primal, small.dual)
     lifted_certificate = certify(program, lifted, weights)

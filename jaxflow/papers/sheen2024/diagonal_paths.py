@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Key
 
-from jaxflow._core import RESULTS, SelectionStatus, after
+from jaxflow._core import RESULTS, SelectionStatus
 from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, random_tokens
 from jaxflow.limits import flow_certificate
 from jaxflow.limits.rate import off_support
@@ -130,8 +130,7 @@ def _one(cell: Cell, both: bool, rtol: float, key: Any) -> dict[str, Any]:
         "coefficients": jnp.full(beta.shape, jnp.nan),
     }
     if both:
-        # Linear systems of two flows at a time may wait for each other's threads.
-        other = accumulate(after(risk, beta[-1, 0]), w, times, rtol=rtol)
+        other = accumulate(risk, w, times, rtol=rtol)
         coefficients = jax.vmap(PlusMinusAttention.coefficients)(other.models)
         found["coefficients"] = coefficients
         found["apart"] = jnp.max(jnp.abs(beta - coefficients), axis=-1) / size
@@ -147,10 +146,8 @@ def _one(cell: Cell, both: bool, rtol: float, key: Any) -> dict[str, Any]:
     found["attention"] = jnp.min(attention, axis=-1)
     last = jax.tree.map(lambda x: x[-1], (path.models, path.gradients))
     left = abandoned(data, best, attention[-1] >= SELECTED, attention[-1] <= LEFT, *last)
-    ordered = after(data, found["apart"][-1] + size[-1])
-    found |= _against_the_program(ordered, best, omega, beta, path)
-    ordered = after(data, found["program_gap"])
-    left = left | locally_optimal(ordered, xi.head, best, last[0].attention(data) >= SELECTED)
+    found |= _against_the_program(data, best, omega, beta, path)
+    left = left | locally_optimal(data, xi.head, best, last[0].attention(data) >= SELECTED)
     found["selects"] = jnp.where(jnp.all(attention[-1] >= SELECTED), 1, jnp.where(left, -1, 0))
     found["equal"] = assumption_2(data, head).slack
     found["small"] = assumption_3(risk, xi).slack
@@ -174,7 +171,6 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
     multipliers: Any = path.gradients.multipliers
     now = jnp.einsum("ntd,mnt->md", rows, multipliers)
-    # One mapped call for both kinds: independent batched LAPACK calls can wait for each other's threads.
     pair = jnp.stack([multipliers, second_order_multipliers(path.log_times, multipliers)], axis=1)
     gaps = jax.vmap(jax.vmap(certified, in_axes=(None, None, 0)))(path.models, path.gradients, pair)
     face = limiting_face(rows, solution.dual, beta[-1])

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from jaxflow._core import after
 from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens
 from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
@@ -64,10 +63,9 @@ def _one(kind: str, key: Any) -> dict[str, Any]:
     limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
     direction = limit.flow_direction
     best = optimal_tokens(token_scores(data, model.head), data.visible)
-    ordered = after(data, limit.certificate.duality_gap)
     ratio, results, separable = [], [], []
     for norm in NORMS:
-        program = attention_svm(ordered, best, norm)
+        program = attention_svm(data, best, norm)
         solution = solve(program)
         primal = jnp.diagonal(direction) if norm == "l1" else direction
         optimum = solution.certificate.primal_value
@@ -76,7 +74,6 @@ def _one(kind: str, key: Any) -> dict[str, Any]:
         ratio.append(jnp.full_like(value, jnp.nan) if norm == "l1" and kind != "diagonal" else value)
         results.append(solution.result.value)
         separable.append(jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)))
-        ordered = after(data, value + solution.certificate.duality_gap)
     final = limit.trajectory.final
     return {
         "outcome": limit.outcome.value,

@@ -122,7 +122,7 @@ def outcomes(cell: Data) -> np.ndarray:
 
 
 def _run(size: Size, d: int, widest: int, keys: Array) -> Data:
-    """Some instances of one d. Separate programs: two batched LAPACK calls of one program can hang on CPU."""
+    """Some instances of one d; programs that several d share are compiled once."""
     instances = draws(size.n, size.T, d, widest, keys)
     path = descents(size.steps, size.every, *instances)
     tokens, queries, labels = instances[:3]

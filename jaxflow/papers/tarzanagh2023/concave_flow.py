@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optimistix
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, linalg
 from jaxflow.data import TokenData
 from jaxflow.flow import AbstractCoordinates, AbstractStop, Situation
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
@@ -100,7 +100,7 @@ class ByIncrements(optimistix.AbstractRootFinder):
 
     @property
     def newton(self) -> optimistix.Newton:
-        return optimistix.Newton(self.rtol, self.atol, self.norm, cauchy_termination=False)
+        return optimistix.Newton(self.rtol, self.atol, self.norm, linear_solver=linalg.LU(), cauchy_termination=False)
 
     def init(self, fn: Any, y: Any, args: Any, options: Any, f_struct: Any, aux_struct: Any, tags: Any) -> Any:
         return self.newton.init(fn, y, args, options, f_struct, aux_struct, tags)

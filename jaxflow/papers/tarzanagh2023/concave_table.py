@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import after, good
+from jaxflow._core import good
 from jaxflow.flow import ArcLength, LogTime, integrate
 from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
@@ -131,8 +131,6 @@ def predictivity(
     data = problem(instance)[0].data
     program = attention_svm(data, selection[None])  # pyright: ignore[reportArgumentType]
     direction = solve(program, tolerance=PROGRAM_GAP)
-    # Two batched solvers, one after the other.
-    data = after(data, direction.certificate.primal_value)
     finite = solve(finite_component(data, selection[None], attention[None]))  # pyright: ignore[reportArgumentType]
     everything = jnp.all(selection)
     some = jnp.where(everything, jnp.eye(weights.shape[0]), direction.primal)

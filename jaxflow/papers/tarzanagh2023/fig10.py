@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import good
+from jaxflow._core import good, linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
@@ -156,7 +156,7 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
     solution: Any = solve(attention_svm(data, selection, "nuclear"))
     solved = solution.result == ProgramResult.optimal
     reference = jnp.where(solved, solution.primal, 0.0)
-    values = jnp.linalg.svd(reference, compute_uv=False)
+    values = linalg.singular_values(reference)
     rank = jnp.sum(values > 1e-8 * jnp.maximum(values[0], 1e-300))
     m = jnp.sum(jnp.any(model.K != 0, axis=0))
     kept = jnp.sum(jnp.where(jnp.arange(values.shape[0]) < m, values, 0.0) ** 2) / jnp.sum(values**2)

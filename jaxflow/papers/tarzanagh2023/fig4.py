@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
@@ -109,9 +109,9 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
     weights = jnp.where(solved, solution.primal, 0.0)
     rank = numerical_rank(weights)
     # The published count; solutions have norms of one and more, so that it asks less of zeros than the relative one.
-    published = jnp.sum(jnp.linalg.svd(after(weights, rank.astype(weights.dtype)), compute_uv=False) > RANK_ABOVE)
+    published = jnp.sum(linalg.singular_values(weights) > RANK_ABOVE)
     # Orthonormal columns spanning the queries.
-    basis, _ = jnp.linalg.qr(after(queries, published.astype(queries.dtype)).T)
+    basis, _ = linalg.qr(queries.T)
     outside = weights - (weights @ basis) @ basis.T
     total = jnp.linalg.norm(weights)
     return {

@@ -7,10 +7,9 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from jaxtyping import Array, Bool, Float, Key
 
-from jaxflow._core import RESULTS, good
+from jaxflow._core import RESULTS, good, linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Budget, LogArcLength, Scores, StationaryPoint, Weights, integrate
 from jaxflow.gradient_descent import descend, published_protocol
@@ -91,7 +90,7 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
         how: dict[str, Any] = {
             "clock": LogArcLength(floor=FLOOR),
             "coordinates": Scores(),
-            "solver": diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-6, atol=1e-8)),
+            "solver": diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-6, atol=1e-8)),
             # A millionth of the path: what is drawn needs no more, and selections are made long before.
             "controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),
         }

@@ -7,9 +7,8 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 
-from jaxflow._core import good
+from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import LogArcLength, integrate
 from jaxflow.flow.solvers import state_norm
@@ -107,7 +106,7 @@ def _path(key: Any, name: str, n: int, d: int) -> dict[str, Any]:
         save_at=jnp.linspace(-1.0, end, SAVES),
         # Multipliers see a relative error of the weights times the margins, 1e6: at rtol 1e-5 the curves of fully
         # connected networks rise again from log‖β‖ = 7 on.
-        solver=diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-10, norm=state_norm)),
+        solver=diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-8, atol=1e-10, norm=state_norm)),
         controller=diffrax.PIDController(rtol=1e-10, atol=1e-12, pcoeff=0.3, icoeff=0.4, norm=state_norm),
         max_steps=16384,
         throw=False,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from jaxflow._core import linalg
 from jaxflow.papers.boix2023.practical.models import Transformer
 from jaxflow.papers.boix2023.practical.spectra import head_products
 
@@ -76,7 +77,7 @@ def cut(model: Transformer, initial: Transformer, rank: Any, width: int) -> Tran
     kept = (jnp.arange(width) < rank).astype(then["KQ"].dtype)[None, None, None, :]
     left, right = {}, {}
     for part in now:
-        u, singular, vt = jnp.linalg.svd(now[part] - then[part], full_matrices=False)
+        u, singular, vt = linalg.svd(now[part] - then[part])
         left[part] = (u * singular[..., None, :])[..., :width] * kept
         right[part] = jnp.swapaxes(vt, -1, -2)[..., :width]
     return with_added(eqx.tree_at(_attentions, model, _attentions(initial)), left, right)

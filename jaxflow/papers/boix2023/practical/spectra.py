@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import linalg
 from jaxflow.papers.boix2023.practical.models import Transformer
 
 Products = dict[str, Float[Array, "layers H d d"]]
@@ -19,7 +20,7 @@ def head_products(model: Transformer) -> Products:
 
 def stable_rank(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b"]:
     r"""$\|W\|_F^2/\|W\|_2^2$; zero for the zero matrix."""
-    singular = jnp.linalg.svd(matrix, compute_uv=False)
+    singular = linalg.singular_values(matrix)
     top = singular[..., 0]
     shares = singular / jnp.where(top > 0, top, 1.0)[..., None]
     return jnp.sum(shares**2, axis=-1)
@@ -27,6 +28,6 @@ def stable_rank(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b"]:
 
 def normalised_spectrum(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b k"]:
     r"""$\sigma_i/\sigma_1$, largest first; zeros for the zero matrix."""
-    singular = jnp.linalg.svd(matrix, compute_uv=False)
+    singular = linalg.singular_values(matrix)
     top = singular[..., :1]
     return singular / jnp.where(top > 0, top, 1.0)

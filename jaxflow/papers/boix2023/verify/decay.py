@@ -7,8 +7,8 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 
+from jaxflow._core import linalg
 from jaxflow.losses import Logistic
 from jaxflow.models import ProductNetwork
 from jaxflow.papers.boix2023.verify.outside import P, in_order, instance, order_verdict, well_apart
@@ -154,7 +154,7 @@ def flow_with_decay(risk: Any, model: Any, log_alpha: Any, decay: Any, readings:
 
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
-        diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=1e-9, atol=1e-5)),
+        diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-9, atol=1e-5)),
         0.0,
         readings[-1],
         None,

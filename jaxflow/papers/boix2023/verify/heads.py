@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxflow._core import linalg
 from jaxflow.data import SampleData
 from jaxflow.papers.boix2023.verify.heads_flow import Factors, HeadProducts, follow_head, head_risk
 from jaxflow.papers.boix2023.verify.outside import order_verdict
@@ -86,7 +87,7 @@ def path(key: Any, log_alpha: Any) -> dict[str, Any]:
     risk, weights = instance(key)
     # At zero attention is uniform: the slope of W_K W_Qᵀ is zero there.
     slopes = jax.grad(risk)(HeadProducts(jnp.zeros((2, D, D)))).products
-    until = HORIZON / jnp.linalg.norm(slopes[1], 2)
+    until = HORIZON / linalg.singular_values(slopes[1])[0]
     return follow_head(risk, Factors.of(weights, log_alpha), log_alpha, until)
 
 

@@ -6,10 +6,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix
 from jaxtyping import Array, Float
 
-from jaxflow._core import RESULTS
+from jaxflow._core import RESULTS, linalg
 from jaxflow.data import SampleData
 from jaxflow.losses import Squared
 from jaxflow.risk import EmpiricalRisk
@@ -47,7 +46,7 @@ class Factors(eqx.Module):
     @classmethod
     def of(cls, weights: Float[Array, "2 n d"], log_scale: Any) -> "Factors":
         r"""Of $e^{c}$ times these weights, c the `log_scale`."""
-        frames, upper = jnp.linalg.qr(weights)
+        frames, upper = linalg.qr(weights)
         diagonal = jnp.diagonal(upper, axis1=-2, axis2=-1)
         signs = jnp.sign(diagonal)
         return cls(frames * signs[:, None, :], jnp.log(jnp.abs(diagonal)) + log_scale, upper / diagonal[..., None])
@@ -102,7 +101,7 @@ def follow_head(risk: EmpiricalRisk, start: Factors, log_alpha: Any, until: Any)
     unit = -jnp.asarray(log_alpha, float)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(lambda time, state, args: jax.tree.map(lambda x: unit * x, field(risk, state))),
-        diffrax.Kvaerno5(root_finder=optimistix.Chord(rtol=RTOL, atol=ATOL)),
+        diffrax.Kvaerno5(root_finder=linalg.chord(rtol=RTOL, atol=ATOL)),
         0.0,
         until,
         None,
@@ -132,4 +131,4 @@ def _look(risk: EmpiricalRisk, state: Factors) -> tuple[Array, Array]:
     weights = state.frames @ (jnp.exp(state.logs)[..., None] * state.rows)
     squares = jnp.sum((slopes @ weights[:, d:]) ** 2) + jnp.sum((jnp.swapaxes(slopes, -1, -2) @ weights[:, :d]) ** 2)
     tiny = jnp.finfo(squares.dtype).tiny
-    return jnp.linalg.svd(state.products(), compute_uv=False), 0.5 * jnp.log(jnp.maximum(squares, tiny))
+    return linalg.singular_values(state.products()), 0.5 * jnp.log(jnp.maximum(squares, tiny))

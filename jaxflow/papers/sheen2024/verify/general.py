@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxflow._core import linalg
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
@@ -163,7 +164,7 @@ def _others(keys: Array) -> dict[str, Array]:
         sizes = singular_entries(frame, exact)
         block = jnp.outer(frame.keys[:, 0], frame.queries[:, 1]) + jnp.outer(frame.keys[:, 1], frame.queries[:, 0])
         other = exact + 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * block
-        norm = jnp.sum(jnp.linalg.svd(margin_normalised(data, best, other), compute_uv=False))
+        norm = jnp.sum(linalg.singular_values(margin_normalised(data, best, other)))
         product = jnp.linalg.norm(exact) * jnp.linalg.norm(other)
         return {"excess": norm / value - 1.0, "apart": 1.0 - jnp.sum(exact * other) / product}
 

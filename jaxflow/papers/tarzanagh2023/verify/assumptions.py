@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
@@ -75,7 +74,7 @@ def _support(keys: Array, d: Any) -> dict[str, Array]:
         margins = jnp.where(best, 0.0, 1.0 + local.excess)
         size = 10.0 ** jax.random.uniform(key_size, (), minval=-1.0, maxval=1.0)
         W = size * jax.random.normal(key_W, (wide, wide))
-        model = CombinedAttention(after(W, solution.certificate.duality_gap), head)
+        model = CombinedAttention(W, head)
         gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model).gradient
         sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
         return {

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import SelectionStatus, after
+from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
@@ -190,8 +190,7 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
             return corr * aim * theta + jnp.sqrt(1.0 - corr**2) * across
 
         U, V = (near(k) for k in jax.random.split(key))
-        ordered = after(a, size)
-        at = jax.vmap(lambda factor: _both(ordered, v, selection, aim, factor * bound * U, V / theta))
+        at = jax.vmap(lambda factor: _both(a, v, selection, aim, factor * bound * U, V / theta))
         found = at(jnp.asarray(FACTORS))
         weights = found.pop("weights")
         return found | {

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
 from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
@@ -94,7 +93,7 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
         best = optimal_tokens(token_scores(data, head), data.visible)
         solution = solve(attention_svm(data, best, "frobenius"))
         local = is_locally_optimal(data, head, best, solution)
-        start = after(jax.random.normal(key_start, (d, d)), solution.certificate.duality_gap)
+        start = jax.random.normal(key_start, (d, d))
         saves = jnp.asarray([steps // 100, steps // 10, steps])
         path = _descent(data, head, start, steps, saves)
         saved: Any = path.saved
@@ -146,7 +145,7 @@ def _separating(shape: tuple[int, int, int], keys: Array) -> dict[str, Array]:
         solution = solve(attention_svm(data, best, "frobenius"))
         size = jnp.linalg.norm(solution.primal)
         theta = 1.0 / jnp.where(size > 0, size, 1.0)
-        down = -_gradient(data, head, after(jnp.zeros((d, d)), size))
+        down = -_gradient(data, head, jnp.zeros((d, d)))
         margins = jnp.where(best, jnp.inf, _margins(data, best, down))
         holds = jnp.min(margins) > 0
         # W(1) is a multiple of −∇L(0), so in S_μ of (48) with this μ; (59) says how long it has to be.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
@@ -84,7 +84,7 @@ def _solve(batch: Any) -> dict[str, Array]:
         program = attention_svm(given.data, given.target, "frobenius")
         solution = solve(program)
         # The proof's criterion, stronger than feasibility: the constraint elements are linearly independent.
-        rows = after(program.compact().rows, solution.certificate.duality_gap)
+        rows = program.compact().rows
         active = program.compact().inequality
         gram = jnp.where(active[:, None] & active[None, :], rows.gram(), jnp.eye(active.size))
         return {
@@ -92,7 +92,7 @@ def _solve(batch: Any) -> dict[str, Array]:
             "gap": solution.certificate.duality_gap,
             # A finite upper bound is a W with positive margins: feasibility without trust in a solver.
             "separated": jnp.isfinite(solution.certificate.primal_value),
-            "least": jnp.linalg.eigvalsh(gram)[0],
+            "least": linalg.eigvalsh(gram)[0],
         }
 
     return jax.vmap(jax.vmap(one))(batch)

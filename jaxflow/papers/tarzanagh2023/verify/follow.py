@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
 from jaxflow.data import TokenData
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
@@ -73,11 +72,10 @@ def _block(instances: Instance) -> dict[str, Array]:
 def _one(given: Instance) -> dict[str, Any]:
     model = CombinedAttention(given.start, given.head)
     limit = find_limit(EmpiricalRisk(given.data, Logistic()), model, throw=False)
-    ordered = after(given.data, limit.certificate.duality_gap)
-    aim = solve(attention_svm(ordered, given.target, "frobenius"))
+    aim = solve(attention_svm(given.data, given.target, "frobenius"))
     final = limit.trajectory.final
     attention = final.model.attention(given.data)
-    lost_gap = _without_lost(given, final, after(attention, aim.certificate.duality_gap))
+    lost_gap = _without_lost(given, final, attention)
     return {
         "outcome": limit.outcome.value,
         "log_time": final.log_time,

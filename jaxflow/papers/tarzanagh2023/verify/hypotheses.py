@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import SelectionStatus, after
+from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.limits import low_and_high
 from jaxflow.losses import Correlation, Exponential, Logistic
@@ -105,11 +105,10 @@ def _optimal_support(keys: Array, d: Any) -> dict[str, Array]:
         gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(start).gradient
         logits = CombinedAttention(gradient.W, head).logits(data)
         own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
-        ordered = after(data, own)
 
         def choice(selection: Array) -> dict[str, Array]:
-            solution = solve(attention_svm(ordered, selection, "frobenius"))
-            local = is_locally_optimal(ordered, head, selection, solution)
+            solution = solve(attention_svm(data, selection, "frobenius"))
+            local = is_locally_optimal(data, head, selection, solution)
             near = ~local.support & (local.excess <= 1e-6)
             same = jnp.all(selection == best)
             feasible = solution.result == ProgramResult.optimal

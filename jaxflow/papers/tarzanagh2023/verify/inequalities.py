@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import after
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
@@ -59,7 +58,7 @@ def _gradients(key: Array) -> dict[str, Array]:
     W = spread * jax.random.normal(key_W, (D, D))
     scaled = risk.scaled_gradient(CombinedAttention(W, head))
     far = CombinedAttention(FAR * solution.primal, head)
-    ahead = risk.scaled_gradient(after(far, solution.certificate.duality_gap))
+    ahead = risk.scaled_gradient(far)
     return {
         "result": solution.result.value,
         "excess": risk(CombinedAttention(W, head)) - least,

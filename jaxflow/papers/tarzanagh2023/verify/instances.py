@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.models import token_scores
 
@@ -81,7 +82,7 @@ def explicit_case() -> tuple[TokenData, Float[Array, " d"]]:
 
 def smoothness(data: TokenData, head: Float[Array, " d"], M0: float, M1: float) -> Float[Array, ""]:
     r"""$L_W=\frac1n\sum_ia_ib_i$ of (3): $a_i=\|v\|\|z_i\|^2\|X_i\|^3$, $b_i=M_0\|v\|\|X_i\|+3M_1$."""
-    sizes = jnp.linalg.svd(data.tokens, compute_uv=False)[..., 0]
+    sizes = linalg.singular_values(data.tokens)[..., 0]
     v = jnp.linalg.norm(head)
     a = v * jnp.sum(data.queries**2, axis=-1) * sizes**3
     return jnp.mean(a * (M0 * v * sizes + 3.0 * M1))

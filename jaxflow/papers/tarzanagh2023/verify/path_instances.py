@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxflow._core import after
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import Nuclear, attention_svm, is_locally_optimal, numerical_rank, solve
 from jaxflow.models import token_scores
@@ -56,7 +55,7 @@ def optimal_program(data: TokenData, head: Any, selection: Any = None, rank: int
         "result": solution.result.value,
         "value": solution.certificate.primal_value,
         "gap": solution.certificate.duality_gap,
-        "rank": numerical_rank(after(solution.primal, solution.certificate.duality_gap)),
+        "rank": numerical_rank(solution.primal),
         "weights": solution.primal,
     }
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.limits import regularization_path
 from jaxflow.losses import Logistic
@@ -146,8 +146,7 @@ def _factored(data: TokenData, head: Any, K: Any, Q: Any, radii: Any) -> dict[st
         found = _follow(a, v, models, radii)
         best = found.pop("models")
         balance = jnp.swapaxes(best.K, 1, 2) @ best.K - jnp.swapaxes(best.Q, 1, 2) @ best.Q
-        ordered = after(found["weights"], found["margin"])
-        nuclear = jnp.sum(jnp.linalg.svd(ordered, compute_uv=False), axis=-1)
+        nuclear = jnp.sum(linalg.singular_values(found["weights"]), axis=-1)
         return found | {"balance": jnp.sqrt(jnp.sum(balance**2, axis=(1, 2))), "nuclear": nuclear}
 
     return jax.vmap(one)(data, head, K, Q)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import Outcome, SelectionStatus, after
+from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.data import TokenData, random_sequences
 from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
@@ -88,7 +88,7 @@ def _one(factored: bool, key: Array, causal: Array, heads: Array) -> dict[str, A
     model = (FactoredAttention if factored else CombinedAttention).init(key_model, data, PositionHeads(v))
     limit = find_limit(EmpiricalRisk(data, Logistic()), model, throw=False)
     norm = "nuclear" if factored else "frobenius"
-    everything = after(TokenData(data.tokens, data.queries, data.labels), limit.certificate.duality_gap)
+    everything = TokenData(data.tokens, data.queries, data.labels)
     whole = solve(attention_svm(everything, limit.selection, norm)).certificate.primal_value
     optimum = limit.program_solution.certificate.primal_value
     excess = limit.flow_certificate.primal_value / optimum - 1.0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import after
+from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
@@ -85,7 +85,7 @@ def _one(name: str, key: Array) -> dict[str, Array]:
         return jax.grad(lambda K, Q: risk(FactoredAttention(K, Q, head)), argnums=(0, 1))(K, Q)
 
     one, two, step = jax.random.normal(key_factors, (3, D, D))
-    unit = two / jnp.linalg.svd(after(two, constant), compute_uv=False)[0]
+    unit = two / linalg.singular_values(two)[0]
 
     def at(size: Array) -> dict[str, Array]:
         fixed = size * unit

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxflow._core import linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import Dual
 from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
@@ -160,7 +161,7 @@ def _even(key: Any, depth: int, n: int = 2, d: int = 6) -> dict[str, Any]:
 def _sensing(key: Any, depth: int, n: int = 2, d: int = 3) -> dict[str, Any]:
     """Sensor matrices with random common eigenvectors, not definite; α = 0.3."""
     v_key, e_key, y_key = jax.random.split(key, 3)
-    vectors, _ = jnp.linalg.qr(jax.random.normal(v_key, (d, d)))
+    vectors, _ = linalg.qr(jax.random.normal(v_key, (d, d)))
     values = jax.random.normal(e_key, (n, d))
     sensors = jnp.einsum("aj,nj,bj->nab", vectors, values, vectors)
     X, y = sensors.reshape(n, d * d), jax.random.normal(y_key, (n,))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import good
+from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.limits.linear_method import Interpolated
@@ -279,7 +279,7 @@ def _tied(key: Any) -> dict[str, np.ndarray]:
         both = jnp.stack([2 * x + s * (jnp.roll(x, 1) + jnp.roll(x, -1)) for s in (1.0, -1.0)])
         off = jax.vmap(lambda aim: direction_distance(beta, aim))(both)
         # Any nonnegative combination of both is a limit.
-        mix, *_ = jnp.linalg.lstsq(both.T, beta / jnp.linalg.norm(beta))
+        mix = linalg.lstsq(both.T, beta / jnp.linalg.norm(beta))
         rest = jnp.linalg.norm(both.T @ mix - beta / jnp.linalg.norm(beta))
         return {"apart": jnp.min(off), "rest": rest, "least": jnp.min(mix)}
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxflow._core import linalg
 from jaxflow.margin import L1, ProgramResult, max_margin, solve
 from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
@@ -101,8 +102,8 @@ def _found(tensor: Any) -> float:
 def _real_tensor(key: Any) -> Any:
     """m = 5 terms for d = 3 inputs: S has more rows than columns."""
     u, v, s = jax.random.split(key, 3)
-    left, _ = jnp.linalg.qr(jax.random.normal(u, (6, 5)))
-    right, _ = jnp.linalg.qr(jax.random.normal(v, (7, 5)))
+    left, _ = linalg.qr(jax.random.normal(u, (6, 5)))
+    right, _ = linalg.qr(jax.random.normal(v, (7, 5)))
     return Decomposition(jax.random.normal(s, (5, 3)), (left, right)).tensor()
 
 

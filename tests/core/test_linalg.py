@@ -1,0 +1,166 @@
+"""Factorisations in a batch: as JAX's own, and never a LAPACK call for more than one matrix on CPU."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy as jsp
+import lineax
+import numpy as np
+import pytest
+
+from jaxflow._core import linalg
+
+BATCH, M = 5, 4
+
+
+def _definite(matrix: Any) -> Any:
+    return matrix @ matrix.T + jnp.eye(M)
+
+
+# What each function does of a matrix A and a right side b, and JAX's own way to the same.
+PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "cholesky": (
+        lambda a, b: linalg.cholesky(_definite(a)),
+        lambda a, b: jnp.linalg.cholesky(_definite(a)),
+    ),
+    "cholesky_solve": (
+        lambda a, b: linalg.cholesky_solve(linalg.cholesky(_definite(a)), b),
+        lambda a, b: jnp.linalg.solve(_definite(a), b),
+    ),
+    "lower_solve": (
+        lambda a, b: linalg.lower_solve(jnp.tril(_definite(a)), b),
+        lambda a, b: jsp.linalg.solve_triangular(jnp.tril(_definite(a)), b, lower=True),
+    ),
+    "solve": (linalg.solve, jnp.linalg.solve),
+    "lu_solve": (lambda a, b: linalg.lu_solve(linalg.lu_factor(a), b), jnp.linalg.solve),
+    "lstsq": (
+        lambda a, b: linalg.lstsq(a[:2], b[:2, 0]),
+        lambda a, b: jnp.linalg.lstsq(a[:2], b[:2, 0])[0],
+    ),
+    "qr": (lambda a, b: linalg.qr(a[:, :3]), lambda a, b: tuple(jnp.linalg.qr(a[:, :3]))),
+    "svd": (lambda a, b: linalg.svd(a[:3]), lambda a, b: tuple(jnp.linalg.svd(a[:3], full_matrices=False))),
+    "singular_values": (
+        lambda a, b: linalg.singular_values(a),
+        lambda a, b: jnp.linalg.svd(a, compute_uv=False),
+    ),
+    "eigh": (lambda a, b: linalg.eigh(a + a.T), lambda a, b: tuple(jnp.linalg.eigh(a + a.T))),
+    "eigvalsh": (lambda a, b: linalg.eigvalsh(a + a.T), lambda a, b: jnp.linalg.eigvalsh(a + a.T)),
+}
+
+
+@pytest.fixture(scope="module")
+def systems() -> tuple[jax.Array, jax.Array]:
+    random = np.random.default_rng(0)
+    return jnp.asarray(random.normal(size=(BATCH, M, M))), jnp.asarray(random.normal(size=(BATCH, M, 2)))
+
+
+def _all(which: int) -> Callable[[Any, Any], dict[str, Any]]:
+    return lambda a, b: {name: pair[which](a, b) for name, pair in PAIRS.items()}
+
+
+def test_every_function_is_in_the_list():
+    written = {name for name, value in vars(linalg).items() if getattr(value, "__module__", "") == linalg.__name__}
+    assert {name for name in written if name[0] != "_"} == {*PAIRS, "lu_factor", "LU", "newton", "chord"}
+
+
+def test_batches_agree_with_jax(systems: tuple[jax.Array, jax.Array]):
+    ours, theirs = (jax.jit(jax.vmap(_all(which)))(*systems) for which in (0, 1))
+    # The same kernels, called for one matrix instead of five.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), ours, theirs)
+
+
+def test_batches_within_batches(systems: tuple[jax.Array, jax.Array]):
+    # The right side belongs to the outer batch alone, and leading axes of a matrix are a batch without `vmap`.
+    a, b = systems
+    stack = jnp.stack([a, a + 1.0])
+    x = jax.jit(jax.vmap(jax.vmap(linalg.solve, (0, None)), (0, None)))(stack, b[0])
+    np.testing.assert_allclose(x, jnp.linalg.solve(stack, b[0][None, None]), rtol=1e-10)
+    np.testing.assert_allclose(linalg.singular_values(stack), jnp.linalg.svd(stack, compute_uv=False), rtol=1e-12)
+
+
+def test_one_matrix_a_call_on_cpu_and_all_elsewhere(systems: tuple[jax.Array, jax.Array]):
+    for which, most in ((0, 2), (1, 3)):
+        traced = jax.jit(jax.vmap(_all(which))).trace(*systems)
+        text = traced.lower(lowering_platforms=("cpu",)).compile().as_text()
+        calls = [line for line in text.splitlines() if "lapack" in line and "custom-call(" in line]
+        shapes = [re.search(r"f64\[([\d,]*)\]", line) for line in calls]
+        assert calls and max(shape[1].count(",") + 1 for shape in shapes if shape) == most
+    gpu = jax.jit(jax.vmap(lambda a: linalg.cholesky(_definite(a)))).trace(systems[0])
+    assert "stablehlo.while" not in gpu.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_forward_derivatives(systems: tuple[jax.Array, jax.Array]):
+    a, b = systems
+    ours = jax.jit(jax.vmap(lambda a, b: jax.jvp(linalg.solve, (a, b), (b @ b.T, b))[1]))(a, b)
+    theirs = jax.vmap(lambda a, b: jax.jvp(jnp.linalg.solve, (a, b), (b @ b.T, b))[1])(a, b)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_linear_solver_is_lineax_lu(systems: tuple[jax.Array, jax.Array]):
+    # Unknowns and equations as trees of different shapes.
+    a, _ = systems
+    right = {"one": jnp.ones(3), "two": jnp.full((1, 1), 2.0)}
+
+    def apply(a: Any, x: Any) -> Any:
+        y = a @ jnp.concatenate([x[0], x[1].ravel()])
+        return {"one": y[:3], "two": y[3:, None]}
+
+    def solved(a: Any, solver: Any) -> Any:
+        unknowns = (jax.ShapeDtypeStruct((1,), a.dtype), jax.ShapeDtypeStruct((3, 1), a.dtype))
+        operator = lineax.FunctionLinearOperator(lambda x: apply(a, x), unknowns)
+        state = solver.init(operator, {})
+        back, _ = solver.transpose(state, {})
+        conjugated, _ = solver.conj(state, {})
+        backwards = solver.compute(back, (jnp.ones(1), jnp.ones((3, 1))), {})[0]
+        return lineax.linear_solve(operator, right, solver).value, backwards, solver.compute(conjugated, right, {})[0]
+
+    ours, theirs = (jax.vmap(lambda a, s=s: solved(a, s))(a) for s in (linalg.LU(), lineax.LU()))
+    # Lineax's conjugate is the transpose as well, which a real matrix shows: the third is ours alone.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-10), ours[:2], theirs[:2])
+    jax.tree.map(np.testing.assert_array_equal, ours[2], ours[0])
+    assert linalg.LU().assume_full_rank()
+    with pytest.raises(ValueError, match="square"):
+        linalg.LU().init(lineax.MatrixLinearOperator(jnp.ones((2, 3))), {})
+
+
+# Several independent factorisations in a loop, two programs at a time, a pool of one thread for each core: with JAX's
+# own batched calls one program alone stands still on two cores.
+STRESS = """
+import sys, threading
+import jax, jax.numpy as jnp
+jax.config.update("jax_enable_x64", True)
+from jaxflow._core import linalg
+factor = {"ours": linalg.cholesky, "jax": jnp.linalg.cholesky}[sys.argv[1]]
+batch = jax.vmap(lambda a: factor(a @ a.T + jnp.eye(16)))
+def chain(A):
+    for _ in range(4):
+        A = jnp.sin(batch(A) @ A)
+    return A
+step = lambda i, A: A + 1e-9 * sum(chain(A * (1 + 0.1 * k)) for k in range(8))
+program = jax.jit(lambda A: jax.lax.fori_loop(0, 10, step, A))
+A = jax.random.normal(jax.random.key(0), (256, 16, 16))
+def work():
+    for _ in range(2):
+        program(A).block_until_ready()
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("through")
+"""
+
+
+def test_programs_with_many_factorisations_do_not_hang():
+    plain = {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS", "PJRT_NPROC")}
+    # Some ten seconds where nothing else runs.
+    run = subprocess.run(
+        [sys.executable, "-c", STRESS, "ours"], env=plain, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.stdout.strip() == "through", run.stderr
