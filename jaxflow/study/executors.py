@@ -1,8 +1,12 @@
 """Where blocks are computed: in this thread, on all local devices, in any executor, or on a Dask cluster."""
 
 import abc
-from collections.abc import Callable
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
@@ -17,6 +21,8 @@ from jaxflow.study.results import BlockResult
 
 # Jobs handed to an executor whose size nobody knows: enough for a large cluster, a few kilobytes each.
 IN_FLIGHT = 256
+# Seconds that processes of this machine may take to start; three on two idle cores.
+START = 120
 
 
 class AbstractEngine(abc.ABC):
@@ -157,9 +163,11 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
     if address is None:
         # Every death is reported, and counted where the block is known; by default three go unmentioned.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-            cluster = distributed.LocalCluster(threads_per_worker=1, processes=True, dashboard_address=None)
+            cluster = _local_cluster(distributed)
     try:
         client = distributed.Client(address if cluster is None else cluster, set_as_default=False)
+        if cluster is not None:
+            client.wait_for_workers(len(cluster.worker_spec), timeout=START)
     except Exception:
         if cluster is not None:
             cluster.close()
@@ -181,6 +189,42 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
     )
     engine.description = f"dask: {client.scheduler_info()['address']}, {threads} threads"
     return engine
+
+
+def _local_cluster(distributed: Any) -> Any:
+    """A process for each core of this machine, with one thread each, and the scheduler in this one."""
+    if sys.platform == "win32":
+        # Processes of the other kind do not start there. These import the caller's script again, which then has to
+        # keep its study below `if __name__ == "__main__":`.
+        return distributed.LocalCluster(threads_per_worker=1, processes=True, dashboard_address=None)
+    processes: Any = import_module("distributed.deploy.subprocess")
+    quiet = logging.WARNING
+    options = {"host": "127.0.0.1", "nthreads": 1, "silence_logs": quiet}
+    worker = {
+        "cls": processes.SubprocessWorker,
+        "options": {"worker_class": "distributed.Nanny", "worker_kwargs": options},
+    }
+    with _importable(sys.path):
+        return distributed.SpecCluster(
+            workers=dict.fromkeys(range(import_module("dask.system").CPU_COUNT), worker),
+            scheduler={"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}},
+            worker=worker,
+            silence_logs=quiet,
+        )
+
+
+@contextmanager
+def _importable(folders: Sequence[str]) -> Iterator[None]:
+    """Processes that start inside find modules in these folders: one beside the caller's script, too."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def make_engine(experiment: AbstractExperiment, executor: Any) -> AbstractEngine:

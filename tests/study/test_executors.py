@@ -185,6 +185,7 @@ def test_dask_is_named_where_it_is_missing(tmp_path, monkeypatch):
         small_study(cheap).run(tmp_path / "r.zarr", "dask", progress=False)
 
 
+# A plain script: workers that ran it again, for want of a guard around it, would start workers of their own.
 DASK = """
 import sys
 import jax
@@ -193,23 +194,22 @@ from pathlib import Path
 from jaxflow.study.files import read_log
 from tests.study.cheap import HostExperiment, payload, small_study
 
-if __name__ == "__main__":
-    folder, kind = Path(sys.argv[1]), sys.argv[2]
-    flag = str(folder / "once") if kind == "once" else ""
+folder, kind = Path(sys.argv[1]), sys.argv[2]
+flag = str(folder / "once") if kind == "once" else ""
+study = small_study(HostExperiment(misbehave="die", flag=flag), trials=4)
+results = study.run(folder / "r.zarr", "dask", progress=False)
+outcome = results.outcome.values
+lost = [entry for entry in read_log(folder / "r.zarr") if entry["event"] == "worker lost"]
+assert study.status(folder / "r.zarr").complete
+if kind == "once":
+    assert lost and (outcome[:, :, :] > 0).all()
     study = small_study(HostExperiment(misbehave="die", flag=flag), trials=4)
-    results = study.run(folder / "r.zarr", "dask", progress=False)
-    outcome = results.outcome.values
-    lost = [entry for entry in read_log(folder / "r.zarr") if entry["event"] == "worker lost"]
-    assert study.status(folder / "r.zarr").complete
-    if kind == "once":
-        assert lost and (outcome[:, :, :] > 0).all()
-        study = small_study(HostExperiment(misbehave="die", flag=flag), trials=4)
-        study.run(folder / "serial.zarr", progress=False)
-        assert payload(folder / "r.zarr") == payload(folder / "serial.zarr")
-    else:
-        assert len(lost) >= 6
-        assert (outcome[1] == 9).all() and (outcome[0] > 0).all()
-        assert str(results["value"].values[1, 0, 0]) == "nan"
+    study.run(folder / "serial.zarr", progress=False)
+    assert payload(folder / "r.zarr") == payload(folder / "serial.zarr")
+else:
+    assert len(lost) >= 6
+    assert (outcome[1] == 9).all() and (outcome[0] > 0).all()
+    assert str(results["value"].values[1, 0, 0]) == "nan"
 """
 
 
@@ -227,3 +227,33 @@ def test_dask_goes_on_when_workers_die(kind, tmp_path):
         timeout=200,
     )
     assert run.returncode == 0, run.stderr[-3000:]
+
+
+BESIDE = """
+def doubled(key, d=2):
+    return {"value": 2.0 * d}
+"""
+
+PLAIN = """
+import sys
+import jaxflow as jf
+from beside import doubled
+results = jf.study.Study(doubled, {"d": [2, 3]}, trials=3).run(sys.argv[1], "dask", progress=False)
+print(results["value"].values.ravel().tolist())
+"""
+
+
+@pytest.mark.slow
+def test_dask_finds_a_module_beside_a_plain_script(tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
+    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "script.py").write_text(PLAIN)
+    run = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "r.zarr")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.strip() == str([4.0] * 3 + [6.0] * 3)
