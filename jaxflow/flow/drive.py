@@ -7,6 +7,7 @@ both equal, step by step. Lanes contain no host callback, so that what is built 
 persistent compilation cache (`diffeqsolve` with save points, or with a first step, cannot).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import RESULTS, ScaledGradient, all_finite
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.meter import StepMeter
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stopping import AbstractStop
@@ -57,13 +59,16 @@ class Lane(eqx.Module):
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
-    Written for solvers whose root finder has tolerances of its own, and for controllers without jumps.
+    `report` receives a line once a second while a single lane runs; such a program calls back to the host and is not
+    kept in the compilation cache. Written for solvers whose root finder has tolerances of its own, and for controllers
+    without jumps.
     """
 
     solver: diffrax.AbstractSolver
     controller: diffrax.AbstractStepSizeController
     stop: AbstractStop | None = None
     max_steps: int | Int[Array, ""] = 100_000
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def start(
         self,
@@ -168,9 +173,13 @@ class Drive(eqx.Module):
     def run(self, lane: Lane) -> Lane:
         """Steps to the end of the path."""
         moving, fixed = eqx.partition(lane, eqx.is_array)
+        meter = None if self.report is None else StepMeter(self.report, type(lane.system.clock).__name__)
 
         def step(moving: Any) -> Any:
-            return eqx.filter(self.step(eqx.combine(moving, fixed)), eqx.is_array)
+            lane = eqx.combine(moving, fixed)
+            if meter is not None:
+                jax.debug.callback(meter, lane.num_steps, lane.s)
+            return eqx.filter(self.step(lane), eqx.is_array)
 
         moving = jax.lax.while_loop(lambda m: self.running(eqx.combine(m, fixed)), step, moving)
         return eqx.combine(moving, fixed)

@@ -14,6 +14,7 @@ from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import LinearLimit, find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, checked_gap
+from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
@@ -36,6 +37,7 @@ def find_limit(
     gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
+    progress: Any = False,
 ) -> LinearLimit: ...
 
 
@@ -48,6 +50,7 @@ def find_limit(
     gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
+    progress: Any = False,
 ) -> Limit: ...
 
 
@@ -59,6 +62,7 @@ def find_limit(
     gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
+    progress: Any = False,
 ) -> Limit | LinearLimit:
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
@@ -79,6 +83,8 @@ def find_limit(
     - `max_steps`: the budget of integration steps; beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
+    - `progress`: say what is about to happen, and once a second how far the flow has come: on standard error, or to
+      a function that receives each line. Such a program is not kept in the compilation cache.
 
     **Returns:** a `Limit`, for a linear network on `LinearData` a `LinearLimit`; `print` it.
 
@@ -87,7 +93,9 @@ def find_limit(
     `throw` and it failed.
     """
     if isinstance(model, AbstractLinearNetwork):
-        return find_linear_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw)
+        return find_linear_limit(
+            risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress
+        )
     method, gap = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
     data: Any = risk.data
     if isinstance(method, Staged) and method.solver is None and _has_twins(data):
@@ -95,7 +103,9 @@ def find_limit(
         method = dataclasses.replace(method, solver=accurate_solver())
     if throw:
         require_untied(token_scores(data, model.head), data.visible)
-    limit = _find_limit(risk, model, method, gap, max_steps, rule_of(model))
+    lines = Progress(progress, "find_limit", risk, model)
+    limit = _find_limit(risk, model, lines.method(method), gap, max_steps, rule_of(model))
+    lines.done(limit)
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "

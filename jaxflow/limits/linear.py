@@ -13,6 +13,7 @@ from jaxflow.data import LinearData
 from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod, checked_gap
+from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import at_rest, stationarity
 from jaxflow.limits.verdict import judge
@@ -107,6 +108,7 @@ def find_linear_limit(
     gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
+    progress: Any = False,
 ) -> LinearLimit:
     """`find_limit` for linear networks; arguments and errors are the same."""
     data = risk.data
@@ -119,7 +121,9 @@ def find_linear_limit(
     require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")
     gap = checked_gap(gap, jnp.result_type(data.inputs, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    limit = _find(risk, model, method, gap, max_steps, rule_of(model))
+    lines = Progress(progress, "find_limit", risk, model)
+    limit = _find(risk, model, lines.method(method), gap, max_steps, rule_of(model))
+    lines.done(limit)
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "

@@ -1,8 +1,10 @@
 """How `find_limit` follows the flow of a linear network: to its limit point, or out along its limit direction."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
@@ -88,7 +90,7 @@ class LinearStaged(AbstractMethod):
     **Arguments:** `near`, `far`: arc lengths of classification (`far=None`: $e^{10^6}$ for two layers, 1e100 for more);
     `log_time`: end of regression, `rtol` its tolerance (errors of β are up to a few hundred times that from α = 0.1
     or less); `saves`: save points for the rate; `coordinates`: of regression, None for `Weights`; `Dual` where the
-    network allows it.
+    network allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
     """
 
     near: float = 10.0
@@ -97,6 +99,7 @@ class LinearStaged(AbstractMethod):
     rtol: float = 1e-9
     saves: int = 8
     coordinates: AbstractCoordinates | None = None
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         ordered = 0 < self.near < (np.inf if self.far is None else self.far)
@@ -116,6 +119,7 @@ class LinearStaged(AbstractMethod):
             diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             Interpolated() | StationaryPoint(1e-14),
             max_steps,
+            self.report,
         )
         coordinates = Weights() if self.coordinates is None else self.coordinates
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time)
@@ -126,7 +130,7 @@ class LinearStaged(AbstractMethod):
         quadratic = model.degree == 2
 
         def stage(model: Any, solver: Any, controller: Any, stop: Any, **how: Any) -> Trajectory:
-            drive = Drive(solver, controller, stop, max_steps)
+            drive = Drive(solver, controller, stop, max_steps, self.report)
             return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), **how)))
 
         near = stage(

@@ -1,6 +1,7 @@
 """Methods: the sequence of clocks, coordinates, solvers and stopping rules that leads to a limit."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -73,7 +74,8 @@ class Staged(AbstractMethod):
     `jaxflow.flow.ArcLength`; `saves`: number of save points for the rate, over the last two decades before
     `far`, or before the cap; `timed=False`: log t to leading order alone, for half of the work (see
     `jaxflow.flow.ArcLength`; rates are then fitted against that); `solver` and `rtol` of the far stage (None:
-    Kvaerno5 with Newton's method, the most accurate a step; `quick_solver()` takes more steps in less time).
+    Kvaerno5 with Newton's method, the most accurate a step; `quick_solver()` takes more steps in less time);
+    `report`: receives a line a second (see `find_limit`'s `progress`).
     """
 
     near: float | None = None
@@ -85,6 +87,7 @@ class Staged(AbstractMethod):
     timed: bool = True
     solver: diffrax.AbstractSolver | None = None
     rtol: float = 1e-3
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         for name in ("near", "far", "horizon", "cap"):
@@ -122,6 +125,7 @@ class Staged(AbstractMethod):
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,
+            report=self.report,
         )
         return rounds.follow(risk, model, max_steps)
 
@@ -137,7 +141,7 @@ class Staged(AbstractMethod):
         end = min(far, max(cap, 2.5 * near_length))
 
         def stage(model: Any, solver: Any, controller: Any, stop: Any = None, **how: Any) -> Trajectory:
-            drive = Drive(solver, controller, stop, max_steps)
+            drive = Drive(solver, controller, stop, max_steps, self.report)
             return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
 
         def resolved(path: Trajectory) -> Bool[Array, ""]:

@@ -12,6 +12,7 @@ from jaxflow.data import require_untied
 from jaxflow.limits.find import check_arguments, conclude
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.progress import Progress
 from jaxflow.models import MultiHeadAttention, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
@@ -31,6 +32,7 @@ def find_limits(
     gap: float | None = None,
     max_steps: int = 4096,
     throw: bool = True,
+    progress: Any = False,
 ) -> tuple[Limit, ...]:
     r"""Where the joint gradient flow of attention layers in parallel goes: one `Limit` for each layer.
 
@@ -50,7 +52,9 @@ def find_limits(
         for part in model.parts:
             require_untied(token_scores(data, part.head), data.visible)
     rules = tuple(rule_of(part) for part in model.parts)
-    limits = _find_limits(risk, model, method, gap, max_steps, rules)
+    lines = Progress(progress, "find_limits", risk, model)
+    limits = _find_limits(risk, model, lines.method(method), gap, max_steps, rules)
+    lines.done(limits[0])
     for h, limit in enumerate(limits):
         if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
             raise RuntimeError(

@@ -1,5 +1,6 @@
 """One-layer attention with a linear head, followed until its own certificate closes: explicit, then by multipliers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -79,7 +80,7 @@ class Rounds(eqx.Module):
 
     **Arguments:** `gap` to certify; `near`: arc length of the first explicit stretch; `far`: the least length to go to
     for the save points, `saves` of them; `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in
-    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second.
+    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second; `report`: see `Drive`.
     """
 
     gap: float
@@ -93,12 +94,13 @@ class Rounds(eqx.Module):
     explicit_rtol: float = 1e-6
     rtol: float = 1e-3
     solver: MultiplierNewton = MultiplierNewton()
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def explicit(self, budget: Any, degree: int) -> Drive:
         """What drives the explicit stretch of a model of this degree."""
         controller = diffrax.PIDController(rtol=self.explicit_rtol, atol=1e-2 * self.explicit_rtol, norm=state_norm)
         stop = StationaryPoint(STATIONARY, degree) | SelectionSettled(SATURATED, PULL)
-        return Drive(diffrax.Tsit5(), controller, stop, budget)
+        return Drive(diffrax.Tsit5(), controller, stop, budget, self.report)
 
     def implicit(self, budget: Any, degree: int) -> Drive:
         """What drives the stretch by multipliers of a model of this degree."""
@@ -109,7 +111,7 @@ class Rounds(eqx.Module):
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
         ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY, degree)
-        return Drive(self.solver, controller, ends, budget)
+        return Drive(self.solver, controller, ends, budget, self.report)
 
     def start(self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False) -> Lane:
         """A lane at the start of the explicit stretch of round `count`; each goes twice as far as the one before."""

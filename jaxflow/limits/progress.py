@@ -1,0 +1,54 @@
+"""What `find_limit` says of itself where it is asked to: what a call costs before it, and where it is meanwhile."""
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+import jax
+
+from jaxflow._core import is_concrete, require
+
+
+def to_stderr(line: str) -> None:
+    """A line for whoever sits before the terminal; what a program prints stays its own."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """The lines of one call.
+
+    **Arguments:** `progress`: False for none, True for standard error, or a function that receives each line; `name`
+    of the function that was called; `risk`, `model`: the instance. **Raises:** `ValueError` under `jit` or `vmap`.
+    """
+
+    def __init__(self, progress: Any, name: str, risk: Any, model: Any):
+        require(
+            isinstance(progress, bool) or callable(progress),
+            "progress",
+            f"expected True, False or a function of a line, got {progress!r}",
+        )
+        self._say = (to_stderr if progress else None) if isinstance(progress, bool) else progress
+        self._name = name
+        if self._say is None:
+            return
+        concrete = is_concrete(jax.tree.leaves((risk, model)))
+        require(concrete, "progress", "one instance at a time, outside of jit and vmap; studies show their own")
+        self._begun = time.monotonic()
+        shapes = ", ".join(f"{k} {x.shape}" for k, x in vars(risk.data).items() if hasattr(x, "shape"))
+        self._say(
+            f"{name}: {type(model).__name__}, {shapes}. The first call for these shapes compiles for some seconds, or "
+            "half a minute on a slow machine (see jaxflow.compilation_cache); steps are counted below"
+        )
+
+    def method(self, method: Any) -> Any:
+        """The method, made to say where it is; one of the caller's own stays as it is unless it has a `report`."""
+        if self._say is None or not any(f.name == "report" for f in dataclasses.fields(method)):
+            return method
+        return dataclasses.replace(method, report=self._say)
+
+    def done(self, limit: Any) -> None:
+        """Says how it ended, once it has."""
+        if self._say is not None:
+            steps = int(limit.trajectory.stats["num_steps"])
+            self._say(f"{self._name}: {limit.outcome}, {steps} steps, {time.monotonic() - self._begun:.1f} s in all")
