@@ -24,7 +24,7 @@ import optimistix
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Inexact
 
 
 def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,86 +61,88 @@ def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_one_at_a_time
-def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+def cholesky(matrix: Inexact[Array, "m m"]) -> Inexact[Array, "m m"]:
     """The lower factor L of `matrix` = L Lᵀ, of which the lower triangle is read; NaN where there is none."""
     return lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
 @_one_at_a_time
-def cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
+def cholesky_solve(factor: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
     """Solves L Lᵀ x = right for the lower `factor` L."""
-    half = lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)
-    return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True)
+    columns = right.reshape(len(factor), -1)
+    half = lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True)
+    return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True).reshape(right.shape)
 
 
 @_one_at_a_time
-def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
+def lower_solve(factor: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
     """Solves L x = right for the lower `factor` L."""
-    return lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)
+    columns = right.reshape(len(factor), -1)
+    return lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True).reshape(right.shape)
 
 
 @_one_at_a_time
-def solve(matrix: Float[Array, "m m"], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
+def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
     """Solves `matrix` x = right by an LU factorisation with partial pivoting."""
     return jnp.linalg.solve(matrix, right)
 
 
 @_one_at_a_time
-def lstsq(matrix: Float[Array, "m n"], right: Float[Array, " m"]) -> Float[Array, " n"]:
+def lstsq(matrix: Inexact[Array, "m n"], right: Inexact[Array, " m"]) -> Inexact[Array, " n"]:
     """The x of least norm among those that minimise ‖`matrix` x − right‖."""
     return jnp.linalg.lstsq(matrix, right)[0]
 
 
 @_one_at_a_time
-def qr(matrix: Float[Array, "m n"]) -> tuple[Float[Array, "m k"], Float[Array, "k n"]]:
+def qr(matrix: Inexact[Array, "m n"]) -> tuple[Inexact[Array, "m k"], Inexact[Array, "k n"]]:
     """Q with k = min(m, n) orthonormal columns and the upper R with `matrix` = Q R."""
     q, r = jnp.linalg.qr(matrix)
     return q, r
 
 
 @_one_at_a_time
-def svd(matrix: Float[Array, "m n"]) -> tuple[Float[Array, "m k"], Float[Array, " k"], Float[Array, "k n"]]:
+def svd(matrix: Inexact[Array, "m n"]) -> tuple[Inexact[Array, "m k"], Float[Array, " k"], Inexact[Array, "k n"]]:
     """U, s, Vᵀ with k = min(m, n) singular values in falling order."""
     u, s, vt = jnp.linalg.svd(matrix, full_matrices=False)
     return u, s, vt
 
 
 @_one_at_a_time
-def singular_values(matrix: Float[Array, "m n"]) -> Float[Array, " k"]:
+def singular_values(matrix: Inexact[Array, "m n"]) -> Float[Array, " k"]:
     """The min(m, n) singular values in falling order."""
     return jnp.linalg.svd(matrix, compute_uv=False)
 
 
 @_one_at_a_time
-def eigh(matrix: Float[Array, "m m"]) -> tuple[Float[Array, " m"], Float[Array, "m m"]]:
+def eigh(matrix: Inexact[Array, "m m"]) -> tuple[Float[Array, " m"], Inexact[Array, "m m"]]:
     """Eigenvalues of a symmetric matrix in rising order, and its eigenvectors as columns."""
     values, vectors = jnp.linalg.eigh(matrix)
     return values, vectors
 
 
 @_one_at_a_time
-def eigvalsh(matrix: Float[Array, "m m"]) -> Float[Array, " m"]:
+def eigvalsh(matrix: Inexact[Array, "m m"]) -> Float[Array, " m"]:
     """Eigenvalues of a symmetric matrix in rising order."""
     return jnp.linalg.eigvalsh(matrix)
 
 
 @_one_at_a_time
-def lu_factor(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Any]:
+def lu_factor(matrix: Inexact[Array, "m m"]) -> tuple[Inexact[Array, "m m"], Any]:
     """The LU factors with partial pivoting, for `lu_solve`."""
     return jsp.linalg.lu_factor(matrix)
 
 
 @_one_at_a_time
-def _lu_solve(lu: Float[Array, "m m"], pivots: Any, right: Array) -> Array:
+def _lu_solve(lu: Inexact[Array, "m m"], pivots: Any, right: Array) -> Array:
     return jsp.linalg.lu_solve((lu, pivots), right)
 
 
 @_one_at_a_time
-def _lu_solve_transposed(lu: Float[Array, "m m"], pivots: Any, right: Array) -> Array:
+def _lu_solve_transposed(lu: Inexact[Array, "m m"], pivots: Any, right: Array) -> Array:
     return jsp.linalg.lu_solve((lu, pivots), right, trans=1)
 
 
-def lu_solve(factors: tuple[Array, Any], right: Float[Array, "m r"]) -> Float[Array, "m r"]:
+def lu_solve(factors: tuple[Array, Any], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
     """Solves `matrix` x = right with the factors of `lu_factor`."""
     return _lu_solve(*factors, right)
 

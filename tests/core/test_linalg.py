@@ -81,6 +81,9 @@ def test_batches_within_batches(systems: tuple[jax.Array, jax.Array]):
     stack = jnp.stack([a, a + 1.0])
     x = jax.jit(jax.vmap(jax.vmap(linalg.solve, (0, None)), (0, None)))(stack, b[0])
     np.testing.assert_allclose(x, jnp.linalg.solve(stack, b[0][None, None]), rtol=1e-10)
+    for function in (linalg.solve, linalg.cholesky_solve, linalg.lower_solve):
+        matrix = jnp.tril(a[0]) + 3.0 * jnp.eye(M)
+        np.testing.assert_allclose(function(matrix, b[0, :, 0]), function(matrix, b[0])[:, 0], rtol=1e-10)
     np.testing.assert_allclose(linalg.singular_values(stack), jnp.linalg.svd(stack, compute_uv=False), rtol=1e-12)
 
 

@@ -14,7 +14,10 @@ def test_low_rank_solver_agrees_with_the_dense_one() -> None:
     rng = np.random.default_rng(0)
     A, inner, outer = rng.normal(size=(12, 4)), rng.uniform(0.1, 10, 4), 10.0 ** rng.uniform(-4, 1, 12)
     right = rng.normal(size=12)
-    exact = np.linalg.solve(A * inner @ A.T + np.diag(outer), right)
+    matrix = (A * inner).astype(np.longdouble) @ A.T + np.diag(outer)
+    exact = np.linalg.solve(matrix.astype(float), right)
+    # NumPy's own error is the condition number times rounding too: some 2e-10, until it is refined.
+    exact += np.linalg.solve(matrix.astype(float), (right - matrix @ exact).astype(float))
     solve = low_rank_solver(jnp.asarray(A), jnp.asarray(inner), jnp.asarray(outer), 0.0)
     for refine in (False, True):
         # Condition number 1e6 times rounding, with room; refinement removes it.
