@@ -154,7 +154,7 @@ def _sentence(limit: Limit) -> str:
     if outcome is Outcome.undecided or open_:
         return (
             f"{outcome.name.capitalize()} at {when}: attention is on tokens {tokens}; of its direction and {program}, "
-            f"{numbers} ({describe(limit.trajectory.result)}).{_head_note(limit)}"
+            f"{numbers} ({describe(limit.trajectory.result)}).{precision_note(limit)}{_head_note(limit)}"
         )
     return (
         f"Gradient flow selects tokens {tokens} ({outcome.name.replace('_', ' ')}) and its direction solves {program}, "
@@ -184,6 +184,13 @@ def bound_of(limit: Any) -> str:
     """Whose lower bound certifies the flow's direction."""
     flows = limit.certificate.source == CertificateSource.flow
     return "its own multipliers" if flows else "the program's dual"
+
+
+def precision_note(limit: Any) -> str:
+    """What to switch on, where single precision may be why nothing is decided."""
+    if jnp.finfo(limit.excess.dtype).eps < 1e-12:
+        return ""
+    return " This is single precision: jax.config.update('jax_enable_x64', True) decides more."
 
 
 def _head_note(limit: Limit) -> str:

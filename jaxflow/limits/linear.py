@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, linalg, require
 from jaxflow.data import LinearData
-from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, when_of
+from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, precision_note, when_of
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod, checked_gap
 from jaxflow.limits.progress import Progress
@@ -243,7 +243,8 @@ def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory
         solution = solve(program)
         nu = linalg.lstsq(data.inputs.T, beta)
         own = certify(program, beta, nu, "flow")
-    reached = residual <= INTERPOLATES
+    eps = float(jnp.finfo(residual.dtype).eps)
+    reached = residual <= max(INTERPOLATES, 100.0 * eps)
     still = at_rest(final, stationarity(trajectory), model.degree)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     broken = ~(good(trajectory.result) | spent | reached)
@@ -253,7 +254,7 @@ def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory
     solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
     excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
     excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
-    contradicted = reached & prediction.applies & (excess < BELOW)
+    contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
     outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
     kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
@@ -318,7 +319,7 @@ def _sentence(limit: LinearLimit) -> str:
         return f"At {when} gradient flow stands still, but the program has no solution ({end})."
     numbers = gaps_of(limit)
     if outcome is Outcome.undecided:
-        return f"Undecided at {when}: {numbers} ({end})."
+        return f"Undecided at {when}: {numbers} ({end}).{precision_note(limit)}"
     if outcome is Outcome.prediction_contradicted:
         return (
             f"The prediction is contradicted: at {when} the flow's direction stands still elsewhere than at the "

@@ -113,11 +113,14 @@ class LinearStaged(AbstractMethod):
         return self._inwards(risk, model, max_steps)
 
     def _inwards(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
-        digits = max(self.rtol, NEWTON)
+        # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
+        eps = float(jnp.finfo(jnp.result_type(float)).eps)
+        rtol, ends = max(self.rtol, 1000.0 * eps), max(1e-14, 20.0 * eps)
+        digits, least = max(rtol, NEWTON), 10.0 * eps
         drive = Drive(
-            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
-            diffrax.PIDController(rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-            Interpolated() | StationaryPoint(1e-14),
+            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=max(1e-2 * digits, least), norm=state_norm)),
+            diffrax.PIDController(rtol=rtol, atol=max(1e-2 * rtol, least), pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            Interpolated(ends) | StationaryPoint(ends),
             max_steps,
             self.report,
         )

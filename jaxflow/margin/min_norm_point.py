@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg
 from jaxflow.margin._linear_algebra import low_rank_solver, scaled_cholesky, step_to_boundary
+from jaxflow.margin.conclude import default_tolerance
 from jaxflow.margin.program import AbstractRows, DenseRows
 
 # Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
@@ -56,12 +57,12 @@ def min_norm_point(
     r"""Least-norm weights λ over the slots marked `inequality` (simplex) and `equality` (free).
 
     **Arguments:** `tolerance`: complementarity gap relative to the squared norm at which the interior point
-    stops; None: $10^4\varepsilon$ of the dtype (the polish does the rest). At most `max_steps` iterations.
+    stops; None: 2e-12, in single precision 1.5e-6 (the polish does the rest). At most `max_steps` iterations.
     """
     gram = rows.gram()
     dtype = gram.dtype
     eps = float(jnp.finfo(dtype).eps)
-    tolerance = 1e4 * eps if tolerance is None else tolerance
+    tolerance = default_tolerance(dtype, 1e4) if tolerance is None else tolerance
     used = inequality | equality
     on = inequality.astype(dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
