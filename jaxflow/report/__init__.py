@@ -17,3 +17,4 @@ from jaxflow.report.verdicts import common_rate as common_rate
 from jaxflow.report.verdicts import count_evidence as count_evidence
 from jaxflow.report.verdicts import decide as decide
 from jaxflow.report.verdicts import evidence_json as evidence_json
+from jaxflow.report.verdicts import fit as fit

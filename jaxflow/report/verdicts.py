@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,6 +132,17 @@ def bounded_evidence(
     residuals = np.asarray(residuals, float)
     known = ~np.isnan(residuals)
     return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
+
+
+def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    if len(x) < 3:
+        return float("nan"), float("nan")
+    slope, constant = np.polyfit(x, y, 1)
+    rest = y - slope * x - constant
+    error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
+    return float(slope), float(2 * error)
 
 
 def common_rate(

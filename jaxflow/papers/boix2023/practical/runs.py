@@ -27,7 +27,10 @@ from jaxflow.papers.registry import Data
 
 
 class Size(NamedTuple):
-    """`seeds` runs for each of `scales` of the initial weights; measured at `points` steps."""
+    """`seeds` runs for each of `scales` of the initial weights; measured at `points` steps.
+
+    `published`: the network and recipe are those of the paper.
+    """
 
     shape: Shape
     recipe: Recipe
@@ -36,6 +39,7 @@ class Size(NamedTuple):
     points: int
     patch: int = 4
     length: int = 32
+    published: bool = False
 
 
 SMALL = Shape(2, 4, 32, 8, 32)
@@ -133,4 +137,5 @@ def _runs(
 
     data = {name: split(value) for name, value in found.measured.items()}
     data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
+    data["published"] = np.asarray(size.published)
     return {prefix + name: value for name, value in data.items()}

@@ -1,6 +1,5 @@
 """What the checks share: instances, flows, and how residuals become a row."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from jaxflow.limits import LinearStaged
 from jaxflow.losses import Exponential, Squared
 from jaxflow.papers.checks import Row
 from jaxflow.report import Rate, bounded_evidence
+from jaxflow.report import fit as fit
 from jaxflow.risk import EmpiricalRisk
 
 # Limit points are held to this: the flow is integrated at rtol 1e-9.
@@ -121,14 +121,3 @@ def map_instances(function: Any, *arrays: Any) -> dict[str, np.ndarray]:
     """`function` of one instance over leading axes, one after the other: on a CPU no lane waits for the slowest."""
     found = jax.jit(lambda *xs: jax.lax.map(lambda x: function(*x), xs))(*arrays)
     return {name: np.asarray(value) for name, value in found.items()}
-
-
-def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    if len(x) < 3:
-        return float("nan"), float("nan")
-    slope, constant = np.polyfit(x, y, 1)
-    rest = y - slope * x - constant
-    error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
-    return float(slope), float(2 * error)
