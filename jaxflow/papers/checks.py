@@ -51,17 +51,17 @@ class Row:
     outside: int
     worst: float
     residual: str
-    evidence: Evidence | Verdict
+    evidence: Evidence
     values: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.evidence, Evidence) and self.instances != self.evidence.inside:
+        if self.instances != self.evidence.inside:
             raise ValueError(f"instances: {self.instances} of {self.source}, but evidence of {self.evidence.inside}")
 
     @property
     def verdict(self) -> Verdict:
         """Decided by the evidence."""
-        return decide(self.evidence) if isinstance(self.evidence, Evidence) else self.evidence
+        return decide(self.evidence)
 
 
 class AbstractCheck(abc.ABC):
@@ -218,6 +218,6 @@ def _as_json(row: Row) -> dict[str, Any]:
     return dataclasses.asdict(row) | {
         "worst": row.worst if math.isfinite(row.worst) else None,
         "verdict": row.verdict.value,
-        "evidence": evidence_json(row.evidence) if isinstance(row.evidence, Evidence) else None,
+        "evidence": evidence_json(row.evidence),
         "values": finite,
     }

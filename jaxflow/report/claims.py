@@ -12,19 +12,17 @@ class Claim:
     source: str
     sentence: str
     measured: str
-    evidence: Evidence | Verdict
+    evidence: Evidence
     values: dict[str, float | int]
 
     @property
     def verdict(self) -> Verdict:
         """Decided by the evidence."""
-        return decide(self.evidence) if isinstance(self.evidence, Evidence) else self.evidence
+        return decide(self.evidence)
 
 
-def with_evidence(measured: str, evidence: Evidence | Verdict) -> str:
+def with_evidence(measured: str, evidence: Evidence) -> str:
     """What was measured, followed by the counts, the rate and the check that the verdict rests on."""
-    if isinstance(evidence, Verdict):
-        return measured
     parts = [measured]
     if evidence.contradicted or evidence.undecided:
         parts.append(
@@ -59,7 +57,7 @@ def claims_json(title: str, claims: list[Claim], notes: list[str]) -> dict:
             "sentence": claim.sentence,
             "measured": claim.measured,
             "verdict": claim.verdict.value,
-            "evidence": evidence_json(claim.evidence) if isinstance(claim.evidence, Evidence) else None,
+            "evidence": evidence_json(claim.evidence),
             "values": claim.values,
         }
         for claim in claims
