@@ -264,6 +264,70 @@ def descents_data() -> list[Data]:
     return [data([1e-2, 1e-3, 1e-4], True, 1e-12, 0.5, 1.0), data([1e-2, 1e-3, 9e-4], False, 1e-12, 60.0, -1.0)]
 
 
+def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], kept: bool = True) -> Data:
+    """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
+    shape = (len(sizes), 4)
+    size = np.broadcast_to(np.array(sizes)[:, None], shape)
+    found: Data = {"size": size, "scores": np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))}
+    for name in ("flow", "descent"):
+        found |= {f"{name}_selected": size, f"{name}_good": np.ones(shape, bool), f"{name}_kept": np.full(shape, kept)}
+        found |= {f"{name}_corr_solved": np.ones(shape, bool), f"{name}_corr_spanned": np.ones(shape)}
+        # More tokens, worse predicted: or the other way round.
+        found[f"{name}_corr_combined"] = 1.0 - (size if good else size[::-1]) / 1000.0 - low
+    found |= {"flow_error": np.full(shape, 0.0 if good else 1.0), "flow_error_early": np.zeros(shape)}
+    found |= {"flow_late": np.zeros(shape, bool), "flow_length": np.ones(shape), "flow_target": np.ones((*shape, 10))}
+    return found | {"descent_attention": np.ones((*shape, 10)), "flow_corr_moved": 1.0 - np.tile(moved, (*shape, 1))}
+
+
+def figure9() -> list[Data]:
+    # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
+    falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
+    lambdas = {"lambdas": np.array([0.0, 1.0, 2.5])}
+    well = concave_runs(True, 0.0, falling, [1, 5, 10]) | lambdas
+    # As many tokens for every penalty, so that one rate is that of all.
+    even = concave_runs(True, 0.0, falling, [5, 5, 5]) | lambdas
+    bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4]) | lambdas
+    # Scores so far apart that no penalty of these takes all tokens.
+    return [well, even, bad | {"scores": 100.0 * bad["scores"]}]
+
+
+def figure12() -> list[Data]:
+    def data(good: bool, sizes: list[int], lam: list[float]) -> Data:
+        found = concave_runs(good, 0.0, [1e-3, 1e-4], sizes)
+        found |= {"taus": np.array([3, 5, 7]), "lam": np.broadcast_to(np.array(lam)[:, None], (3, 4))}
+        exact = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
+        return found | {
+            "exact_size": exact,
+            "exact_draws": np.full((3, 6), 2),
+            "exact_near_tie": np.zeros((3, 6), bool),
+        }
+
+    return [data(True, [2, 3, 4], [0.1, 0.2, 0.3]), data(False, [9, 1, 1], [0.1, 0.2, 0.3])]
+
+
+def paths_data() -> list[Data]:
+    radii = 4.0 ** np.arange(8)
+
+    def data(power: float, value: float, balance: float) -> Data:
+        near = np.eye(3)[None, None] + np.ones((3, 1, 3, 3)) / (radii**power)[None, :, None, None]
+        found: Data = {"shape": np.array([3, 3, 3]), "radii": radii, "result": np.full(3, OPTIMAL)}
+        found |= {"aim": np.stack([np.eye(3)] * 3)}
+        for name in ("W", "KQ3"):
+            found |= {f"{name}_weights": near, f"{name}_status": np.full((3, 5, 8), PathStatus.stationary.value)}
+            found |= {f"{name}_objective": np.zeros((3, 5, 8)), f"{name}_residual": np.full((3, 8), 1e-12)}
+            found |= {f"{name}_found": np.ones((3, 8), bool)}
+        found |= {"KQ3_margin": np.full((3, 8), 1e-9), "KQ3_balance": np.full((3, 8), balance)}
+        found |= {"KQ3_nuclear": np.tile(radii, (3, 1))}
+        for name, rank, size in (("nuclear", 2, 3.0), ("nuclear2", 2, value)):
+            found |= {f"{name}_result": np.full(3, OPTIMAL), f"{name}_rank": np.full(3, rank)}
+            found |= {f"{name}_value": np.full(3, size), f"{name}_weights": np.stack([np.eye(3)] * 3)}
+        for way in ("zero", "path"):
+            found |= {f"flow_{way}_selected": np.ones(3, bool), f"flow_{way}_misaligned": np.zeros(3)}
+        return found
+
+    return [data(1.0, 3.0, 0.0), data(0.1, 4.0, 1e9)]
+
+
 def sequences_data() -> list[Data]:
     def data(gap: float, misaligned: float, outcome: Outcome = Outcome.globally_optimal) -> Data:
         one: Data = {"outcome": outcome.value, "status": GLOBAL, "flow_gap": gap, "certificate_gap": gap}
@@ -288,6 +352,9 @@ def smoothness_data() -> list[Data]:
 
 
 PROBES = {
+    "fig9": figure9,
+    "fig12": figure12,
+    "regularization-paths": paths_data,
     "cone-lemmas": cone_lemmas_data,
     "descents": descents_data,
     "fig1": plane_data,
