@@ -330,5 +330,10 @@ def _one(total: Any, *, against: bool, good: bool) -> Evidence:
 
 def _together(found: list[Evidence], *, limit: bool = False, rate: Rate | None = None) -> Evidence:
     """Evidence of several series; an excess of one interval over another is not checked by anything else."""
-    counts = (sum(getattr(one, name) for one in found) for name in ("inside", "contradicted", "undecided"))
-    return Evidence(*counts, limit, rate)
+    return Evidence(
+        sum(one.inside for one in found),
+        sum(one.contradicted for one in found),
+        sum(one.undecided for one in found),
+        limit,
+        rate,
+    )
