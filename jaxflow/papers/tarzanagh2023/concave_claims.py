@@ -139,7 +139,7 @@ def _predictivity_falls(data: Data) -> Claim:
         Evidence(
             int(values.size > 1),
             contradicted=int(values.size > 1 and not slope > 0),
-            checked_by="" if flow > 0 else "the flows, among which it does not either",
+            checked_by="the flows, among which it is the other way round" if flow < 0 else "",
         ),
         {"descent": slope, "flow": flow, "survivors": int(values.size)},
     )
