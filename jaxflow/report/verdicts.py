@@ -14,7 +14,7 @@ class Verdict(enum.StrEnum):
 
     - `holds`: there are instances inside, all of them are decided, and none contradicts it.
     - `holds_at_this_rate`: said of a limit, of which only finite times are seen. All instances inside are decided,
-      none contradicts it, and a rate was fitted whose interval contains the predicted one.
+      none contradicts it, and a rate was fitted: its interval lies above zero and contains the predicted one.
     - `not_settled`: there are instances inside, and neither of the above nor the next is true: some are undecided,
       or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
     - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
@@ -46,11 +46,10 @@ class Rate:
 
     @property
     def agrees(self) -> bool:
-        """The interval contains the predicted exponent; without one, it must lie above zero. NaN agrees with none."""
-        width = self.half_width + self.bias
-        if self.predicted is None:
-            return self.fitted - width > 0.0
-        return abs(self.fitted - self.predicted) <= width
+        """The interval lies above zero and, with the bias, contains the predicted exponent. NaN agrees with none."""
+        if not self.fitted - self.half_width > 0.0:
+            return False
+        return self.predicted is None or abs(self.fitted - self.predicted) <= self.half_width + self.bias
 
     def in_words(self) -> str:
         """The fit, its interval and what it is compared with."""

@@ -70,6 +70,8 @@ def test_counts_that_cannot_be_are_refused(counts: tuple[int, int, int]) -> None
 def test_a_rate_agrees_where_its_interval_contains_the_prediction() -> None:
     assert AGREES.agrees and not DISAGREES.agrees
     assert Rate(1.0, 0.1, 1.2, bias=0.1).agrees
+    # An interval that is as wide as its exponent says nothing.
+    assert not Rate(1.0, 1.0, 1.0).agrees
     # Without a prediction the distance must fall, beyond the error of the fit.
     assert Rate(0.5, 0.1, None).agrees
     assert not Rate(0.05, 0.1, None).agrees and not Rate(-1.0, 0.1, None).agrees

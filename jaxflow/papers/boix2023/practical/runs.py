@@ -89,6 +89,8 @@ def image_runs(
 
     **Returns:** arrays with axes (point, scale, seed, ...); runs of one seed share batches and initial directions.
     """
+    # Digits are nobody's published data, whatever the network.
+    size = size._replace(published=size.published and data is not None)
     data = digits() if data is None else data
     _, side, _, channels = data.images.shape
     make = partial(ViT.init, shape=size.shape, side=side, channels=channels, classes=data.classes, patch=size.patch)
@@ -105,6 +107,7 @@ def text_runs(
     folder: Path | str | None = None,
 ) -> Data:
     """As `image_runs`, on tokens with the size of their vocabulary; the help topics by default."""
+    size = size._replace(published=size.published and text is not None)
     tokens, vocabulary = library_text() if text is None else text
     make = partial(GPT.init, shape=size.shape, vocabulary=vocabulary, length=size.length)
     return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), "text_", folder)
