@@ -105,7 +105,7 @@ def reproduce(
     )
     table = Table("the paper says", "measured", "verdict", title=f"{paper} {figure}", show_lines=True)
     for claim in claims:
-        table.add_row(claim.sentence, claim.measured, claim.verdict.value)
+        table.add_row(claim.sentence, papers.told(claim), claim.verdict.value)
     console.print(table)
     for path in paths.values():
         console.print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -43,7 +43,7 @@ def verify(
         "statement", "checked", "instances", "measured", "worst residual", "verdict", title=paper, show_lines=True
     )
     for row in rows:
-        cells = (row.source, row.checked, papers.counted(row), row.measured, papers.worst(row), row.verdict.value)
+        cells = (row.source, row.checked, papers.counted(row), papers.told(row), papers.worst(row), row.verdict.value)
         # As text: brackets of intervals are no markup.
         table.add_row(*(Text(cell) for cell in cells))
     console.print(table)

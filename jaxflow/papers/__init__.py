@@ -8,6 +8,7 @@ from jaxflow.papers.checks import Row as Row
 from jaxflow.papers.checks import checks_of as checks_of
 from jaxflow.papers.checks import counted as counted
 from jaxflow.papers.checks import plan_verify as plan_verify
+from jaxflow.papers.checks import told as told
 from jaxflow.papers.checks import verify as verify
 from jaxflow.papers.checks import worst as worst
 from jaxflow.papers.registry import SCALES as SCALES

@@ -15,7 +15,17 @@ import numpy as np
 
 from jaxflow._core import unknown_name
 from jaxflow.papers.registry import SCALES, Data, known_papers
-from jaxflow.report import Verdict, manifest, refuse_existing, write_json
+from jaxflow.report import (
+    Claim,
+    Evidence,
+    Verdict,
+    decide,
+    evidence_json,
+    manifest,
+    refuse_existing,
+    with_evidence,
+    write_json,
+)
 
 SEED = 0
 
@@ -26,10 +36,12 @@ class Row:
 
     - `source`: which statement; `checked`: what of it, in one sentence; `measured`: what was found, with its
       denominator.
-    - `instances`: how many satisfied the hypotheses; `outside`: how many did not and are counted apart.
+    - `instances`: how many satisfied the hypotheses, decided or not; `outside`: how many did not.
     - `worst`: the largest residual over the instances inside, in the sense of `residual`; +inf where the
       statement leaves nothing to measure.
-    - `values`: the numbers behind the text.
+    - `evidence`: what the verdict rests on; `values`: the numbers behind the text.
+
+    **Raises:** `ValueError` where `instances` is not the denominator of the evidence.
     """
 
     source: str
@@ -39,8 +51,17 @@ class Row:
     outside: int
     worst: float
     residual: str
-    verdict: Verdict
+    evidence: Evidence
     values: Mapping[str, float | int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.instances != self.evidence.inside:
+            raise ValueError(f"instances: {self.instances} of {self.source}, but evidence of {self.evidence.inside}")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Decided by the evidence."""
+        return decide(self.evidence)
 
 
 class AbstractCheck(abc.ABC):
@@ -161,7 +182,7 @@ def rows_markdown(title: str, rows: Sequence[Row]) -> str:
     lines = [f"# {title}", "", "| statement | checked | instances | measured | worst residual | verdict |"]
     lines.append("|---|---|---|---|---|---|")
     for row in rows:
-        cells = (row.source, row.checked, counted(row), row.measured, worst(row), f"**{row.verdict.value}**")
+        cells = (row.source, row.checked, counted(row), told(row), worst(row), f"**{row.verdict.value}**")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
 
@@ -169,6 +190,11 @@ def rows_markdown(title: str, rows: Sequence[Row]) -> str:
 def counted(row: Row) -> str:
     """The instances of a row in words."""
     return f"{row.instances}" + (f" (+ {row.outside} outside the hypotheses)" if row.outside else "")
+
+
+def told(row: Row | Claim) -> str:
+    """What was measured, and what the verdict rests on."""
+    return with_evidence(row.measured, row.evidence)
 
 
 def worst(row: Row) -> str:
@@ -192,5 +218,6 @@ def _as_json(row: Row) -> dict[str, Any]:
     return dataclasses.asdict(row) | {
         "worst": row.worst if math.isfinite(row.worst) else None,
         "verdict": row.verdict.value,
+        "evidence": evidence_json(row.evidence),
         "values": finite,
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import classes, floors, kernels, texts
+from tests.architecture import classes, floors, kernels, texts, verdicts
 from tests.architecture.sources import Package, read_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +59,11 @@ def test_a_class_is_abstract_or_final(house):
 
 def test_factorisations_go_one_at_a_time(house):
     report(kernels.batched_kernels(house))
+
+
+def test_one_file_decides_all_verdicts(house):
+    assert {"holds", "not_settled", "counterexample_found"} <= verdicts._members(house).keys()
+    report(verdicts.named_elsewhere(house))
 
 
 def test_heavy_libraries_are_imported_lazily(house):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import classes, floors, kernels, texts
+from tests.architecture import classes, floors, kernels, texts, verdicts
 from tests.architecture.sources import read_package
 
 
@@ -275,3 +275,32 @@ def test_files_without_git(tmp_path):
 def test_kernel_of_a_batch(build, source, ours):
     house = build(ROOMS | {"flow/clocks.py": source})
     assert bool(kernels.batched_kernels(house)) != ours
+
+
+DECIDES = """
+import enum
+class Verdict(enum.StrEnum):
+    holds = "holds"
+    not_settled = "not settled"
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from jaxflow.report.verdicts import Verdict\ndef f():\n    return Verdict.holds",
+        "from jaxflow.report import verdicts\nx = verdicts.Verdict.not_settled",
+        "from jaxflow.report.verdicts import Verdict\nx = Verdict('holds')",
+        "x = 'not settled'",
+    ],
+)
+def test_a_verdict_named_elsewhere(build, source):
+    findings = verdicts.named_elsewhere(build({"report/verdicts.py": DECIDES, "papers/claims.py": source}))
+    assert len(findings) == 1 and findings[0].startswith("jaxflow.papers.claims:")
+
+
+def test_verdicts_that_are_only_typed_and_decided(build):
+    source = (
+        "from jaxflow.report.verdicts import Verdict, decide\ndef f(e) -> Verdict:\n    return decide(e)\ny = 'holds'"
+    )
+    assert not verdicts.named_elsewhere(build({"report/verdicts.py": DECIDES, "papers/claims.py": source}))

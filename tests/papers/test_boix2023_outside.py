@@ -55,11 +55,14 @@ def test_logarithms_with_decay_against_weights():
 def test_decay_verdicts_follow_the_numbers(measured):
     check = decay.DecayCheck()
     swapped = measured | {"crossings": -measured["crossings"]}
-    assert check.rows(swapped)[0].verdict == Verdict.counterexample_found
-    assert check.rows(measured | {"excess": np.array([0.1, 0.0])})[1].verdict == Verdict.counterexample_found
+    assert check.rows(swapped)[0].evidence.contradicted == check.rows(swapped)[0].instances > 0
+    assert check.rows(swapped)[0].verdict == Verdict.not_settled
+    lost = measured | {"crossings": np.full_like(measured["crossings"], np.nan), "failed": np.ones(2, bool)}
+    assert check.rows(lost)[0].evidence.undecided == check.rows(swapped)[0].instances
+    assert check.rows(measured | {"excess": np.array([0.1, 0.0])})[1].verdict == Verdict.not_settled
     stuck = np.full_like(measured["results"], StageResult.not_converged)
     nobody = measured | {"results": stuck, "excess": np.full(2, np.nan)}
-    assert check.rows(nobody)[1].verdict == Verdict.outside_hypotheses
+    assert check.rows(nobody)[1].verdict == Verdict.not_settled and check.rows(nobody)[1].evidence.undecided == 2
 
 
 def test_readings_stand_close_at_stages_however_late_the_next_one_is():
@@ -124,5 +127,5 @@ def test_stages_of_full_heads_by_hand():
         return [row.verdict for row in check.rows(data)]
 
     assert verdicts(True) == [Verdict.holds, Verdict.holds]
-    assert verdicts(False) == [Verdict.counterexample_found] * 2
-    assert verdicts(True, good=False) == [Verdict.outside_hypotheses] * 2
+    assert verdicts(False) == [Verdict.not_settled] * 2
+    assert verdicts(True, good=False) == [Verdict.not_settled] * 2

@@ -38,6 +38,7 @@ def made_up(flow: list[int], b1: list[int], d: list[int], unique: list[int]) -> 
 def test_verdicts_follow_the_numbers() -> None:
     best, local, unknown = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.undecided
     holds, broken, outside = Verdict.holds, Verdict.counterexample_found, Verdict.outside_hypotheses
+    open_ = Verdict.not_settled
 
     def verdicts(*columns: list[int]) -> list[Verdict]:
         return [claim.verdict for claim in claims_of(made_up(*columns))[0]]
@@ -45,7 +46,13 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdicts([best, local], [YES, NO], [YES, NO], [YES, NO]) == [holds] * 5
     assert verdicts([local, best], [YES, NO], [YES, NO], [YES, NO])[:2] == [broken, broken]
     # A path that was not followed to its end is neither proof nor counterexample.
-    assert verdicts([unknown, best], [YES, NO], [YES, NO], [YES, NO])[0] == outside
+    assert verdicts([unknown, best], [YES, NO], [YES, NO], [YES, NO])[0] == open_
     assert verdicts([best, best], [NO, NO], [YES, NO], [YES, NO])[0] == outside
-    assert verdicts([best], [YES], [YES], [NO])[-1] == broken
-    assert verdicts([best], [YES], [YES], [OPEN])[-1] == holds
+    assert verdicts([best], [YES], [YES], [NO])[-1] == open_
+    assert verdicts([best], [YES], [YES], [OPEN])[-1] == open_
+    assert verdicts([local], [YES], [NO], [NO])[2] == open_
+    # Where descent, which takes other steps, does go to W^mm, nothing has confirmed the flow.
+    alone = made_up([local], [YES], [YES], [YES]) | {"descent": np.array([[int(best)]])}
+    assert claims_of(alone)[0][0].verdict == open_
+    support = made_up([best], [YES], [NO], [YES]) | {"support": np.array([[int(YES)]])}
+    assert claims_of(support)[0][3].verdict == open_

@@ -44,12 +44,16 @@ def test_verdicts_follow_the_numbers() -> None:
     good, bad, still = Outcome.locally_optimal, Outcome.prediction_contradicted, Outcome.undecided
     figure = factored.Factored()
     question, confirmed = figure.claims(made_up([good, still], [1e-9, 0.5], [2e-9, 0.4]))[0]
-    assert question.verdict == Verdict.holds and question.values["open"] == 1
+    assert question.verdict == Verdict.not_settled and question.values["open"] == 1
+    settled, _ = figure.claims(made_up([good, good], [1e-9, 1e-9], [2e-9, 2e-9]))[0]
+    assert settled.verdict == Verdict.holds
     assert confirmed.verdict == Verdict.holds and confirmed.values["claimed"] == 1
     question, _ = figure.claims(made_up([good, bad], [1e-9, 0.3], [2e-9, 0.4]))[0]
     assert question.verdict == Verdict.counterexample_found and question.values["others"] == 1
     # A flow that claims 2e-9 where the program finds 1e-7.
     _, confirmed = figure.claims(made_up([good, good], [1e-9, 1e-7], [2e-9, 2e-9]))[0]
-    assert confirmed.verdict == Verdict.counterexample_found and confirmed.values["unconfirmed"] == 1
-    question, _ = figure.claims(made_up([still], [0.5], [0.4]))[0]
-    assert question.verdict == Verdict.outside_hypotheses
+    assert confirmed.verdict == Verdict.not_settled and confirmed.values["unconfirmed"] == 1
+    question, confirmed = figure.claims(made_up([still], [0.5], [0.4]))[0]
+    assert question.verdict == Verdict.not_settled and confirmed.verdict == Verdict.outside_hypotheses
+    point, _ = figure.claims(made_up([Outcome.finite_stationary_point], [0.5], [0.4]))[0]
+    assert point.verdict == Verdict.outside_hypotheses

@@ -43,10 +43,13 @@ def verdicts(data: dict[str, np.ndarray]) -> list[Verdict]:
 
 
 def test_verdicts_follow_the_numbers() -> None:
-    holds, broken = Verdict.holds, Verdict.counterexample_found
+    holds, broken = Verdict.holds, Verdict.not_settled
     assert verdicts(made_up(2)) == [holds] * 5
     assert verdicts(made_up(4)) == [broken, holds, broken, holds, broken]
     assert verdicts(made_up(5)) == [broken, broken, broken, holds, broken]
     assert verdicts(made_up(2, outside=1e-3)) == [holds, holds, holds, broken, holds]
+    assert [claim.evidence.contradicted for claim in claims_of(made_up(4))[0]] == [1, 0, 1, 0, 1]
+    # Neither solved nor proven to have no solution.
+    assert verdicts(made_up(2, result=ProgramResult.inaccurate)) == [broken] * 5
     nothing = made_up(2, result=ProgramResult.infeasible)
     assert verdicts(nothing) == [Verdict.outside_hypotheses] * 5

@@ -143,7 +143,7 @@ def cell(feasible: ProgramResult, attention: float, selected: bool, apart: float
         (cell(ProgramResult.optimal, 1e-30, False, 0.5, 1e-12), Verdict.counterexample_found),
         (cell(ProgramResult.infeasible, 1e-30, False, 0.5, 1e-12), Verdict.outside_hypotheses),
         # Undecided: neither selected to the tolerance nor left.
-        (cell(ProgramResult.optimal, 0.5, False, 0.5, 1e-12), Verdict.outside_hypotheses),
+        (cell(ProgramResult.optimal, 0.5, False, 0.5, 1e-12), Verdict.not_settled),
     ],
 )
 def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndarray], verdict: Verdict) -> None:
@@ -154,7 +154,7 @@ def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndar
 
 def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
     found = cell(ProgramResult.optimal, 1e-30, False, 0.5, 1.0)
-    assert equal_scores._cell_row(found, 0).verdict is Verdict.outside_hypotheses
+    assert equal_scores._cell_row(found, 0).verdict is Verdict.not_settled
     row = equal_scores._cell_row(found | {"cell0_lost_gap": np.array([1e-12])}, 0)
     assert row.verdict is Verdict.counterexample_found and "without the lost sequences" in row.measured
 

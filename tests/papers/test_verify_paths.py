@@ -30,63 +30,65 @@ RADII = 2.0 ** np.arange(12)
 
 
 def path_data(**more: Any) -> dict[str, Any]:
-    shape = (2, 3, RADII.size)
+    shape = (3, 3, RADII.size)
     data = {
         "radii": RADII,
         "P_status": np.full(shape, PathStatus.stationary.value),
         "P_objective": np.zeros(shape),
-        "P_residual": np.full((2, RADII.size), 1e-12),
-        "P_found": np.ones((2, RADII.size), bool),
+        "P_residual": np.full((3, RADII.size), 1e-12),
+        "P_found": np.ones((3, RADII.size), bool),
     }
     return data | more
 
 
-INSIDE = np.ones(2, bool)
+INSIDE = np.ones(3, bool)
 
 
 def test_distances_that_fall_like_one_over_R_hold_at_this_rate() -> None:
-    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, np.stack([3.0 / RADII, 1.0 / RADII]), "")
-    assert row.verdict is Verdict.holds_at_this_rate and row.values["reached"] == 2
+    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, np.stack([3.0 / RADII] + [1.0 / RADII] * 2), "")
+    assert row.verdict is Verdict.holds_at_this_rate and row.values["reached"] == 3
     assert row.worst == pytest.approx(3.0 / 2048)
 
 
 @pytest.mark.parametrize(
     ("distance", "inside", "verdict"),
     [
-        ([np.full(12, 0.5), np.full(12, 0.5)], INSIDE, Verdict.counterexample_found),
-        ([np.full(12, 0.5), 1.0 / RADII], INSIDE, Verdict.outside_hypotheses),
-        ([RADII**-0.6, RADII**-0.6], INSIDE, Verdict.outside_hypotheses),
-        ([1.0 / RADII, 1.0 / RADII], ~INSIDE, Verdict.outside_hypotheses),
+        ([np.full(12, 0.5)] * 3, INSIDE, Verdict.not_settled),
+        ([np.full(12, 0.5), 1.0 / RADII, 1.0 / RADII], INSIDE, Verdict.not_settled),
+        ([RADII**-0.6] * 3, INSIDE, Verdict.not_settled),
+        ([1.0 / RADII] * 3, ~INSIDE, Verdict.outside_hypotheses),
     ],
 )
 def test_what_does_not_fall_does_not_hold(distance: list[np.ndarray], inside: np.ndarray, verdict: Verdict) -> None:
     row = row_of_path("Theorem 2", "", path_data(), "P", inside, np.stack(distance), "")
     assert row.verdict is verdict
-    assert row.instances + row.outside == 2
+    assert row.instances + row.outside == 3
 
 
 def test_a_path_without_stationary_points_is_not_counted_as_reached() -> None:
-    found = np.ones((2, RADII.size), bool)
+    found = np.ones((3, RADII.size), bool)
     found[1, -1] = False
-    row = row_of_path("Theorem 2", "", path_data(P_found=found), "P", INSIDE, np.stack([1.0 / RADII] * 2), "")
-    assert row.values["reached"] == 1 and row.verdict is Verdict.outside_hypotheses
+    row = row_of_path("Theorem 2", "", path_data(P_found=found), "P", INSIDE, np.stack([1.0 / RADII] * 3), "")
+    assert row.values["reached"] == 2 and row.verdict is Verdict.not_settled
 
 
 def test_another_solution_of_equal_norm_belongs_to_the_set() -> None:
-    distance, above = np.stack([np.full(12, 0.5), 1.0 / RADII]), np.stack([2.0 / RADII, 2.0 / RADII])
-    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, distance, "", above)
+    distance, above = np.stack([np.full(12, 0.5)] + [1.0 / RADII] * 3), np.stack([2.0 / RADII] * 4)
+    four = {name: np.concatenate([x, x[:1]]) if name != "radii" else x for name, x in path_data().items()}
+    every = np.ones(4, bool)
+    row = row_of_path("Theorem 2", "", four, "P", every, distance, "", above)
     assert row.verdict is Verdict.holds_at_this_rate and "1 tend to another solution" in row.measured
-    off = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, distance, "", above + 0.3)
+    off = row_of_path("Theorem 2", "", four, "P", every, distance, "", above + 0.3)
     assert off.verdict is not Verdict.holds_at_this_rate
 
 
 def test_starts_that_end_higher_are_counted() -> None:
-    objective = np.zeros((2, 3, RADII.size))
+    objective = np.zeros((3, 3, RADII.size))
     objective[0, 1, -1] = 5.0
     status = np.full(objective.shape, PathStatus.stationary.value)
     status[1, 0, -1] = PathStatus.flat.value
     data = path_data(P_objective=objective, P_status=status)
-    row = row_of_path("Theorem 2", "", data, "P", INSIDE, np.stack([1.0 / RADII] * 2), "")
+    row = row_of_path("Theorem 2", "", data, "P", INSIDE, np.stack([1.0 / RADII] * 3), "")
     assert row.values["local"] == 2
 
 
@@ -114,7 +116,9 @@ def lemma3(value: float, rank: int, result: int = ProgramResult.stationary.value
 
 def test_lemma_3_compares_values_where_the_convex_solution_has_the_rank() -> None:
     assert lemma3(2.0, 2).verdict is Verdict.holds
-    assert lemma3(2.1, 2).verdict is Verdict.counterexample_found
+    assert lemma3(2.1, 2).verdict is Verdict.not_settled and lemma3(2.1, 2).evidence.contradicted == 1
+    unanswered = lemma3(2.0, 2, ProgramResult.budget_spent.value)
+    assert unanswered.verdict is Verdict.not_settled and unanswered.evidence.undecided == 1
     larger = lemma3(2.1, 3)
     assert (larger.verdict, larger.values["larger"], larger.outside) == (Verdict.outside_hypotheses, 1, 1)
 
@@ -141,13 +145,15 @@ def test_theorem_5_wants_some_delta() -> None:
     assert row.verdict is Verdict.counterexample_found and row.values["lost"] == 1
     data |= flows("cell0_1", [False, True], gap=1.0)
     # Not certified elsewhere: open, not lost.
-    assert nearly_equal._spread_row(data, 0).verdict is Verdict.outside_hypotheses
+    assert nearly_equal._spread_row(data, 0).verdict is Verdict.not_settled
 
 
 def test_with_two_tokens_every_delta_will_do() -> None:
     assert nearly_equal._pairs_row(flows("pairs", [True, True, True])).verdict is Verdict.holds
     lost = nearly_equal._pairs_row(flows("pairs", [False, True, True]))
     assert lost.verdict is Verdict.counterexample_found and lost.values["explicit"] == 1
+    open_ = nearly_equal._pairs_row(flows("pairs", [False, True, True], gap=1.0))
+    assert open_.verdict is Verdict.not_settled and open_.evidence.undecided == 3
 
 
 def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
@@ -160,27 +166,32 @@ def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
     assert jnp.array_equal(best, given.target)
 
 
-LATER = {"later_log_gradient": np.full((1, 3), np.nan), "later_norm": np.full((1, 3), np.nan), "later": np.asarray(10)}
+LATER = {"later_log_gradient": np.full((3, 3), np.nan), "later_norm": np.full((3, 3), np.nan), "later": np.asarray(10)}
 
 
 def growing(log_gradient: list[float], norm: list[float], later: Any = None, optimal: bool = True) -> Any:
-    part = LATER | {"result": np.array([OPTIMAL if optimal else OPTIMAL + 1]), "support": np.array([True])}
-    part |= {"log_gradient": np.log(np.array([log_gradient])), "norm": np.array([norm])}
+    """Three instances alike."""
+    part = LATER | {"result": np.full(3, OPTIMAL if optimal else OPTIMAL + 1), "support": np.ones(3, bool)}
+    part |= {"log_gradient": np.log(np.array([log_gradient] * 3)), "norm": np.array([norm] * 3)}
     if later is not None:
-        part |= {"later_log_gradient": np.log(np.array([later[0]])), "later_norm": np.array([later[1]])}
+        part |= {"later_log_gradient": np.log(np.array([later[0]] * 3)), "later_norm": np.array([later[1]] * 3)}
     return descents._row_3({f"B.2_{name}": x for name, x in part.items()} | {"steps": np.asarray(1000)}, "B.2")
 
 
 def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
     assert growing([1e-2, 1e-3, 1e-4], [1.0, 2.0, 3.0]).verdict is Verdict.holds_at_this_rate
     slow = ([1e-2, 1e-3, 9e-4], [1.0, 2.0, 2.1])
-    assert growing(*slow).verdict is Verdict.outside_hypotheses
-    assert growing([1e-2, 1e-3, 1e-9], [1.0, 2.0, 2.0]).verdict is Verdict.counterexample_found
+    assert growing(*slow).verdict is Verdict.not_settled and growing(*slow).evidence.undecided == 3
+    # At rest: against it, and checked by nothing else.
+    rest = growing([1e-2, 1e-3, 1e-9], [1.0, 2.0, 2.0])
+    assert rest.verdict is Verdict.not_settled and rest.evidence.contradicted == 3
+    # Falling, but not like 1/k.
+    assert growing([1e-2, 1e-3, 4e-4], [1.0, 2.0, 3.0]).verdict is Verdict.not_settled
     # Those that were still on their way are asked again, after many more steps.
     row = growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 4.0]))
-    assert row.verdict is Verdict.holds_at_this_rate and "in 1 of the other 1" in row.measured
-    assert growing(*slow, later=([9e-4, 9e-4, 8e-4], [2.1, 3.0, 4.0])).verdict is Verdict.outside_hypotheses
-    assert growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 3.0])).verdict is Verdict.counterexample_found
+    assert row.verdict is Verdict.holds_at_this_rate and "in 3 of the other 3" in row.measured
+    assert growing(*slow, later=([9e-4, 9e-4, 8e-4], [2.1, 3.0, 4.0])).verdict is Verdict.not_settled
+    assert growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 3.0])).evidence.contradicted == 3
     assert growing(*slow, optimal=False).verdict is Verdict.outside_hypotheses
 
 
@@ -209,11 +220,19 @@ def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
     ends = {name.removeprefix("0_"): x for name, x in flows("0", [True, False]).items()}
     data = {f"C0_0_{name}": x for name, x in ends.items()}
     data |= {"C0_result": np.full(2, OPTIMAL), "C0_first": np.ones((2, 3)), "lead": np.asarray(10)}
+    data |= {"C0_ratio": np.array([60.0, 60.0])}
     holds = data | {"C0_holds": np.array([True, False])}
     assert descents._row_6(holds, 0, 0).verdict is Verdict.holds
     both = data | {"C0_holds": np.array([True, True])}
     row = descents._row_6(both, 0, 0)
     assert (row.verdict, row.values["elsewhere"]) == (Verdict.counterexample_found, 1)
+    # Not certified elsewhere: open.
+    still = both | {"C0_0_flow_gap": np.ones(2)}
+    assert descents._row_6(still, 0, 0).verdict is Verdict.not_settled
+    # The proof's first step is larger than the statement allows, whatever becomes of it.
+    large = {name.replace("C0_0_", "C0_2_"): x for name, x in both.items()}
+    assert descents._row_6(large, 0, 2).verdict is Verdict.outside_hypotheses
+    assert descents._row_6(large | {"C0_ratio": np.array([0.5, 60.0])}, 0, 2).verdict is Verdict.holds
 
 
 def test_bounds_are_bounds() -> None:
@@ -223,7 +242,7 @@ def test_bounds_are_bounds() -> None:
     for name, value in (("push", -1.0), ("lower", 1.1), ("upper", 0.9)):
         broken = data | {f"global_{name}": np.array([[value]])}
         row = cone_lemmas._bounds_row(broken, "Lemma 12", "global", inside, "")
-        assert row.verdict is Verdict.counterexample_found
+        assert row.verdict is Verdict.not_settled and row.evidence.contradicted == 1
 
 
 def test_pi_must_fall_with_the_radius() -> None:
@@ -232,13 +251,13 @@ def test_pi_must_fall_with_the_radius() -> None:
     row = cone_lemmas._ratio_row(falls, "Lemma 11", "global", inside, "")
     assert row.verdict is Verdict.holds_at_this_rate and row.values["pi_64"] == pytest.approx(0.01)
     row = cone_lemmas._ratio_row(stays, "Lemma 11", "global", inside, "")
-    assert row.verdict is Verdict.counterexample_found
+    assert row.verdict is Verdict.not_settled and row.evidence.undecided == 1
 
 
 def test_lemma_17_on_random_matrices() -> None:
     found = cone_lemmas._ranks(np.random.default_rng(1), 20)
     assert cone_lemmas._row_17(found).verdict is Verdict.holds
-    assert cone_lemmas._row_17(found | {"rank_least": np.zeros(20)}).verdict is Verdict.counterexample_found
+    assert cone_lemmas._row_17(found | {"rank_least": np.zeros(20)}).evidence.contradicted == 20
 
 
 def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +270,7 @@ def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pyt
     assert row().verdict is Verdict.holds
     loss, _, M1 = hypotheses.LOSSES["logistic"]
     monkeypatch.setitem(hypotheses.LOSSES, "logistic", (loss, 0.2, M1))
-    assert row().verdict is Verdict.counterexample_found
+    assert row().verdict is Verdict.not_settled and row().evidence.contradicted > 0
 
 
 def test_heads_of_assumption_E() -> None:
@@ -264,32 +283,43 @@ def test_assumption_D_leaves_one_locally_optimal_direction() -> None:
     data: dict[str, np.ndarray] = {}
     for d in hypotheses.DIMENSIONS:
         part = {"D": [True, False], "unsure": [False, False], "others": [0, 1], "separating": [True, True]}
+        part |= {"ambiguous": [False, False]}
         data |= {f"D{d}_{name}": np.asarray(x) for name, x in part.items()}
     assert hypotheses._row_d(data).verdict is Verdict.holds
     data[f"D{hypotheses.DIMENSIONS[0]}_others"] = np.array([1, 1])
-    assert hypotheses._row_d(data).verdict is Verdict.counterexample_found
+    assert hypotheses._row_d(data).verdict is Verdict.not_settled and hypotheses._row_d(data).evidence.contradicted == 1
+    data |= {f"D{d}_{name}": np.array(x) for d in hypotheses.DIMENSIONS for name, x in
+             (("others", [0, 1]), ("unsure", [True, False]))}  # fmt: skip
+    assert hypotheses._row_d(data).evidence.undecided == len(hypotheses.DIMENSIONS)
+
+
+def test_assumption_C_is_empty_where_nothing_satisfies_it() -> None:
+    data = {f"D{d}_separating": np.array([True, False]) for d in hypotheses.DIMENSIONS}
+    assert hypotheses._row_c(data).verdict is Verdict.holds
+    data[f"D{hypotheses.DIMENSIONS[0]}_separating"] = np.zeros(2, bool)
+    assert hypotheses._row_c(data).verdict is Verdict.not_settled
 
 
 def test_local_paths_count_choices_outside_of_their_cones() -> None:
     n, T, d = local_paths.CELLS["frobenius"][1].shape
     m = local_paths.LEVELS
     part = {
-        "depth": np.array([0.2, -0.1]),
+        "depth": np.array([0.2, 0.2, 0.2, -0.1]),
         "weights": np.eye(d)[None, None]
-        + np.ones((2, 1, d, d)) / (local_paths.GROWTH ** np.arange(m))[None, :, None, None],
-        "aim": np.stack([np.eye(d)] * 2),
-        "radii": 30.0 * np.stack([local_paths.GROWTH ** np.arange(m)] * 2),
-        "bound": np.array([30.0, 30.0]),
-        "slack": np.full((2, m), 0.1),
-        "empty": np.array([False, True]),
-        "status": np.full((2, 5, m), PathStatus.stationary.value),
-        "objective": np.zeros((2, 5, m)),
-        "residual": np.full((2, m), 1e-12),
-        "found": np.ones((2, m), bool),
+        + np.ones((4, 1, d, d)) / (local_paths.GROWTH ** np.arange(m))[None, :, None, None],
+        "aim": np.stack([np.eye(d)] * 4),
+        "radii": 30.0 * np.stack([local_paths.GROWTH ** np.arange(m)] * 4),
+        "bound": np.full(4, 30.0),
+        "slack": np.full((4, m), 0.1),
+        "empty": np.array([False, False, False, True]),
+        "status": np.full((4, 5, m), PathStatus.stationary.value),
+        "objective": np.zeros((4, 5, m)),
+        "residual": np.full((4, m), 1e-12),
+        "found": np.ones((4, m), bool),
     }
     data = {f"frobenius_{name}": x for name, x in part.items()}
     row = local_paths._row(data, "frobenius", *local_paths.CELLS["frobenius"])
-    assert (row.verdict, row.instances, row.outside) == (Verdict.holds_at_this_rate, 1, 1)
+    assert (row.verdict, row.instances, row.outside) == (Verdict.holds_at_this_rate, 3, 1)
     assert "outside of every cone_ε(α) in 1" in row.measured
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, Evidence, count_evidence
 
 Data = dict[str, np.ndarray]
 
@@ -58,20 +58,21 @@ def _predicts(data: Data, found: Data, way: str, kind: str) -> Claim:
     none = int(np.sum(ranks > data["ranks"][-1]))
     told = f"smallest rank that suffices: {_counts(ranks, data['ranks'])}"
     values: dict[str, float | int] = {"runs": ranks.size, "none_suffices": none}
-    verdict = Verdict.outside_hypotheses
+    # One correlation over all runs; without a small p-value it says nothing.
+    evidence = Evidence(1, undecided=1)
     if np.ptp(ranks) > 0 and np.ptp(stable) > 0:
         rho, p = correlation(stable, ranks)
         told = f"Spearman's ρ = {rho:.2f} over {ranks.size} runs (p = {p:.4f} by permutation); {told}"
         values |= {"rho": rho, "p": p}
         if p < LEVEL:
-            verdict = Verdict.holds if rho > 0 else Verdict.counterexample_found
+            evidence = Evidence(1, contradicted=int(rho <= 0))
     else:
         told = f"no correlation is defined: one of the two is the same in all {ranks.size} runs; {told}"
     return Claim(
         "Beyond the paper",
         f"The stable rank of ΔW predicts the rank that suffices ({WAYS[way]}, {_criterion(kind)}).",
         told,
-        verdict,
+        evidence,
         values,
     )
 
@@ -98,17 +99,12 @@ def _enough(data: Data, found: Data, way: str) -> Claim:
     rounded = np.ceil(found["stable_rank"])
     good = ranks <= rounded
     count, total = int(good.sum()), good.size
-    verdict = Verdict.outside_hypotheses
-    if count == total:
-        verdict = Verdict.holds
-    elif 2 * count < total:
-        verdict = Verdict.counterexample_found
     return Claim(
         "Beyond the paper",
         f"A rank of the stable rank, rounded up, suffices ({WAYS[way]}, {_criterion('')}).",
         f"in {count} of {total} runs, where stable ranks are {found['stable_rank'].min():.2f} to "
         f"{found['stable_rank'].max():.2f} (mean over products, layers and heads)",
-        verdict,
+        count_evidence(good),
         {"enough": count, "runs": total},
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxflow.flow import ProductPath, follow_products, perturbed
 from jaxflow.papers.boix2023.toy import PAPER, SIZES, Size, Task, alpha_text, follow, make_task, reached
 from jaxflow.papers.registry import Data
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, count_evidence
 
 # The paper's threshold for a weight that is not negligible.
 THRESHOLD = 1e-5
@@ -145,10 +145,8 @@ def claim(data: Data, prefix: str, source: str, sentence: str) -> Claim:
     listed = ", ".join(f"{value:.1e}" for value in end[fine])
     allowed = ", ".join(f"{value:.1e}" for value in data[f"{prefix}allowed"][fine])
     count = int(fine.sum())
-    missing = int(np.sum(fine & ~back))
-    # One window that is too short is no counterexample; most of them would be.
-    few = Verdict.counterexample_found if 2 * missing > count else Verdict.outside_hypotheses
-    verdict = few if missing else Verdict.holds
+    # A window that is too short is no counterexample, nor is a flow that was not followed to its end.
+    evidence = count_evidence(back[noisy], decided=back[noisy])
     young = fine & (data[f"{prefix}young"] > 0)
     return Claim(
         source,
@@ -156,7 +154,7 @@ def claim(data: Data, prefix: str, source: str, sentence: str) -> Claim:
         f"{int(back.sum())} of {count} came back within their windows; distance of products left: {listed}, where "
         f"{allowed} are allowed; at {int(young.sum())} times noise hit a weight smaller than itself, of which "
         f"{int(np.sum(young & back))} came back; {int(np.sum(~noisy))} of {len(end)} times had no weight to perturb",
-        verdict if count else Verdict.outside_hypotheses,
+        evidence,
         {"returned": int(back.sum()), "perturbations": count, "worst": float(end[fine].max(initial=0.0))},
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxflow.papers.registry import Data
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, Evidence
 
 
 def claims_of_failures(data: Data) -> tuple[list[Claim], list[str]]:
@@ -24,12 +24,11 @@ def _inside(data: Data) -> Claim:
     wrong = int((inside & data["gap_ok"] & (data["gap_selects"] == -1)).sum())
     right = int((inside & data["gap_ok"] & (data["gap_selects"] == 1)).sum())
     total = int(inside.sum())
-    verdict = Verdict.counterexample_found if wrong else Verdict.holds
     return Claim(
         "Theorem 4.1",
         "Under Assumptions 2 and 3 gradient flow selects the optimal tokens.",
         f"{right} of {total} flows do, {wrong} select a wrong token, {total - right - wrong} are undecided",
-        verdict if right + wrong else Verdict.outside_hypotheses,
+        Evidence(total, wrong, total - right - wrong),
         {"wrong": wrong, "right": right, "instances": total},
     )
 
@@ -46,7 +45,7 @@ def _outside(data: Data) -> Claim:
         "Assumption 3",
         "The initial loss is small enough: without it a wrong token may be selected.",
         f"without it {wrong} of {total} flows select a wrong token; by multiples of the gap that it needs: {rows}",
-        Verdict.outside_hypotheses,
+        Evidence(0),
         {"wrong": wrong, "instances": total},
     )
 
@@ -59,7 +58,7 @@ def _random(data: Data) -> Claim:
         "Neither is met: tokens and head uniform on the unit sphere.",
         f"{wrong} of {total} flows select a wrong token (Wilson 95% [{low:.1f}, {high:.1f}]%), {right} the optimal "
         f"ones, {total - right - wrong} are undecided; Assumption 3 holds for {100 * data['random_assumed'][0]:.0f}%",
-        Verdict.outside_hypotheses,
+        Evidence(0),
         {"wrong": wrong, "right": right, "instances": total},
     )
 
@@ -70,7 +69,6 @@ def _relaxed(data: Data) -> Claim:
     right = int((inside & data["spread_ok"] & (data["spread_selects"] == 1)).sum())
     total = int(inside.sum())
     gaps = data["spread_weights_gap"][inside & data["spread_ok"] & (data["spread_selects"] == 1)]
-    verdict = Verdict.counterexample_found if wrong else Verdict.holds
     # Larger spreads put Assumption 3 out of reach.
     largest = float(np.max(data["spreads"][inside.any(axis=1)], initial=0.0))
     fall = f"{np.median(gaps[:, -1]):.0e} (median) at log t = 1e6" if len(gaps) else "nowhere measured"
@@ -80,7 +78,7 @@ def _relaxed(data: Data) -> Claim:
         f"with scores spread by up to {largest:g} of the gap, and Assumption 3: {right} of {total} flows "
         f"select the optimal tokens, {wrong} a wrong one, {total - right - wrong} are undecided; ‖β‖₁/(μ opt) − 1 "
         f"is {fall}",
-        verdict if right + wrong else Verdict.outside_hypotheses,
+        Evidence(total, wrong, total - right - wrong),
         {"wrong": wrong, "right": right, "instances": total},
     )
 
@@ -100,7 +98,7 @@ def _broken(data: Data, part: int) -> Claim:
         f"broken by up to {data['amounts'].max():g}, the alignment error grows to {largest:.1e} of ‖K‖, and at "
         "log t = 1e6 "
         f"the nuclear norm is above the optimum by (medians) {rows}; {int(ok.sum())} of {ok.size} flows were followed",
-        Verdict.outside_hypotheses,
+        Evidence(0),
         {"alignment": largest, "flows": int(ok.sum())},
     )
 

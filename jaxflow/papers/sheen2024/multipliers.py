@@ -7,14 +7,18 @@ import jax
 import numpy as np
 
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.sheen2024.diagonal_claims import claims_of_multipliers, inside_theorem_4_1
+from jaxflow.papers.sheen2024.diagonal_claims import (
+    claims_of_multipliers,
+    hypotheses_of_theorem_4_1,
+    inside_theorem_4_1,
+)
 from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
 from jaxflow.plots import draw_multipliers
 
 TRIALS = {"quick": 8, "paper": 64, "large": 2048}
 OMEGAS = (1.0, 1e-3)
-KEPT = ("inside", "stationarity", "predicted", "slackness", "gap", "margin", "kappa", "program_gap", "weights_gap",
-        "behind", "least_multiplier", "second_gap")  # fmt: skip
+KEPT = ("inside", "hypotheses", "stationarity", "predicted", "slackness", "gap", "margin", "kappa", "program_gap",
+        "weights_gap", "behind", "least_multiplier", "second_gap")  # fmt: skip
 
 
 @register_figure(
@@ -36,7 +40,7 @@ class Multipliers(AbstractFigure):
         for omega in OMEGAS:
             say(f"{len(keys)} instances with omega_0 = {omega:g}")
             one = follow_diagonal(Cell(*SHAPE, 1.1, omega, margin=MARGIN), keys, both=False, rtol=1e-9)
-            found.append(one | {"inside": inside_theorem_4_1(one)})
+            found.append(one | {"inside": inside_theorem_4_1(one), "hypotheses": hypotheses_of_theorem_4_1(one)})
         data: Data = {"log_times": LOG_TIMES, "omegas": np.asarray(OMEGAS)}
         data |= {name: np.stack([each[name] for each in found]) for name in KEPT}
         # The instance that is drawn whole: the first inside the hypotheses for every start, else the first.

@@ -1,7 +1,5 @@
 """What Tarzanagh et al. (2023) say about figures 8 and 11, against the numbers."""
 
-from typing import Any
-
 import numpy as np
 
 from jaxflow.papers.tarzanagh2023.composition import Data
@@ -13,7 +11,7 @@ from jaxflow.papers.tarzanagh2023.composition_notes import (
     flow,
     unconditional,
 )
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, Evidence, count_evidence
 
 # "For d >= 8 or Γ <= 1e-9".
 LARGE_D = 8
@@ -115,7 +113,7 @@ def _ordered(data: Data) -> Claim:
         values |= {f"{name}_{d}": mean for name, mean in means.items()} | {f"worse_{d}": worse}
     sentence = "W^1token yields unsatisfactory outcomes, W^mm a significant correlation, W^SVMeq further enhances it."
     measured = "mean 1 − corr with W^SVMeq, W^mm, W^1token at " + "; ".join(parts)
-    return Claim("§6, Figure 8 (upper)", sentence, measured, _all(ordered), values)
+    return Claim("§6, Figure 8 (upper)", sentence, measured, count_evidence(np.asarray(ordered, bool)), values)
 
 
 def _inverse(data: Data) -> Claim:
@@ -145,17 +143,17 @@ def _masked(data: Data) -> Claim:
         if kept.any()
     ]
     sentence = "As d increases, softmax probabilities over the masked set tend to converge towards the range of 1e-15."
-    verdict = Verdict.outside_hypotheses
+    evidence = Evidence(0)
     if len(medians) > 1:
         there = medians[-1] < medians[0] and RANGE[0] <= medians[-1] <= RANGE[1]
-        verdict = Verdict.holds if there else Verdict.counterexample_found
+        evidence = Evidence(1, contradicted=int(not there))
     measured = "medians of the largest one: " + ", ".join(
         f"1e{median:.1f} at d = {d}" for d, median in zip(dimensions, medians, strict=True)
     )
     values: dict[str, float | int] = {
         f"median_exponent_{d}": median for d, median in zip(dimensions, medians, strict=True)
     }
-    return Claim("§6, Figure 8 (lower)", sentence, measured, verdict, values)
+    return Claim("§6, Figure 8 (lower)", sentence, measured, evidence, values)
 
 
 def _improves(source: str, data: Data) -> Claim:
@@ -170,21 +168,18 @@ def _improves(source: str, data: Data) -> Claim:
         if before != after
     ]
     # Neighbours may be too close to tell apart; the ends may not, and no neighbour may be worse.
-    verdict = Verdict.outside_hypotheses
-    if scores and min(scores) < -ERRORS:
-        verdict = Verdict.counterexample_found
-    elif scores and scores[-1] > ERRORS:
-        verdict = Verdict.holds
+    worse, better = bool(scores) and min(scores) < -ERRORS, bool(scores) and scores[-1] > ERRORS
+    evidence = Evidence(int(bool(scores)), int(worse), int(bool(scores) and not worse and not better))
     parts = [f"{mean:.1e} ± {error:.1e} at d = {d}" for d, mean, error in found]
     values: dict[str, float | int] = {f"decorrelation_{d}": mean for d, mean, _ in found}
-    return Claim(source, "Higher d enhances alignment.", "mean 1 − corr: " + ", ".join(parts), verdict, values)
+    return Claim(source, "Higher d enhances alignment.", "mean 1 − corr: " + ", ".join(parts), evidence, values)
 
 
 def _above(
     sentence: str, data: Data, mean: np.ndarray, error: np.ndarray, count: np.ndarray, dimensions: np.ndarray
 ) -> Claim:
     some = count > 0
-    measured, verdict = "no kept instance", Verdict.outside_hypotheses
+    measured, evidence = "no kept instance", Evidence(0)
     values: dict[str, float | int] = {"cells": int(some.sum())}
     if some.any():
         row, column = np.unravel_index(np.nanargmax(np.where(some, mean, np.nan)), mean.shape)
@@ -195,8 +190,8 @@ def _above(
             f"{count[row, column]} of {data['kept'].shape[1]} instances"
         )
         values |= {"below": below, "lowest": 1 - float(mean[row, column])}
-        verdict = _near(list(zip(mean[some], error[some], strict=True)))
-    return Claim("App. F, Figure 11", sentence, measured, verdict, values)
+        evidence = _near(list(zip(mean[some], error[some], strict=True)))
+    return Claim("App. F, Figure 11", sentence, measured, evidence, values)
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -214,22 +209,17 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), error
 
 
-def _near(found: list[tuple[float, float]]) -> Verdict:
+def _near(found: list[tuple[float, float]]) -> Evidence:
     """Whether means of 1 − corr, each with its standard error, are below 0.01; within the errors, too few to tell."""
     limit = 1 - CORRELATION
     # An error that is not known (of a single instance) decides nothing against the claim.
-    if any(mean - ERRORS * error > limit for mean, error in found):
-        return Verdict.counterexample_found
-    return Verdict.holds if found and all(mean < limit for mean, _ in found) else Verdict.outside_hypotheses
+    above = [mean - ERRORS * error > limit for mean, error in found]
+    below = [mean < limit for mean, _ in found]
+    good = np.asarray(below, bool) & ~np.asarray(above, bool)
+    return count_evidence(good, decided=good | np.asarray(above, bool))
 
 
-def _all(found: list[Any]) -> Verdict:
-    if not found:
-        return Verdict.outside_hypotheses
-    return Verdict.holds if all(found) else Verdict.counterexample_found
-
-
-def _signs(scores: list[float]) -> Verdict:
-    if scores and min(scores) < -ERRORS:
-        return Verdict.counterexample_found
-    return Verdict.holds if scores and min(scores) > ERRORS else Verdict.outside_hypotheses
+def _signs(scores: list[float]) -> Evidence:
+    """Positive beyond the errors; within them it is too close to tell."""
+    values = np.asarray(scores, float)
+    return count_evidence(values > ERRORS, decided=np.abs(values) > ERRORS)

@@ -15,8 +15,7 @@ FITTED = (
 )
 
 TOO_FEW = (
-    "± is one standard error. A claim that two of them leave open, because too few instances were kept, is given as "
-    "outside its hypotheses."
+    "± is one standard error. A claim that two of them leave open, because too few instances were kept, is not settled."
 )
 
 

@@ -11,9 +11,8 @@ from jaxflow.papers.tarzanagh2023.concave_claims import (
     pearson,
     reaches,
     solved_note,
-    verdict_of,
 )
-from jaxflow.report import Claim
+from jaxflow.report import Claim, Evidence, count_evidence
 
 
 def claims_of_fig12(data: Data) -> tuple[list[Claim], list[str]]:
@@ -60,7 +59,7 @@ def _between(data: Data, source: str, counts_name: str, who: str, kept_name: str
         source,
         "The optimal solution s* contains at least 2 and at most τ nonzero entries.",
         measured,
-        verdict_of(int(inside.sum()), few + many),
+        count_evidence(~outside, decided=inside),
         {"few": few, "many": many, "instances": int(inside.sum())},
     )
 
@@ -78,7 +77,8 @@ def _together(data: Data) -> Claim:
         "The results indicate a positive correlation among τ, λ, and the number of selected tokens.",
         f"correlation coefficients over {size.size} instances: τ and number {values['tau_size']:.2f}, λ and number "
         f"{values['lam_size']:.2f}, τ and λ {values['tau_lam']:.2f}",
-        verdict_of(size.size, sum(not value > 0 for value in values.values())),
+        # Three correlations.
+        Evidence(3 if size.size > 1 else 0, sum(not value > 0 for value in values.values()) if size.size > 1 else 0),
         values,
     )
 

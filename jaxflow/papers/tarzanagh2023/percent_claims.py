@@ -1,6 +1,5 @@
 """What Tarzanagh et al. (2023) say about figures 2, 5 and 6, held against counts and their intervals."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.percent import GLOBAL, LOCAL, NAMES, Data, interval, tally
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, Evidence, Rate
 from jaxflow.study import DECIDED
 
 # Margins of a program solved to a gap of 1e-12 (Frobenius) or polished to rounding (nuclear) are 1 to about
@@ -21,6 +20,9 @@ PUBLISHED_AVERAGE = 1.1
 
 # Trials that a note names one by one; of more it gives the number.
 LISTED = 20
+
+# Outcomes after which nothing is known of where a flow goes.
+OPEN = (Outcome.undecided, Outcome.failed, Outcome.ambiguous)
 
 
 def convergence_claims(data: Data, figure: str, sentence: str, approaches: str | None) -> list[Claim]:
@@ -39,16 +41,16 @@ def convergence_claims(data: Data, figure: str, sentence: str, approaches: str |
 def rising(source: str, sentence: str, series: list[tuple[str, Any, Any]], d: Any) -> Claim:
     """Whether each series rises with d.
 
-    `holds` where the intervals of the smallest and the largest d are apart and none of a next larger d lies below
-    that of its neighbour; a counterexample where one does; otherwise the instances are too few to tell.
+    One does where the intervals of the smallest and the largest d are apart and none of a next larger d lies below
+    that of its neighbour; where one lies below, it does not; otherwise the instances are too few to tell.
     """
-    parts, verdicts = [], []
+    parts, found = [], []
     values: dict[str, float | int] = {}
     for subject, count, total in series:
         share, low, high = interval(count, total)
         falls = [int(d[i]) for i in range(1, len(d)) if high[i] < low[i - 1]]
         apart = len(d) > 1 and bool(low[-1] > high[0])
-        verdicts.append(_verdict(against=bool(falls) or bool(high[-1] < low[0]), decided=apart))
+        found.append(_one(total, against=bool(falls) or bool(high[-1] < low[0]), good=apart))
         text = f"{subject} {_percent(count, total, 0)} at d={d[0]}, {_percent(count, total, -1)} at d={d[-1]}"
         if falls:
             text += f", with a fall beyond the intervals at d={', '.join(map(str, falls))}"
@@ -57,16 +59,17 @@ def rising(source: str, sentence: str, series: list[tuple[str, Any, Any]], d: An
         parts.append(text)
         values |= {f"{subject}, d={d[0]}": _finite(share[0]), f"{subject}, d={d[-1]}": _finite(share[-1])}
         values[f"{subject}, falls"] = len(falls)
-    return Claim(source, sentence, "; ".join(parts), _worst(verdicts), values)
+    return Claim(source, sentence, "; ".join(parts), _together(found), values)
 
 
 def approaching(source: str, sentence: str, series: list[tuple[str, Any, Any]], d: Any) -> Claim:
     """Whether each series goes to 100% as d grows.
 
-    `holds` where all instances at the largest d are there; at a rate where the shortfall is still falling, beyond
-    the intervals, over the last doubling of d; a counterexample where it grows; otherwise too few to tell.
+    One is there where all instances at the largest d are; on its way where the shortfall is still falling, beyond
+    the intervals, over the last doubling of d, at a rate; where it grows, it does not; otherwise too few to tell.
     """
-    parts, verdicts = [], []
+    parts, found = [], []
+    rates: list[Rate] = []
     values: dict[str, float | int] = {}
     for subject, count, total in series:
         lacking = total - count
@@ -76,10 +79,16 @@ def approaching(source: str, sentence: str, series: list[tuple[str, Any, Any]], 
         falls, grows = bool(high[-1] < low[before]), bool(low[-1] > high[before])
         text = f"{subject} {_percent(count, total, -1)} at d={d[-1]}"
         if total[-1] > 0 and lacking[-1] == 0:
-            verdicts.append(Verdict.holds)
+            found.append(_one(total, against=False, good=True))
         else:
-            verdicts.append(_verdict(against=grows, decided=falls, good=Verdict.holds_at_this_rate))
+            found.append(_one(total, against=grows, good=falls))
+            # Two shares of so many instances each: the errors of their logarithms add.
+            steps = np.log(d[-1] / d[before])
             if falls:
+                errors = [(1.0 - share[k] / 100.0) / max(int(lacking[k]), 1) for k in (before, -1)]
+                exponent = float(np.log(share[before] / share[-1]) / steps)
+                half = float(2.0 * np.sqrt(sum(errors)) / steps)
+                rates.append(Rate(exponent, half, None, law=f"shortfall of {subject} against d"))
                 rate = np.log(share[before] / share[-1]) / np.log(d[-1] / d[before])
                 text += f", the shortfall falling like d^-{rate:.1f} from d={d[before]}"
                 values[f"{subject}, exponent"] = float(rate)
@@ -89,7 +98,10 @@ def approaching(source: str, sentence: str, series: list[tuple[str, Any, Any]], 
                 text += f", not told apart from {_percent(count, total, before)} at d={d[before]}"
         parts.append(text)
         values |= {f"{subject}, lacking": int(lacking[-1]), f"{subject}, ran": int(total[-1])}
-    return Claim(source, sentence, "; ".join(parts), _worst(verdicts), values)
+    # The slowest of those that are on their way, if any is.
+    slowest = min(rates, key=lambda rate: rate.fitted, default=None)
+    lacks = any(int(total[-1] - count[-1]) > 0 or total[-1] == 0 for _, count, total in series)
+    return Claim(source, sentence, "; ".join(parts), _together(found, limit=lacks, rate=slowest), values)
 
 
 def locally_optimal(data: Data, figure: str) -> Claim:
@@ -101,13 +113,15 @@ def locally_optimal(data: Data, figure: str) -> Claim:
     against = outcome == Outcome.not_locally_optimal
     directions = np.isin(outcome, LOCAL) | against
     inside, exceptions = int(directions.sum()), int(against.sum())
+    # What was not followed to its end may tend to any direction.
+    open_ = int(np.isin(outcome, OPEN).sum())
     listed = _where(data, against)
     return Claim(
         f"Section 5.2, Definition 2, {figure}",
         "Def. 2 captures all possible convergence directions of GD.",
         f"{inside - exceptions:,} of {inside:,} certified directions select locally optimal tokens; exceptions: "
         f"{listed or 'none'}; {int((outcome != Outcome.not_run).sum()) - inside:,} instances tend to no direction",
-        _verdict(against=exceptions > 0, decided=inside > 0),
+        Evidence(inside + open_, exceptions, open_),
         {"directions": inside, "exceptions": exceptions},
     )
 
@@ -142,14 +156,14 @@ def assumption_claims(data: Data) -> list[Claim]:
 
 
 def _less_frequent(source: str, sentence: str, series: list[tuple[str, Any, Any]], reached: Any, d: Any) -> Claim:
-    """`holds` where it is rarer than `reached` beyond the intervals for some d, and for none more frequent."""
-    parts, verdicts = [], []
+    """Met where it is rarer than `reached` beyond the intervals for some d, and for none more frequent."""
+    parts, found = [], []
     values: dict[str, float | int] = {}
     for (subject, count, total), often in zip(series, reached, strict=True):
         _, rare_low, rare_high = interval(count, total)
         _, low, high = interval(often, total)
         less, more = rare_high < low, rare_low > high
-        verdicts.append(_verdict(against=bool(more.any()), decided=bool(less.any())))
+        found.append(_one(total, against=bool(more.any()), good=bool(less.any())))
         text = f"{subject} less frequent beyond the intervals at {less.sum()} of {len(d)} values of d"
         if more.any():
             at = int(np.argmax(more))
@@ -159,7 +173,7 @@ def _less_frequent(source: str, sentence: str, series: list[tuple[str, Any, Any]
             )
         values |= {f"{subject}, less frequent": int(less.sum()), f"{subject}, more frequent": int(more.sum())}
         parts.append(text)
-    return Claim(source, sentence, "; ".join(parts), _worst(verdicts), values)
+    return Claim(source, sentence, "; ".join(parts), _together(found), values)
 
 
 def _no_stationary_point(data: Data) -> Claim:
@@ -179,7 +193,7 @@ def _no_stationary_point(data: Data) -> Claim:
         "Theorem 3",
         "There is no W with a vanishing gradient, and the norm of W(k) goes to infinity.",
         f"{text}; {reached:,} converge globally",
-        _verdict(against=bool(against.any()), decided=inside > 0),
+        Evidence(inside, int(against.sum()), int(np.sum(holds & np.isin(data["outcome"], OPEN)))),
         {"instances": inside, "stationary": int(against.sum()), "global": reached},
     )
 
@@ -187,10 +201,10 @@ def _no_stationary_point(data: Data) -> Claim:
 def harder(source: str, sentence: str, groups: list[tuple[str, list[tuple[str, Any, Any]]]], d: Any) -> Claim:
     """Whether later series of a group have fewer global convergences at equal d.
 
-    `holds` where the last lies below the first beyond the intervals for some d and no later one above an earlier
-    one for any.
+    Met where the last lies below the first beyond the intervals for some d and no later one above an earlier one for
+    any.
     """
-    parts, verdicts = [], []
+    parts, found = [], []
     values: dict[str, float | int] = {}
     for group, series in groups:
         bounds = [interval(count, total)[1:] for _, count, total in series]
@@ -201,14 +215,14 @@ def harder(source: str, sentence: str, groups: list[tuple[str, list[tuple[str, A
             for at in np.flatnonzero(bounds[b][0] > bounds[a][1])
         ]
         lower = np.asarray(bounds[-1][1] < bounds[0][0]) if len(series) > 1 else np.zeros(len(d), bool)
-        verdicts.append(_verdict(against=bool(rises), decided=bool(lower.any())))
+        found.append(_one(series[0][2], against=bool(rises), good=bool(lower.any())))
         text = f"{group}: {series[-1][0]} below {series[0][0]} beyond the intervals at {lower.sum()} of {len(d)} d"
         if lower.any():
             at = int(np.argmax(lower))
             text += f" (d={d[at]}: {_percent(*series[-1][1:], at)} against {_percent(*series[0][1:], at)})"
         parts.append(text + (f"; but {', '.join(rises)}" if rises else ""))
         values |= {f"{group}, lower": int(lower.sum()), f"{group}, higher": len(rises)}
-    return Claim(source, sentence, "; ".join(parts), _worst(verdicts), values)
+    return Claim(source, sentence, "; ".join(parts), _together(found), values)
 
 
 def notes_of(data: Data) -> list[str]:
@@ -217,7 +231,7 @@ def notes_of(data: Data) -> list[str]:
         "Intervals are Wilson's at 95%; every instance is counted. What is decided: "
         + ", ".join(code.name for code in DECIDED)
         + ".",
-        "Where intervals overlap, too few instances were computed to tell: such a claim is given as outside.",
+        "Where intervals overlap, too few instances were computed to tell: such a claim is not settled.",
     ]
     notes += [_cell_note(data, *index) for index in np.ndindex(data["outcome"].shape[:-1])]
     special = (Outcome.infeasible_program, Outcome.prediction_contradicted, Outcome.ambiguous, Outcome.undecided)
@@ -308,13 +322,18 @@ def _finite(value: Any) -> float:
     return float(value) if np.isfinite(value) else -1.0
 
 
-def _verdict(*, against: bool, decided: bool, good: Verdict = Verdict.holds) -> Verdict:
-    if against:
-        return Verdict.counterexample_found
-    return good if decided else Verdict.outside_hypotheses
+def _one(total: Any, *, against: bool, good: bool) -> Evidence:
+    """One series: met, contradicted or open; none where nothing ran."""
+    ran = int(np.any(np.asarray(total) > 0))
+    return Evidence(ran, ran * int(against), ran * int(not against and not good))
 
 
-def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several series the one that says least for the claim."""
-    order = (Verdict.counterexample_found, Verdict.outside_hypotheses, Verdict.holds_at_this_rate, Verdict.holds)
-    return min(verdicts, key=order.index, default=Verdict.outside_hypotheses)
+def _together(found: list[Evidence], *, limit: bool = False, rate: Rate | None = None) -> Evidence:
+    """Evidence of several series; an excess of one interval over another is not checked by anything else."""
+    return Evidence(
+        sum(one.inside for one in found),
+        sum(one.contradicted for one in found),
+        sum(one.undecided for one in found),
+        limit,
+        rate,
+    )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxflow.margin import ProgramResult
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, Evidence, count_evidence
 
 # Rows of a certified solution leave the span of the queries by rounding only.
 INSIDE = 1e-8
@@ -46,19 +46,24 @@ def _solved(data: Data, norm: str) -> np.ndarray:
     return data[f"{norm}_result"] == ProgramResult.optimal.value
 
 
+def _open(data: Data, norm: str) -> np.ndarray:
+    """Programs that were neither solved nor proven to have no solution."""
+    return ~_solved(data, norm) & (data[f"{norm}_result"] != ProgramResult.infeasible.value)
+
+
 def _bounded(data: Data, source: str, sentence: str, bound: np.ndarray) -> Claim:
-    above, total, largest = 0, 0, 0
+    above, total, largest, open_ = 0, 0, 0, 0
     for norm in PROGRAMS:
         solved, rank = _solved(data, norm), data[f"{norm}_rank"]
         above += int(np.sum(solved & (rank > bound[:, :, None])))
         total += int(solved.sum())
+        open_ += int(_open(data, norm).sum())
         largest = max(largest, int(rank[solved].max(initial=0)))
-    verdict = Verdict.counterexample_found if above else Verdict.holds
     return Claim(
         source,
         sentence,
         f"{above} of {total} solutions have a larger rank; the largest is {largest}",
-        verdict if total else Verdict.outside_hypotheses,
+        Evidence(total + open_, above, open_),
         {"above": above, "solutions": total, "largest_rank": largest},
     )
 
@@ -66,12 +71,12 @@ def _bounded(data: Data, source: str, sentence: str, bound: np.ndarray) -> Claim
 def _row_space(data: Data) -> Claim:
     values = np.concatenate([data[f"{norm}_outside"][_solved(data, norm)] for norm in PROGRAMS])
     worst = float(values.max(initial=0.0))
-    verdict = Verdict.holds if worst <= INSIDE else Verdict.counterexample_found
+    open_ = sum(int(_open(data, norm).sum()) for norm in PROGRAMS)
     return Claim(
         "Lemma 1",
         "The row space of W^mm or W^mm_* lies within span({z_i}).",
         f"largest share of a solution outside of it: {worst:.1e}, over {len(values)} solutions",
-        verdict if len(values) else Verdict.outside_hypotheses,
+        Evidence(len(values) + open_, int(np.sum(values > INSIDE)), open_),
         {"worst": worst, "solutions": len(values)},
     )
 
@@ -81,12 +86,15 @@ def _lower(data: Data) -> Claim:
     frobenius, nuclear = data["frobenius_rank"][both], data["nuclear_rank"][both]
     more = int(np.sum(nuclear > frobenius))
     means = (float(frobenius.mean()), float(nuclear.mean())) if both.any() else (0.0, 0.0)
-    verdict = Verdict.counterexample_found if more else Verdict.holds
+    feasible = (data["frobenius_result"] != ProgramResult.infeasible.value) & (
+        data["nuclear_result"] != ProgramResult.infeasible.value
+    )
+    fewer = data["nuclear_rank"] <= data["frobenius_rank"]
     return Claim(
         "§2.1",
         "The nuclear norm objective inherently encourages a low-rank solution.",
         f"mean rank {means[1]:.2f} of W^mm_* against {means[0]:.2f} of W^mm; larger in {more} of {int(both.sum())}",
-        verdict if both.any() else Verdict.outside_hypotheses,
+        count_evidence(fewer[feasible], decided=both[feasible]),
         {"nuclear_mean": means[1], "frobenius_mean": means[0], "larger": more, "instances": int(both.sum())},
     )
 

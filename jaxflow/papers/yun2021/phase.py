@@ -12,9 +12,9 @@ from jaxflow.margin import max_margin, solve
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION, directions
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
-from jaxflow.papers.yun2021.verify.shared import DIRECTIONS, classification
+from jaxflow.papers.yun2021.verify.shared import DIRECTIONS, classification, fit
 from jaxflow.plots.linear_curves import draw_phase
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, common_rate, count_evidence
 
 # Scales α, and save points of each path.
 SIZES = {"quick": (9, 60), "paper": (41, 200), "large": (81, 400)}
@@ -22,6 +22,8 @@ SIZES = {"quick": (9, 60), "paper": (41, 200), "large": (81, 400)}
 LOG_LOSSES = np.log(10.0) * -np.concatenate([np.linspace(0, 20, 81), np.linspace(21, 100, 80)])
 # Arc length of the end: the loss is e^(−ℓ²/const), far below the last of the above.
 FAR = 1e3
+# Unit vectors at this distance depend on the start.
+DEPENDS = 0.05
 
 
 @register_figure(
@@ -58,7 +60,15 @@ class PhaseDiagram(AbstractFigure):
         at = int(np.argmin(np.abs(data["log_losses"] - np.log(1e-5))))
         middle = int(np.argmin(np.abs(np.log(data["alphas"]))))
         here, end = data["error"][:, :, at], data["error"][:, :, -1]
-        depends = here.max() > 0.05 and np.all(end <= here)
+        exponents = np.asarray([_exponent(data["log_losses"], one) for row in data["error"] for one in row])
+        # Directions that still differ at the end, where training has stopped at 1e-100, leave open why they differ.
+        settled = end <= DEPENDS
+        evidence = count_evidence(
+            settled & (here.max() > DEPENDS),
+            decided=settled | (end > here),
+            limit=True,
+            rate=common_rate(exponents, None, law="distance of directions against log(1/loss)"),
+        )
         parts = [
             f"{network} {row[0]:.1e} (α = {data['alphas'][0]:g}), "
             f"{row[middle]:.1e} (α = {data['alphas'][middle]:.2g}), "
@@ -69,11 +79,18 @@ class PhaseDiagram(AbstractFigure):
             Claim(
                 "§6",
                 "Coefficients depend on initialization because training stops far from zero loss (1e-5).",
-                f"distance of directions at a loss of 1e-5: {'; '.join(parts)}; at 1e-100: {end.max():.1e} at most",
-                Verdict.holds_at_this_rate if depends else Verdict.counterexample_found,
+                f"distance of directions at a loss of 1e-5: {'; '.join(parts)}; at 1e-100: {end.max():.1e} at most, "
+                f"below {DEPENDS:g} in {int(settled.sum())} of {settled.size} flows",
+                evidence,
                 {"at_1e-5": float(here.max()), "at_the_end": float(end.max())},
             )
         ], ["The start is α² times the first direction of figures 1 and 3, continuous flow."]
+
+
+def _exponent(log_losses: np.ndarray, errors: np.ndarray) -> float:
+    """How the distance falls with log(1/loss) between 1e-5 and 1e-100; NaN where it is rounding."""
+    use = (log_losses <= np.log(1e-5)) & (errors > 1e-12)
+    return -fit(np.log(-log_losses[use]), np.log(errors[use]))[0]
 
 
 def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxflow.papers.registry import Data
 from jaxflow.papers.yun2021.starts import NETWORKS
-from jaxflow.report import Claim, Verdict
+from jaxflow.report import Claim, bounded_evidence, count_evidence
 
 # Flow against closed form: integration at rtol 1e-8 (the tests hold it at 1e-10 with tighter steps).
 FLOW = 1e-6
@@ -26,26 +26,29 @@ def regression_claims(data: Data) -> list[Claim]:
             "Theoretical predictions on limit points (the flow).",
             f"largest relative distance of the flow's end from the closed form {far.max():.1e}, over {total} starts; "
             f"the theorem's condition on them has slack {data['slack'].min():.1e} or more",
-            Verdict.holds if far.max() <= FLOW and data["slack"].min() > 0 else Verdict.counterexample_found,
+            bounded_evidence(far[data["slack"] > 0], FLOW),
             {"worst": float(far.max()), "starts": total},
         ),
         Claim(
             "§6",
             "The prediction of limit points is accurate for the solution found by GD (η = 1e-3, 5,000 steps).",
-            f"largest distance {off.max():.1e}, over {total} starts; "
+            f"largest distance {off.max():.1e} ({DESCENT:g} is asked for), over {total} starts; "
             + "; ".join(f"α = {alpha:g}: {off[:, i].max():.1e}" for i, alpha in enumerate(data["alphas"])),
-            Verdict.holds_at_this_rate if off.max() <= DESCENT else Verdict.counterexample_found,
+            bounded_evidence(off, DESCENT),
             {"worst": float(off.max()), "starts": total},
         ),
     ]
     if len(data["alphas"]) > 1:
-        spread = _spread(limit)
+        spread, measured = _spread(limit), _spread(flow)
+        less, flows_agree = _grows(spread), _grows(measured)
+        # The flow's own ends know nothing of the closed form.
+        checked = "the ends of the flows" if np.all(~flows_agree[~less]) else ""
         claims.append(
             Claim(
                 "§6",
                 "The solution is less dependent on initial directions when α is small.",
                 "largest distance between the four limits: " + _by_alpha(data, spread),
-                Verdict.holds if np.all(np.diff(spread, axis=1) > 0) else Verdict.counterexample_found,
+                count_evidence(less, checked_by=checked),
                 {
                     f"{network} {alpha:g}": float(spread[i, j])
                     for i, network in enumerate(NETWORKS)
@@ -72,16 +75,15 @@ def classification_claims(data: Data) -> list[Claim]:
             "The linear coefficients converge in direction to the l2, l1 and DFT-l1 max-margin solutions (the flow).",
             f"largest distance of unit vectors {error.max():.1e} at log t of {data['log_time'].min():.1e} or more, "
             f"over {error.size} starts, in at most {int(data['num_steps'].max())} steps",
-            Verdict.holds if error.max() <= DIRECTION else Verdict.counterexample_found,
+            bounded_evidence(error, DIRECTION),
             {"worst": float(error.max()), "starts": int(error.size), "num_steps": int(data["num_steps"].max())},
         ),
         Claim(
             "§6",
             "All experiments reached a loss of about 1e-5 at the end of gradient descent.",
             f"losses {loss.min():.1e} to {loss.max():.1e} after {steps:,} steps",
-            Verdict.holds
-            if steps >= 2_000_000 and loss.max() <= 1e-4
-            else (Verdict.outside_hypotheses if steps < 2_000_000 else Verdict.counterexample_found),
+            # A shorter run is another experiment.
+            bounded_evidence(loss if steps >= 2_000_000 else loss[:0], 1e-4),
             {"largest": float(loss.max()), "steps": steps},
         ),
         Claim(
@@ -89,7 +91,7 @@ def classification_claims(data: Data) -> list[Claim]:
             "In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
             f"directions {descent.min():.1e} to {descent.max():.1e} away from the limits after {steps:,} steps; "
             "largest distance between the four directions: " + _by_alpha(data, spread),
-            Verdict.holds if spread.max() > 1e-2 else Verdict.counterexample_found,
+            count_evidence(spread.max(axis=1) > 1e-2),
             {"least": float(descent.min()), "largest": float(descent.max())},
         ),
     ]
@@ -108,6 +110,11 @@ def _spread(points: np.ndarray) -> np.ndarray:
     """Largest distance between two of the last axis but one, `(networks, α)`."""
     apart = points[:, :, :, None, :] - points[:, :, None, :, :]
     return np.linalg.norm(apart, axis=-1).max(axis=(2, 3))
+
+
+def _grows(spread: np.ndarray) -> np.ndarray:
+    """For each network whether the spread grows with every α."""
+    return np.all(np.diff(spread, axis=1) > 0, axis=1)
 
 
 def _by_alpha(data: Data, values: np.ndarray) -> str:

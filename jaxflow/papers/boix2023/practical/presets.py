@@ -33,7 +33,9 @@ class Preset(NamedTuple):
 
     def size(self, scales: tuple[float, ...] = (1.0,), seeds: int = 1, points: int = 40) -> Size:
         """For `image_runs` or `text_runs`."""
-        return Size(self.shape, self.recipe, scales, seeds, points, patch=self.patch, length=self.length)
+        return Size(
+            self.shape, self.recipe, scales, seeds, points, patch=self.patch, length=self.length, published=True
+        )
 
     def parameters(self) -> int:
         """How many numbers are trained; nothing is allocated."""

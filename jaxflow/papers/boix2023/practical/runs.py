@@ -27,7 +27,10 @@ from jaxflow.papers.registry import Data
 
 
 class Size(NamedTuple):
-    """`seeds` runs for each of `scales` of the initial weights; measured at `points` steps."""
+    """`seeds` runs for each of `scales` of the initial weights; measured at `points` steps.
+
+    `published`: the network and recipe are those of the paper.
+    """
 
     shape: Shape
     recipe: Recipe
@@ -36,6 +39,7 @@ class Size(NamedTuple):
     points: int
     patch: int = 4
     length: int = 32
+    published: bool = False
 
 
 SMALL = Shape(2, 4, 32, 8, 32)
@@ -85,6 +89,8 @@ def image_runs(
 
     **Returns:** arrays with axes (point, scale, seed, ...); runs of one seed share batches and initial directions.
     """
+    # Digits are nobody's published data, whatever the network.
+    size = size._replace(published=size.published and data is not None)
     data = digits() if data is None else data
     _, side, _, channels = data.images.shape
     make = partial(ViT.init, shape=size.shape, side=side, channels=channels, classes=data.classes, patch=size.patch)
@@ -101,6 +107,7 @@ def text_runs(
     folder: Path | str | None = None,
 ) -> Data:
     """As `image_runs`, on tokens with the size of their vocabulary; the help topics by default."""
+    size = size._replace(published=size.published and text is not None)
     tokens, vocabulary = library_text() if text is None else text
     make = partial(GPT.init, shape=size.shape, vocabulary=vocabulary, length=size.length)
     return _runs(size, key, say, make, next_token, text_batches(tokens, size.length), "text_", folder)
@@ -133,4 +140,5 @@ def _runs(
 
     data = {name: split(value) for name, value in found.measured.items()}
     data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
+    data["published"] = np.asarray(size.published)
     return {prefix + name: value for name, value in data.items()}

@@ -11,10 +11,10 @@ import numpy as np
 from jaxflow._core import linalg
 from jaxflow.losses import Logistic
 from jaxflow.models import ProductNetwork
-from jaxflow.papers.boix2023.verify.outside import P, in_order, instance, order_verdict, well_apart
+from jaxflow.papers.boix2023.verify.outside import P, in_order, instance, order_evidence, passed, well_apart
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
-from jaxflow.report import Verdict
+from jaxflow.report import count_evidence
 from jaxflow.study import wilson
 from jaxflow.theory import StageResult, incremental_learning
 from jaxflow.theory.incremental_limit import product_slopes
@@ -183,7 +183,8 @@ def _order(data: Data) -> Row:
     count = learned.sum(axis=1)
     # A product that comes back would be looked for twice at one size: such an instance is counted apart.
     once = np.array([len(np.unique(c[:n])) == n for c, n in zip(data["coordinates"], count, strict=True)], bool)
-    tested = (count >= 2) & once & ~data["failed"] & well_apart(data["times"])
+    asked = (count >= 2) & once & well_apart(data["times"])
+    tested = asked & ~data["failed"]
     good = in_order(data["crossings"], count)[tested]
     inside = learned & tested[:, None]
     relative = np.abs(data["crossings"] / data["times"] - 1.0)[inside]
@@ -199,11 +200,11 @@ def _order(data: Data) -> Row:
         f"{int(near.sum())} of {near.size} plateaus within {WEIGHTS:.0e} of the predicted products; apart are {few} of "
         f"{len(count)} with fewer than two stages, {back} in which a product comes back, {int(data['failed'].sum())} "
         "not integrated to the end, and those with stages too close",
-        int(tested.sum()),
-        int(len(count) - tested.sum()),
+        int(asked.sum()),
+        int(len(count) - asked.sum()),
         float(relative.max(initial=0.0)) if tested.any() else float("inf"),
         "relative distance in time at e^(-1000)",
-        order_verdict(good),
+        order_evidence(in_order(data["crossings"], count)[asked], passed(data["crossings"], count)[asked]),
         {"in_order": int(good.sum()), "instances": int(tested.sum()), "plateaus": int(near.sum())},
     )
 
@@ -217,19 +218,17 @@ def _minimiser(data: Data) -> Row:
     worst = float(excess.max(initial=0.0))
     good = excess <= MINIMISER
     rest = total - int((ended | stuck | tied).sum())
-    verdict = Verdict.outside_hypotheses
-    if ended.any():
-        verdict = Verdict.holds if good.all() else Verdict.counterexample_found
     return Row(
         "Beyond: where weight decay ends",
         "every stage has a limit, and the last one minimises L + λ|a|₁ over the products a",
         f"{int(good.sum())} of the {int(ended.sum())} that end do so at the minimiser; of {total} in all "
         f"{int(stuck.sum())} have a stage without a limit, {int(tied.sum())} two coordinates at once, {rest} are not "
         f"at the end after {data['results'].shape[1]} stages",
-        int(ended.sum()),
-        int(total - ended.sum()),
+        total,
+        0,
         worst if ended.any() else float("inf"),
         "slope past λ, relative to the largest at zero",
-        verdict,
+        # A path whose end is not known decides nothing.
+        count_evidence(data["excess"] <= MINIMISER, decided=ended),
         {"minimisers": int(good.sum()), "instances": int(ended.sum()), "without_limit": int(stuck.sum())},
     )

@@ -10,9 +10,10 @@ import numpy as np
 from jaxflow._core import linalg
 from jaxflow.data import SampleData
 from jaxflow.papers.boix2023.verify.heads_flow import Factors, HeadProducts, follow_head, head_risk
-from jaxflow.papers.boix2023.verify.outside import order_verdict
+from jaxflow.papers.boix2023.verify.outside import order_evidence
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
+from jaxflow.report import Evidence
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -130,6 +131,12 @@ def _share(count: int, total: int) -> str:
     return f"{count} of {total} ({float(low):.0%} to {float(high):.0%})"
 
 
+def _with_lost(good: np.ndarray, lost: int) -> Evidence:
+    """Evidence of those that were integrated, and of `lost` others."""
+    others = np.zeros(lost, bool)
+    return order_evidence(np.append(good, others), np.append(np.ones(len(good), bool), others))
+
+
 def _one_at_a_time(data: Data) -> Row:
     found = _found(data)
     several = [[stages for stages in row if sum(map(len, stages)) >= 2] for row in found]
@@ -138,6 +145,8 @@ def _one_at_a_time(data: Data) -> Row:
     of_both = sum(min(stage) < D <= max(stage) for stage in jumps)
     largest = max((len(stage) for stages in several[-1] for stage in stages), default=0)
     total, last = data["good"].shape[1], single[-1]
+    # Not integrated to the end: it may have stages, of which nothing is known.
+    lost = int(np.sum(~data["good"][-1]))
     shares = ", ".join(
         f"{_share(int(s.sum()), len(s))} at α = e^({a:g})" for s, a in zip(single, LOG_ALPHAS, strict=True)
     )
@@ -149,11 +158,13 @@ def _one_at_a_time(data: Data) -> Row:
         f"than one, {of_both} of them with one of each product; not integrated to the end: "
         f"{int(np.sum(~data['good']))} of {data['good'].size}. These α were taken after 1e-2, 1e-4 and 1e-8 had given "
         "0 of 3 each",
-        len(last),
-        int(total - len(last)),
+        len(last) + lost,
+        int(total - len(last) - lost),
         float(max(largest - 1, 0)) if len(last) else float("inf"),
         "singular values beyond one",
-        order_verdict(last),
+        order_evidence(
+            np.append(last, np.zeros(lost, bool)), np.append(np.ones(len(last), bool), np.zeros(lost, bool))
+        ),
         {f"single_{k}": int(s.sum()) for k, s in enumerate(single)} | {"instances": len(last)},
     )
 
@@ -162,14 +173,17 @@ def _first(data: Data) -> Row:
     found = [stages for stages in _found(data)[-1] if stages]
     good = np.array([stages[0] == [D] for stages in found], bool)
     total = data["good"].shape[1]
+    lost = total - len(good)
     return Row(
         "Beyond: full heads (first stage)",
         "the first stage is the largest singular value of W_V W_Oᵀ alone: at zero the slope of W_K W_Qᵀ vanishes",
         f"{_share(int(good.sum()), len(good))} at α = e^({LOG_ALPHAS[-1]:g})",
-        len(good),
-        int(total - len(good)),
+        total,
+        0,
         float(len(good) - good.sum()) if len(good) else float("inf"),
         "instances with another first stage",
-        order_verdict(good),
+        order_evidence(
+            np.append(good, np.zeros(lost, bool)), np.append(np.ones(len(good), bool), np.zeros(lost, bool))
+        ),
         {"value_first": int(good.sum()), "instances": len(good)},
     )

@@ -15,7 +15,7 @@ from jaxflow.losses import Logistic, Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
-from jaxflow.report import Verdict
+from jaxflow.report import Evidence, count_evidence
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import StageResult, incremental_learning
 
@@ -165,7 +165,7 @@ def _tails(data: Data) -> Row:
         int(total - count),
         float(relative.max(initial=0.0)) if count else float("inf"),
         f"relative distance in time at e^({LOG_ALPHAS[-1]:.0f})",
-        order_verdict(good[-1]),
+        order_evidence(good[-1], passed(data["crossings"][:, -1], data["count"])[tested]),
         {"in_order": int(good[-1].sum()), "instances": count, "diverging": int(data["diverges"].sum())},
     )
 
@@ -188,15 +188,16 @@ def _adam(data: Data) -> Row:
         int(total - count),
         float(count - good.sum()),
         "instances out of order",
-        order_verdict(good),
+        order_evidence(good, passed(steps, data["square_count"])[tested]),
         {"in_order": int(good.sum()), "instances": count},
     )
 
 
-def order_verdict(good: np.ndarray) -> Verdict:
-    """An answer to a question that the paper leaves open: does the order survive always, mostly, or rather not?"""
-    if not good.size:
-        return Verdict.outside_hypotheses
-    if good.all():
-        return Verdict.holds
-    return Verdict.counterexample_found if 2 * int(good.sum()) < good.size else Verdict.outside_hypotheses
+def passed(times: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Whether the first `counts` times are all known, row by row."""
+    return np.array([not np.isnan(row[:n]).any() for row, n in zip(times, counts, strict=True)], bool)
+
+
+def order_evidence(good: np.ndarray, decided: np.ndarray) -> Evidence:
+    """A question that the paper leaves open: does the order survive? What was not passed in time is undecided."""
+    return count_evidence(good, decided=decided)

@@ -13,19 +13,24 @@ from jaxflow.papers.sheen2024.diagonal_claims import (
     EQUAL,
     IDENTITY,
     INSTANT,
-    asymptotic,
+    LAW,
+    among,
+    averaged_evidence,
+    divergence_evidence,
     growth,
+    hypotheses_of_theorem_4_1,
     inside_theorem_4_1,
     instantaneous,
+    limit_evidence,
 )
 from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
 from jaxflow.papers.sheen2024.far import far_certificates
-from jaxflow.report import Verdict
+from jaxflow.papers.sheen2024.rates import BENT, observed_exponent
+from jaxflow.report import Evidence, bounded_evidence, common_rate, count_evidence
 
 TRIALS = {"quick": 8, "paper": 32, "large": 4096}
+GAP_LAW = "‖β‖₁/(μ opt) − 1 against log t"
 CELL = Cell(*SHAPE, 1.1, 1.0, margin=MARGIN)
-# On the support (Bλ)_j = (ln μ + ln(2β̂_j/ω₀²) + O(1/μ²)) / ln μ, with β̂_j settled to a few percent at the earlier time.
-LAW = 0.05
 
 
 @register_check("sheen2024", "diagonal", statements="Lemmas 4.1, A.1, 4.2, Theorem 4.1, App. A.5")
@@ -36,7 +41,8 @@ class Diagonal(AbstractCheck):
         say(f"diagonal weights: {TRIALS[scale]} pairs of flows")
         keys = jax.random.split(key, TRIALS[scale])
         found = follow_diagonal(CELL, keys)
-        return found | far_certificates(CELL, keys) | {"inside": inside_theorem_4_1(found)}
+        inside = {"inside": inside_theorem_4_1(found), "hypotheses": hypotheses_of_theorem_4_1(found)}
+        return found | far_certificates(CELL, keys) | inside
 
     def rows(self, data: Data) -> list[Row]:
         return [
@@ -52,16 +58,11 @@ class Diagonal(AbstractCheck):
         ]
 
 
-def _row(source: str, checked: str, measured: str, kept: np.ndarray, worst: float, residual: str, verdict: Verdict,
+def _row(source: str, checked: str, measured: str, asked: np.ndarray, worst: float, residual: str, evidence: Evidence,
          **values: float | int) -> Row:  # fmt: skip
-    inside = int(kept.sum())
-    verdict = verdict if inside else Verdict.outside_hypotheses
-    worst = worst if inside else float("inf")
-    return Row(source, checked, measured, inside, int(kept.size - inside), worst, residual, verdict, values)
-
-
-def _bounded(worst: float, bound: float) -> Verdict:
-    return Verdict.holds if worst <= bound else Verdict.counterexample_found
+    inside = evidence.inside
+    worst = worst if inside > evidence.undecided else float("inf")
+    return Row(source, checked, measured, inside, int(asked.size - inside), worst, residual, evidence, values)
 
 
 def _worst(values: np.ndarray) -> float:
@@ -69,35 +70,36 @@ def _worst(values: np.ndarray) -> float:
 
 
 def _equal(data: Data) -> Row:
-    kept = data["ok"]
+    kept, every = data["ok"], np.ones(data["ok"].shape, bool)
     worst = _worst(data["apart"][kept])
     return _row(
         "Lemma 4.1",
         "the flows of (ξ_k, ξ_q) and of (w_+, w_-) from (5) have equal β(t), at 25 times up to log t = 1e6",
         f"largest |β − w| over the largest |β| on {int(kept.sum())} pairs of paths: {worst:.1e}",
-        kept,
+        every,
         worst,
         "|β − w| / |β|",
-        _bounded(worst, EQUAL),
+        bounded_evidence(among(every, kept, np.max(data["apart"][kept], axis=-1)), EQUAL),
     )
 
 
 def _identity(data: Data) -> Row:
-    kept = data["ok"]
+    kept, every = data["ok"], np.ones(data["ok"].shape, bool)
     worst = _worst(data["identity"][kept])
     return _row(
         "Lemma A.1",
         "(19): β(t) = ω₀² ⊙ sinh(Bφ(t)), φ carried as an integral along the path to log t = 1e6",
         f"largest difference over the largest |β|: {worst:.1e} on {int(kept.sum())} paths",
-        kept,
+        every,
         worst,
         "|β − ω₀² sinh(Bφ)| / |β|",
-        _bounded(worst, IDENTITY),
+        bounded_evidence(among(every, kept, np.max(data["identity"][kept], axis=-1)), IDENTITY),
     )
 
 
 def _diverges(data: Data) -> Row:
-    kept = data["ok"] & (data["diagonal"] > 0)
+    asked = data["diagonal"] > 0
+    kept = data["ok"] & asked
     slopes = growth(data["size"], LOG_TIMES)[kept]
     slow = int(np.sum(slopes < 0.5))
     return _row(
@@ -105,10 +107,10 @@ def _diverges(data: Data) -> Row:
         "‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible: d log ‖β‖ / d log log t for log t from 1e5 "
         "to 1e6",
         f"{slopes.min(initial=np.inf):.4f} to {slopes.max(initial=-np.inf):.4f}; below 0.5 on {slow} of {len(slopes)}",
-        kept,
+        asked,
         float(np.max(np.abs(slopes - 1.0), initial=0.0)),
         "|slope − 1|",
-        Verdict.counterexample_found if slow else Verdict.holds,
+        divergence_evidence(asked, kept, slopes),
         slow=slow,
     )
 
@@ -121,7 +123,12 @@ def _optimal(data: Data) -> Row:
     middle = int(np.argmin(np.abs(LOG_TIMES - 1e3)))
     falls = int(np.sum(gaps[:, -1] < gaps[:, middle]))
     cauchy = data["cauchy"][kept, -6]
-    verdict = asymptotic(wrong > 0, len(gaps) - falls, len(gaps))
+    selects, asked = data["selects"][kept], data["hypotheses"]
+    good = (selects == 1) & (gaps[:, -1] < gaps[:, middle])
+    # A wrong token contradicts it; what is undecided, or late, does not.
+    decided = among(asked, kept, good | (selects == -1)) == 1.0
+    rate = common_rate(observed_exponent(gaps, LOG_TIMES), 1.0 - data["kappa"][kept], bias=BENT, law=GAP_LAW)
+    evidence = count_evidence(among(asked, kept, good) == 1.0, decided=decided, limit=True, rate=rate)
     return _row(
         "Theorem 4.1",
         "under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM",
@@ -131,10 +138,10 @@ def _optimal(data: Data) -> Row:
         "(medians; "
         f"largest {_worst(gaps[:, -1]):.1e}); Cauchy gap of β̂ from log t = "
         f"{LOG_TIMES[-6]:.0e} on: {_median(cauchy):.1e} (median)",
-        kept,
+        asked,
         _worst(gaps[:, -1]),
         "‖β‖₁/(μ opt) − 1",
-        verdict,
+        evidence,
         right=right,
         wrong=wrong,
         falls=falls,
@@ -145,6 +152,9 @@ def _certified(data: Data) -> Row:
     kept = data["inside"]
     programs = _worst(data["program_gap"][kept])
     now = instantaneous(data, CELL.omega, LOG_TIMES) if kept.any() else None
+    # A program that is not certified decides nothing.
+    good = now.reached & (data["program_gap"][kept] <= CERTIFIED) if now else np.zeros(0, bool)
+    slopes = -now.slope if now else np.zeros(0)
     measured = now.in_words() if now else "no instance is inside"
     missing, allowed, reached = (
         (int(now.missing.sum()), int(now.allowed.sum()), int(now.reached.sum())) if now else (0, 0, 0)
@@ -153,10 +163,10 @@ def _certified(data: Data) -> Row:
         "Theorem 4.1",
         "its KKT conditions by the flow's instantaneous multipliers and velocity at log t = 1e6; the program certified",
         f"{measured}. The ℓ1-SVM's own gap is at most {programs:.1e}",
-        kept,
+        data["hypotheses"],
         programs,
         "duality gap of the ℓ1-SVM's certificate",
-        asymptotic(programs > CERTIFIED, missing, allowed),
+        limit_evidence(data["hypotheses"], kept, good, slopes, "duality gap against log t"),
         reached=reached,
         allowed=allowed,
         missing=missing,
@@ -166,17 +176,23 @@ def _certified(data: Data) -> Row:
 def _far(data: Data) -> Row:
     kept = data["inside"]
     gaps, chosen = data["far_gap"][kept], data["far_optimal"][kept]
-    late = int(np.sum(~(chosen & (gaps <= INSTANT))))
+    good = chosen & (gaps <= INSTANT)
+    late = int(np.sum(~good))
+    # From the end of the flow that was integrated to the end of the limiting dynamics.
+    before, span = data["gap"][kept, -1], np.log(data["far_log_time"][kept] / LOG_TIMES[-1])
+    usable = (gaps > 0) & (before > 0) & (span > 0)
+    falls = np.where(usable, np.log(np.where(usable, before / np.where(usable, gaps, 1.0), 1.0)), np.nan)
+    slopes = falls / np.where(usable, span, 1.0)
     return _row(
         "Theorem 4.1",
         "its KKT conditions by the flow's own multipliers and velocity where `find_limit` ends, by limiting dynamics",
         f"duality gap {_median(gaps):.1e} (median; largest {_worst(gaps):.1e}), at most {INSTANT:g} on "
         f"{len(gaps) - late} of {len(gaps)}, with the optimal tokens on {int(chosen.sum())}; log t = "
         f"{data['far_log_time'][kept].min(initial=np.inf):.0e} or more",
-        kept,
+        data["hypotheses"],
         _worst(gaps),
         "duality gap of the flow's certificate",
-        asymptotic(False, late, len(gaps)),
+        limit_evidence(data["hypotheses"], kept, good, slopes, "duality gap against log t, from 1e6 on"),
         late=late,
     )
 
@@ -190,10 +206,10 @@ def _averaged(data: Data) -> Row:
         "the averaged multipliers λ = φ/ln μ approach KKT; at log t = 1e6 against |ln(2β̂_j/ω₀²)|/ln μ",
         f"residual {_median(last):.2f} (median; {last.min(initial=np.inf):.2f} to {_worst(last):.2f}); it is "
         f"|ln(2β̂_j/ω₀²)|/ln μ within {_worst(off):.0e}, so that it falls like 1/log log t",
-        kept,
+        data["hypotheses"],
         _worst(off),
         "residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1",
-        Verdict.holds_at_this_rate if _worst(off) <= LAW else Verdict.counterexample_found,
+        averaged_evidence(data),
     )
 
 
@@ -204,7 +220,15 @@ def _factor(data: Data, *, printed: bool) -> Row:
     largest = np.argmax(np.abs(data["beta"][kept, -1]), axis=-1)
     entry = np.take_along_axis(data["averaged"][kept], largest[:, None, None], axis=2)[:, [-4, -1], 0] * mu
     slope = np.abs(entry[:, 1] - entry[:, 0]) / (mu[:, 1] - mu[:, 0])
+    restored = bool(len(slope) and np.all(np.abs(slope - 1.0) <= LAW))
     slope = slope * (2.0 / CELL.n if printed else 1.0)
+    evidence = bounded_evidence(
+        among(data["hypotheses"], kept, np.abs(slope - 1.0)),
+        LAW,
+        limit=True,
+        rate=common_rate(slope, 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
+        checked_by="the formula of A.5, by which the same flows have slope one" if printed and restored else "",
+    )
     worst = _worst(np.abs(slope - 1.0))
     formula = "λ = 2φ/(n ln μ), as recalled in A.7" if printed else "λ = φ/ln μ, A.5"
     return _row(
@@ -212,12 +236,10 @@ def _factor(data: Data, *, printed: bool) -> Row:
         f"{formula} (φ has the factor 2/n already): (Bλ)_j → ±1 on the support, by the slope of ln μ (Bλ)_j "
         "against ln μ",
         f"slope {_median(slope):.3f} (median, n = {CELL.n}; log t = {LOG_TIMES[-4]:.0e} to 1e6); 1 is needed",
-        kept,
+        data["hypotheses"],
         worst,
         "|slope − 1|",
-        _bounded(worst, LAW)
-        if printed
-        else (Verdict.holds_at_this_rate if worst <= LAW else Verdict.counterexample_found),
+        evidence,
     )
 
 

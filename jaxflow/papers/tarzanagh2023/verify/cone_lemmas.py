@@ -17,7 +17,7 @@ from jaxflow.models import CombinedAttention, log_attention, token_scores
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
-from jaxflow.report import Verdict
+from jaxflow.report import Evidence, Rate, count_evidence, fit
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}
@@ -223,8 +223,14 @@ def _ranks(random: np.random.Generator, trials: int) -> Data:
 def _ratio_row(data: Data, source: str, name: str, inside: np.ndarray, where: str) -> Row:
     needed = np.maximum(data[f"{name}_ratio"][inside] - 1.0, 0.0).max(axis=0, initial=0.0)
     total = int(inside.sum())
-    # The statement wants any π > 0 from some R on: what is needed must fall at least like 1/R.
-    falls = bool(needed[-1] <= 2.0 * needed[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
+    # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
+    each = np.maximum(data[f"{name}_ratio"][inside] - 1.0, 0.0)
+    falls = each[:, -1] <= 2.0 * needed[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING
+    seen = needed > ROUNDING
+    rate = None
+    if seen.sum() >= 3:
+        slope, half = fit(np.log(np.asarray(FACTORS)[seen]), np.log(needed[seen]))
+        rate = Rate(-slope, half, None, law="the largest π needed against R")
     sizes = ", ".join(f"{x:.1e}" for x in needed)
     return Row(
         source,
@@ -234,9 +240,7 @@ def _ratio_row(data: Data, source: str, name: str, inside: np.ndarray, where: st
         int((~inside).sum()),
         float(needed[-1]),
         f"π needed at {FACTORS[-1]:g} R_μ",
-        (Verdict.holds_at_this_rate if falls else Verdict.counterexample_found)
-        if total
-        else Verdict.outside_hypotheses,
+        count_evidence(falls, decided=falls, limit=True, rate=rate),
         {f"pi_{x:g}": float(y) for x, y in zip(FACTORS, needed, strict=True)},
     )
 
@@ -244,7 +248,8 @@ def _ratio_row(data: Data, source: str, name: str, inside: np.ndarray, where: st
 def _bounds_row(data: Data, source: str, name: str, inside: np.ndarray, where: str) -> Row:
     push, lower, upper = (data[f"{name}_{what}"][inside] for what in ("push", "lower", "upper"))
     below, above = lower / push, push / upper
-    bad = int(((push <= 0) | (below > 1.0 + ROUNDING) | (above > 1.0 + ROUNDING)).sum())
+    wrong = (push <= 0) | (below > 1.0 + ROUNDING) | (above > 1.0 + ROUNDING)
+    bad = int(wrong.sum())
     total = int(inside.sum())
     return Row(
         source,
@@ -257,7 +262,7 @@ def _bounds_row(data: Data, source: str, name: str, inside: np.ndarray, where: s
         int((~inside).sum()),
         float(max(below.max(initial=0.0), above.max(initial=0.0))),
         "lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
-        (Verdict.counterexample_found if bad else Verdict.holds) if total else Verdict.outside_hypotheses,
+        count_evidence(np.asarray(~wrong.any(axis=tuple(range(1, wrong.ndim))))),
         {"bad": bad, "points": int(push.size)},
     )
 
@@ -275,7 +280,7 @@ def _sign_row(data: Data, inside: np.ndarray) -> Row:
         int((~inside).sum()),
         float(-push[:, 0, -1].min(initial=np.inf)) if total else float("inf"),
         "⟨∇L, V⟩ on its own scale; below 0",
-        (Verdict.counterexample_found if bad else Verdict.holds) if total else Verdict.outside_hypotheses,
+        Evidence(total, bad),
         {"bad": bad, "mended": mended, "instances": total},
     )
 
@@ -293,6 +298,6 @@ def _row_17(data: Data) -> Row:
         int((~inside).sum()),
         float(least[inside].min(initial=np.inf)),
         "least singular value; above 0",
-        Verdict.counterexample_found if bad else Verdict.holds,
+        Evidence(int(inside.sum()), bad),
         {"bad": bad},
     )

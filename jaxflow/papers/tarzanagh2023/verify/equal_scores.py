@@ -26,7 +26,7 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     smoothness,
     stack,
 )
-from jaxflow.report import Verdict
+from jaxflow.report import Evidence
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -115,9 +115,8 @@ def _hypotheses_hold(data: Data) -> bool:
     )
 
 
-def _explicit_row(data: Data, how: str, measured: str, wrong: bool, worst: float, values: dict[str, Any]) -> Row:
+def _explicit_row(data: Data, how: str, measured: str, evidence: Evidence, worst: float, values: dict[str, Any]) -> Row:
     inside = _hypotheses_hold(data)
-    verdict = Verdict.counterexample_found if wrong else Verdict.holds
     return Row(
         "Theorem 4",
         f"explicit case n = T = d = 2, z₁ = z₂ = (1, 0), tokens {{0, (1, 0)}} and {{0, (−1.5, 1.3)}}, "
@@ -127,20 +126,32 @@ def _explicit_row(data: Data, how: str, measured: str, wrong: bool, worst: float
         int(not inside),
         worst,
         "1 − corr with W^mm",
-        verdict if inside else Verdict.outside_hypotheses,
+        evidence if inside else Evidence(0),
         values,
     )
 
 
+def _descent_loses(data: Data) -> bool:
+    """Attention of the second sequence's optimal token, after all steps."""
+    return bool(data["descent_attention"][1, 1] < 1e-3)
+
+
 def _flow_row(data: Data) -> Row:
     attention, gap = float(data["flow_target_attention"]), float(data["flow_flow_gap"])
+    lost = attention < UNSELECTED
     return _explicit_row(
         data,
         "the flow",
         f"score gap {float(data['score_gap']):.4f}, other scores equal, (Att-SVM) feasible (gap "
         f"{float(data['program_gap']):.0e}); at log t = {float(data['flow_log_time']):.0e} an optimal token has "
         f"attention {attention:.0e}, and the flow certifies another selection's program to {gap:.0e}",
-        attention < UNSELECTED and gap <= CERTIFIED,
+        # One that lost the token without a certificate, or whose limit is not certified as W^mm, is open.
+        Evidence(
+            1,
+            contradicted=int(lost and gap <= CERTIFIED),
+            undecided=int(not (gap <= CERTIFIED and (lost or float(data["flow_misaligned"]) <= ALIGNED))),
+            checked_by="descent, which loses the token too" if _descent_loses(data) else "",
+        ),
         float(data["flow_misaligned"]),
         {"attention": attention, "flow_gap": gap, "score_gap": float(data["score_gap"])},
     )
@@ -148,12 +159,19 @@ def _flow_row(data: Data) -> Row:
 
 def _descent_row(data: Data) -> Row:
     attention = data["descent_attention"][1, 1]
+    flow = bool(data["flow_target_attention"] < UNSELECTED and data["flow_flow_gap"] <= CERTIFIED)
     return _explicit_row(
         data,
         f"descent with η = 1/L_W = {float(data['descent_rate']):.4f}",
         f"after {int(data['descent_steps'])} steps ‖W‖ = {float(data['descent_norm']):.1f}, and the optimal token of "
         f"the second sequence has attention {attention:.0e}, {data['descent_attention'][0, 1]:.5f} that of the first",
-        bool(attention < 1e-3),
+        # A token with attention has not been lost yet.
+        Evidence(
+            1,
+            contradicted=int(_descent_loses(data)),
+            undecided=int(not _descent_loses(data)),
+            checked_by="the flow, which loses the token and is certified for another selection" if flow else "",
+        ),
         float(data["descent_misaligned"]),
         {"attention": float(attention), "norm": float(data["descent_norm"])},
     )
@@ -181,10 +199,6 @@ def _cell_row(data: Data, number: int) -> Row:
             f", {int(unsure.sum())} of them with attention below {UNSELECTED:g} on an optimal token at "
             f"log t = {least:.0f} to {most:.0f}"
         )
-    # Undecided instances forbid "holds".
-    verdict = Verdict.holds if inside and not open_ else Verdict.outside_hypotheses
-    if count:
-        verdict = Verdict.counterexample_found
     start = "entries of W(0) normal of size 3" if anywhere else "W(0) = 0"
     return Row(
         "Theorem 4",
@@ -196,6 +210,6 @@ def _cell_row(data: Data, number: int) -> Row:
         len(feasible) - inside,
         float(cell["misaligned"][wrong | right].max()) if (wrong | right).any() else float("inf"),
         "1 − corr with W^mm",
-        verdict,
+        Evidence(inside, count, open_, checked_by="the dual solutions of the programs that the flows do solve"),
         {"wrong": count, "lost": int(lost.sum()), "right": int(right.sum()), "low": float(low)},
     )

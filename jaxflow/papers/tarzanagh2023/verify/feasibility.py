@@ -15,7 +15,7 @@ from jaxflow.models import token_scores
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
-from jaxflow.report import Verdict
+from jaxflow.report import Evidence
 
 # (n, T): the bound is n, T − 1, or both.
 SIZES = ((3, 3), (5, 3), (3, 6), (5, 6), (6, 4))
@@ -121,6 +121,6 @@ def _row(data: Data, optimal: bool, kind: int) -> Row:
         int(result[~above].size),
         float(gap[above][solved[above]].max(initial=0.0)),
         "duality gap",
-        Verdict.counterexample_found if bad else Verdict.holds,
+        Evidence(inside, bad, undecided, checked_by="Farkas rays"),
         {"infeasible": bad, "undecided": undecided, "infeasible_below": below, "least_eigenvalue": least},
     )

@@ -5,7 +5,7 @@ import numpy as np
 from jaxflow.limits import PathStatus
 from jaxflow.papers.checks import Row
 from jaxflow.papers.registry import Data
-from jaxflow.report import Verdict
+from jaxflow.report import common_rate, count_evidence
 
 # W̄_R = R W^mm/‖W^mm‖ + O(1): distances of directions fall like 1/R. Read over this many steps of the bound.
 LAST = 3
@@ -57,9 +57,8 @@ def row_of_path(
     count, total = int((inside & reached).sum()), int(inside.sum())
     worst = float(end[inside].max(initial=0.0)) if total else float("inf")
     stuck = int((inside & found & ~reached & (end > NEAR) & (rate_of(radii, distance) > STUCK)).sum())
-    verdict = Verdict.holds_at_this_rate if total and count == total else Verdict.outside_hypotheses
-    if 2 * stuck > total:
-        verdict = Verdict.counterexample_found
+    # One that does not approach it may have been followed too short, or by another path than the least: it is open.
+    good = (inside & reached)[inside]
     stationary = status == PathStatus.stationary.value
     largest = float(data[f"{name}_residual"][data[f"{name}_found"]].max(initial=0.0))
     # Of the starts, those that at the last bound are not at the least value.
@@ -67,6 +66,8 @@ def row_of_path(
     apart = int((~(stationary & (objective <= least + 1e-6 * np.abs(least))))[inside, :, -1].sum())
     starts = status.shape[1] * total
     rate = rate[unique]
+    falls = common_rate(-rate, 1.0, bias=1.0 + SLOPE, law="distance of unit matrices against R")
+    evidence = count_evidence(good, decided=good, limit=True, rate=falls)
     slope = f", exponents of R {rate.min():.3f} to {rate.max():.3f}" if rate.size else ""
     astray = f", {stuck} do not approach it" if stuck else ""
     return Row(
@@ -78,6 +79,6 @@ def row_of_path(
         int((~inside).sum()),
         worst,
         f"distance of unit matrices at R = {radii[-1]:.0f}",
-        verdict,
+        evidence,
         {"reached": count, "stuck": stuck, "instances": total, "worst": worst, "local": apart},
     )

@@ -11,7 +11,7 @@ from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
 from jaxflow.papers.tarzanagh2023 import fig4
 from jaxflow.papers.tarzanagh2023.rank_claims import INSIDE, PROGRAMS
-from jaxflow.report import Verdict
+from jaxflow.report import Evidence
 
 SIZES = {
     "quick": fig4.Size(40, shapes=((3, 4),), dimensions=(2, 3, 5, 8)),
@@ -41,16 +41,17 @@ def _row(data: Data, norm: str, program: str) -> Row:
     leaves = int((solved & (outside > INSIDE)).sum())
     infeasible = int((result == ProgramResult.infeasible.value).sum())
     count = int(solved.sum())
-    verdict = Verdict.counterexample_found if above or leaves else Verdict.holds
+    wrong = int((solved & ((rank > np.minimum(n, d)) | (outside > INSIDE))).sum())
     return Row(
         "Lemma 1",
         f"solutions of {program} have rank ≤ n (so ≤ min(n, d)) and rows within span{{z_i}}",
         f"{above} of {count} have a larger rank than min(n, d), {at} have exactly that; {leaves} leave the span; "
         f"{infeasible} programs infeasible, {result.size - count - infeasible} not solved to the tolerance",
-        count,
-        int(result.size - count),
+        int(result.size - infeasible),
+        infeasible,
         float(outside[solved].max(initial=0.0)) if count else float("inf"),
         "share outside of the span",
-        verdict if count else Verdict.outside_hypotheses,
+        # What is neither solved nor proven infeasible is undecided.
+        Evidence(result.size - infeasible, wrong, result.size - infeasible - count),
         {"above": above, "attained": at, "solutions": count, "infeasible": infeasible},
     )

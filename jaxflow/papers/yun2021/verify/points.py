@@ -78,8 +78,8 @@ class Points(AbstractCheck):
                 residual_row(
                     "Theorem 4",
                     f"diagonal networks, L = {depth} (Corollary 5): the flow's limit is the minimum of Q",
-                    np.where(followed, error, np.nan),
-                    data[f"diagonal{depth}.converged"],
+                    np.where(followed & data[f"diagonal{depth}.converged"], error, np.nan),
+                    np.ones(error.shape, bool),
                     POINT,
                     "relative distance of β",
                     more=f"; largest duality gap of the closed form {data[f'diagonal{depth}.gap'].max():.0e}",
@@ -89,20 +89,22 @@ class Points(AbstractCheck):
             residual_row(
                 "Theorem 4",
                 f"diagonal networks, L = 2, α = {SMALL:g}, in the dual form",
-                np.where(data["small2.followed"], data["small2.error"], np.nan),
-                data["small2.converged"],
+                np.where(data["small2.followed"] & data["small2.converged"], data["small2.error"], np.nan),
+                np.ones(data["small2.error"].shape, bool),
                 POINT,
                 "relative distance of β",
             )
         )
-        corrected = np.where(data["even.followed"], data["even.error"], np.nan)
-        printed = np.where(data["even.followed"], data["even.printed"], np.nan)
+        known = data["even.followed"] & data["even.converged"]
+        corrected = np.where(known, data["even.error"], np.nan)
+        printed = np.where(known, data["even.printed"], np.nan)
+        restored = bool(known.any() and np.all(corrected[known] <= EVEN))
         rows.append(
             residual_row(
                 "Corollary 6",
                 "with the factor d^{(L−1)/2} restored: argument [Fz]_j/(d^{(L−1)/2} α^L |[Fw]_j|^L), L = 3, d = 6",
                 corrected,
-                data["even.converged"],
+                np.ones(corrected.shape, bool),
                 EVEN,
                 "relative distance of β",
             )
@@ -112,9 +114,10 @@ class Points(AbstractCheck):
                 "Corollary 6",
                 "as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
                 printed,
-                data["even.converged"],
+                np.ones(printed.shape, bool),
                 EVEN,
                 "relative distance of β",
+                checked_by="the restored formula, solved without the flow, which meets its end" if restored else "",
             )
         )
         rows.append(
@@ -122,8 +125,8 @@ class Points(AbstractCheck):
                 "Corollary 7",
                 "deep matrix sensing, L = 3, commuting sensor matrices: W_1…W_L minimises Q of its eigenvalues. "
                 "(13) has no factor ½; the flow of ½(f − y)², which the proof writes, has the same limit",
-                np.where(data["sensing.followed"], data["sensing.error"], np.nan),
-                data["sensing.converged"],
+                np.where(data["sensing.followed"] & data["sensing.converged"], data["sensing.error"], np.nan),
+                np.ones(data["sensing.error"].shape, bool),
                 POINT,
                 "relative distance of W_1…W_L",
             )

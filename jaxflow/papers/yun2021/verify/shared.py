@@ -1,6 +1,6 @@
 """What the checks share: instances, flows, and how residuals become a row."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import diffrax
@@ -14,7 +14,8 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import LinearStaged
 from jaxflow.losses import Exponential, Squared
 from jaxflow.papers.checks import Row
-from jaxflow.report import Verdict
+from jaxflow.report import Rate, bounded_evidence
+from jaxflow.report import fit as fit
 from jaxflow.risk import EmpiricalRisk
 
 # Limit points are held to this: the flow is integrated at rtol 1e-9.
@@ -77,45 +78,46 @@ def residual_row(
     residual: str,
     *,
     more: str = "",
-    expected: Verdict = Verdict.holds,
+    limit: bool = False,
+    rate: Rate | None = None,
+    checked_by: str = "",
 ) -> Row:
-    """A row for a statement that holds where `values` ≤ `tolerance`.
+    """A row for a statement that is met where `values` ≤ `tolerance`, on the instances `inside` its hypotheses.
 
-    All of them: `expected`. A few undecided (NaN: the flow did not get there) are counted and prove nothing; one
-    value above the tolerance contradicts the statement.
+    What is not finite is undecided (the flow did not get there) and stays in the denominator. `limit`, `rate` and
+    `checked_by` as in `Evidence`.
     """
     values, inside = np.asarray(values, float).ravel(), np.asarray(inside, bool).ravel()
-    decided = inside & np.isfinite(values)
-    above = int(np.sum(values[decided] > tolerance))
-    count = int(decided.sum())
-    undecided = int((inside & ~decided).sum())
-    worst = float(values[decided].max()) if count else float("inf")
-    verdict = Verdict.counterexample_found if above else expected
+    kept = np.where(np.isfinite(values), values, np.nan)[inside]
+    evidence = bounded_evidence(kept, tolerance, limit=limit, rate=rate, checked_by=checked_by)
+    above, undecided = evidence.contradicted, evidence.undecided
+    decided = kept[~np.isnan(kept)]
+    worst = float(decided.max()) if len(decided) else float("inf")
     return Row(
         source,
         checked,
-        f"{above} of {count} exceed {tolerance:.0e}" + (f"; {undecided} undecided" if undecided else "") + more,
-        count,
+        f"{above} of {evidence.inside} exceed {tolerance:.0e}"
+        + (f"; {undecided} undecided" if undecided else "")
+        + more,
+        evidence.inside,
         int((~inside).sum()),
         worst,
         residual,
-        verdict if count else Verdict.outside_hypotheses,
+        evidence,
         {"above": above, "undecided": undecided, "worst": worst},
     )
+
+
+def late_row(row: Row) -> Row:
+    """The same row where values above the bound are late: of a limit, they are undecided and contradict nothing."""
+    evidence = row.evidence
+    late = replace(
+        evidence, contradicted=0, undecided=evidence.undecided + evidence.contradicted, limit=True, checked_by=""
+    )
+    return replace(row, evidence=late)
 
 
 def map_instances(function: Any, *arrays: Any) -> dict[str, np.ndarray]:
     """`function` of one instance over leading axes, one after the other: on a CPU no lane waits for the slowest."""
     found = jax.jit(lambda *xs: jax.lax.map(lambda x: function(*x), xs))(*arrays)
     return {name: np.asarray(value) for name, value in found.items()}
-
-
-def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    if len(x) < 3:
-        return float("nan"), float("nan")
-    slope, constant = np.polyfit(x, y, 1)
-    rest = y - slope * x - constant
-    error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
-    return float(slope), float(2 * error)

@@ -1,0 +1,174 @@
+"""The five verdicts, and the one function that decides between them."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class Verdict(enum.StrEnum):
+    """How a statement of a paper fares. "Inside" are the instances that satisfy its hypotheses.
+
+    - `holds`: there are instances inside, all of them are decided, and none contradicts it.
+    - `holds_at_this_rate`: said of a limit, of which only finite times are seen. All instances inside are decided,
+      none contradicts it, and a rate was fitted: its interval lies above zero and contains the predicted one.
+    - `not_settled`: there are instances inside, and neither of the above nor the next is true: some are undecided,
+      or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
+    - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
+      (another solver, tighter tolerances, a certificate), which the row names.
+    - `outside_hypotheses`: no instance is inside, so that nothing can be said.
+    """
+
+    holds = "holds"
+    holds_at_this_rate = "holds at this rate"
+    not_settled = "not settled"
+    counterexample_found = "counterexample found"
+    outside_hypotheses = "outside its hypotheses"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast a distance from a limit was found to fall: the exponent, positive where it falls.
+
+    **Arguments:** `fitted` ± `half_width`: the exponent with its 95% interval; `predicted`: what theory says, None
+    where a statement says only that the distance vanishes; `bias`: by how much the finite range of the fit may move
+    the exponent, with its reason beside the constant; `law`: what falls like which power of what, in words.
+    """
+
+    fitted: float
+    half_width: float
+    predicted: float | None
+    bias: float = 0.0
+    law: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """The interval lies above zero and, with the bias, contains the predicted exponent. NaN agrees with none."""
+        if not self.fitted - self.half_width > 0.0:
+            return False
+        return self.predicted is None or abs(self.fitted - self.predicted) <= self.half_width + self.bias
+
+    def in_words(self) -> str:
+        """The fit, its interval and what it is compared with."""
+        width = f"{self.fitted:.3f} ± {self.half_width:.3f}" + (f" (bias up to {self.bias:g})" if self.bias else "")
+        aim = "only a positive one is predicted" if self.predicted is None else f"predicted {self.predicted:.3f}"
+        return (f"{self.law}: " if self.law else "") + f"exponent {width}, {aim}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the instances of one statement say.
+
+    **Arguments:** `inside`: how many satisfy the hypotheses, decided or not; `contradicted`, `undecided`: how many of
+    them contradict the statement, and how many say nothing; `limit`: the statement is about a limit, which finite
+    times never reach; `rate`: the fit that then stands in for it; `checked_by`: the independent means that
+    a contradiction survived, empty where there was none.
+
+    **Raises:** `ValueError` where the counts cannot be those of `inside` instances.
+    """
+
+    inside: int
+    contradicted: int = 0
+    undecided: int = 0
+    limit: bool = False
+    rate: Rate | None = None
+    checked_by: str = ""
+
+    def __post_init__(self) -> None:
+        if min(self.inside, self.contradicted, self.undecided) < 0:
+            raise ValueError(f"evidence: counts are negative in {self}")
+        if self.contradicted + self.undecided > self.inside:
+            raise ValueError(f"evidence: more contradicted and undecided than inside in {self}")
+
+    @property
+    def confirmed(self) -> int:
+        """Instances inside that confirm the statement."""
+        return self.inside - self.contradicted - self.undecided
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """The verdict, by the first line that applies."""
+    if evidence.inside == 0:
+        return Verdict.outside_hypotheses
+    if evidence.contradicted and evidence.checked_by:
+        return Verdict.counterexample_found
+    if evidence.contradicted or evidence.undecided:
+        return Verdict.not_settled
+    if not evidence.limit:
+        return Verdict.holds
+    if evidence.rate is not None and evidence.rate.agrees:
+        return Verdict.holds_at_this_rate
+    return Verdict.not_settled
+
+
+def count_evidence(
+    good: np.ndarray,
+    *,
+    decided: np.ndarray | None = None,
+    limit: bool = False,
+    rate: Rate | None = None,
+    checked_by: str = "",
+) -> Evidence:
+    """Evidence of instances inside: `good` where the statement is met, `decided` (all) where that is known."""
+    good = np.asarray(good, bool).ravel()
+    known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
+    wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
+    return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
+
+
+def bounded_evidence(
+    residuals: np.ndarray,
+    bound: float,
+    *,
+    limit: bool = False,
+    rate: Rate | None = None,
+    checked_by: str = "",
+) -> Evidence:
+    """Evidence of instances inside that must not exceed a bound; NaN is undecided, infinity is far off."""
+    residuals = np.asarray(residuals, float)
+    known = ~np.isnan(residuals)
+    return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
+
+
+def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    if len(x) < 3:
+        return float("nan"), float("nan")
+    slope, constant = np.polyfit(x, y, 1)
+    rest = y - slope * x - constant
+    error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
+    return float(slope), float(2 * error)
+
+
+def common_rate(
+    fitted: np.ndarray, predicted: np.ndarray | float | None, *, bias: float = 0.0, law: str = ""
+) -> Rate | None:
+    r"""One rate of many instances: means, and twice the standard error of the differences; None below three fits.
+
+    Where every instance has its own prediction, differences are averaged: $\overline{f-p}\pm2\,s/\sqrt m$.
+    """
+    fitted = np.asarray(fitted, float).ravel()
+    aims = np.broadcast_to(np.asarray(0.0 if predicted is None else predicted, float).ravel(), fitted.shape)
+    kept = np.isfinite(fitted) & np.isfinite(aims)
+    if kept.sum() < 3:
+        return None
+    differences = fitted[kept] - aims[kept]
+    half = 2.0 * float(np.std(differences, ddof=1)) / math.sqrt(int(kept.sum()))
+    aim = None if predicted is None else float(np.mean(aims[kept]))
+    return Rate(float(np.mean(fitted[kept])), half, aim, bias, law)
+
+
+def evidence_json(evidence: Evidence) -> dict:
+    """Evidence as a dictionary for `json`, with None for what is not finite."""
+
+    def finite(value: object) -> object:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    plain = dataclasses.asdict(evidence)
+    if plain["rate"] is not None:
+        plain["rate"] = {name: finite(value) for name, value in plain["rate"].items()}
+    return plain

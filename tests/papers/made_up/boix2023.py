@@ -1,0 +1,142 @@
+"""Made-up numbers for every statement of boix2023: some that confirm it, some that violate it or decide nothing."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxflow.papers.boix2023.verify import decay
+from jaxflow.theory import StageResult
+from tests.papers import test_boix2023, test_boix2023_outside, test_boix2023_practical
+
+Data = dict[str, Any]
+
+
+def perturbed(prefix: str) -> list[Data]:
+    def data(end: float, noise: float = 1.0) -> Data:
+        found = test_boix2023.perturbed_data([noise] * 2, [end] * 2, [True, True])
+        return {prefix + name[1:]: value for name, value in found.items()} | {"d": np.asarray(1)}
+
+    return [data(0.01), data(0.9), data(0.0, 0.0)]
+
+
+def both_panels() -> list[Data]:
+    pairs = zip(perturbed("p"), perturbed("e"), strict=True)
+    return [one | other for one, other in pairs]
+
+
+def questions() -> list[Data]:
+    times = np.array([[1.0, 2.0, 3.0]] * 2)
+
+    def data(passed: np.ndarray) -> Data:
+        found: Data = {"count": np.full(2, 3), "square_count": np.full(2, 3), "diverges": np.zeros(2, int)}
+        found |= {"times": times, "square_times": times, "adam": passed}
+        return found | {"crossings": np.stack([passed, passed], axis=1)}
+
+    return [data(times), data(times[:, ::-1]), data(np.where(times > 2.5, np.nan, times))]
+
+
+def stages_figure() -> list[Data]:
+    made_up = test_boix2023.made_up
+    far = made_up(error=9e-4) | {"losses_0": np.linspace(1.0, 0.0, 9)}
+    return [made_up(), far, made_up(distance=1e-3, swap=True), made_up(jump=True)]
+
+
+def entries() -> list[Data]:
+    made_up = test_boix2023.entries_made_up
+    return [
+        made_up((0.8, 0.2, 0.05, 0.0125)),
+        made_up((0.8, 0.2, 0.8, 0.2)),
+        made_up((0.8, 0.2, 0.05, 0.0125)) | {"succeeded": np.zeros(4, bool)},
+    ]
+
+
+def ranks_growth() -> list[Data]:
+    found = []
+    for by_scale in ([[2.0, 2.0], [1.5, 1.5]], [[9.0, 9.0], [9.5, 9.5]]):
+        one = test_boix2023_practical.ranks(by_scale)
+        sign = 1 if by_scale[0][0] < 5 else -1
+        data: Data = {}
+        for prefix in ("images", "sgd", "text"):
+            for name, value in one.items():
+                turned = value[::sign] if name.endswith(("_rank", "_initial")) else value
+                data[name.replace("images", prefix)] = turned
+        found.append(data)
+    return [*found, found[0] | {f"{prefix}_published": np.asarray(False) for prefix in ("images", "sgd", "text")}]
+
+
+def small_scales() -> list[Data]:
+    ranks = test_boix2023_practical.ranks
+    return [ranks([[2.0, 2.0], [1.5, 1.5]]), ranks([[2.0, 2.0], [2.5, 2.5]])]
+
+
+def lora() -> list[Data]:
+    def many(needed: list[int]) -> Data:
+        """Nine runs: three of each, so that a correlation of nine has a small p-value."""
+        ranks = np.array([0, 1, 2, 4, 8, 16])
+        enough = ranks >= np.array(needed)[None, :, None]
+        data: Data = {"ranks": ranks, "scales": np.array([1.0]), "steps": np.array(10)}
+        data |= {"full_loss": np.ones((1, len(needed))), "full_accuracy": np.ones((1, len(needed)))}
+        for way in ("lora", "cut"):
+            data |= {f"{way}_loss": np.where(enough, 1.05, 1.2), f"{way}_accuracy": np.where(enough, 0.998, 0.9)}
+        stable = np.linspace(1.0, 16.0, len(needed)).reshape(1, -1, 1, 1)
+        return data | {"KQ_rank": stable, "VO_rank": stable}
+
+    rising = [0, 0, 1, 1, 2, 4, 8, 8, 16]
+    return [many(rising), many(rising[::-1]), many([1] * 9)]
+
+
+def stages_check() -> list[Data]:
+    verified = test_boix2023.verified
+    far = {"measured": verified()["measured"] + 0.5, "distance": np.full((1, 2, 3, 2), 1e-2)}
+    far |= {"entering": np.full((1, 2), 2), "drift": np.full((1, 2), 1e-3)}
+    lost = verified(failed=np.ones((1, 2), bool), drift=np.full((1, 2), np.nan))
+    return [verified(), verified(**far), lost]
+
+
+def decays() -> list[Data]:
+    n = 3
+    times = np.full((n, decay.STAGES), np.nan)
+    times[:, :2] = 1.0, 3.0
+    coordinates = np.full((n, decay.STAGES), -1)
+    coordinates[:, :2] = 0, 1
+    results = np.full((n, decay.STAGES), int(StageResult.finished))
+    good: Data = {"times": times, "coordinates": coordinates, "results": results, "crossings": times}
+    good |= {"distance": np.where(np.isnan(times), np.nan, 1e-6), "excess": np.zeros(n), "failed": np.zeros(n, bool)}
+    swapped = good | {"crossings": -times, "excess": np.ones(n)}
+    lost = good | {"crossings": np.full_like(times, np.nan), "excess": np.full(n, np.nan), "failed": np.ones(n, bool)}
+    return [good, swapped, lost]
+
+
+def heads_data() -> list[Data]:
+    def data(apart: bool, good: bool = True) -> Data:
+        parts = (np.broadcast_to(x, (3, 2, *x.shape)) for x in test_boix2023_outside.path_of(apart))
+        times, singular, gradient = parts
+        return {"times": times, "singular": singular, "log_gradient": gradient, "good": np.full((3, 2), good)}
+
+    return [data(True), data(False), data(True, good=False)]
+
+
+def supports() -> list[Data]:
+    learned = np.array([[int(StageResult.learned)] * 2 + [int(StageResult.finished)]])
+    one = np.array([[[True, False], [True, True], [True, True]]])
+    both = np.array([[[True, True], [False, False], [False, False]]])
+    return [{"results": learned, "support": x, "residuals": np.zeros((1, 3))} for x in (one, both)]
+
+
+PROBES = {
+    "fig3": both_panels,
+    "fig6": small_scales,
+    "outside": questions,
+    "fig2": stages_figure,
+    "fig4": ranks_growth,
+    "fig7": small_scales,
+    "fig8": entries,
+    "fig9": entries,
+    "fig10": lambda: perturbed("p"),
+    "fig11": lambda: perturbed("p"),
+    "lora": lora,
+    "stages": stages_check,
+    "supports": supports,
+    "decay": decays,
+    "heads": heads_data,
+}

@@ -1,0 +1,383 @@
+"""Made-up numbers for every statement of tarzanagh2023: that confirm it, that violate it, or that decide nothing."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxflow._core import Outcome, SelectionStatus
+from jaxflow.limits import PathStatus
+from jaxflow.margin import ProgramResult
+from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, smooth
+from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
+from tests.papers import (
+    test_composition,
+    test_conjecture,
+    test_factored,
+    test_fig1_and_10,
+    test_fig4,
+    test_fig7,
+    test_percentages,
+    test_verify_paths,
+)
+
+OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
+GLOBAL = SelectionStatus.global_.value
+
+Data = dict[str, Any]
+
+
+def plane_data() -> list[Data]:
+    near = test_fig1_and_10.plane_data(1e-3)
+    nobody = {name: np.full(2, -1) for name in near if name.endswith("_status")}
+    return [near, near | nobody]
+
+
+def columns_data() -> list[Data]:
+    made_up = test_fig1_and_10.made_up
+    late = made_up(0.1, 0.2)
+    for way in ("flow", "descent"):
+        late[f"{way}_misalignment"] = np.flip(late[f"{way}_misalignment"], axis=0)
+    late["flow_halfway"] = np.full((2, 2, 2), 1e-4)
+    return [
+        made_up(0.3, 0.2),
+        late,
+        made_up(0.3, 0.2) | {f"{w}_rank": -np.ones((2, 2, 2)) for w in ("flow", "descent")},
+    ]
+
+
+def bars(shares: list[int], *outcomes: Outcome, names: tuple[str, ...] = ("W", "KQ")) -> Data:
+    data = test_percentages.numbers({name: shares for name in names})
+    for number, outcome in enumerate(outcomes):
+        data["outcome"][0, :, :, number] = outcome
+    return data
+
+
+def figure2() -> list[Data]:
+    return [bars([20, 60, 90], names=("W",)), bars([90, 50, 10], Outcome.not_locally_optimal, names=("W",))]
+
+
+def figure5() -> list[Data]:
+    well = bars([20, 60, 100])
+    rare = bars([90, 50, 10], Outcome.not_locally_optimal, Outcome.finite_stationary_point)
+    rare["largest_margin"] = np.where(np.arange(3)[:, None] > 0, rare["largest_margin"], 1.0)
+    rare["mean_margin"] = np.where(np.arange(3)[:, None] > 0, rare["mean_margin"], 1.0)
+    return [well, rare]
+
+
+def figure6() -> list[Data]:
+    def data(*shares: list[int]) -> Data:
+        cells = [bars(one, *([Outcome.not_locally_optimal] if one[0] > one[-1] else [])) for one in shares]
+        found = dict(cells[0])
+        found |= {"n": np.array([5, 10, 5]), "T": np.array([5, 5, 10]), "accepted": np.full((3, 3), 0.8)}
+        return found | {name: np.concatenate([cell[name] for cell in cells]) for name in ("outcome", "program_gap")}
+
+    return [data([60, 80, 100], [20, 40, 100], [10, 30, 100]), data([90, 50, 10], [95, 90, 80], [99, 95, 90])]
+
+
+def figure7() -> list[Data]:
+    good, bad = test_fig7.numbers(), test_fig7.numbers()
+    for name in ("combined_attention_last", "factored_attention_last"):
+        bad[name] = np.full(4, 0.5)
+    for kind, own in (("combined", "frobenius"), ("factored", "nuclear")):
+        bad[f"{kind}_{own}"] = np.full((4, 31), 0.3)
+    return [good, bad]
+
+
+def composition() -> list[Data]:
+    made_up = test_composition.made_up
+    other = made_up((2e-3, 4e-2), slope=-1.0, one=1e-6)
+    other["log_masked"] = other["log_masked"][::-1]
+    small = made_up((4e-2, 2e-2))
+    nothing = made_up()
+    nothing["kept"] = np.zeros_like(nothing["kept"])
+    return [made_up(), other, small, nothing]
+
+
+def conjecture() -> list[Data]:
+    best, local = Outcome.globally_optimal, Outcome.locally_optimal
+    yes, no, unclear = test_conjecture.YES, test_conjecture.NO, test_conjecture.OPEN
+    made_up = test_conjecture.made_up
+    implied = made_up([local], [yes], [no], [yes]) | {"support": np.array([[int(yes)]])}
+    return [made_up([best], [yes], [yes], [yes]), made_up([local], [yes], [yes], [unclear]), implied]
+
+
+def factored() -> list[Data]:
+    made_up = test_factored.made_up
+    good, other = Outcome.locally_optimal, Outcome.prediction_contradicted
+    return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
+
+
+def ranks_figure() -> list[Data]:
+    made_up = test_fig4.made_up
+    return [made_up(2), made_up(5), made_up(2, outside=1e-3)]
+
+
+def ranks_check() -> list[Data]:
+    return [
+        test_fig4.made_up(2),
+        test_fig4.made_up(2, outside=1e-3),
+        test_fig4.made_up(2, result=ProgramResult.infeasible),
+    ]
+
+
+def tarzanagh_assumptions() -> list[Data]:
+    def data(exact: bool, push: float, gap: float) -> Data:
+        shape = (5, 2)
+        found: Data = {"result": np.full(shape, OPTIMAL), "exact": np.full(shape, exact), "push": np.full(shape, push)}
+        found |= {"average": np.full(shape, 1.0), "largest": np.full(shape, 1.0 if exact else 2.0)}
+        for number in range(2):
+            one = {"feasible": OPTIMAL, "holds": True, "selected": True, "misaligned": 1e-12, "flow_gap": gap}
+            found |= {f"C{number}_{name}": np.full(2, value) for name, value in one.items()}
+        return found
+
+    return [data(True, -0.1, 1e-12), data(False, -0.1, 1.0), data(True, 0.1, 1.0)]
+
+
+def cones() -> list[Data]:
+    def data(depth: float) -> Data:
+        local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
+        found: Data = {"status": np.array([local] * 4 + [other]), "empty": np.array([False, True, True, True, False])}
+        found |= {"near": np.zeros(5, bool), "d": np.array([4, 4, 6, 6, 4])}
+        return found | {"depth": np.array([depth] * 4 + [-depth])}
+
+    return [data(0.2), data(-0.2)]
+
+
+def equal_cells() -> list[Data]:
+    def data(selected: bool, gap: float, attention: float) -> Data:
+        one: Data = {"feasible": OPTIMAL, "target_attention": attention, "selected": selected, "lost_gap": np.inf}
+        one |= {"misaligned": 1e-12 if selected else 0.5, "flow_gap": gap, "log_time": 500.0}
+        found: Data = {f"cell{k}_{name}": np.asarray([value]) for k in range(6) for name, value in one.items()}
+        found |= {f"flow_{name}": np.asarray(value) for name, value in one.items()}
+        found |= {"score_gap": np.asarray(0.1), "optimal_tokens": np.asarray(1), "score_spread": np.asarray(0.0)}
+        found |= {"program_result": np.asarray(OPTIMAL), "program_gap": np.asarray(1e-16)}
+        found |= {"descent_attention": np.full((2, 2), attention), "descent_rate": np.asarray(0.1)}
+        found |= {"descent_norm": np.asarray(8.0), "descent_misaligned": np.asarray(0.5)}
+        return found | {"descent_steps": np.asarray(100)}
+
+    return [data(True, 1e-12, 1.0), data(False, 1e-12, 1e-30), data(False, 1.0, 0.5)]
+
+
+def feasibility() -> list[Data]:
+    def data(result: int) -> Data:
+        shape = (2, 3, 5)
+        found: Data = {"n": np.array([3, 3]), "T": np.array([3, 3]), "d": np.array([3, 3]), "kind": np.array([0, 1])}
+        found |= {"result": np.full(shape, result), "gap": np.full(shape, 1e-15), "least": np.full(shape, 0.1)}
+        return found | {"separated": np.full(shape, result == OPTIMAL)}
+
+    return [data(OPTIMAL), data(INFEASIBLE), data(ProgramResult.budget_spent.value)]
+
+
+def hypotheses_data() -> list[Data]:
+    def data(good: bool) -> Data:
+        slopes = np.stack([np.zeros(4), np.zeros(4), -np.ones(4)]) + (0.0 if good else 2.0)
+        found: Data = {f"A_{name}": slopes for name in hypotheses.LOSSES}
+        found |= {"B2_spread": np.full(2, 0.0 if good else 1.0), "B2_gap": np.ones(2), "B2_result": np.full(2, OPTIMAL)}
+        for d in hypotheses.DIMENSIONS:
+            part = {"D": True, "unsure": False, "others": int(not good), "separating": good, "ambiguous": False}
+            found |= {f"D{d}_{name}": np.full(2, value) for name, value in part.items()}
+        return found | {f"E_{name}": np.full(2, -1.0 if good else 1.0) for name in hypotheses.HEADS}
+
+    return [data(True), data(False)]
+
+
+def inequalities_data() -> list[Data]:
+    lemma10 = np.asarray(inequalities._lemma10())
+
+    def data(sign: float, far: float, ratio: np.ndarray) -> Data:
+        found: Data = {"result": np.full(2, OPTIMAL), "excess": np.full(2, sign), "push": np.full(2, -sign)}
+        found |= {"limit": np.full(2, 0.0 if sign > 0 else 1.0), "far_push": np.full(2, far), "kkt": np.zeros(2)}
+        found |= {"nonzero": np.full(2, 2 if sign > 0 else 1), "tau": np.full(2, 3), "lemma7": np.full(2, -sign)}
+        return found | {"lemma10": ratio}
+
+    return [data(1.0, -1.0, np.ones(4)), data(-1.0, -1e-20, lemma10)]
+
+
+def local_convergence_data() -> list[Data]:
+    def data(selected: bool, gap: float) -> Data:
+        columns = {"selected": selected, "misaligned": 1e-12, "flow_gap": gap, "outcome": 2}
+        found: Data = {name: np.full((3, 2), value) for name, value in columns.items()}
+        return found | {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+
+    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0)]
+
+
+def local_paths_data() -> list[Data]:
+    def data(power: float, depth: float = 0.2) -> Data:
+        found: Data = {}
+        for name, (_, cell, _) in local_paths.CELLS.items():
+            d, m = cell.shape[2], local_paths.LEVELS
+            radii = local_paths.GROWTH ** np.arange(m)
+            part: Data = {"depth": np.full(3, depth), "aim": np.stack([np.eye(d)] * 3), "bound": np.full(3, 30.0)}
+            part["weights"] = np.eye(d)[None, None] + np.ones((3, 1, d, d)) / (radii**power)[None, :, None, None]
+            part |= {"radii": 30.0 * np.stack([radii] * 3), "slack": np.full((3, m), 0.1), "empty": np.zeros(3, bool)}
+            part |= {"status": np.full((3, 5, m), PathStatus.stationary.value), "objective": np.zeros((3, 5, m))}
+            part |= {"residual": np.full((3, m), 1e-12), "found": np.ones((3, m), bool)}
+            found |= {f"{name}_{what}": value for what, value in part.items()}
+        return found
+
+    return [data(1.0), data(0.1), data(1.0, -0.1)]
+
+
+def nearly_equal_data() -> list[Data]:
+    flows = test_verify_paths.flows
+
+    def data(selected: bool, gap: float) -> Data:
+        names = [f"cell{number}_{index}" for number in range(2) for index in range(4)]
+        found: Data = flows("pairs", [selected] * 2, gap)
+        for name in names:
+            found |= flows(name, [selected] * 2, gap)
+        return found
+
+    return [data(True, 1e-12), data(False, 1e-12), data(False, 1.0)]
+
+
+def cone_lemmas_data() -> list[Data]:
+    def data(ratios: list[float], push: float, least: float) -> Data:
+        found: Data = {"global_inside": np.ones(4, bool), "global_ratio": 1.0 + np.array([ratios] * 4)}
+        found |= {"global_push": np.full((4, 4), push), "global_lower": np.full((4, 4), 0.5)}
+        found |= {"global_upper": np.full((4, 4), 2.0), "local_any": np.ones(4, bool), "local_bound": np.ones((4, 2))}
+        found |= {"local_empty": np.array([False, False, False, True])}
+        found |= {"local_ratio": 1.0 + np.array([[ratios] * 2] * 4), "local_push": np.full((4, 2, 4), push)}
+        found |= {"local_lower": np.full((4, 2, 4), 0.5), "local_upper": np.full((4, 2, 4), 2.0)}
+        return found | {"rank_least": np.full(2, least), "rank_projected": np.ones(2)}
+
+    return [data([0.64, 0.16, 0.04, 0.01], 1.0, 1.0), data([0.6] * 4, -1.0, 0.0)]
+
+
+def descents_data() -> list[Data]:
+    def data(gradients: list[float], selected: bool, gap: float, ratio: float, push: float) -> Data:
+        found: Data = {"steps": np.asarray(1000), "lead": np.asarray(10)}
+        for name in ("B.1", "B.2"):
+            part = test_verify_paths.LATER | {"result": np.full(3, OPTIMAL), "support": np.ones(3, bool)}
+            part |= {"log_gradient": np.log([gradients] * 3), "norm": np.array([[1.0, 2.0, 3.0]] * 3)}
+            found |= {f"{name}_{what}": value for what, value in part.items()}
+        for number in range(2):
+            part = {"result": np.full(2, OPTIMAL), "holds": np.ones(2, bool), "first": np.ones((2, 3))}
+            part |= {"ratio": np.full(2, ratio), "push": np.full(2, push), "least": np.ones(2)}
+            for index in range(3):
+                part |= {f"{index}_selected": np.full(2, selected), f"{index}_flow_gap": np.full(2, gap)}
+                part |= {f"{index}_misaligned": np.full(2, 1e-12)}
+            found |= {f"C{number}_{what}": value for what, value in part.items()}
+        return found
+
+    return [data([1e-2, 1e-3, 1e-4], True, 1e-12, 0.5, 1.0), data([1e-2, 1e-3, 9e-4], False, 1e-12, 60.0, -1.0)]
+
+
+def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], kept: bool = True) -> Data:
+    """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
+    shape = (len(sizes), 4)
+    size = np.broadcast_to(np.array(sizes)[:, None], shape)
+    found: Data = {"size": size, "scores": np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))}
+    for name in ("flow", "descent"):
+        found |= {f"{name}_selected": size, f"{name}_good": np.ones(shape, bool), f"{name}_kept": np.full(shape, kept)}
+        found |= {f"{name}_corr_solved": np.ones(shape, bool), f"{name}_corr_spanned": np.ones(shape)}
+        # More tokens, worse predicted: or the other way round.
+        found[f"{name}_corr_combined"] = 1.0 - (size if good else size[::-1]) / 1000.0 - low
+    found |= {"flow_error": np.full(shape, 0.0 if good else 1.0), "flow_error_early": np.zeros(shape)}
+    found |= {"flow_late": np.zeros(shape, bool), "flow_length": np.ones(shape), "flow_target": np.ones((*shape, 10))}
+    return found | {"descent_attention": np.ones((*shape, 10)), "flow_corr_moved": 1.0 - np.tile(moved, (*shape, 1))}
+
+
+def figure9() -> list[Data]:
+    # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
+    falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
+    lambdas = {"lambdas": np.array([0.0, 1.0, 2.5])}
+    well = concave_runs(True, 0.0, falling, [1, 5, 10]) | lambdas
+    # As many tokens for every penalty, so that one rate is that of all.
+    even = concave_runs(True, 0.0, falling, [5, 5, 5]) | lambdas
+    bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4]) | lambdas
+    # Scores so far apart that no penalty of these takes all tokens.
+    return [well, even, bad | {"scores": 100.0 * bad["scores"]}]
+
+
+def figure12() -> list[Data]:
+    def data(good: bool, sizes: list[int], lam: list[float]) -> Data:
+        found = concave_runs(good, 0.0, [1e-3, 1e-4], sizes)
+        found |= {"taus": np.array([3, 5, 7]), "lam": np.broadcast_to(np.array(lam)[:, None], (3, 4))}
+        exact = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
+        return found | {
+            "exact_size": exact,
+            "exact_draws": np.full((3, 6), 2),
+            "exact_near_tie": np.zeros((3, 6), bool),
+        }
+
+    return [data(True, [2, 3, 4], [0.1, 0.2, 0.3]), data(False, [9, 1, 1], [0.1, 0.2, 0.3])]
+
+
+def paths_data() -> list[Data]:
+    radii = 4.0 ** np.arange(8)
+
+    def data(power: float, value: float, balance: float) -> Data:
+        near = np.eye(3)[None, None] + np.ones((3, 1, 3, 3)) / (radii**power)[None, :, None, None]
+        found: Data = {"shape": np.array([3, 3, 3]), "radii": radii, "result": np.full(3, OPTIMAL)}
+        found |= {"aim": np.stack([np.eye(3)] * 3)}
+        for name in ("W", "KQ3"):
+            found |= {f"{name}_weights": near, f"{name}_status": np.full((3, 5, 8), PathStatus.stationary.value)}
+            found |= {f"{name}_objective": np.zeros((3, 5, 8)), f"{name}_residual": np.full((3, 8), 1e-12)}
+            found |= {f"{name}_found": np.ones((3, 8), bool)}
+        found |= {"KQ3_margin": np.full((3, 8), 1e-9), "KQ3_balance": np.full((3, 8), balance)}
+        found |= {"KQ3_nuclear": np.tile(radii, (3, 1))}
+        for name, rank, size in (("nuclear", 2, 3.0), ("nuclear2", 2, value)):
+            found |= {f"{name}_result": np.full(3, OPTIMAL), f"{name}_rank": np.full(3, rank)}
+            found |= {f"{name}_value": np.full(3, size), f"{name}_weights": np.stack([np.eye(3)] * 3)}
+        for way in ("zero", "path"):
+            found |= {f"flow_{way}_selected": np.ones(3, bool), f"flow_{way}_misaligned": np.zeros(3)}
+        return found
+
+    return [data(1.0, 3.0, 0.0), data(0.1, 4.0, 1e9)]
+
+
+def sequences_data() -> list[Data]:
+    def data(gap: float, misaligned: float, outcome: Outcome = Outcome.globally_optimal) -> Data:
+        one: Data = {"outcome": outcome.value, "status": GLOBAL, "flow_gap": gap, "certificate_gap": gap}
+        one |= {"misaligned": misaligned, "unmasked": 1.0, "first": True, "log_time": 30.0}
+        names = range(len(sequence_checks.CELLS))
+        return {f"cell{number}_{name}": np.full(2, value) for number in names for name, value in one.items()}
+
+    return [data(1e-12, 1e-12), data(1e-12, 0.5), data(1.0, 0.5, Outcome.finite_stationary_point)]
+
+
+def smoothness_data() -> list[Data]:
+    def data(ratio: float, descent: float) -> Data:
+        found: Data = {"sizes": np.asarray(smooth.SIZES)}
+        for name in smooth.LOSSES:
+            found |= {f"{name}_W": np.full(2, ratio), f"{name}_descent1": np.full(2, descent)}
+            found |= {f"{name}_descent2": np.full(2, descent)}
+            for part in ("K_printed", "K_corrected", "Q_printed", "Q_corrected", "K_printed_again", "Q_printed_again"):
+                found[f"{name}_{part}"] = np.full((2, len(smooth.SIZES)), ratio)
+        return found
+
+    return [data(0.5, -0.5), data(2.0, 0.5), data(0.5, np.nan)]
+
+
+PROBES = {
+    "fig9": figure9,
+    "fig12": figure12,
+    "regularization-paths": paths_data,
+    "cone-lemmas": cone_lemmas_data,
+    "descents": descents_data,
+    "fig1": plane_data,
+    "fig2": figure2,
+    "fig4": ranks_figure,
+    "fig5": figure5,
+    "fig6": figure6,
+    "fig7": figure7,
+    "fig8": composition,
+    "fig10": columns_data,
+    "fig11": composition,
+    "conjecture": conjecture,
+    "factored": factored,
+    "assumptions": tarzanagh_assumptions,
+    "cones": cones,
+    "equal-scores": equal_cells,
+    "feasibility": feasibility,
+    "hypotheses": hypotheses_data,
+    "inequalities": inequalities_data,
+    "local-convergence": local_convergence_data,
+    "local-paths": local_paths_data,
+    "nearly-equal-scores": nearly_equal_data,
+    "ranks": ranks_check,
+    "sequences": sequences_data,
+    "smoothness": smoothness_data,
+}

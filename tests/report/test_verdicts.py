@@ -1,0 +1,100 @@
+"""The five verdicts: the whole table of what decides between them, and the evidence that goes in."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxflow.report import (
+    Claim,
+    Evidence,
+    Rate,
+    Verdict,
+    bounded_evidence,
+    claims_json,
+    claims_markdown,
+    common_rate,
+    count_evidence,
+    decide,
+)
+
+AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
+
+
+@pytest.mark.parametrize("limit", [False, True])
+@pytest.mark.parametrize("rate", [None, AGREES, DISAGREES])
+@pytest.mark.parametrize("checked_by", ["", "another solver"])
+def test_the_whole_table(limit: bool, rate: Rate | None, checked_by: str) -> None:
+    for contradicted, undecided in itertools.product((0, 1, 3), (0, 2)):
+        found = decide(Evidence(5, contradicted, undecided, limit, rate, checked_by))
+        if contradicted and checked_by:
+            assert found is Verdict.counterexample_found
+        elif contradicted or undecided:
+            assert found is Verdict.not_settled
+        elif not limit:
+            assert found is Verdict.holds
+        elif rate is AGREES:
+            assert found is Verdict.holds_at_this_rate
+        else:
+            assert found is Verdict.not_settled
+    assert decide(Evidence(0, 0, 0, limit, rate, checked_by)) is Verdict.outside_hypotheses
+
+
+def test_one_decided_of_a_hundred_settles_nothing() -> None:
+    values = np.full(100, np.nan)
+    values[0] = 0.0
+    evidence = bounded_evidence(values, 1e-8)
+    assert (evidence.inside, evidence.confirmed, evidence.undecided) == (100, 1, 99)
+    assert decide(evidence) is Verdict.not_settled
+    assert decide(bounded_evidence(values[:1], 1e-8)) is Verdict.holds
+
+
+def test_infinity_is_above_every_bound_and_nan_is_not_decided() -> None:
+    evidence = bounded_evidence(np.array([0.0, np.inf, np.nan]), 1.0, checked_by="a tighter tolerance")
+    assert (evidence.contradicted, evidence.undecided) == (1, 1)
+    assert decide(evidence) is Verdict.counterexample_found
+
+
+def test_what_is_not_decided_is_neither_good_nor_bad() -> None:
+    good, decided = np.array([True, True, False, False]), np.array([True, False, True, False])
+    evidence = count_evidence(good, decided=decided)
+    assert (evidence.inside, evidence.confirmed, evidence.contradicted, evidence.undecided) == (4, 1, 1, 2)
+
+
+@pytest.mark.parametrize("counts", [(-1, 0, 0), (1, -1, 0), (1, 0, -1), (2, 2, 1), (0, 1, 0)])
+def test_counts_that_cannot_be_are_refused(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="evidence"):
+        Evidence(*counts)
+
+
+def test_a_rate_agrees_where_its_interval_contains_the_prediction() -> None:
+    assert AGREES.agrees and not DISAGREES.agrees
+    assert Rate(1.0, 0.1, 1.2, bias=0.1).agrees
+    # An interval that is as wide as its exponent says nothing.
+    assert not Rate(1.0, 1.0, 1.0).agrees
+    # Without a prediction the distance must fall, beyond the error of the fit.
+    assert Rate(0.5, 0.1, None).agrees
+    assert not Rate(0.05, 0.1, None).agrees and not Rate(-1.0, 0.1, None).agrees
+    assert not Rate(float("nan"), 0.1, 1.0).agrees and not Rate(1.0, float("nan"), None).agrees
+
+
+def test_a_common_rate_compares_each_instance_with_its_own_prediction() -> None:
+    rate = common_rate(np.array([0.1, 0.5, 0.9, np.nan]), np.array([0.11, 0.49, 0.9, 1.0]), law="gap")
+    assert rate is not None and rate.agrees and rate.half_width < 0.02 and rate.fitted == pytest.approx(0.5)
+    off = common_rate(np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.6, 1.0]))
+    assert off is not None and not off.agrees
+    assert common_rate(np.array([1.0, 1.0]), 1.0) is None
+    # The interval is that of the mean: a scatter of one, four times, gives half a standard deviation times two.
+    spread = common_rate(np.array([0.0, 2.0, 0.0, 2.0]), None)
+    assert spread is not None and spread.half_width == pytest.approx(2.0 * np.sqrt(4.0 / 3.0) / 2.0)
+
+
+def test_a_table_shows_what_a_verdict_rests_on() -> None:
+    broken = Claim("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, checked_by="CVXPY"), {"worst": 1.0})
+    rate = Claim("Lemma 2", "It tends.", "small", Evidence(5, limit=True, rate=AGREES), {})
+    text = claims_markdown("title", [broken, rate], [])
+    assert "of 5 inside 3 contradict it and 1 are undecided; checked by CVXPY | **counterexample found** |" in text
+    assert "exponent 1.000 ± 0.100, predicted 1.050 | **holds at this rate** |" in text
+    saved = claims_json("title", [broken, rate], [])["claims"]
+    assert saved[0]["verdict"] == "counterexample found" and saved[0]["evidence"]["contradicted"] == 3
+    assert saved[1]["evidence"]["rate"]["predicted"] == 1.05
