@@ -26,9 +26,11 @@ export XLA_PYTHON_CLIENT_PREALLOCATE ?= false
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt
 LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
+# A worker that dies fails its test and is not replaced: replaced ones were seen to wait for ever.
+PYTEST := $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format bench docs clean distclean
+.PHONY: help demo test test-all coverage check format bench docs clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -36,12 +38,19 @@ help:  ## this list
 demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a table and a figure
 	$(BIN)/jaxflow demo $(ARGS)
 
-# A worker that dies fails its test and is not replaced: replaced ones were seen to wait for ever.
 test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two tests at a time
-	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
-	$(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# Twice the time of the tests alone. What runs in processes of its own is not counted.
+COVERED := --cov --cov-report=
+coverage: $(VENV)/.installed-dev  ## share of the lines that the tests run: make test alone, then all of them
+	$(PYTEST) -m "not slow" $(COVERED) $(ARGS)
+	$(BIN)/python -m coverage report --fail-under=85
+	$(PYTEST) -m slow $(COVERED) --cov-append $(ARGS)
+	$(BIN)/python -m coverage report --fail-under=95
 
 check: $(VENV)/.installed-dev  ## Ruff, Pyright and the gates of the architecture
 	$(BIN)/ruff check .
