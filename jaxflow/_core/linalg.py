@@ -24,7 +24,11 @@ import optimistix
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Inexact
+from jaxtyping import Array, Bool, Float, Inexact
+
+# Rows of a matrix that is factorised, or only eliminated, in plain operations, which a batch does all at once: LAPACK
+# takes longer to be called than to answer.
+TINY, SMALL = 6, 12
 
 
 def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,23 +64,71 @@ def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """The lower factor L of `matrix` = L Lᵀ, of which the lower triangle is read; with NaN where there is none."""
+    m = len(matrix)
+    if m > TINY:
+        return _cholesky(matrix)
+    columns = []
+    for j in range(m):
+        column = matrix[:, 0] / jnp.sqrt(matrix[0, 0])
+        columns.append(jnp.pad(column, (j, 0)))
+        matrix = matrix[1:, 1:] - column[1:, None] * column[None, 1:]
+    return jnp.stack(columns, axis=1)
+
+
 @_one_at_a_time
-def cholesky(matrix: Inexact[Array, "m m"]) -> Inexact[Array, "m m"]:
-    """The lower factor L of `matrix` = L Lᵀ, of which the lower triangle is read; NaN where there is none."""
+def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
-@_one_at_a_time
-def cholesky_solve(factor: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
+def definite(matrix: Float[Array, "m m"]) -> Bool[Array, ""]:
+    """Whether a symmetric matrix is positive definite: whether it has a Cholesky factor. NaN is not.
+
+    Many lengths of a step are tried that way.
+    """
+    m = len(matrix)
+    if m > SMALL:
+        return jnp.all(jnp.isfinite(jnp.diagonal(cholesky(matrix))))
+    found = jnp.asarray(True)
+    for _ in range(m):
+        pivot = matrix[0, 0]
+        found = found & (pivot > 0)
+        row = matrix[0, 1:]
+        matrix = matrix[1:, 1:] - row[:, None] * (row / jnp.where(pivot > 0, pivot, 1.0))[None, :]
+    return found
+
+
+def cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
     """Solves L Lᵀ x = right for the lower `factor` L."""
+    if len(factor) > TINY:
+        return _cholesky_solve(factor, right)
+    # Lᵀ read backwards is lower, too.
+    return lower_solve(factor[::-1, ::-1].T, lower_solve(factor, right)[::-1])[::-1]
+
+
+@_one_at_a_time
+def _cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
     columns = right.reshape(len(factor), -1)
     half = lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True)
     return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True).reshape(right.shape)
 
 
-@_one_at_a_time
-def lower_solve(factor: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
+def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
     """Solves L x = right for the lower `factor` L."""
+    if len(factor) > TINY:
+        return _lower_solve(factor, right)
+    rows = []
+    for j in range(len(factor)):
+        row = right[0] / factor[j, j]
+        rows.append(row)
+        column = factor[j + 1 :, j]
+        right = right[1:] - (column * row if right.ndim == 1 else column[:, None] * row[None, :])
+    return jnp.stack(rows)
+
+
+@_one_at_a_time
+def _lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
     columns = right.reshape(len(factor), -1)
     return lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True).reshape(right.shape)
 

@@ -16,7 +16,7 @@ import pytest
 
 from jaxflow._core import linalg
 
-BATCH, M = 5, 4
+BATCH, M = 5, 8
 
 
 def _definite(matrix: Any) -> Any:
@@ -66,7 +66,7 @@ def _all(which: int) -> Callable[[Any, Any], dict[str, Any]]:
 
 def test_every_function_is_in_the_list():
     written = {name for name, value in vars(linalg).items() if getattr(value, "__module__", "") == linalg.__name__}
-    assert {name for name in written if name[0] != "_"} == {*PAIRS, "lu_factor", "LU", "newton", "chord"}
+    assert {name for name in written if name[0] != "_"} == {*PAIRS, "definite", "lu_factor", "LU", "newton", "chord"}
 
 
 def test_batches_agree_with_jax(systems: tuple[jax.Array, jax.Array]):
@@ -85,6 +85,45 @@ def test_batches_within_batches(systems: tuple[jax.Array, jax.Array]):
         matrix = jnp.tril(a[0]) + 3.0 * jnp.eye(M)
         np.testing.assert_allclose(function(matrix, b[0, :, 0]), function(matrix, b[0])[:, 0], rtol=1e-10)
     np.testing.assert_allclose(linalg.singular_values(stack), jnp.linalg.svd(stack, compute_uv=False), rtol=1e-12)
+
+
+def test_tiny_matrices_in_plain_operations(systems: tuple[jax.Array, jax.Array]):
+    a, b = systems
+    tiny, right = a[:, : linalg.TINY, : linalg.TINY], b[:, : linalg.TINY]
+
+    def answers(a: Any, b: Any, factor: Any, solve: Any, lower: Any) -> Any:
+        matrix = a @ a.T + jnp.eye(linalg.TINY)
+        L = factor(matrix)
+        return L, solve(L, b), lower(L, b), solve(L, b[:, 0]), factor(-matrix)
+
+    plain = jax.jit(jax.vmap(lambda a, b: answers(a, b, linalg.cholesky, linalg.cholesky_solve, linalg.lower_solve)))
+    assert "lapack" not in plain.lower(tiny, right).as_text()
+    lapack = jax.vmap(
+        lambda a, b: answers(
+            a,
+            b,
+            jnp.linalg.cholesky,
+            lambda L, b: jsp.linalg.cho_solve((L, True), b),
+            lambda L, b: jsp.linalg.solve_triangular(L, b, lower=True),
+        )
+    )
+    ours, theirs = plain(tiny, right), lapack(tiny, right)
+    for x, y in zip(ours[:4], theirs[:4], strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-13)
+    # Where there is no factor both say so by NaN, not in the same places.
+    assert np.isnan(ours[4]).any((1, 2)).all() and np.isnan(theirs[4]).any((1, 2)).all()
+
+
+@pytest.mark.parametrize("m", [1, 4, 20])
+def test_definite_is_having_a_cholesky_factor(m: int):
+    random = np.random.default_rng(m)
+    root = random.normal(size=(40, m, m))
+    matrices = jnp.asarray(root @ root.transpose(0, 2, 1) - random.uniform(0, 0.2 * m, size=(40, 1, 1)) * np.eye(m))
+    matrices = matrices.at[0].set(jnp.nan).at[1].set(0.0).at[2].set(jnp.eye(m))
+    found = jax.jit(jax.vmap(linalg.definite))(matrices)
+    known = jnp.isfinite(jnp.linalg.cholesky(matrices)).all((1, 2))
+    np.testing.assert_array_equal(found, known)
+    assert not found[:2].any() and found[2] and 0 < found.sum() < 40
 
 
 def test_one_matrix_a_call_on_cpu_and_all_elsewhere(systems: tuple[jax.Array, jax.Array]):
@@ -107,7 +146,7 @@ def test_forward_derivatives(systems: tuple[jax.Array, jax.Array]):
 
 def test_linear_solver_is_lineax_lu(systems: tuple[jax.Array, jax.Array]):
     # Unknowns and equations as trees of different shapes.
-    a, _ = systems
+    a = systems[0][:, :4, :4]
     right = {"one": jnp.ones(3), "two": jnp.full((1, 1), 2.0)}
 
     def apply(a: Any, x: Any) -> Any:
