@@ -8,8 +8,8 @@ $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
 
 Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex
 one (a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's
-predictor-corrector, then Newton's method on the identified support and active set, which for real vectors is
-the vertex itself.
+predictor-corrector (`mehrotra`), then Newton's method on the identified support and active set, which for real
+vectors is the vertex itself.
 """
 
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scale
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
 from jaxflow.margin.interpolation import least_norm
+from jaxflow.margin.mehrotra import AbstractGeometry, AbstractPlace, Constraints, Move, begin_at, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, interior_weights, min_norm_point
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
@@ -36,11 +37,6 @@ HALFWAY = 1e-3
 
 # From an interior point at 1e-11 two Newton steps reach rounding.
 NEWTON_STEPS = 2
-
-
-# Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
-# margins, so that their violation only adds to the certified gap; equalities it cannot repair.
-MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class L1Point(eqx.Module):
@@ -72,96 +68,79 @@ def interior_point(
     """Interior point on the dual from λ ∝ `start`; `size` is the scale of an entry of ρ, `skip` does
     nothing."""
     m, d = rows.shape
-    dtype = targets.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    on = inequality.astype(dtype)
-    used = inequality | equality
-    rows = jnp.where(used[:, None], rows, 0.0)
-    allowed = jnp.where(jnp.any(equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
-    count = jnp.sum(on) + d
+    constraints = Constraints(inequality, equality, targets)
+    rows = jnp.where(constraints.used[:, None], rows, 0.0)
     pushed = jnp.max(jnp.abs(start @ rows))
     weights = 0.5 * start / jnp.where(pushed > 0, pushed, 1.0)
-    state = (
-        jnp.zeros((), int),
-        weights,
-        jnp.full((d,), 0.5, dtype) * size,
-        jnp.ones((m,), dtype),
-        jnp.where(skip, 1, 0),
-    )
-
-    def body(state: tuple, solver: Callable, tolerance: float) -> tuple:
-        step, weights, shares, slack, _ = state
-        a = weights @ rows
-        room = 1.0 - jnp.abs(a) ** 2
-        slope = 2 * _inner(rows, a)  # ∂|a_j|²/∂λ_k
-        divisor = jnp.where(inequality, weights, 1.0)
-        mean = (jnp.sum(shares * room) + jnp.sum(on * slack * weights)) / count
-        outer = jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0))
-        solve = solver(rows, a, shares, room, outer)
-
-        def direction(centre: Array, correction: Array, second: Array, product: Array, refine: bool = True) -> tuple:
-            wanted = (centre - correction) / room
-            right = targets - slope @ wanted - second + on * (centre - product) / divisor
-            change = solve(jnp.where(used, right, 0.0), refine)
-            change_a = change @ rows
-            closing = change @ slope
-            change_shares = wanted - shares + shares / room * closing
-            change_slack = on * ((centre - product - slack * change) / divisor - slack)
-            return change, change_shares, change_slack, change_a, closing
-
-        def longest(move: tuple) -> Array:
-            change, change_shares, change_slack, change_a, closing = move
-            # The root of room − t·closing − t²|Δa|² = 0, without cancellation.
-            root = closing + jnp.sqrt(closing**2 + 4 * jnp.abs(change_a) ** 2 * room)
-            to_room = jnp.min(jnp.where(root > 0, 2 * room / jnp.where(root > 0, root, 1.0), jnp.inf))
-            everywhere = jnp.ones((d,), bool)
-            return jnp.minimum(
-                jnp.minimum(to_room, step_to_boundary(shares, change_shares, everywhere)),
-                jnp.minimum(
-                    step_to_boundary(weights, change, inequality),
-                    step_to_boundary(slack, change_slack, inequality),
-                ),
-            )
-
-        zero_d, zero_m = jnp.zeros((d,), dtype), jnp.zeros((m,), dtype)
-        move = direction(jnp.zeros((), dtype), zero_d, zero_m, zero_m, refine=False)
-        affine = jnp.minimum(1.0, longest(move))
-        change, change_shares, change_slack, change_a, closing = move
-        next_room = room - affine * closing - affine**2 * jnp.abs(change_a) ** 2
-        reached = jnp.sum((shares + affine * change_shares) * next_room)
-        reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * change))
-        ratio = jnp.clip(reached / count / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0)
-        centre = mean * jnp.maximum(ratio**3, 1e-6)
-        correction = -change_shares * closing - shares * jnp.abs(change_a) ** 2
-        second = 2 * jnp.sum(_inner(rows, change_a * change_shares), axis=1)
-        move = direction(centre, correction, second, on * change * change_slack)
-        change, change_shares, change_slack, *_ = move
-        length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move))
-        fine = jnp.isfinite(length) & (length > 0)
-        for part in (change, change_shares, change_slack):
-            fine = fine & jnp.all(jnp.isfinite(part))
-        length = jnp.where(fine, length, 0.0)
-        weights = weights + length * jnp.where(fine, change, 0.0)
-        shares = shares + length * jnp.where(fine, change_shares, 0.0)
-        slack = slack + length * jnp.where(fine, change_slack, 0.0)
-        a = weights @ rows
-        gap = jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)) + jnp.sum(on * slack * weights)
-        reached = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
-        residual = jnp.where(used, jnp.abs(targets - reached + on * slack), 0.0)
-        primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)
-        small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= allowed * tolerance)
-        return step + 1, weights, shares, slack, jnp.where(fine, jnp.where(small, 1, 0), 2)
-
-    def unfinished(state: tuple) -> Bool[Array, ""]:
-        return (state[0] < max_steps) & (state[4] == 0)
-
+    state = begin_at(weights, jnp.full((d,), 0.5, targets.dtype) * size, skip)
     if m > d and not jnp.iscomplexobj(rows):
         # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.
-        state = lax.while_loop(unfinished, lambda s: body(s, _low_rank_solver, HALFWAY), state)
-        state = (*state[:4], jnp.where(skip, 1, 0))
-    state = lax.while_loop(unfinished, lambda s: body(s, _schur_solver, tolerance), state)
-    steps, weights, shares, _, status = state
-    return L1Point(weights, shares, steps, status == 1)
+        quick = _Vectors(rows, _low_rank_solver)
+        state = follow(quick, constraints, state, max_steps=max_steps, tolerance=HALFWAY)
+        state = eqx.tree_at(lambda s: s.status, state, jnp.where(skip, 1, 0))
+    end = follow(_Vectors(rows, _schur_solver), constraints, state, max_steps=max_steps, tolerance=tolerance)
+    return L1Point(end.weights, end.shares, end.steps, end.status == 1)
+
+
+class _Vectors(AbstractGeometry):
+    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `solver` of the linear systems."""
+
+    def __init__(self, rows: Array, solver: Callable[..., Callable[..., Array]]):
+        self.rows, self.solver = rows, solver
+        self.size = rows.shape[1]
+
+    def at(self, weights: Array, shares: Array, outer: Array) -> "_VectorPlace":
+        return _VectorPlace(self, weights, shares, outer)
+
+    def finish(self, weights: Array, shares: Array) -> tuple[Array, Array]:
+        a = weights @ self.rows
+        return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(self.rows, shares * a), axis=1)
+
+
+class _VectorPlace(AbstractPlace):
+    """`slope` is ∂|a_j|²/∂λ_k."""
+
+    def __init__(self, geometry: _Vectors, weights: Array, shares: Array, outer: Array):
+        self.rows, self.shares = geometry.rows, shares
+        a = weights @ self.rows
+        self.room = 1.0 - jnp.abs(a) ** 2
+        self.slope = 2 * _inner(self.rows, a)
+        self._solve = geometry.solver(self.rows, a, shares, self.room, outer)
+
+    def product(self) -> Array:
+        return jnp.sum(self.shares * self.room)
+
+    def known(self, centre: Array, correction: Array) -> Array:
+        return self.slope @ ((centre - correction) / self.room)
+
+    def solve(self, right: Array, refine: bool) -> Array:
+        return self._solve(right, refine)
+
+    def move(self, change: Array, centre: Array, correction: Array) -> Move:
+        closing = change @ self.slope
+        wanted = (centre - correction) / self.room
+        return Move(change, wanted - self.shares + self.shares / self.room * closing, (change @ self.rows, closing))
+
+    def longest(self, move: Move) -> Array:
+        change_a, closing = move.more
+        # The root of room − t·closing − t²|Δa|² = 0, without cancellation.
+        root = closing + jnp.sqrt(closing**2 + 4 * jnp.abs(change_a) ** 2 * self.room)
+        to_room = jnp.min(jnp.where(root > 0, 2 * self.room / jnp.where(root > 0, root, 1.0), jnp.inf))
+        everywhere = jnp.ones(self.shares.shape, bool)
+        return jnp.minimum(to_room, step_to_boundary(self.shares, move.shares, everywhere))
+
+    def product_after(self, move: Move, step: Array) -> Array:
+        change_a, closing = move.more
+        room = self.room - step * closing - step**2 * jnp.abs(change_a) ** 2
+        return jnp.sum((self.shares + step * move.shares) * room)
+
+    def centring(self, ratio: Array, affine: Array) -> Array:
+        return jnp.maximum(ratio**3, 1e-6)
+
+    def second_order(self, move: Move) -> tuple[Array, Array]:
+        change_a, closing = move.more
+        correction = -move.shares * closing - self.shares * jnp.abs(change_a) ** 2
+        return correction, 2 * jnp.sum(_inner(self.rows, change_a * move.shares), axis=1)
 
 
 def _schur_solver(

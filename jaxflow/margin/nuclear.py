@@ -11,7 +11,7 @@ conditions are
 $$\langle A_k,2MY\rangle-w_k=1,\qquad YC=\mu I,\qquad w_k\lambda_k=\mu .$$
 
 Method: Newton steps on these with the HKM symmetrisation (Helmberg, Rendl, Vanderbei, Wolkowicz 1996) and
-Mehrotra's predictor-corrector; the m×m Schur matrix is a sum of Hadamard products because the constraint
+Mehrotra's predictor-corrector (`mehrotra`); the m×m Schur matrix is a sum of Hadamard products because the constraint
 elements have rank one. Then the rank and the active set are fixed and the remaining equations are solved by
 Newton's method (`nuclear_polish`).
 """
@@ -19,13 +19,13 @@ Newton's method (`nuclear_polish`).
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg
-from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
+from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
+from jaxflow.margin.mehrotra import AbstractGeometry, AbstractPlace, Constraints, Move, begin_at, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
@@ -33,11 +33,6 @@ from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 # Step lengths tried at once: eliminations tell which keep a matrix positive definite. They cost a fraction of the
 # eigenvalues that the exact length needs, and cannot hang on NaN.
 STEPS = (1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.66, 0.55, 0.44, 0.33, 0.22, 0.12, 0.05, 0.01)
-
-
-# Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
-# margins, so that their violation only adds to the certified gap; equalities it cannot repair.
-MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class NuclearPoint(eqx.Module):
@@ -65,109 +60,107 @@ def interior_point(
     **Arguments:** `cross`: $\langle f_k,f_l\rangle$; `queries`: $g_k$ in q coordinates; `size`: the scale of
     $\|W\|$; `skip`: do nothing (an infeasible program).
     """
-    m, q = queries.shape
-    dtype = queries.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    on = inequality.astype(dtype)
-    used = inequality | equality
-    allowed = jnp.where(jnp.any(equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
-    count = jnp.sum(on) + q
-    eye = jnp.eye(q, dtype=dtype)
-    cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
-    grid = jnp.asarray(STEPS, dtype)
+    q = queries.shape[1]
+    on = inequality.astype(queries.dtype)
+    constraints = Constraints(inequality, equality, on)
+    used = constraints.used
+    geometry = _Matrices(jnp.where(used[:, None] & used[None, :], cross, 0.0), queries, used)
+    norm = jnp.sqrt(jnp.trace(geometry.square(on)))
+    start = begin_at(on * 0.7 / jnp.where(norm > 0, norm, 1.0), 0.5 * size * jnp.eye(q, dtype=queries.dtype), skip)
+    end = follow(geometry, constraints, start, max_steps=max_steps, tolerance=tolerance)
+    return NuclearPoint(end.weights, end.shares, end.steps, end.status == 1)
 
-    def constraint(pushed: Array, weights: Array) -> Array:
-        """M⊤M from h-free data: (λ∘g)⊤ ⟨f,f⟩ (λ∘g); `pushed` is ⟨f,f⟩(λ∘g)."""
-        return (weights[:, None] * queries).T @ pushed
 
-    start = on
-    first = constraint(cross @ (start[:, None] * queries), start)
-    norm = jnp.sqrt(jnp.trace(first))
-    weights = start * 0.7 / jnp.where(norm > 0, norm, 1.0)
-    state = (jnp.zeros((), int), weights, 0.5 * size * eye, jnp.ones((m,), dtype), jnp.where(skip, 1, 0))
+class _Matrices(AbstractGeometry):
+    r"""The room $C(\lambda)=I-M^\top M$, a matrix, with the multiplier Y."""
 
-    def body(state: tuple) -> tuple:
-        step, weights, Y, slack, _ = state
-        H = cross @ (weights[:, None] * queries)  # rows h_k = M⊤ f_k
-        C = eye - constraint(H, weights)
-        C = 0.5 * (C + C.T)
-        factor_C = linalg.cholesky(C)
-        half = linalg.lower_solve(factor_C, eye)
-        P = half.T @ half
-        divisor = jnp.where(inequality, weights, 1.0)
-        mean = (jnp.sum(Y * C) + jnp.sum(on * slack * weights)) / count
+    def __init__(self, cross: Array, queries: Array, used: Array):
+        self.cross, self.queries, self.used = cross, queries, used
+        self.size = queries.shape[1]
 
+    def pushed(self, weights: Array) -> Array:
+        """⟨f, f⟩(λ∘g): rows $h_k=M^\\top f_k$."""
+        return self.cross @ (weights[:, None] * self.queries)
+
+    def square(self, weights: Array) -> Array:
+        """MᵀM = (λ∘g)ᵀ⟨f, f⟩(λ∘g)."""
+        return (weights[:, None] * self.queries).T @ self.pushed(weights)
+
+    def at(self, weights: Array, shares: Array, outer: Array) -> "_MatrixPlace":
+        return _MatrixPlace(self, weights, shares, outer)
+
+    def finish(self, weights: Array, shares: Array) -> tuple[Array, Array]:
+        H = self.pushed(weights)
+        square = (weights[:, None] * self.queries).T @ H
+        left = jnp.sum(shares * (jnp.eye(self.size, dtype=square.dtype) - square))
+        return left, 2 * jnp.sum((H @ shares) * self.queries, axis=1)
+
+
+class _MatrixPlace(AbstractPlace):
+    """HKM symmetrisation; the Schur matrix is a sum of Hadamard products."""
+
+    def __init__(self, geometry: _Matrices, weights: Array, Y: Array, outer: Array):
+        queries, cross, used = geometry.queries, geometry.cross, geometry.used
+        eye = jnp.eye(geometry.size, dtype=queries.dtype)
+        self.geometry, self.weights, self.Y = geometry, weights, Y
+        self.H = H = geometry.pushed(weights)
+        C = eye - (weights[:, None] * queries).T @ H
+        self.C = C = 0.5 * (C + C.T)
+        half = linalg.lower_solve(linalg.cholesky(C), eye)
+        self.P = P = half.T @ half
         GY, HY, GP, HP = queries @ Y, H @ Y, queries @ P, H @ P
         gYg, gYh, hYh = GY @ queries.T, GY @ H.T, HY @ H.T
         gPg, gPh, hPh = GP @ queries.T, GP @ H.T, HP @ H.T
         schur = 2 * cross * gYg + gYh * gPh.T + gYg * hPh + hYh * gPg + gYh.T * gPh
         schur = jnp.where(used[:, None] & used[None, :], schur, 0.0)
-        schur = schur + jnp.diag(jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
-        factor, scale = scaled_cholesky(schur, 10 * eps)
+        self.schur = schur + jnp.diag(outer)
+        self.factor, self.scale = scaled_cholesky(self.schur, 10 * float(jnp.finfo(queries.dtype).eps))
 
-        def pair(matrix: Array) -> Array:
-            """⟨D_k, Z⟩ = 2 h_k⊤ Z g_k for symmetric Z."""
-            return 2 * jnp.sum((H @ matrix) * queries, axis=1)
+    def product(self) -> Array:
+        return jnp.sum(self.Y * self.C)
 
-        def direction(centre: Array, correction: Array, second: Array, product: Array, refine: bool = True) -> tuple:
-            """Newton direction to complementarity `centre`, with the second-order terms given."""
-            skewed = correction @ P
-            known = 0.5 * (skewed + skewed.T)
-            right = on - second - pair(centre * P - known) + on * (centre - product) / divisor
-            change = refined_solve(schur, factor, scale, jnp.where(used, right, 0.0), refine)
-            pushed = cross @ (change[:, None] * queries)
-            mixed = (weights[:, None] * queries).T @ pushed
-            change_C = -(mixed + mixed.T)
-            square = constraint(pushed, change)
-            turned = Y @ change_C @ P
-            change_Y = centre * P - Y - 0.5 * (turned + turned.T) - known
-            change_slack = on * ((centre - product - slack * change) / divisor - slack)
-            return change, change_Y, change_slack, change_C, square, pushed
+    def known(self, centre: Array, correction: Array) -> Array:
+        matrix = centre * self.P - self._turned(correction)
+        # ⟨D_k, Z⟩ = 2 h_kᵀ Z g_k for symmetric Z.
+        return 2 * jnp.sum((self.H @ matrix) * self.geometry.queries, axis=1)
 
-        def longest(move: tuple) -> Array:
-            change, change_Y, change_slack, change_C, square, _ = move
-            alpha = grid[:, None, None]
-            trial_Y = Y[None] + alpha * change_Y[None]
-            trial_C = C[None] + alpha * change_C[None] - alpha**2 * square[None]
-            fine = jax.vmap(linalg.definite)(trial_Y) & jax.vmap(linalg.definite)(trial_C)
-            matrices = jnp.max(jnp.where(fine, grid, 0.0))
-            to_weights = step_to_boundary(weights, change, inequality)
-            to_slack = step_to_boundary(slack, change_slack, inequality)
-            return jnp.minimum(matrices, jnp.minimum(to_weights, to_slack))
+    def solve(self, right: Array, refine: bool) -> Array:
+        return refined_solve(self.schur, self.factor, self.scale, right, refine)
 
-        nothing = jnp.zeros_like(C)
-        zero = jnp.zeros((), dtype)
-        move = direction(zero, nothing, jnp.zeros_like(weights), jnp.zeros_like(weights), refine=False)
-        affine = longest(move)
-        change, change_Y, change_slack, change_C, square, pushed = move
-        next_C = C + affine * change_C - affine**2 * square
-        reached = jnp.sum((Y + affine * change_Y) * next_C)
-        reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * change))
-        ratio = jnp.clip(reached / count / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0)
-        centre = mean * jnp.clip(ratio ** jnp.maximum(1.0, 3 * affine**2), 1e-6, 1.0)
-        second = 2 * jnp.sum((pushed @ change_Y) * queries, axis=1)
-        move = direction(centre, change_Y @ change_C - Y @ square, second, on * change * change_slack)
-        length = (0.9 + 0.09 * affine) * longest(move)
-        change, change_Y, change_slack, *_ = move
-        fine = jnp.isfinite(length) & (length > 0)
-        for part in (change, change_Y, change_slack):
-            fine = fine & jnp.all(jnp.isfinite(part))
-        length = jnp.where(fine, length, 0.0)
-        weights = weights + length * jnp.where(fine, change, 0.0)
-        Y = Y + length * jnp.where(fine, change_Y, 0.0)
-        slack = slack + length * jnp.where(fine, change_slack, 0.0)
-        H = cross @ (weights[:, None] * queries)
-        gap = jnp.sum(Y * (eye - constraint(H, weights))) + jnp.sum(on * slack * weights)
-        residual = jnp.abs(on - 2 * jnp.sum((H @ Y) * queries, axis=1) + on * slack)
-        primal = jnp.max(jnp.where(used, residual, 0.0), initial=0.0)
-        small = (gap <= tolerance * jnp.sum(on * weights)) & (primal <= allowed * tolerance)
-        return step + 1, weights, Y, slack, jnp.where(fine, jnp.where(small, 1, 0), 2)
+    def move(self, change: Array, centre: Array, correction: Array) -> Move:
+        queries = self.geometry.queries
+        pushed = self.geometry.pushed(change)
+        mixed = (self.weights[:, None] * queries).T @ pushed
+        change_C = -(mixed + mixed.T)
+        square = (change[:, None] * queries).T @ pushed
+        turned = self.Y @ change_C @ self.P
+        change_Y = centre * self.P - self.Y - 0.5 * (turned + turned.T) - self._turned(correction)
+        return Move(change, change_Y, (change_C, square, pushed))
 
-    def unfinished(state: tuple) -> Bool[Array, ""]:
-        return (state[0] < max_steps) & (state[4] == 0)
+    def longest(self, move: Move) -> Array:
+        change_C, square, _ = move.more
+        grid = jnp.asarray(STEPS, self.Y.dtype)
+        alpha = grid[:, None, None]
+        trial_Y = self.Y[None] + alpha * move.shares[None]
+        trial_C = self.C[None] + alpha * change_C[None] - alpha**2 * square[None]
+        fine = jax.vmap(linalg.definite)(trial_Y) & jax.vmap(linalg.definite)(trial_C)
+        return jnp.max(jnp.where(fine, grid, 0.0))
 
-    steps, weights, Y, _, status = lax.while_loop(unfinished, body, state)
-    return NuclearPoint(weights, Y, steps, status == 1)
+    def product_after(self, move: Move, step: Array) -> Array:
+        change_C, square, _ = move.more
+        return jnp.sum((self.Y + step * move.shares) * (self.C + step * change_C - step**2 * square))
+
+    def centring(self, ratio: Array, affine: Array) -> Array:
+        return jnp.clip(ratio ** jnp.maximum(1.0, 3 * affine**2), 1e-6, 1.0)
+
+    def second_order(self, move: Move) -> tuple[Array, Array]:
+        change_C, square, pushed = move.more
+        second = 2 * jnp.sum((pushed @ move.shares) * self.geometry.queries, axis=1)
+        return move.shares @ change_C - self.Y @ square, second
+
+    def _turned(self, correction: Array) -> Array:
+        skewed = correction @ self.P
+        return 0.5 * (skewed + skewed.T)
 
 
 def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, NuclearPoint, Float[Array, "d q"]]:

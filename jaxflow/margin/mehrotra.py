@@ -1,0 +1,177 @@
+r"""One interior point for the duals of two norms: Mehrotra's predictor-corrector.
+
+Both duals read $\max_\lambda\sum_kb_k\lambda_k$ with $\lambda_k\ge0$ for inequalities and a room that λ leaves, a
+vector $c(\lambda)\ge0$ (ℓ1) or a matrix $C(\lambda)\succeq0$ (nuclear). With a multiplier y of the room, `shares`, the
+primal is $\rho(\lambda,y)$ and the optimality conditions are
+
+$$\langle A_k,\rho\rangle-w_k=b_k,\qquad y\circ c=\mu,\qquad w_k\lambda_k=\mu .$$
+
+What room, multiplier and their products are is a *geometry*'s business; the rest is here: a predictor without centring,
+the centre that it suggests, a corrector with second-order terms, the longest step that stays inside, the end.
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow.margin._linear_algebra import step_to_boundary
+
+# Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
+# margins, so that their violation only adds to the certified gap; equalities it cannot repair.
+MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
+
+
+class Move(NamedTuple):
+    """A direction: of λ, of the shares, and what else the geometry keeps of it."""
+
+    weights: Float[Array, " m"]
+    shares: Any
+    more: Any
+
+
+class AbstractPlace(abc.ABC):
+    """A geometry at one point (λ, y): what is factorised once and used by predictor and corrector."""
+
+    @abc.abstractmethod
+    def product(self) -> Float[Array, ""]:
+        """⟨y, c⟩."""
+
+    @abc.abstractmethod
+    def known(self, centre: Float[Array, ""], correction: Any) -> Float[Array, " m"]:
+        """The part of ⟨A_k, ρ⟩ after the step that the change of λ has nothing to do with."""
+
+    @abc.abstractmethod
+    def solve(self, right: Float[Array, " m"], refine: bool) -> Float[Array, " m"]:
+        """The change of λ."""
+
+    @abc.abstractmethod
+    def move(self, change: Float[Array, " m"], centre: Float[Array, ""], correction: Any) -> Move:
+        """The direction that belongs to a change of λ."""
+
+    @abc.abstractmethod
+    def longest(self, move: Move) -> Float[Array, ""]:
+        """The largest step, of those looked at, that keeps room and shares positive."""
+
+    @abc.abstractmethod
+    def product_after(self, move: Move, step: Float[Array, ""]) -> Float[Array, ""]:
+        """⟨y, c⟩ after a step."""
+
+    @abc.abstractmethod
+    def centring(self, ratio: Float[Array, ""], affine: Float[Array, ""]) -> Float[Array, ""]:
+        """σ: the centre as a share of the mean product now, from what the predictor leaves of it."""
+
+    @abc.abstractmethod
+    def second_order(self, move: Move) -> tuple[Any, Float[Array, " m"]]:
+        """What the products of changes leave in y∘c and in ⟨A_k, ρ⟩."""
+
+
+class AbstractGeometry(abc.ABC):
+    """A norm's dual, as far as the interior point needs to know it."""
+
+    # Entries of the room's diagonal: complementarity is shared among them and the inequalities.
+    size: int
+
+    @abc.abstractmethod
+    def at(self, weights: Float[Array, " m"], shares: Any, outer: Float[Array, " m"]) -> AbstractPlace:
+        r"""The place (λ, y); `outer` is $w_k/\lambda_k$, which joins the system's diagonal."""
+
+    @abc.abstractmethod
+    def finish(self, weights: Float[Array, " m"], shares: Any) -> tuple[Float[Array, ""], Float[Array, " m"]]:
+        """⟨y, c⟩ and ⟨A_k, ρ⟩."""
+
+    def nothing(self, shares: Any) -> Any:
+        """A correction of zero."""
+        return jnp.zeros_like(shares)
+
+
+class Interior(eqx.Module):
+    """A state of the method; `status` is 0 under way, 1 at the end, 2 where no step was possible."""
+
+    steps: Int[Array, ""]
+    weights: Float[Array, " m"]
+    shares: Any
+    slack: Float[Array, " m"]
+    status: Int[Array, ""]
+
+
+class Constraints(eqx.Module):
+    """Which slots are inequalities and equalities, and their right sides b."""
+
+    inequality: Bool[Array, " m"]
+    equality: Bool[Array, " m"]
+    targets: Float[Array, " m"]
+
+    @property
+    def used(self) -> Bool[Array, " m"]:
+        """Slots that hold a constraint."""
+        return self.inequality | self.equality
+
+
+def begin_at(weights: Float[Array, " m"], shares: Any, skip: Bool[Array, ""]) -> Interior:
+    """The start: slack one; `skip` is an end before the first step."""
+    return Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), jnp.where(skip, 1, 0))
+
+
+def follow(
+    geometry: AbstractGeometry, constraints: Constraints, state: Interior, *, max_steps: int, tolerance: float
+) -> Interior:
+    """Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all."""
+    inequality, targets, used = constraints.inequality, constraints.targets, constraints.used
+    dtype = targets.dtype
+    eps = float(jnp.finfo(dtype).eps)
+    on = inequality.astype(dtype)
+    count = jnp.sum(on) + geometry.size
+    allowed = jnp.where(jnp.any(constraints.equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
+    zero_m = jnp.zeros_like(targets)
+
+    def body(state: Interior) -> Interior:
+        weights, shares, slack = state.weights, state.shares, state.slack
+        divisor = jnp.where(inequality, weights, 1.0)
+        place = geometry.at(weights, shares, jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
+        mean = (place.product() + jnp.sum(on * slack * weights)) / count
+
+        def direction(
+            centre: Array, correction: Any, second: Array, product: Array, refine: bool
+        ) -> tuple[Move, Array]:
+            right = targets - place.known(centre, correction) - second + on * (centre - product) / divisor
+            change = place.solve(jnp.where(used, right, 0.0), refine)
+            change_slack = on * ((centre - product - slack * change) / divisor - slack)
+            return place.move(change, centre, correction), change_slack
+
+        def longest(move: Move, change_slack: Array) -> Array:
+            to_weights = step_to_boundary(weights, move.weights, inequality)
+            to_slack = step_to_boundary(slack, change_slack, inequality)
+            return jnp.minimum(place.longest(move), jnp.minimum(to_weights, to_slack))
+
+        move, change_slack = direction(jnp.zeros((), dtype), geometry.nothing(shares), zero_m, zero_m, refine=False)
+        affine = jnp.minimum(1.0, longest(move, change_slack))
+        reached = place.product_after(move, affine)
+        reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * move.weights))
+        ratio = jnp.clip(reached / count / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0)
+        correction, second = place.second_order(move)
+        product = on * move.weights * change_slack
+        move, change_slack = direction(mean * place.centring(ratio, affine), correction, second, product, refine=True)
+        length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move, change_slack))
+        fine = jnp.isfinite(length) & (length > 0)
+        for part in (move.weights, move.shares, change_slack):
+            fine = fine & jnp.all(jnp.isfinite(part))
+        length = jnp.where(fine, length, 0.0)
+        weights = weights + length * jnp.where(fine, move.weights, 0.0)
+        shares = shares + length * jnp.where(fine, move.shares, 0.0)
+        slack = slack + length * jnp.where(fine, change_slack, 0.0)
+
+        left, margins = geometry.finish(weights, shares)
+        gap = left + jnp.sum(on * slack * weights)
+        residual = jnp.where(used, jnp.abs(targets - margins + on * slack), 0.0)
+        primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)
+        small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= allowed * tolerance)
+        return Interior(state.steps + 1, weights, shares, slack, jnp.where(fine, jnp.where(small, 1, 0), 2))
+
+    def unfinished(state: Interior) -> Bool[Array, ""]:
+        return (state.steps < max_steps) & (state.status == 0)
+
+    return lax.while_loop(unfinished, body, state)
