@@ -24,6 +24,7 @@ FLOORS = {
     "report": 10,
     "papers": 11,
     "cli": 12,
+    "__main__": 13,
 }
 
 # The numerical core stops below this floor; what it does not need is imported by the function that does.
