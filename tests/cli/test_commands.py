@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -125,3 +127,8 @@ def test_a_cache_folder_that_is_set_stands(monkeypatch: pytest.MonkeyPatch, tmp_
     session.configure()
     assert jax.config.jax_compilation_cache_dir == before
     assert not list(tmp_path.iterdir())
+
+
+def test_the_package_runs_as_a_module() -> None:
+    run = subprocess.run([sys.executable, "-m", "jaxflow", "--version"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and run.stdout.startswith("jaxflow "), run.stderr
