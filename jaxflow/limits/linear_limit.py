@@ -144,7 +144,10 @@ def _sentence(limit: LinearLimit) -> str:
 
 def _point_sentence(limit: LinearLimit, outcome: Outcome, when: str, theorem: str) -> str:
     size, excess = float(jnp.linalg.norm(limit.coefficients)), float(limit.excess)
-    error = f"relative error at most {float(limit.error):.1e}" if np.isfinite(float(limit.error)) else "error unknown"
+    # One source is a bound, the others are estimates.
+    how = "at most" if limit.error_source == ErrorSource.pairs else "about"
+    known = np.isfinite(float(limit.error))
+    error = f"relative error {how} {float(limit.error):.1e}" if known else "relative error unknown"
     where = f"norm {size:.3g}, {error} (relative residual {float(limit.residual):.1e} at {when})"
     if outcome is Outcome.prediction_contradicted:
         return (
