@@ -1,5 +1,6 @@
 """Floor 8: flow and program together, a certified limit."""
 
+from jaxflow.limits.closed_form import ClosedForm as ClosedForm
 from jaxflow.limits.excess import log_excess as log_excess
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
@@ -7,7 +8,8 @@ from jaxflow.limits.head_state import HeadState as HeadState
 from jaxflow.limits.limit import Limit as Limit
 from jaxflow.limits.limit import LimitKind as LimitKind
 from jaxflow.limits.limit import Rate as Rate
-from jaxflow.limits.linear import LinearLimit as LinearLimit
+from jaxflow.limits.linear_limit import ErrorSource as ErrorSource
+from jaxflow.limits.linear_limit import LinearLimit as LinearLimit
 from jaxflow.limits.linear_method import LinearStaged as LinearStaged
 from jaxflow.limits.method import AbstractMethod as AbstractMethod
 from jaxflow.limits.method import Staged as Staged

@@ -12,7 +12,8 @@ from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
-from jaxflow.limits.linear import LinearLimit, find_linear_limit
+from jaxflow.limits.linear import find_linear_limit
+from jaxflow.limits.linear_limit import LinearLimit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
@@ -79,8 +80,10 @@ def find_limit(
       network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error).
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks.
     - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
-      the largest duality gap of the program. None: 1e-8 in double precision, 1e-4 in single.
-    - `max_steps`: the budget of integration steps; beyond it the outcome is `undecided`.
+      the largest duality gap of the program. Of a limit point: the relative error to which it is followed; what was
+      reached is in its `error`. None: 1e-8 in double precision, 1e-4 in single.
+    - `max_steps`: the budget of integration steps (of each run, where a regression is followed again more closely:
+      see `LinearStaged.continued`); beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
     - `progress`: say what is about to happen, and once a second how far the flow has come: on standard error, or to

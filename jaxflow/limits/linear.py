@@ -5,22 +5,24 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, linalg, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, require
 from jaxflow.data import LinearData
-from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, precision_note, when_of
+from jaxflow.limits.closed_form import closed_direction
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
+from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import at_rest, stationarity
 from jaxflow.limits.verdict import judge
-from jaxflow.margin import Certificate, CertificateSource, Lp, ProgramResult, Solution, certify, solve
+from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import InterpolationProgram, Prediction, Rule, predict, primal_map, rule_of, singular_residual
+from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Trajectory, describe
 
 # Margins this close to the smallest, relative to it, are those of support vectors.
@@ -28,76 +30,6 @@ SUPPORT = 1e-3
 # The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
 # own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
 KKT = 1e-5
-# Residual of the outputs, relative to the targets, at which a regression has reached its limit point.
-INTERPOLATES = 1e-13
-# An interpolation that misses its targets by `INTERPOLATES` is below the least value by at most that times the sum of
-# all |ν_i y_i|, which is of the order of the value, and solved programs are accurate to 1e-10. A value below the
-# optimum by more than this is no rounding: the program is not about this flow.
-BELOW = -1e-6
-
-
-class LinearLimit(eqx.Module):
-    """The limit of gradient flow of a linear network from one start.
-
-    - `kind`: `direction` (classification), `point` (regression) or `none`; `outcome`: one `Outcome`.
-    - `direction`: the flow's linear coefficients at margin one `(d,)`; None unless `kind` is `direction`. Never the
-      program's: its optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind (at a
-      point, the point). `point`: linear coefficients at a finite limit, else None.
-    - `selection`: support vectors, Booleans `(n,)`; `selection_status` is `not_applicable`.
-    - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
-      dual; `source` says whose (of a program that is not convex, and of a point: the flow's own).
-      `flow_certificate`: from the flow's own multipliers; `program_solution`: the program solved from the data alone.
-      `certificate.duality_gap` of a program with p < 1 is that of its ℓ1 relaxation.
-    - `excess`: how far the flow's direction (or point) is above the program's optimum, relative to it; +inf where one
-      of the two is missing, and for p < 1. Negative beyond rounding only where the program is not about this flow.
-    - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end. `singular_residual`: of (8), Theorem 1.
-    - `residual`: largest $|f(x_i)-y_i|$ relative to the largest target (regression; NaN otherwise).
-    - `prediction`, `rate`, `trajectory`.
-    """
-
-    kind: Code
-    outcome: Code
-    selection: Bool[Array, " n"]
-    selection_status: Code
-    coefficients: Float[Array, " d"]
-    certificate: Certificate
-    flow_certificate: Certificate
-    excess: Float[Array, ""]
-    program_solution: Solution
-    stationarity: Float[Array, ""]
-    singular_residual: Float[Array, ""]
-    residual: Float[Array, ""]
-    prediction: Prediction
-    rate: Rate
-    trajectory: Trajectory
-
-    @property
-    def direction(self) -> Float[Array, "*b d"] | None:
-        """Linear coefficients at margin one, or None where the limit is no direction."""
-        return self._if(LimitKind.direction)
-
-    @property
-    def flow_direction(self) -> Float[Array, "*b d"]:
-        """`direction` whatever the kind: linear coefficients at margin one, at a point those of the point."""
-        return self.coefficients
-
-    @property
-    def point(self) -> Float[Array, "*b d"] | None:
-        """Linear coefficients at the limit point, or None where there is none."""
-        return self._if(LimitKind.point)
-
-    def _if(self, kind: LimitKind) -> Float[Array, "*b d"] | None:
-        single = is_concrete(self.kind) and self.kind.value.ndim == 0
-        return None if single and int(self.kind) != kind else self.coefficients
-
-    def __str__(self) -> str:
-        if not is_concrete(self.kind):
-            return "a traced limit"
-        if self.kind.value.ndim > 0:
-            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
-            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
-            return f"{self.kind.value.size} limits: {', '.join(parts)}"
-        return _sentence(self)
 
 
 def find_linear_limit(
@@ -138,10 +70,9 @@ def _find(
 ) -> LinearLimit:
     # As for attention: another rule is another program to compile.
     del rule
-    trajectory = method.follow(risk, model, max_steps, gap)
-    if risk.loss.margin:
-        return conclude_direction(risk, model, trajectory, gap)
-    return conclude_point(risk, model, trajectory)
+    if not risk.loss.margin:
+        return find_point(risk, model, method, gap, max_steps)
+    return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
 def conclude_direction(
@@ -215,65 +146,12 @@ def conclude_direction(
         stationarity=ratio,
         singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
         residual=jnp.asarray(jnp.nan),
+        error=jnp.asarray(jnp.nan),
+        error_source=Code(jnp.asarray(ErrorSource.none.value), ErrorSource),
+        flow_distance=jnp.asarray(0.0),
+        closed_form=closed_direction(risk, model, own_beta),
         prediction=prediction,
         rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
-        trajectory=trajectory,
-    )
-
-
-def conclude_point(risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory) -> LinearLimit:
-    """The limit point that a trajectory of a regression has reached."""
-    data: Any = risk.data
-    final = trajectory.final
-    prediction = predict(risk, model, None)
-    program: Any = prediction.program
-    rho = primal_map(risk, model)(final.model)
-    beta = final.model.linear_coefficients()
-    miss = data.inputs @ beta - data.targets
-    residual = jnp.max(jnp.abs(miss)) / _positive(jnp.max(jnp.abs(data.targets)))
-    if isinstance(program, InterpolationProgram):
-        solution = program.solve()
-        # The flow's own ν = −∫r dt is what its ρ determines: the least squares solution of ∇Q(ρ) = A^T ν.
-        slope = program.norm.slope(rho)
-        weights = jnp.abs(slope)
-        root = jnp.sqrt(weights / _positive(jnp.max(weights)))
-        nu = linalg.lstsq((program.rows * root[None, :]).T, slope * root)
-        own = program.certify(rho, nu, CertificateSource.flow)
-    else:
-        solution = solve(program)
-        nu = linalg.lstsq(data.inputs.T, beta)
-        own = certify(program, beta, nu, "flow")
-    eps = float(jnp.finfo(residual.dtype).eps)
-    reached = residual <= max(INTERPOLATES, 100.0 * eps)
-    still = at_rest(final, stationarity(trajectory), model.degree)
-    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
-    broken = ~(good(trajectory.result) | spent | reached)
-    outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
-    outcome = jnp.where(reached, Outcome.limit_point.value, outcome)
-    # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
-    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-    excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
-    excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
-    contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
-    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
-    nothing = jnp.full(1, jnp.nan)
-    return LinearLimit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
-        selection=jnp.ones(data.targets.shape, bool),
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
-        coefficients=beta,
-        certificate=own,
-        flow_certificate=own,
-        excess=excess,
-        program_solution=solution,
-        stationarity=stationarity(trajectory),
-        singular_residual=jnp.asarray(jnp.nan),
-        residual=residual,
-        prediction=prediction,
-        rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
         trajectory=trajectory,
     )
 
@@ -302,50 +180,3 @@ def _unit(x: Array) -> Array:
 
 def _positive(x: Array) -> Array:
     return jnp.where(x > 0, x, 1.0)
-
-
-def _sentence(limit: LinearLimit) -> str:
-    outcome = Outcome(int(limit.outcome))
-    when = when_of(limit.trajectory)
-    end = describe(limit.trajectory.result)
-    theorem = limit.prediction.sentence()
-    if outcome is Outcome.failed:
-        return f"Failed: {end} (program: {limit.program_solution.result})."
-    if np.isfinite(float(limit.residual)) and limit.kind == LimitKind.point:
-        return _point_sentence(limit, outcome, when, theorem)
-    if outcome is Outcome.finite_stationary_point:
-        return f"Gradient flow ends at a finite stationary point at {when}; no program describes it."
-    if outcome is Outcome.infeasible_program:
-        return f"At {when} gradient flow stands still, but the program has no solution ({end})."
-    numbers = gaps_of(limit)
-    if outcome is Outcome.undecided:
-        return f"Undecided at {when}: {numbers} ({end}).{precision_note(limit)}"
-    if outcome is Outcome.prediction_contradicted:
-        return (
-            f"The prediction is contradicted: at {when} the flow's direction stands still elsewhere than at the "
-            f"optimum of the program: {numbers}. {theorem}"
-        )
-    support = np.flatnonzero(np.asarray(limit.selection)).tolist()
-    if outcome is Outcome.locally_optimal:
-        residual = float(limit.flow_certificate.stationarity)
-        vouch = f"is a stationary point with KKT residual {residual:.1e} by the flow's multipliers"
-    else:
-        vouch = f"solves the program, certified by {bound_of(limit)}: {numbers}"
-    return f"Support vectors {support}; at {when} the limit direction {vouch}. {theorem}"
-
-
-def _point_sentence(limit: LinearLimit, outcome: Outcome, when: str, theorem: str) -> str:
-    size, excess = float(jnp.linalg.norm(limit.coefficients)), float(limit.excess)
-    where = f"norm {size:.3g} (relative residual {float(limit.residual):.1e} at {when})"
-    if outcome is Outcome.prediction_contradicted:
-        return (
-            f"The prediction is contradicted: gradient flow interpolates at a point of {where} whose value is below "
-            f"the optimum of the program by {-excess:.1e} of it. {theorem}"
-        )
-    if outcome is not Outcome.limit_point:
-        return f"Gradient flow ends at a finite stationary point of {where}; no program describes it."
-    found = f"Gradient flow interpolates: its limit point has {where}"
-    if not bool(limit.prediction.applies):
-        return f"{found}. {theorem}"
-    gap = float(limit.certificate.duality_gap)
-    return f"{found} and is within {gap:.1e} of the optimum of the program. {theorem}"

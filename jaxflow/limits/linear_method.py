@@ -5,9 +5,10 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, require
 from jaxflow.flow import (
@@ -48,6 +49,9 @@ PATIENCE = 100.0
 # that converges quadratically, is far more accurate than it is long. (L = 3, α = 0.01 at rtol 1e-11: with 1e-8 1,800
 # steps at most and errors of 1e-10, with 1e-11 one of six paths ran out of 20,000.)
 NEWTON = 1e-8
+# Runs of a tolerance continuation at most, and the share of the difference of two that is reported as error.
+RUNS = 3
+FINER = 10.0
 
 
 class Fitted(AbstractStop):
@@ -112,20 +116,69 @@ class LinearStaged(AbstractMethod):
             return self._outwards(risk, model, max_steps, gap)
         return self._inwards(risk, model, max_steps)
 
-    def _inwards(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+    def continued(
+        self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float, known: Bool[Array, ""] | bool = False
+    ) -> tuple[Trajectory, Float[Array, ""]]:
+        r"""Regression by tolerance continuation: again with rtol/100 until the error of β is at most `gap`.
+
+        Error per step of a method of order 5 is in proportion to rtol, and steps to rtol^(−1/6): of two runs 100 apart
+        the finer one has 1/46 of the other's error, $\|\beta_k-\beta_{k-1}\|/45$. Reported is a tenth of the
+        difference, relative to $\|\beta_k\|$, plus 1000 roundings, more than paths were seen to leave (7e-14). Of 300
+        paths whose end is known (α from 1e-4 to 10) none was further from it than that. At most three runs, none below
+        1000 roundings; a run that fails leaves the one before it as the answer. `max_steps` is for each.
+
+        **Arguments:** as of `follow`; `known`: the limit is known otherwise, so that the first run is enough.
+        **Returns:** the finest trajectory that succeeded, and the error estimated; +inf where there is no second.
+        """
+        floor = 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)
+        tolerances = [max(self.rtol, floor)]
+        while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
+            tolerances.append(max(tolerances[-1] / 100.0, floor))
+
+        def run(state: tuple, rtol: Array) -> tuple[tuple, tuple]:
+            before, error, count, finished = state
+            trajectory = self._inwards(risk, model, max_steps, rtol, finished)
+            beta = trajectory.final.model.linear_coefficients()
+            better = good(trajectory.result) & ~finished
+            size = jnp.linalg.norm(beta)
+            apart = jnp.linalg.norm(beta - before) / jnp.where(size > 0, size, 1.0) / FINER
+            error = jnp.where(better & (count > 0), apart + floor, error)
+            finished = finished | ~better | known | (error <= gap)
+            return (jnp.where(better, beta, before), error, count + better, finished), (trajectory, beta)
+
+        start = jnp.zeros_like(model.linear_coefficients())
+        unknown = jnp.asarray(jnp.inf, start.dtype)
+        state = (start, unknown, jnp.zeros((), int), jnp.asarray(False))
+        (_, error, count, _), (found, _) = jax.lax.scan(run, state, jnp.asarray(tolerances))
+        last = jnp.maximum(count - 1, 0)
+        chosen: Any = jax.tree.map(lambda x: x[last], found)
+        # What all runs took together.
+        stats = {
+            name: jnp.sum(found.stats[name], axis=0) if name.startswith("num_") else x
+            for name, x in chosen.stats.items()
+        }
+        return Trajectory(chosen.final, chosen.saved, chosen.regime, chosen.result, stats), error
+
+    def _inwards(
+        self, risk: EmpiricalRisk, model: Any, max_steps: int, rtol: Any = None, idle: Any = False
+    ) -> Trajectory:
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
-        rtol, ends = max(self.rtol, 1000.0 * eps), max(1e-14, 20.0 * eps)
-        digits, least = max(rtol, NEWTON), 10.0 * eps
+        rtol, ends = max(self.rtol, 1000.0 * eps) if rtol is None else rtol, max(1e-14, 20.0 * eps)
+        digits, least = jnp.maximum(rtol, NEWTON), 10.0 * eps
         drive = Drive(
-            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=max(1e-2 * digits, least), norm=state_norm)),
-            diffrax.PIDController(rtol=rtol, atol=max(1e-2 * rtol, least), pcoeff=0.3, icoeff=0.4, norm=state_norm),
+            diffrax.Kvaerno5(
+                root_finder=linalg.newton(rtol=digits, atol=jnp.maximum(1e-2 * digits, least), norm=state_norm)
+            ),
+            diffrax.PIDController(
+                rtol=rtol, atol=jnp.maximum(1e-2 * rtol, least), pcoeff=0.3, icoeff=0.4, norm=state_norm
+            ),
             Interpolated(ends) | StationaryPoint(ends),
             max_steps,
             self.report,
         )
         coordinates = Weights() if self.coordinates is None else self.coordinates
-        lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time)
+        lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
 
     def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:

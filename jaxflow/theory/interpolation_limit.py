@@ -112,7 +112,7 @@ def _dual_newton(rows: Array, aim: Array, e: Array, K: Array, depth: int) -> tup
         rho = K * e**depth * height(depth, angle)
         gradient = aim - rows @ rho
         slope = K * e**depth * height_slope(depth, angle) * jnp.cosh(angle) ** (depth - 2) * stretch
-        direction = _solve((rows * slope[None, :]) @ rows.T, gradient)
+        direction = solve_scaled((rows * slope[None, :]) @ rows.T, gradient)
         # The longest step that stays inside the box.
         t, dt = stretch * (rows.T @ dual), stretch * (rows.T @ direction)
         room = jnp.where(dt > 0, c - t, jnp.where(dt < 0, -c - t, jnp.inf)) / jnp.where(dt == 0, 1.0, dt)
@@ -151,7 +151,7 @@ def _polish(rows: Array, aim: Array, e: Array, K: Array, depth: int, angle: Arra
         slope = rise * jnp.cosh(angle) ** (depth - 2) * e ** (depth - 2)
         miss = rows.T @ dual - push
         right = aim - rows @ rho - rows @ (slope * miss)
-        move = _solve((rows * slope[None, :]) @ rows.T, right)
+        move = solve_scaled((rows * slope[None, :]) @ rows.T, right)
         change = slope * (miss + rows.T @ move) / rise
         # One unit of s is a factor e^L in ρ: longer steps are no Newton steps.
         length = jnp.minimum(1.0, 1.0 / jnp.maximum(jnp.max(jnp.abs(change)), 1e-300))
@@ -160,7 +160,7 @@ def _polish(rows: Array, aim: Array, e: Array, K: Array, depth: int, angle: Arra
     return jax.lax.fori_loop(0, POLISH_STEPS, step, (angle, dual))
 
 
-def _solve(matrix: Array, right: Array) -> Any:
+def solve_scaled(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array, " n"]:
     """A symmetric positive definite system, scaled to a unit diagonal."""
     root = jnp.sqrt(jnp.diagonal(matrix))
     root = jnp.where(root > 0, root, 1.0)

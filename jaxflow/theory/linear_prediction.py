@@ -22,7 +22,7 @@ from jaxflow.models import (
 )
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.linear_assumptions import below_one, equal_layers, fully_connected_start, small_layer
-from jaxflow.theory.norm_like import InterpolationProgram, interpolation_program
+from jaxflow.theory.norm_like import InterpolationProgram, NormLike, interpolation_program
 from jaxflow.theory.prediction import Assumption, Prediction, register
 from jaxflow.theory.single_datum import data_singular
 
@@ -90,8 +90,9 @@ def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> AbstractP
     data = linear_data(risk)
     if not risk.loss.margin:
         program: Any = predict_regression(risk, network).program
-        decomposition = program.decomposition if isinstance(program, InterpolationProgram) else None
-        return Coefficients() if decomposition is None else SingularCoefficients(decomposition)
+        if not isinstance(program, InterpolationProgram):
+            return Coefficients()
+        return SingularCoefficients(program.decomposition, at_datum=not _decomposes(network))
     if isinstance(network, DeepLinearNetwork):
         return Coefficients()
     if isinstance(network, DiagonalLinearNetwork):
@@ -160,7 +161,10 @@ def predict_classification(risk: EmpiricalRisk, network: AbstractLinearNetwork) 
 
 
 def predict_regression(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Prediction:
-    """Corollaries 5–7 and Theorem 4 with a decomposition; Theorem 6.2 for fully connected networks."""
+    """Corollaries 5–7 and Theorem 4 with a decomposition, or on one datum; Theorem 6.2 for fully connected networks.
+
+    **Raises:** `ValueError` for a network without a decomposition on several data.
+    """
     data = linear_data(risk)
     squared = jnp.asarray(isinstance(risk.loss, Squared))
     common = Assumption("the loss is the squared error", squared, squared - 1.0)
@@ -170,6 +174,17 @@ def predict_regression(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> P
             "Yun et al. (2021), Theorem 6: as the scale of the start tends to zero, the limit of a fully connected "
             "network tends to the interpolation of least l2 norm",
             (common, *fully_connected_start(network)),
+        )
+    if not _decomposes(network):
+        # On one datum its singular vectors decompose the data tensor for any network.
+        found = _at_datum(network, data)
+        etas = found.transformed(as_tensor_network(network).layers)
+        rows = data.inputs @ found.transform.T
+        return Prediction(
+            InterpolationProgram(NormLike(jnp.abs(etas[0]), network.depth), rows, data.targets, found, etas),
+            "Yun et al. (2021), Theorem 4 at one data point: the singular coefficients of M(x) converge to the "
+            "interpolation of least Q_(L, alpha, eta)",
+            (common, equal_layers(etas)),
         )
     program = interpolation_program(network, data)
     names = {
@@ -199,6 +214,13 @@ for _kind in (
     DeepMatrixSensing,
 ):
     register(_kind)(predict_linear)
+
+
+def _decomposes(network: AbstractLinearNetwork) -> bool:
+    """Whether the structure of the network decomposes its data tensor on all data."""
+    if isinstance(network, LinearConvolutionalNetwork):
+        return network.full_length
+    return getattr(network, "decomposition", None) is not None or not isinstance(network, LinearTensorNetwork)
 
 
 def _at_datum(network: AbstractLinearNetwork, data: LinearData) -> Decomposition:

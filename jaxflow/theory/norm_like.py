@@ -20,9 +20,12 @@ from jaxflow.models import (
     even_part,
 )
 from jaxflow.models.decomposition import decomposition_of
-from jaxflow.models.profiles import angle_of, angle_of_height, norm_like, time_of
-from jaxflow.theory.interpolation_limit import interpolation_limit
+from jaxflow.models.profiles import angle_of, angle_of_height, height_slope, norm_like, time_of
+from jaxflow.theory.interpolation_limit import interpolation_limit, solve_scaled
 from jaxflow.theory.prediction import Assumption
+
+# One sample of roundings stands for all of them; see `InterpolationProgram.error`.
+SAMPLES = 10.0
 
 
 class NormLike(AbstractNorm):
@@ -49,6 +52,12 @@ class NormLike(AbstractNorm):
         r"""$\nabla Q$."""
         e = self.start
         return e ** (2 - self.depth) * time_of(self.depth, angle_of_height(self.depth, primal / e**self.depth))
+
+    def curvature(self, primal: Inexact[Array, "..."]) -> Float[Array, "..."]:
+        r"""The diagonal of $\nabla^2Q$, inverted: $d\rho_j/dg_j=e_j^{2L-2}\cosh^{L-2}s_j\,dh_L/ds_j$."""
+        e, depth = self.start, self.depth
+        angle = angle_of_height(depth, primal / e**depth)
+        return e ** (2 * depth - 2) * jnp.cosh(angle) ** (depth - 2) * height_slope(depth, angle)
 
     def measure(
         self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
@@ -132,6 +141,23 @@ class InterpolationProgram(AbstractProgram):
         certificate = self.certify(found.singular, found.dual, CertificateSource.program)
         result = jnp.where(found.converged, ProgramResult.optimal.value, ProgramResult.budget_spent.value)
         return Solution(found.singular, found.dual, certificate, Code(result, ProgramResult), found.steps)
+
+    def error(self, primal: Float[Array, " m"], dual: Float[Array, " n"]) -> Float[Array, ""]:
+        r"""How far β is from the solution, relative to it: ten times the next Newton step, and some roundings.
+
+        With $W=(\nabla^2Q)^{-1}$, $r=y-A\rho$ and $m=\nabla Q(\rho)-A^\top\nu$ the step is
+        $\delta\rho=W(A^\top\delta\nu-m)$, $AWA^\top\delta\nu=r+AWm$. At the end of Newton's method it is what
+        the roundings of r and m cost; ten is for those that happen to be small. +inf where it is not finite.
+        """
+        inverse = self.norm.curvature(primal)
+        miss = self.norm.slope(primal) - self.adjoint(dual)
+        right = self.values_at_inputs - self.values(primal) + self.rows @ (inverse * miss)
+        move = solve_scaled((self.rows * inverse[None, :]) @ self.rows.T, right)
+        step = self.coefficients(inverse * (self.adjoint(move) - miss))
+        size = jnp.linalg.norm(self.coefficients(primal))
+        eps = float(jnp.finfo(primal.dtype).eps)
+        found = SAMPLES * jnp.linalg.norm(step) / jnp.where(size > 0, size, 1.0) + SAMPLES * eps * self.norm.depth
+        return jnp.where(jnp.isfinite(found) & (size > 0), found, jnp.inf)
 
     def assumptions(self, network: AbstractLinearNetwork, data: LinearData) -> tuple[Assumption, ...]:
         """What the decomposition asks of data and start."""

@@ -44,16 +44,26 @@ class Prediction(eqx.Module):
     @property
     def applies(self) -> Bool[Array, ""]:
         """Whether every assumption that was checked holds for this data and this start."""
-        return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in self.assumptions)]))
+        return all_hold(self.assumptions)
 
     def sentence(self) -> str:
         """The theorem where it applies; else which of its assumptions fail, and by how much. Of one instance."""
-        failing = [a for a in self.assumptions if not bool(a.holds)]
-        if not failing:
-            return f"{self.theorem}."
-        name = self.theorem.split(": ", 1)[0]
-        reasons = "; ".join(f"<{a.statement}> fails by {-float(a.slack):.1e}" for a in failing)
-        return f"{name} does not apply: {reasons}."
+        return theorem_or_failures(self.theorem, self.assumptions)
+
+
+def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
+    """Whether every one of them holds; True of none."""
+    return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in assumptions)]))
+
+
+def theorem_or_failures(theorem: str, assumptions: tuple[Assumption, ...]) -> str:
+    """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance."""
+    failing = [a for a in assumptions if not bool(a.holds)]
+    if not failing:
+        return f"{theorem}."
+    name = theorem.split(": ", 1)[0]
+    reasons = "; ".join(f"<{a.statement}> fails by {-float(a.slack):.1e}" for a in failing)
+    return f"{name} does not apply: {reasons}."
 
 
 Rule = Callable[[EmpiricalRisk, Any, Any], Prediction]

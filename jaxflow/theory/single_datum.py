@@ -60,7 +60,7 @@ def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[
     v1, v2 = tensor.weights
     s = jnp.where(found.values > NULL * found.values[0], found.values, 0.0)
     a, b = found.left.T @ v1, found.right.T @ v2
-    nu = _invert(s, a + b, a - b, y)
+    nu = invert(s, a + b, a - b, y)
     plus, minus = (a + b) * jnp.exp(s * nu), (a - b) * jnp.exp(-s * nu)
     first = v1 + found.left @ (0.5 * (plus + minus) - a)
     second = v2 + found.right @ (0.5 * (plus - minus) - b)
@@ -68,8 +68,11 @@ def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[
     return PointLimit((first, second), contract(tensor.data_tensor, (first, second)), nu, slack)
 
 
-def _invert(s: Array, plus: Array, minus: Array, y: Array) -> Array:
-    """ν by bisection on a bracket that doubles, then Newton's method; g is strictly increasing."""
+def invert(s: Float[Array, " m"], plus: Float[Array, " m"], minus: Float[Array, " m"], y: Array) -> Float[Array, ""]:
+    r"""ν with $\tfrac14\sum_js_j[p_j^2e^{2s_j\nu}-m_j^2e^{-2s_j\nu}]=y$, p = a + b and m = a − b, s of any signs.
+
+    Bisection on a bracket, then Newton's method; the left side is increasing. Source: $g^{-1}$ of Theorem 5.
+    """
 
     def g(nu: Array) -> Array:
         return jnp.sum(0.25 * s * (plus**2 * jnp.exp(2 * s * nu) - minus**2 * jnp.exp(-2 * s * nu))) - y
@@ -78,7 +81,7 @@ def _invert(s: Array, plus: Array, minus: Array, y: Array) -> Array:
         return jnp.sum(0.5 * s**2 * (plus**2 * jnp.exp(2 * s * nu) + minus**2 * jnp.exp(-2 * s * nu)))
 
     # Exponents up to 700: beyond, the start is below 1e-150 of the target.
-    widest = 350.0 / jnp.max(s)
+    widest = 350.0 / jnp.max(jnp.abs(s))
 
     def halve(_: Any, ends: tuple) -> tuple:
         low, high = ends

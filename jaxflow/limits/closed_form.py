@@ -1,0 +1,98 @@
+"""Theorems 3 and 5 of Yun, Krishnan, Mobahi (2021) beside a flow: limits of one datum and two layers in closed form."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow.losses import Exponential, Logistic
+from jaxflow.models import AbstractLinearNetwork
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import (
+    AbstractPairs,
+    Assumption,
+    all_hold,
+    datum_direction,
+    datum_limit,
+    pairs_of,
+    theorem_or_failures,
+)
+
+# A root found by bisection and Newton's method misses by roundings; more than this is no root.
+ROOT = 1e-6
+
+
+class ClosedForm(eqx.Module):
+    r"""A limit from data and start alone.
+
+    - `coefficients`: $\beta(\Theta^\infty)$; of a direction, at margin one.
+    - `distance`: of the flow's own end (its direction at margin one), $\|\beta-\beta^\infty\|/\|\beta^\infty\|$.
+    - `theorem`, `assumptions`: where it is proven. The formula of a point holds for every start for which its equation
+      has a root; that of a direction only where the assumptions hold.
+    """
+
+    coefficients: Float[Array, " d"]
+    distance: Float[Array, ""]
+    theorem: str = eqx.field(static=True)
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def applies(self) -> Bool[Array, ""]:
+        """Whether all assumptions hold for this datum and this start."""
+        return all_hold(self.assumptions)
+
+    def sentence(self) -> str:
+        """The theorem where it applies; else which of its assumptions fail, and by how much. Of one instance."""
+        return theorem_or_failures(self.theorem, self.assumptions)
+
+
+def closed_point(
+    risk: EmpiricalRisk, model: AbstractLinearNetwork, pairs: AbstractPairs | None, beta: Float[Array, " d"]
+) -> ClosedForm | None:
+    """Theorem 5, or None for several data or where no pairs are known; `beta`: the flow's own end."""
+    data: Any = risk.data
+    if pairs is None or data.targets.shape[0] != 1:
+        return None
+    found = datum_limit(pairs, model, data.targets[0])
+    slack = pairs.slack()
+    root = found.missed <= ROOT
+    return ClosedForm(
+        found.coefficients,
+        relative_distance(beta, found.coefficients),
+        "Yun et al. (2021), Theorem 5: from one data point both layers of a two-layer network converge to the points "
+        "that g^(-1)(y / alpha^2) gives",
+        (
+            Assumption("the first layer is larger in every singular component (Theorem 5)", slack > 0, slack),
+            Assumption("g takes the value y (Theorem 5)", root, ROOT - found.missed),
+        ),
+    )
+
+
+def closed_direction(risk: EmpiricalRisk, model: AbstractLinearNetwork, beta: Float[Array, " d"]) -> ClosedForm | None:
+    """Theorem 3, or None as for `closed_point`; `beta`: the flow's own direction at margin one."""
+    data: Any = risk.data
+    pairs = pairs_of(model, data.inputs) if data.targets.shape[0] == 1 else None
+    if pairs is None:
+        return None
+    target = data.targets[0]
+    found, tied = datum_direction(pairs, model, target)
+    slack = pairs.slack()
+    smooth = jnp.asarray(isinstance(risk.loss, Exponential | Logistic))
+    return ClosedForm(
+        found,
+        relative_distance(beta, found),
+        "Yun et al. (2021), Theorem 3: from one data point both layers of a two-layer network converge in direction "
+        "to the top singular vectors of M(x)",
+        (
+            Assumption("the loss is exponential (or logistic, with the same tail)", smooth, smooth - 1.0),
+            Assumption("the first layer is larger in every singular component (Theorem 3)", slack > 0, slack),
+            Assumption("one singular value is the largest", ~tied, -tied.astype(slack.dtype)),
+        ),
+    )
+
+
+def relative_distance(beta: Float[Array, " d"], aim: Float[Array, " d"]) -> Float[Array, ""]:
+    r"""$\|\beta-\beta^\infty\|/\|\beta^\infty\|$; the numerator itself where the limit is zero."""
+    size = jnp.linalg.norm(aim)
+    return jnp.linalg.norm(beta - aim) / jnp.where(size > 0, size, 1.0)

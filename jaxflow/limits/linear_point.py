@@ -1,0 +1,195 @@
+"""Limit points of regression: the flow's end, polished where an equation for it is known, with its error."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, linalg
+from jaxflow.limits.closed_form import closed_point, relative_distance
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
+from jaxflow.limits.linear_method import LinearStaged
+from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.stages import at_rest, stationarity
+from jaxflow.losses import Squared
+from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
+from jaxflow.models import AbstractLinearNetwork
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import (
+    AbstractPairs,
+    InterpolationProgram,
+    Prediction,
+    pair_limit,
+    pairs_of,
+    predict,
+    primal_map,
+)
+from jaxflow.trajectory import Trajectory
+
+# Residual of the outputs, relative to the targets, at which a regression has reached its limit point.
+INTERPOLATES = 1e-13
+# An interpolation that misses its targets by `INTERPOLATES` is below the least value by at most that times the sum of
+# all |ν_i y_i|, which is of the order of the value, and solved programs are accurate to 1e-10. A value below the
+# optimum by more than this is no rounding: the program is not about this flow.
+BELOW = -1e-6
+# The largest relative distance of a flow's end from the point it is polished to. Flows at rtol 1e-9 are off by 2e-7 at
+# most (100 instances, α from 1e-4 to 10); a user's own method may have less. The equation for pairs is exact and has
+# one root, so that digits are all that can be missing; a program is a theorem's, and held to what the default flow has.
+PAIRS_BRANCH = 1e-3
+PROGRAM_BRANCH = 1e-5
+
+
+class Known(eqx.Module):
+    """What is known of a limit point before the flow: the theorem, its program solved, and the pairs (see
+    `jaxflow.theory.pairs`). `by_program`: the theorem applies to this start and its program names the point."""
+
+    prediction: Prediction
+    solution: Solution
+    pairs: AbstractPairs | None
+    by_program: Bool[Array, ""]
+
+
+def known_of(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> Known:
+    """`Known` of a start."""
+    prediction = predict(risk, model, None)
+    program: Any = prediction.program
+    if not isinstance(program, InterpolationProgram):
+        return Known(prediction, solve(program), _pairs(risk, model), jnp.asarray(False))
+    solution = program.solve()
+    # On one datum alone a decomposition says nothing of the rest of β.
+    faithful = jnp.asarray(primal_map(risk, model).faithful)
+    by_program = prediction.applies & (solution.result == ProgramResult.optimal) & faithful
+    return Known(prediction, solution, _pairs(risk, model), by_program)
+
+
+def find_point(
+    risk: EmpiricalRisk, model: AbstractLinearNetwork, method: AbstractMethod, gap: float, max_steps: int
+) -> LinearLimit:
+    """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met."""
+    known = known_of(risk, model)
+    if known.pairs is None and isinstance(method, LinearStaged):
+        trajectory, spread = method.continued(risk, model, max_steps, gap, known.by_program)
+    else:
+        trajectory, spread = method.follow(risk, model, max_steps, gap), jnp.asarray(jnp.inf)
+    return conclude_point(risk, model, trajectory, known, spread)
+
+
+def conclude_point(
+    risk: EmpiricalRisk,
+    model: AbstractLinearNetwork,
+    trajectory: Trajectory,
+    known: Known,
+    spread: Float[Array, ""],
+) -> LinearLimit:
+    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`."""
+    data: Any = risk.data
+    final = trajectory.final
+    prediction, solution = known.prediction, known.solution
+    program: Any = prediction.program
+    rho = primal_map(risk, model)(final.model)
+    beta = final.model.linear_coefficients()
+    miss = data.inputs @ beta - data.targets
+    residual = jnp.max(jnp.abs(miss)) / _positive(jnp.max(jnp.abs(data.targets)))
+    if isinstance(program, InterpolationProgram):
+        # The flow's own ν = −∫r dt is what its ρ determines: the least squares solution of ∇Q(ρ) = A^T ν.
+        slope = program.norm.slope(rho)
+        weights = jnp.abs(slope)
+        root = jnp.sqrt(weights / _positive(jnp.max(weights)))
+        nu = linalg.lstsq((program.rows * root[None, :]).T, slope * root)
+        own = program.certify(rho, nu, CertificateSource.flow)
+    else:
+        nu = linalg.lstsq(data.inputs.T, beta)
+        own = certify(program, beta, nu, "flow")
+    eps = float(jnp.finfo(residual.dtype).eps)
+    reached = residual <= max(INTERPOLATES, 100.0 * eps)
+    still = at_rest(final, stationarity(trajectory), model.degree)
+    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
+    broken = ~(good(trajectory.result) | spent | reached)
+    outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
+    outcome = jnp.where(reached, Outcome.limit_point.value, outcome)
+    # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
+    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
+    excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
+    excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
+    contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
+    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
+    point, error, source = polished(risk, model, final.model, known, spread)
+    # Where the flow has not arrived its end is no answer to polish.
+    arrived = reached & ~broken
+    point = jnp.where(arrived, point, beta)
+    source = jnp.where(arrived, source, jnp.where(jnp.isfinite(spread), ErrorSource.tolerances, ErrorSource.none))
+    error = jnp.where(arrived, error, spread)
+    nothing = jnp.full(1, jnp.nan)
+    return LinearLimit(
+        kind=Code(kind, LimitKind),
+        outcome=Code(outcome, Outcome),
+        selection=jnp.ones(data.targets.shape, bool),
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        coefficients=point,
+        certificate=own,
+        flow_certificate=own,
+        excess=excess,
+        program_solution=solution,
+        stationarity=stationarity(trajectory),
+        singular_residual=jnp.asarray(jnp.nan),
+        residual=residual,
+        error=error,
+        error_source=Code(source, ErrorSource),
+        flow_distance=relative_distance(beta, point),
+        closed_form=closed_point(risk, model, known.pairs, beta),
+        prediction=prediction,
+        rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
+        trajectory=trajectory,
+    )
+
+
+def polished(
+    risk: EmpiricalRisk,
+    start: AbstractLinearNetwork,
+    end: AbstractLinearNetwork,
+    known: Known,
+    spread: Float[Array, ""],
+) -> tuple[Float[Array, " d"], Float[Array, ""], Int[Array, ""]]:
+    """The limit point by the best equation that is known for it, its error, and the source of that.
+
+    The flow chooses the branch: where the equation's solution is further from its end than flows err, the
+    end itself is the answer and the distance its error.
+    """
+    data: Any = risk.data
+    beta = end.linear_coefficients()
+    if known.pairs is not None:
+        found = pair_limit(known.pairs, start, data.targets, known.pairs.dual_of(end.layers))
+        point, error, source = found.coefficients, found.error, ErrorSource.pairs
+        usable, branch = jnp.isfinite(found.error), PAIRS_BRANCH
+    elif isinstance(known.prediction.program, InterpolationProgram):
+        program = known.prediction.program
+        point = program.coefficients(known.solution.primal)
+        error, source = program.error(known.solution.primal, known.solution.dual), ErrorSource.program
+        usable, branch = known.by_program & jnp.isfinite(error), PROGRAM_BRANCH
+    else:
+        # The program is no more than what limits tend to as the start gets small.
+        point, error, source = beta, spread, ErrorSource.tolerances
+        usable, branch = jnp.asarray(False), PROGRAM_BRANCH
+    apart = relative_distance(beta, point)
+    near = apart <= max(branch, 100.0 * float(jnp.finfo(beta.dtype).eps) ** 0.5)
+    estimated = jnp.isfinite(spread)
+    other = jnp.where(estimated, ErrorSource.tolerances, jnp.where(usable, ErrorSource.distance, ErrorSource.none))
+    otherwise = jnp.where(estimated, spread, jnp.where(usable, apart, jnp.inf))
+    return (
+        jnp.where(usable & near, point, beta),
+        jnp.where(usable & near, error, otherwise),
+        jnp.where(usable & near, source, other),
+    )
+
+
+def _pairs(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> AbstractPairs | None:
+    data: Any = risk.data
+    return pairs_of(model, data.inputs) if isinstance(risk.loss, Squared) else None
+
+
+def _positive(x: Array) -> Array:
+    return jnp.where(x > 0, x, 1.0)

@@ -1,0 +1,322 @@
+r"""Two layers whose components move in pairs: the limit of regression by the n numbers $\nu=-\int_0^\infty r\,dt$.
+
+Where $f(x_i)=\sum_jA_{ij}\,a_jb_j$ in orthonormal coordinates $a=U_1^\top v_1$, $b=U_2^\top v_2$, gradient flow of any
+loss keeps to
+
+$$a_j\pm b_j=(a_j(0)\pm b_j(0))\,e^{\pm g_j},\qquad g=A^\top\nu .$$
+
+Its limit point is a root of $A\rho(\nu)=y$, $\rho_j=\tfrac14[(a_j+b_j)^2-(a_j-b_j)^2]$: the gradient of a convex
+function of ν, so that the point is unique. This holds for *every* start. Theorems 4 and 5 of Yun, Krishnan, Mobahi
+(2021) are where it is known before that there is a root.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import linalg
+from jaxflow.models import (
+    AbstractLinearNetwork,
+    DeepLinearNetwork,
+    DeepMatrixSensing,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+)
+from jaxflow.theory.single_datum import NULL, TIED, invert
+
+# Newton's method from the end of a flow, which knows ν to some digits: quadratic, at rounding after three.
+STEPS = 8
+# Longest step of one g: more than a factor e in a component is no Newton step.
+LONGEST = 1.0
+# Roundings of one component: an exponential, two products, a sum and the factors U.
+ROUNDINGS = 8.0
+
+
+class AbstractPairs(eqx.Module):
+    r"""`rows`: A `(n, m)`; `first`, `second`: a(0) and b(0), `(m,)`; `base`: both layers at the start."""
+
+    rows: eqx.AbstractVar[Float[Array, "n m"]]
+    first: eqx.AbstractVar[Float[Array, " m"]]
+    second: eqx.AbstractVar[Float[Array, " m"]]
+    base: eqx.AbstractVar[tuple[Array, Array]]
+
+    @abc.abstractmethod
+    def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """a and b of any two layers."""
+
+    @abc.abstractmethod
+    def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
+        """The two layers with these a and b, and nothing beside them."""
+
+    @abc.abstractmethod
+    def spread(self, layer: Array) -> Array:
+        """What the roundings of an entry of a layer are relative to."""
+
+    @abc.abstractmethod
+    def slack(self) -> Float[Array, ""]:
+        r"""$\min_ja_j^2-b_j^2$ over components that move, at the start: λ of Theorem 5 times α².
+
+        Singular values that tie because of the network's form leave the basis free, and one in which the mean of
+        their differences stands in each place always exists (Schur, Horn): there it is the mean.
+        """
+
+    def layers(self, dual: Float[Array, " n"]) -> tuple[Array, Array]:
+        """Both layers at ν. What is orthogonal to the columns of U never moves."""
+        plus, minus = self._halves(dual)
+        moved = self.lift(0.5 * (plus + minus) - self.first, 0.5 * (plus - minus) - self.second)
+        return self.base[0] + moved[0], self.base[1] + moved[1]
+
+    def outputs(self, dual: Float[Array, " n"]) -> Float[Array, " n"]:
+        r"""$A\rho(\nu)$."""
+        plus, minus = self._halves(dual)
+        return self.rows @ (0.25 * (plus**2 - minus**2))
+
+    def slopes(self, dual: Float[Array, " n"]) -> Float[Array, " m"]:
+        r"""$d\rho_j/dg_j=\tfrac12[(a_j+b_j)^2+(a_j-b_j)^2]$, which is also what the roundings of ρ are relative to."""
+        plus, minus = self._halves(dual)
+        return 0.5 * (plus**2 + minus**2)
+
+    def dual_of(self, layers: tuple[Array, ...]) -> Float[Array, " n"]:
+        r"""ν of a point of the flow: least squares for $A^\top\nu=g$, g from the larger of $|a_j\pm b_j|$."""
+        a, b = self.split(layers)
+        ends, starts = (a + b, a - b), (self.first + self.second, self.first - self.second)
+        up = jnp.abs(ends[0]) >= jnp.abs(ends[1])
+        end, start = (jnp.abs(jnp.where(up, *x)) for x in (ends, starts))
+        g = jnp.where(up, 1.0, -1.0) * jnp.log(_one(end) / _one(start))
+        weights = jnp.abs(ends[0]) + jnp.abs(ends[1])
+        # A component that is zero has never moved and says nothing.
+        known = (start > 0) & (end > 0) & jnp.isfinite(g) & jnp.isfinite(weights)
+        weights = jnp.where(known, weights, 0.0)
+        return linalg.lstsq((self.rows * weights[None, :]).T, jnp.where(known, g, 0.0) * weights)
+
+    def _halves(self, dual: Float[Array, " n"]) -> tuple[Array, Array]:
+        push = self.rows.T @ dual
+        # Sum and difference grow and decay by themselves: nothing cancels.
+        return (self.first + self.second) * jnp.exp(push), (self.first - self.second) * jnp.exp(-push)
+
+
+class VectorPairs(AbstractPairs):
+    """Layers that are vectors; `factors`: $U_1$ and $U_2$, None where both are the identity."""
+
+    rows: Float[Array, "n m"]
+    first: Float[Array, " m"]
+    second: Float[Array, " m"]
+    base: tuple[Array, Array]
+    factors: tuple[Array, Array] | None
+
+    def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        return _transformed(self.factors, layers)
+
+    def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
+        return (first, second) if self.factors is None else (self.factors[0] @ first, self.factors[1] @ second)
+
+    def spread(self, layer: Array) -> Array:
+        return jnp.abs(layer) if self.factors is None else jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
+
+    def slack(self) -> Float[Array, ""]:
+        moves = jnp.any(self.rows != 0, axis=0)
+        return jnp.min(jnp.where(moves, self.first**2 - self.second**2, jnp.inf))
+
+
+class MatrixPairs(AbstractPairs):
+    r"""$f(X)=\langle X,W_1W_2\rangle$ at one $X=P\,\mathrm{diag}(\sigma)\,Q^\top$: $a=P^\top W_1$, $b=(W_2Q)^\top$.
+
+    Every σ stands once for each hidden unit. A fully connected network has $X=x$, one column. `left` P, `right` Q.
+    """
+
+    rows: Float[Array, "n m"]
+    first: Float[Array, " m"]
+    second: Float[Array, " m"]
+    base: tuple[Array, Array]
+    left: Float[Array, "p r"]
+    right: Float[Array, "q r"]
+
+    def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        return _matrix_split(self.left, self.right, layers)
+
+    def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
+        a, b = (x.reshape(self.left.shape[1], -1) for x in (first, second))
+        return self.left @ a, (self.right @ b).T.reshape(self.base[1].shape)
+
+    def spread(self, layer: Array) -> Array:
+        return jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
+
+    def slack(self) -> Float[Array, ""]:
+        means = jnp.mean((self.first**2 - self.second**2).reshape(self.left.shape[1], -1), axis=1)
+        moves = jnp.any((self.rows != 0).reshape(-1, *means.shape, self.first.shape[0] // means.shape[0]), axis=(0, 2))
+        return jnp.min(jnp.where(moves, means, jnp.inf))
+
+
+def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> AbstractPairs | None:
+    """The pairs in which the two layers move on these inputs; None where they do not, or nothing here knows how.
+
+    One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
+    tensor networks with a real decomposition (Assumption 1). The answer depends on types and shapes alone.
+    """
+    if network.depth != 2 or getattr(network, "activation", None) is not None:
+        return None
+    given = getattr(network, "decomposition", None)
+    if isinstance(network, DiagonalLinearNetwork):
+        return _vectors(network, inputs, None)
+    if given is not None and given.is_real:
+        return _vectors(network, inputs @ given.transform.T, given.factors)
+    if inputs.shape[0] > 1:
+        return None
+    x = inputs[0]
+    if isinstance(network, LinearConvolutionalNetwork):
+        k, d = (w.shape[0] for w in network.layers)
+        return _singular(network, x[(jnp.arange(k)[:, None] + jnp.arange(d)[None, :]) % d])
+    if isinstance(network, LinearTensorNetwork):
+        return _singular(network, network.at(x))
+    if isinstance(network, DeepLinearNetwork | DeepMatrixSensing):
+        rows = network.layers[0].shape[0]
+        left, values, right = linalg.svd(x.reshape(rows, -1))
+        repeated = jnp.repeat(_nonzero(values), network.layers[0].shape[1])[None, :]
+        first, second = _matrix_split(left, right.T, network.layers)
+        return MatrixPairs(repeated, first, second, (network.layers[0], network.layers[1]), left, right.T)
+    return None
+
+
+class PairLimit(eqx.Module):
+    r"""Where the pairs end.
+
+    - `dual`: ν; `coefficients`: β there; `missed`: $\max_i|A\rho-y|_i/\max_i|y_i|$.
+    - `error`: a bound of the relative error of β to first order, $\||\partial_\nu\beta\,H^{+}|\,r+\epsilon_g\,
+      |\beta|\|/\|\beta\|$ with $H=A\,\mathrm{diag}(\rho')A^\top$: r is what is left of $|A\rho-y|$ (its part in the
+      range of H) plus its own roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the
+      rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers.
+    """
+
+    dual: Float[Array, " n"]
+    coefficients: Float[Array, " d"]
+    missed: Float[Array, ""]
+    error: Float[Array, ""]
+
+
+def pair_limit(
+    pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Float[Array, " n"], dual: Float[Array, " n"]
+) -> PairLimit:
+    r"""The root of $A\rho(\nu)=y$ by Newton's method from `dual`, such as `pairs.dual_of` of the end of a flow.
+
+    **Arguments:** `network`: of the kind and shape that `pairs` was made of; `targets`: y.
+    """
+
+    def newton(_: Any, dual: Array) -> Array:
+        move = _pseudo(pairs, dual) @ (targets - pairs.outputs(dual))
+        size = jnp.max(jnp.abs(pairs.rows.T @ move))
+        return dual + jnp.minimum(1.0, LONGEST / jnp.where(size > 0, size, 1.0)) * move
+
+    dual = jax.lax.fori_loop(0, STEPS, newton, dual)
+    return _judged(pairs, network, targets, dual)
+
+
+def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]) -> PairLimit:
+    """Theorem 5 in closed form, from data and start alone: ν by bisection. **Arguments:** `pairs` of one datum."""
+    plus, minus = pairs.first + pairs.second, pairs.first - pairs.second
+    return _judged(pairs, network, target[None], invert(pairs.rows[0], plus, minus, target)[None])
+
+
+def datum_direction(
+    pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    r"""Theorem 3: β at margin one along the top singular vectors of one datum, y = ±1, and whether others tie.
+
+    Values that tie because of the network's form (one for each hidden unit) lead to the same β.
+    """
+    s = pairs.rows[0]
+    top = jnp.argmax(jnp.abs(s))
+    first = jax.nn.one_hot(top, s.shape[0], dtype=s.dtype)
+    beta = _with(network, pairs.lift(first, target * jnp.sign(s[top]) * first)).linear_coefficients()
+    distinct = jnp.abs(s)
+    if isinstance(pairs, MatrixPairs):
+        distinct = distinct.reshape(pairs.left.shape[1], -1)[:, 0]
+    ordered = jnp.sort(distinct)
+    tied = jnp.asarray(False) if distinct.shape[0] == 1 else ordered[-2] > (1.0 - TIED) * ordered[-1]
+    # y x^T β = |s_top| for unit vectors.
+    return beta / _one(jnp.abs(s[top])), tied
+
+
+def _judged(pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Array, dual: Array) -> PairLimit:
+    def coefficients(dual: Array) -> Array:
+        return _with(network, pairs.layers(dual)).linear_coefficients()
+
+    eps = float(jnp.finfo(dual.dtype).eps)
+    beta = coefficients(dual)
+    slopes, inverse = pairs.slopes(dual), _pseudo(pairs, dual)
+    off = pairs.outputs(dual) - targets
+    # What lies outside of the range of H no flow removes: the end is then a least squares solution.
+    weighted = (pairs.rows * slopes[None, :]) @ pairs.rows.T
+    seen = jnp.abs(weighted @ (inverse @ off))
+    rounding = eps * (ROUNDINGS + 2.0 * jnp.max(jnp.abs(pairs.rows.T @ dual)))
+    left = seen + rounding * (jnp.abs(pairs.rows) @ slopes) + eps * jnp.abs(targets)
+    sensitive = jnp.abs(jax.jacfwd(coefficients)(dual) @ inverse)
+    layers = pairs.layers(dual)
+    sizes = [pairs.spread(end) + pairs.spread(start) for end, start in zip(layers, pairs.base, strict=True)]
+    error = sensitive @ left + rounding * _with(_absolute(network), sizes).linear_coefficients()
+    size = jnp.linalg.norm(beta)
+    relative = jnp.linalg.norm(error) / _one(size)
+    known = jnp.isfinite(relative) & (size > 0)
+    return PairLimit(
+        dual, beta, jnp.max(jnp.abs(off)) / _one(jnp.max(jnp.abs(targets))), jnp.where(known, relative, jnp.inf)
+    )
+
+
+def _pseudo(pairs: AbstractPairs, dual: Array) -> Float[Array, "n n"]:
+    r"""$H^+$, scaled to a unit diagonal; NaN where H has any, without asking LAPACK."""
+    matrix = (pairs.rows * pairs.slopes(dual)[None, :]) @ pairs.rows.T
+    finite = jnp.all(jnp.isfinite(matrix))
+    count = matrix.shape[0]
+    matrix = jnp.where(finite, matrix, jnp.eye(count, dtype=matrix.dtype))
+    root = jnp.sqrt(_one(jnp.diagonal(matrix)))
+    values, vectors = linalg.eigh(matrix / root[:, None] / root[None, :])
+    # Roundings of the product that makes H.
+    null = values <= 10.0 * count * float(jnp.finfo(matrix.dtype).eps) * values[-1]
+    inverse = jnp.where(null, 0.0, 1.0 / jnp.where(null, 1.0, values))
+    return jnp.where(finite, (vectors * inverse[None, :]) @ vectors.T / root[:, None] / root[None, :], jnp.nan)
+
+
+def _vectors(network: AbstractLinearNetwork, rows: Array, factors: Any) -> VectorPairs | None:
+    if rows.shape[0] > rows.shape[1]:
+        return None
+    first, second = _transformed(factors, network.layers)
+    return VectorPairs(rows, first, second, (network.layers[0], network.layers[1]), factors)
+
+
+def _singular(network: AbstractLinearNetwork, matrix: Array) -> VectorPairs | None:
+    left, values, right = linalg.svd(matrix)
+    return _vectors(network, _nonzero(values)[None, :], (left, right.T))
+
+
+def _transformed(factors: tuple[Array, ...] | None, layers: tuple[Array, ...]) -> tuple[Array, Array]:
+    first, second = layers
+    return (first, second) if factors is None else (factors[0].T @ first, factors[1].T @ second)
+
+
+def _matrix_split(left: Array, right: Array, layers: tuple[Array, ...]) -> tuple[Array, Array]:
+    first, second = layers
+    columns = second if second.ndim == 2 else second[:, None]
+    return (left.T @ first).reshape(-1), (columns @ right).T.reshape(-1)
+
+
+def _with(network: AbstractLinearNetwork, layers: Any) -> AbstractLinearNetwork:
+    return eqx.tree_at(lambda n: n.weights, network, tuple(layers))
+
+
+def _absolute(network: AbstractLinearNetwork) -> AbstractLinearNetwork:
+    if not isinstance(network, LinearTensorNetwork):
+        return network
+    return eqx.tree_at(lambda n: n.data_tensor, network, jnp.abs(network.data_tensor))
+
+
+def _nonzero(values: Array) -> Array:
+    return jnp.where(values > NULL * values[0], values, 0.0)
+
+
+def _one(x: Array) -> Array:
+    """x, with one for zero."""
+    return jnp.where(x == 0, 1.0, x)

@@ -1,0 +1,221 @@
+"""Limit points of regression: their error, what says so, and the theorems that are named."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits import ErrorSource, LinearStaged
+from jaxflow.limits.linear_point import known_of, polished
+from jaxflow.losses import Exponential, Squared
+from jaxflow.models import (
+    DeepLinearNetwork,
+    DeepMatrixSensing,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+)
+from jaxflow.theory import datum_limit, pair_limit, pairs_of, point_limit
+
+KEY = jax.random.key(17)
+COUNT, D = 100, 5
+
+
+def risk_of(inputs, targets):
+    return jf.EmpiricalRisk(jf.data.LinearData(inputs, targets), Squared())
+
+
+def normal(*shape, seed=0):
+    return jax.random.normal(jax.random.fold_in(KEY, seed), shape)
+
+
+def instance(key, alpha):
+    """One datum, y of either sign, and a start whose layers are both random."""
+    x_key, y_key, sign_key, *start_keys = jax.random.split(key, 5)
+    x = jax.random.normal(x_key, (D,))
+    y = jax.random.uniform(y_key, (), minval=0.5, maxval=2.0) * jax.random.rademacher(sign_key, ()).astype(float)
+    return x, y, tuple(alpha * jax.random.normal(k, (D,)) for k in start_keys)
+
+
+def theorem_5(x, y, first, second):
+    """Of a diagonal network, by bisection in extended precision: nothing of the library is in it."""
+    x, y, plus, minus = (np.asarray(z, np.longdouble) for z in (x, y, first + second, first - second))
+
+    def beta(nu):
+        return ((plus * np.exp(x * nu)) ** 2 - (minus * np.exp(-x * nu)) ** 2) / 4
+
+    low, high = -20 / np.max(np.abs(x)), 20 / np.max(np.abs(x))
+    assert beta(low) @ x < y < beta(high) @ x
+    for _ in range(90):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beta(middle) @ x > y else (middle, high)
+    return beta(low)
+
+
+@pytest.fixture(scope="module", params=[1e-8, 1e-10])
+def hundred(request):
+    keys, alphas = jax.random.split(KEY, COUNT), jnp.logspace(-4, 1, COUNT)
+
+    def one(pair):
+        x, y, start = instance(*pair)
+        risk = risk_of(x[None], y[None])
+        limit = jf.find_limit(risk, DiagonalLinearNetwork(start), gap=request.param, throw=False)
+        return limit, limit.trajectory.final.model.linear_coefficients(), (x, y, start)
+
+    limits, ends, given = jax.jit(lambda pairs: jax.lax.map(one, pairs))((keys, alphas))
+    x, y, (first, second) = jax.tree.map(np.asarray, given)
+    exact = [theorem_5(*numbers) for numbers in zip(x, y, first, second, strict=True)]
+    return request.param, limits, np.asarray(ends), given, np.asarray(exact, float)
+
+
+def far(beta, exact):
+    return np.linalg.norm(np.asarray(beta) - exact, axis=-1) / np.linalg.norm(exact, axis=-1)
+
+
+def test_theorem_5_is_met_to_the_gap_asked_for_on_all_instances(hundred):
+    gap, limits, ends, (_, y, _), exact = hundred
+    assert bool(jnp.all(limits.outcome == "limit_point"))
+    assert far(limits.point, exact).max() <= gap
+    assert float(jnp.max(limits.error)) <= gap
+    # The data are such that a flow alone, at its default tolerance, does not do it; both signs are among them.
+    assert far(ends, exact).max() > 1e-8
+    assert 30 <= int(jnp.sum(y > 0)) <= 70
+    slack = np.asarray(limits.closed_form.assumptions[0].holds)
+    assert 0 < slack.sum() < COUNT
+
+
+def test_the_error_is_a_bound_and_no_empty_one(hundred):
+    _, limits, ends, _, exact = hundred
+    true, error = far(limits.point, exact), np.asarray(limits.error)
+    assert (true <= error).all()
+    # Some 10² roundings: exponents up to 20, and for α = 10 layers a hundred times larger than their products.
+    assert error.max() <= 1e-11
+    assert bool(jnp.all(limits.error_source == ErrorSource.pairs))
+    # The distances are those of the flow's own end.
+    own = far(ends, exact)
+    np.testing.assert_allclose(limits.closed_form.distance, own, atol=1e-12)
+    np.testing.assert_allclose(limits.flow_distance, own, atol=1e-12)
+
+
+def test_a_flow_without_an_equation_is_followed_until_its_own_estimate_meets_the_gap():
+    """On diagonal networks, whose ends are known otherwise; three data, α from 1e-3 to 1."""
+    inputs, targets = normal(8, 3, D, seed=1), normal(8, 3, seed=2)
+    starts = jnp.logspace(-3, 0, 8)[:, None, None] * normal(8, 2, D, seed=3)
+
+    def one(given):
+        inputs, targets, start = given
+        risk, model = risk_of(inputs, targets), DiagonalLinearNetwork((start[0], start[1]))
+        path, error = LinearStaged().continued(risk, model, 4096, 1e-9)
+        once, unknown = LinearStaged().continued(risk, model, 4096, 1e-9, known=True)
+        pairs = pairs_of(model, inputs)
+        exact = pair_limit(pairs, model, targets, pairs.dual_of(path.final.model.layers)).coefficients
+        ends = [p.final.model.linear_coefficients() for p in (path, once)]
+        steps = path.stats["num_steps"], once.stats["num_steps"]
+        return [jnp.linalg.norm(end - exact) / jnp.linalg.norm(exact) for end in ends], error, unknown, steps
+
+    (true, rough), error, unknown, (all_steps, first_steps) = jax.jit(lambda given: jax.lax.map(one, given))(
+        (inputs, targets, starts)
+    )
+    assert bool(jnp.all(true <= error)) and bool(jnp.all(error <= 1e-9))
+    # The first run alone does not do it, knows nothing of its error, and is part of the account.
+    assert float(jnp.max(rough)) > 1e-9 and bool(jnp.all(jnp.isposinf(unknown)))
+    assert bool(jnp.all(all_steps > first_steps))
+
+
+def test_an_end_that_an_equation_does_not_confirm_is_left_alone():
+    x, y = normal(D, seed=4), jnp.asarray(1.2)
+    risk, model = risk_of(x[None], y[None]), DiagonalLinearNetwork((normal(D, seed=5), 0.1 * normal(D, seed=6)))
+    known = known_of(risk, model)
+    closed = datum_limit(known.pairs, model, y)
+    end = eqx.tree_at(lambda n: n.weights, model, known.pairs.layers(closed.dual))
+    unknown = jnp.asarray(jnp.inf)
+    point, error, source = polished(risk, model, end, known, unknown)
+    np.testing.assert_allclose(point, closed.coefficients, rtol=1e-12)
+    assert int(source) == ErrorSource.pairs and float(error) <= 1e-12
+    moved = eqx.tree_at(lambda n: n.weights[0], end, 1.05 * end.weights[0])
+    point, error, source = polished(risk, model, moved, known, unknown)
+    assert int(source) == ErrorSource.distance and jnp.array_equal(point, moved.linear_coefficients())
+    assert float(error) == pytest.approx(0.05, rel=1e-6)
+
+
+def sensing_tensor(x, layers):
+    """f(X) = <X, W_1 W_2> in the general form, for v_l the rows of W_l one after another."""
+    p, h = layers[0].shape
+
+    def at(flat):
+        return jnp.einsum("ij,gk->igkj", flat.reshape(p, -1), jnp.eye(h)).reshape(p * h, -1)
+
+    return LinearTensorNetwork.from_map(at, x.size, tuple(w.reshape(-1) for w in layers))
+
+
+@pytest.mark.parametrize("kind", ["short", "full", "connected", "sensing"])
+def test_pairs_of_one_datum_are_theorem_5_for_every_network(kind):
+    data = jf.data.LinearData(normal(1, 9, seed=7), jnp.asarray([-1.3]))
+    make = {
+        "short": lambda: LinearConvolutionalNetwork.init(KEY, data, sizes=(2,), scheme="random", alpha=0.2),
+        "full": lambda: LinearConvolutionalNetwork.init(KEY, data, scheme="random", alpha=0.2),
+        "connected": lambda: DeepLinearNetwork.init(KEY, data, width=3, scheme="random", alpha=0.2),
+        "sensing": lambda: DeepMatrixSensing.init(KEY, data, scheme="random", alpha=0.2),
+    }
+    model = make[kind]()
+    general = sensing_tensor(data.inputs[0], model.layers) if kind == "sensing" else model
+    expected = point_limit(general, data.inputs[0], data.targets[0])
+    pairs = pairs_of(model, data.inputs)
+    found = datum_limit(pairs, model, data.targets[0])
+    np.testing.assert_allclose(found.coefficients, expected.coefficients, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.coefficients @ data.inputs[0], data.targets[0], rtol=1e-12)
+    # ν is read off any point of the path.
+    half = 0.5 * found.dual
+    np.testing.assert_allclose(pairs.dual_of(pairs.layers(half)), half, rtol=1e-10)
+    assert pairs_of(model, normal(2, 9, seed=8)) is None
+
+
+def test_short_filters_on_one_datum_have_an_answer():
+    x, y = normal(D, seed=9), jnp.asarray([0.8])
+    data = jf.data.LinearData(x[None], y)
+    start = LinearConvolutionalNetwork((jnp.asarray([0.3, -0.2]), 0.02 * normal(D, seed=10)))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, Squared()), start, gap=1e-10)
+    aim = point_limit(start, x, y[0])
+    assert limit.outcome == "limit_point" and limit.error_source == "pairs"
+    assert far(limit.point, np.asarray(aim.coefficients)) <= float(limit.error) + 1e-14 <= 1e-10
+    assert "Theorem 5: from one" in str(limit) and "closed form" in str(limit) and "does not apply" not in str(limit)
+    with pytest.raises(ValueError, match=r"^model: no theorem"):
+        jf.find_limit(risk_of(normal(2, D, seed=11), normal(2, seed=12)), start)
+
+
+@pytest.fixture(scope="module")
+def sentence():
+    x, y = jnp.asarray([[1.0, -0.5, 2.0]]), jnp.asarray([1.3])
+    return lambda layers, kind=DiagonalLinearNetwork: jf.find_limit(risk_of(x, y), kind(layers))
+
+
+def test_a_theorem_is_named_where_its_hypotheses_hold_for_this_start(sentence):
+    one, half = jnp.full(3, 0.2), jnp.full(3, 0.1)
+    zero = str(sentence((one, 0.0 * half)))
+    assert "relative error at most" in zero and "Corollary 5: " in zero and "Theorem 5: " in zero and "within" in zero
+    uneven = str(sentence((one, half)))
+    assert "Theorem 5: " in uneven and "Corollary 5" not in uneven and "optimum" not in uneven
+    swapped = str(sentence((half, one)))
+    assert "Corollary 5 does not apply: <the first layers are equal" in swapped and "optimum" not in swapped
+    assert "Theorem 5 does not apply: <the first layer is larger in every singular component" in swapped
+    assert "fails by 3.0e-02" in swapped
+
+
+def test_what_holds_for_ever_smaller_starts_is_not_this_starts_error(sentence):
+    limit = sentence((0.2 * normal(3, 3, seed=13), jnp.zeros(3)), DeepLinearNetwork)
+    text = str(limit)
+    assert float(limit.excess) > 1e-6 and float(limit.error) <= 1e-12
+    assert "exceeds the least" in text and "of the optimum" not in text and "Theorem 5: " in text
+
+
+def test_the_direction_of_one_datum_stands_beside_its_closed_form():
+    data = jf.data.LinearData(jnp.asarray([[0.5, -2.0, 1.0]]), jnp.asarray([-1.0]))
+    start = DiagonalLinearNetwork((jnp.asarray([0.4, 0.3, -0.5]), jnp.asarray([0.1, 0.2, 0.0])))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, Exponential()), start)
+    np.testing.assert_allclose(limit.closed_form.coefficients, [0.0, 0.5, 0.0])
+    # ρ decays like ‖β‖^(s_2/s_1 − 1), with s_2/s_1 = 1/2, and paths go to log‖β‖ in the tens at least.
+    assert float(limit.closed_form.distance) <= 1e-6 and bool(limit.closed_form.applies)
+    assert bool(jnp.isnan(limit.error)) and limit.error_source == "none" and "Theorem 3" in str(limit)
+    assert limit.direction is not limit.closed_form.coefficients
