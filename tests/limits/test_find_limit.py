@@ -18,11 +18,18 @@ def start(key, model, n, T, d, score_gap=0.0):
 
 
 def limits_of(model, n, T, d, count, seed):
-    """Limits of `count` instances, one after the other (on a CPU no lane then waits for the slowest)."""
-    keys = jax.random.split(jax.random.key(seed), count)
-    return keys, jax.jit(
-        lambda keys: jax.lax.map(lambda key: find_limit(*start(key, model, n, T, d), throw=False), keys)
-    )(keys)
+    """`count` instances and their limits, one after the other (on a CPU no lane then waits for the slowest)."""
+
+    def one(key):
+        instance = start(key, model, n, T, d)
+        return instance, find_limit(*instance, throw=False)
+
+    return jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(jax.random.key(seed), count))
+
+
+def member(batch, index):
+    """One of a batch of instances or limits. Compiling it alone would take longer than following all of them."""
+    return jax.tree.map(lambda x: x[index], batch)
 
 
 def one_minus_corr(a, b):
@@ -46,11 +53,11 @@ def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
 
 
 def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
-    keys, limits = combined
+    instances, limits = combined
     some = range(0, 100, 5)
     references = []
     for i in some:
-        risk, _ = start(keys[i], jf.models.CombinedAttention, 6, 8, 10)
+        risk, _ = member(instances, i)
         solution = solve_cvxpy(attention_svm(risk.data, limits.selection[i], "frobenius"))
         assert bool(solution.result == ProgramResult.optimal)
         references.append(solution.primal)
@@ -86,16 +93,10 @@ def test_finite_stationary_points_are_recognised(two_dimensional):
     assert np.all(np.isinf(np.asarray(limits.flow_certificate.duality_gap)[finite]))
 
 
-def member(limits, index):
-    """One limit of a batch. Compiling its instance alone would take longer than following all of them."""
-    return jax.tree.map(lambda x: x[index], limits)
-
-
 def test_a_stationary_point_is_stationary(two_dimensional):
-    keys, limits = two_dimensional
+    instances, limits = two_dimensional
     index = int(np.argmax(np.asarray(limits.outcome == "finite_stationary_point")))
-    risk, model = start(keys[index], jf.models.CombinedAttention, 5, 5, 2)
-    limit = member(limits, index)
+    (risk, model), limit = member((instances, limits), index)
     assert limit.direction is None and limit.point is not None
     at = eqx.tree_at(lambda m: m.W, model, limit.point)
     gradient = jax.grad(lambda W: risk(eqx.tree_at(lambda m: m.W, at, W)))(limit.point)
