@@ -115,25 +115,31 @@ def test_a_queue_brings_every_lane_home_in_its_order(batch):
         run_queue(drive, lanes, width=0)
 
 
-def test_idle_and_broken_lanes_take_no_step(batch):
-    drive, _, _ = batch
-    clock, until, _, _ = WAYS["explicit"]
-    risk, model = instance()
-    idle = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until, idle=True))
-    assert int(idle.num_steps) == 0
-    bad = eqx.tree_at(lambda m: m.K, model, model.K.at[0, 0].set(jnp.nan))
-    broken = drive.run(drive.start(risk, bad, clock=clock, coordinates=Weights(), until=until))
-    assert int(broken.num_steps) == 0
-    assert drive.trajectory(broken).result == RESULTS.nonfinite_data
-
-
-def test_a_spent_budget_is_a_result():
+@pytest.fixture(scope="module")
+def alone():
+    """One lane and its trajectory, compiled once for all budgets."""
     clock, until, solver, controller = WAYS["explicit"]
+
+    @eqx.filter_jit
+    def run(risk, model, idle, max_steps):
+        drive = Drive(solver, controller, max_steps=max_steps)
+        lane = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until, idle=idle))
+        return lane.num_steps, drive.trajectory(lane).result
+
+    return lambda risk, model, idle=False, max_steps=500: run(risk, model, jnp.asarray(idle), jnp.asarray(max_steps))
+
+
+def test_idle_and_broken_lanes_take_no_step(alone):
     risk, model = instance()
-    drive = Drive(solver, controller, max_steps=3)
-    lane = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until))
-    assert int(lane.num_steps) == 3
-    assert drive.trajectory(lane).result == RESULTS.max_steps_reached
+    assert int(alone(risk, model, idle=True)[0]) == 0
+    bad = eqx.tree_at(lambda m: m.K, model, model.K.at[0, 0].set(jnp.nan))
+    steps, result = alone(risk, bad)
+    assert int(steps) == 0 and result == RESULTS.nonfinite_data
+
+
+def test_a_spent_budget_is_a_result(alone):
+    steps, result = alone(*instance(), max_steps=3)
+    assert int(steps) == 3 and result == RESULTS.max_steps_reached
 
 
 def test_limiting_dynamics_need_a_homogeneous_model():

@@ -11,6 +11,7 @@ import jaxflow as jf
 from jaxflow.data import TokenData
 from jaxflow.flow import ArcLength, BackwardEuler, Drive, Factors, LogArcLength, MultiplierNewton, Weights
 from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.self_certificate import flow_certifier
 from jaxflow.trajectory import Regime
 
 KVAERNO5 = MultiplierNewton()
@@ -33,19 +34,25 @@ def instance(n, T, d, m, queries=None):
 def test_the_field_is_that_of_the_weights(size, queries):
     risk, model = instance(*size, queries=queries)
     coordinates = Factors()
-    state, context = coordinates.encode(risk, model)
+
+    @eqx.filter_jit
+    def both(risk, model):
+        state, context = coordinates.encode(risk, model)
+        ours, theirs = coordinates.field(context, state), risk.scaled_gradient(model)
+        # The gradient pushed forward, not only its norm.
+        _, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
+        return state, coordinates.decode(context, state), ours, theirs, pushed
+
+    state, back, ours, theirs, pushed = both(risk, model)
     n, T, d, m = size
     rows = min(d, n * (T - 1)), min(d, n * (queries or 1))
     columns = min(m, sum(rows))
     assert [x.shape for x in state] == [(rows[0], columns), (rows[1], columns)]
-    back = coordinates.decode(context, state)
     np.testing.assert_allclose(back.K, model.K, atol=1e-14)
     np.testing.assert_allclose(back.Q, model.Q, atol=1e-14)
-    ours, theirs = coordinates.field(context, state), risk.scaled_gradient(model)
     np.testing.assert_allclose(float(ours.log_scale), float(theirs.log_scale), rtol=1e-12)
     np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-14)
-    # The gradient pushed forward, not only its norm. A sum of some fifty products each.
-    _, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
+    # A sum of some fifty products each.
     np.testing.assert_allclose(pushed.K, theirs.gradient.K, atol=1e-13)
     np.testing.assert_allclose(pushed.Q, theirs.gradient.Q, atol=1e-13)
 
@@ -88,25 +95,29 @@ def saturated():
     return risk, near.model
 
 
-@eqx.filter_jit
 def out_to(risk, model, until, cap, solver=KVAERNO5, rtol=1e-3):
+    # As an array, or each length would be a program of its own. (A cap is one.)
+    return compiled(risk, model, jnp.asarray(until), cap, solver, rtol)
+
+
+@eqx.filter_jit
+def compiled(risk, model, until, cap, solver, rtol):
     controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
     drive = Drive(solver, controller, None, 500)
     clock = LogArcLength(unit=20.0, cap=cap, timed=False)
     return drive.trajectory(drive.run(drive.start(risk, model, clock=clock, coordinates=Factors(), until=until)))
 
 
+@eqx.filter_jit
 def own_gap(risk, path):
-    from jaxflow.limits.self_certificate import flow_certifier
-
     final = path.final
     scaled = jf.ScaledGradient(final.log_scale, final.velocity, final.multipliers)
-    return float(flow_certifier()(risk, final.model, final.velocity, scaled).duality_gap)
+    return flow_certifier()(risk, final.model, final.velocity, scaled).duality_gap
 
 
 def test_ten_times_the_cap_is_a_hundredth_of_the_gap(saturated):
     """What the cap costs: margins keep a floor in proportion to cap^-2, and nothing else changes."""
-    gaps = [own_gap(saturated[0], out_to(*saturated, 2000.0, cap)) for cap in (1e4, 1e5, 1e6)]
+    gaps = [float(own_gap(saturated[0], out_to(*saturated, 2000.0, cap))) for cap in (1e4, 1e5, 1e6)]
     assert gaps[2] < 1e-9
     np.testing.assert_allclose([gaps[0] / gaps[1], gaps[1] / gaps[2]], 100.0, rtol=0.2)
 

@@ -54,26 +54,26 @@ def rules(monkeypatch):
     monkeypatch.setattr(predictions, "_RULES", dict(predictions._RULES))
 
 
-def of_norm(norm, distort=None):
-    """A rule: the program of the selected tokens in a given norm, of data distorted first."""
+def of_norm(norm, stretch=1.0):
+    """A rule: the program of the selected tokens in a given norm, of data stretched first."""
 
     def rule(risk, model, selection):
         del model
-        data = risk.data if distort is None else distort(risk.data)
+        data = stretched(risk.data, stretch)
         return jf.theory.Prediction(attention_svm(data, selection, norm), "Somebody (2025), Theorem 0: so it is", ())
 
     return rule
 
 
-def stretched(data):
-    """The first feature of every token twice as large: another inner product for W."""
-    return eqx.tree_at(lambda x: x.tokens, data, data.tokens.at[..., 0].multiply(2.0))
+def stretched(data, factor):
+    """The first feature of every token larger, as if by another inner product for W."""
+    return eqx.tree_at(lambda x: x.tokens, data, data.tokens.at[..., 0].multiply(factor))
 
 
-def instance(kind, seed=0):
+def instance(kind, seed=0, T=3, d=6):
     """Few constraints in six dimensions: diagonal weights separate the tokens that any of the models selects."""
     key_data, key_model = jax.random.split(jax.random.key(seed))
-    data, head = jf.data.random_tokens(key_data, 3, 3, 6)
+    data, head = jf.data.random_tokens(key_data, 3, T, d)
     if kind is Doubled:
         W = CombinedAttention.init(key_model, data, head)
         return jf.EmpiricalRisk(data, jf.losses.Logistic()), Doubled(0.5 * W.W.T, W.head)
@@ -84,24 +84,20 @@ def instance(kind, seed=0):
 METHODS = {Doubled: Staged(near=50.0, far=1e5, horizon=1e9, cap=float("inf"))}
 # In the weights themselves, for want of score coordinates, the velocity is good to some 1e-7.
 GAPS = {Doubled: 1e-6}
-RIGHT = {
-    CombinedAttention: of_norm("frobenius"),
-    FactoredAttention: of_norm("nuclear"),
-    DiagonalAttention: of_norm("l1"),
-    Doubled: of_norm("frobenius"),
-}
+# The norm of the program of each model, and what is not its program: another norm, or twice the first feature.
+RIGHT = {CombinedAttention: "frobenius", FactoredAttention: "nuclear", DiagonalAttention: "l1", Doubled: "frobenius"}
 WRONG = [
-    (CombinedAttention, of_norm("nuclear")),
-    (CombinedAttention, of_norm("l1")),
-    (CombinedAttention, of_norm("frobenius", stretched)),
-    (FactoredAttention, of_norm("frobenius")),
-    (FactoredAttention, of_norm("l1")),
-    (FactoredAttention, of_norm("nuclear", stretched)),
-    (DiagonalAttention, of_norm("frobenius")),
-    (DiagonalAttention, of_norm("nuclear")),
-    (DiagonalAttention, of_norm("l1", stretched)),
-    (Doubled, of_norm("nuclear")),
-    (Doubled, of_norm("frobenius", stretched)),
+    (CombinedAttention, "nuclear", 1.0),
+    (CombinedAttention, "l1", 1.0),
+    (CombinedAttention, "frobenius", 2.0),
+    (FactoredAttention, "frobenius", 1.0),
+    (FactoredAttention, "l1", 1.0),
+    (FactoredAttention, "nuclear", 2.0),
+    (DiagonalAttention, "frobenius", 1.0),
+    (DiagonalAttention, "nuclear", 1.0),
+    (DiagonalAttention, "l1", 2.0),
+    (Doubled, "nuclear", 1.0),
+    (Doubled, "frobenius", 2.0),
 ]
 
 
@@ -120,15 +116,31 @@ def followed():
     return follow
 
 
-def concluded(followed, kind, rule):
-    register(kind)(rule)
-    risk, model, path = followed(kind)
-    return eqx.filter_jit(lambda r, m, p: conclude(r, m, p, GAPS.get(kind, 1e-8)))(risk, model, path)
+@pytest.fixture(scope="module")
+def close():
+    """`conclude` by the program of a norm, compiled once for each model and norm; the stretch is an argument."""
+    compiled = {}
+
+    def conclusion(kind, norm, risk, model, path, stretch=1.0):
+        @eqx.filter_jit
+        def fresh(risk, model, path, stretch):
+            register(kind)(of_norm(norm, stretch))
+            return conclude(risk, model, path, GAPS.get(kind, 1e-8))
+
+        return compiled.setdefault((kind, norm), fresh)(risk, model, path, jnp.asarray(stretch))
+
+    return conclusion
 
 
-@pytest.mark.parametrize(("kind", "rule"), WRONG)
-def test_a_wrong_prediction_is_contradicted(followed, kind, rule):
-    limit = concluded(followed, kind, rule)
+@pytest.fixture(scope="module")
+def concluded(followed, close):
+    """The limit of each model's own flow by the program of a norm."""
+    return lambda kind, norm, stretch=1.0: close(kind, norm, *followed(kind), stretch)
+
+
+@pytest.mark.parametrize(("kind", "norm", "stretch"), WRONG)
+def test_a_wrong_prediction_is_contradicted(concluded, kind, norm, stretch):
+    limit = concluded(kind, norm, stretch)
     # The program is solved, to rounding: that certifies it and not the flow.
     assert limit.program_solution.certificate.duality_gap <= 1e-9
     assert str(limit.outcome) == "prediction_contradicted"
@@ -142,23 +154,25 @@ def test_a_wrong_prediction_is_contradicted(followed, kind, rule):
 
 
 @pytest.mark.parametrize("kind", RIGHT)
-def test_the_right_prediction_is_certified(followed, kind):
-    limit = concluded(followed, kind, RIGHT[kind])
+def test_the_right_prediction_is_certified(concluded, kind):
+    limit = concluded(kind, RIGHT[kind])
     assert str(limit.outcome) in ("globally_optimal", "locally_optimal")
     assert limit.certificate.duality_gap <= limit.excess <= GAPS.get(kind, 1e-8)
 
 
 def test_find_limit_heeds_a_rule_that_is_registered_later():
     """The same shapes, method and gap as before: what was compiled for the right rule does not answer again."""
-    risk, model = instance(CombinedAttention)
+    # In the shape of other modules, whose compiled program the first call then finds on disk.
+    risk, model = instance(CombinedAttention, T=4, d=4)
+    theirs = rule_of(model)
     assert str(jf.find_limit(risk, model).outcome) in ("globally_optimal", "locally_optimal")
     register(CombinedAttention)(of_norm("nuclear"))
     assert str(jf.find_limit(risk, model).outcome) == "prediction_contradicted"
-    assert rule_of(model) is not RIGHT[CombinedAttention]
+    assert rule_of(model) is not theirs
 
 
-def test_the_certificate_of_w_is_of_the_flow(followed):
-    limit = concluded(followed, CombinedAttention, RIGHT[CombinedAttention])
+def test_the_certificate_of_w_is_of_the_flow(concluded):
+    limit = concluded(CombinedAttention, "frobenius")
     own, theirs = limit.flow_certificate, limit.program_solution.certificate
     assert limit.certificate.primal_value == own.primal_value
     assert limit.certificate.dual_value == jnp.maximum(own.dual_value, theirs.dual_value)
@@ -179,8 +193,8 @@ def test_the_certificate_of_w_is_of_the_flow(followed):
     assert "excess over the optimum" in text and "the flow's own gap" in text
 
 
-def test_a_direction_off_the_diagonal_has_no_value_in_a_program_on_diagonal_weights(followed):
-    limit = concluded(followed, CombinedAttention, of_norm("l1"))
+def test_a_direction_off_the_diagonal_has_no_value_in_a_program_on_diagonal_weights(concluded):
+    limit = concluded(CombinedAttention, "l1")
     assert jnp.isinf(limit.excess) and bool(limit.certificate.source == "none")
 
 
@@ -188,31 +202,35 @@ def with_final(path, **changes):
     return eqx.tree_at(lambda p: [getattr(p.final, name) for name in changes], path, list(changes.values()))
 
 
-def test_a_flow_that_still_moves_contradicts_nothing(followed):
-    register(CombinedAttention)(of_norm("nuclear"))
+def test_a_flow_that_still_moves_contradicts_nothing(followed, close):
     risk, model, path = followed(CombinedAttention)
-    close = eqx.filter_jit(lambda p: conclude(risk, model, p, 1e-8).outcome)
-    assert str(close(path)) == "prediction_contradicted"
+
+    def outcome(path):
+        return str(close(CombinedAttention, "nuclear", risk, model, path).outcome)
+
+    assert outcome(path) == "prediction_contradicted"
     # Not far enough; and weights that lag behind the velocity by 1% of their size.
-    assert str(close(with_final(path, log_arc_length=jnp.log(999.0)))) == "undecided"
+    assert outcome(with_final(path, log_arc_length=jnp.log(999.0))) == "undecided"
     W = path.final.model.W
     aside = 0.01 * jnp.linalg.norm(W) * jnp.ones(W.shape) / W.shape[0]
     lagging = eqx.tree_at(lambda p: p.final.model.W, path, W + aside)
-    assert str(close(lagging)) == "undecided"
+    assert outcome(lagging) == "undecided"
 
 
-def test_a_selection_that_is_not_locally_optimal_needs_the_flow_s_own_gap(followed):
+def test_a_selection_that_is_not_locally_optimal_needs_the_flow_s_own_gap(followed, close):
     """Pulls away from a metastable selection count zero in the flow's own dual, which then does not close."""
-    register(CombinedAttention)(of_norm("frobenius"))
     risk, model, path = followed(CombinedAttention)
     other = eqx.tree_at(lambda m: m.head.v, model, -model.head.v)
     ends = eqx.tree_at(lambda p: p.final.model.head.v, path, -model.head.v)
-    close = eqx.filter_jit(lambda p: conclude(risk, other, p, 1e-8))
+
+    def limit(path):
+        return close(CombinedAttention, "frobenius", risk, other, path)
+
     # Another head, against which the same tokens are the worst: the direction is that of their program all the same.
-    metastable = close(with_final(ends, multipliers=-path.final.multipliers))
+    metastable = limit(with_final(ends, multipliers=-path.final.multipliers))
     assert str(metastable.selection_status) == "not_local" and metastable.excess <= 1e-8
     assert metastable.flow_certificate.duality_gap > 1e-8 and str(metastable.outcome) == "undecided"
-    assert str(close(ends).outcome) == "not_locally_optimal"
+    assert str(limit(ends).outcome) == "not_locally_optimal"
 
 
 # Seeds of instances on which a program's own certificate gave an answer that a longer run took back.
@@ -244,12 +262,14 @@ def test_no_definite_outcome_changes_in_a_longer_run():
     assert np.all(soon[: 2 * len(SEEDS)] != open_)
 
 
-def test_small_factors_are_no_stationary_point():
+def test_small_factors_are_no_stationary_point(followed, close):
     """At K, Q of size 1e-8 the gradient is 1e-8 of its multipliers, and nothing has cancelled."""
-    risk, model = instance(FactoredAttention)
+    risk, model, path = followed(FactoredAttention)
     small = eqx.tree_at(lambda m: (m.K, m.Q), model, (1e-8 * model.K, 1e-8 * model.Q))
-    path = jf.integrate(risk, small, clock="arc_length", until=1e-10)
-    limit = conclude(risk, small, path, 1e-8)
+    start = jf.integrate(risk, small, clock="arc_length", until=1e-10)
+    # The end of another path in place of its own: the program is then one that others run too.
+    path = eqx.tree_at(lambda p: (p.final, p.regime, p.result), path, (start.final, start.regime, start.result))
+    limit = close(FactoredAttention, "nuclear", risk, small, path)
     assert limit.stationarity <= 1e-6 and str(limit.outcome) == "undecided"
 
 

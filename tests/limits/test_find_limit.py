@@ -18,11 +18,18 @@ def start(key, model, n, T, d, score_gap=0.0):
 
 
 def limits_of(model, n, T, d, count, seed):
-    """Limits of `count` instances, one after the other (on a CPU no lane then waits for the slowest)."""
-    keys = jax.random.split(jax.random.key(seed), count)
-    return keys, jax.jit(
-        lambda keys: jax.lax.map(lambda key: find_limit(*start(key, model, n, T, d), throw=False), keys)
-    )(keys)
+    """`count` instances and their limits, one after the other (on a CPU no lane then waits for the slowest)."""
+
+    def one(key):
+        instance = start(key, model, n, T, d)
+        return instance, find_limit(*instance, throw=False)
+
+    return jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(jax.random.key(seed), count))
+
+
+def member(batch, index):
+    """One of a batch of instances or limits. Compiling it alone would take longer than following all of them."""
+    return jax.tree.map(lambda x: x[index], batch)
 
 
 def one_minus_corr(a, b):
@@ -46,11 +53,11 @@ def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
 
 
 def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
-    keys, limits = combined
+    instances, limits = combined
     some = range(0, 100, 5)
     references = []
     for i in some:
-        risk, _ = start(keys[i], jf.models.CombinedAttention, 6, 8, 10)
+        risk, _ = member(instances, i)
         solution = solve_cvxpy(attention_svm(risk.data, limits.selection[i], "frobenius"))
         assert bool(solution.result == ProgramResult.optimal)
         references.append(solution.primal)
@@ -87,10 +94,9 @@ def test_finite_stationary_points_are_recognised(two_dimensional):
 
 
 def test_a_stationary_point_is_stationary(two_dimensional):
-    keys, limits = two_dimensional
+    instances, limits = two_dimensional
     index = int(np.argmax(np.asarray(limits.outcome == "finite_stationary_point")))
-    risk, model = start(keys[index], jf.models.CombinedAttention, 5, 5, 2)
-    limit = find_limit(risk, model)
+    (risk, model), limit = member((instances, limits), index)
     assert limit.direction is None and limit.point is not None
     at = eqx.tree_at(lambda m: m.W, model, limit.point)
     gradient = jax.grad(lambda W: risk(eqx.tree_at(lambda m: m.W, at, W)))(limit.point)
@@ -120,13 +126,14 @@ def test_one_lane_of_nan_fails_and_disturbs_no_other():
         assert int(alone.outcome) == int(limits.outcome[i])
 
 
-@pytest.mark.parametrize(
-    "model, norm",
-    [(jf.models.FactoredAttention, "nuclear-norm"), (jf.models.DiagonalAttention, "l1-norm")],
-)
-def test_factors_are_certified_by_their_own_direction_and_say_so(model, norm):
-    risk, initial = small(model)
-    limit = find_limit(risk, initial)
+@pytest.fixture(scope="module")
+def factors():
+    return limits_of(jf.models.FactoredAttention, 4, 4, 4, 12, 3)[1]
+
+
+@pytest.mark.parametrize("norm", ["nuclear-norm", "l1-norm"])
+def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
+    limit = member(factors, 0) if norm == "nuclear-norm" else find_limit(*small(jf.models.DiagonalAttention))
     assert bool(limit.kind == "direction")
     assert limit.certificate.duality_gap <= limit.excess <= 1e-8
     assert bool(limit.flow_certificate.source == "flow")
@@ -141,9 +148,9 @@ def test_factors_are_certified_by_their_own_direction_and_say_so(model, norm):
     assert norm in str(limit) and "the flow's own gap" in str(limit) and "Sheen et al." in str(limit)
 
 
-def test_factors_certify_their_own_nuclear_limits():
+def test_factors_certify_their_own_nuclear_limits(factors):
     """Not more than one instance in twelve is left open; what is left open is not called certified."""
-    _, limits = limits_of(jf.models.FactoredAttention, 4, 4, 4, 12, 3)
+    limits = factors
     decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
     assert int(jnp.sum(decided)) >= 11
     assert np.all(np.asarray(limits.excess)[np.asarray(decided)] <= 1e-8)
@@ -177,9 +184,10 @@ def test_bad_input_is_named_before_anything_is_traced():
     with pytest.raises(ValueError, match=r"^W: expected shape"):
         find_limit(risk, jf.models.CombinedAttention(jnp.zeros((2, 2)), jnp.ones(4)))
     data = risk.data
-    best = data.tokens[1, 0]
-    tied = jf.data.TokenData(data.tokens.at[1, 2].set(best).at[1, 1].set(-best), data.queries, data.labels)
-    head = data.labels[1] * data.tokens[1, 0]
+    # Two tokens that differ where the head is zero: exactly one score, and no token comes twice.
+    best, head = data.tokens[1, 0].at[3].set(0.0), data.labels[1] * data.tokens[1, 0].at[3].set(0.0)
+    tokens = data.tokens.at[1, 0].set(best).at[1, 2].set(best.at[3].set(0.5)).at[1, 1].set(-best)
+    tied = jf.data.TokenData(tokens, data.queries, data.labels)
     tied_risk = jf.EmpiricalRisk(tied, jf.losses.Logistic())
     with pytest.raises(ValueError, match=r"ambiguous, optimal tokens are tied \(sequence \(1,\): tokens \[0, 2\]\)"):
         find_limit(tied_risk, jf.models.CombinedAttention(model.W, head))

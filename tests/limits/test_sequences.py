@@ -76,7 +76,8 @@ def test_factors_of_a_causal_problem(model):
 
 
 def test_one_output_a_sequence_has_the_limit_of_the_plain_problem():
-    data, v = jf.data.random_sequences(jax.random.key(3), N, T, D, k=1, self_attention=False)
+    # The plain problem in the shape of other modules, whose compiled program is then found on disk.
+    data, v = jf.data.random_sequences(jax.random.key(3), 3, 4, 4, k=1, self_attention=False)
     plain = jf.data.TokenData(data.tokens, data.queries[:, 0], data.labels[:, 0])
     model = jf.models.CombinedAttention.init(jax.random.key(4), data, v)
     several, single = (find_limit(jf.EmpiricalRisk(x, jf.losses.Logistic()), model) for x in (data, plain))

@@ -48,6 +48,7 @@ def test_figure_2_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None
         assert entry.figure.draw(data).axes and entry_claims_of(data, part)[0][1].verdict == Verdict.holds
 
 
+@pytest.mark.slow
 def test_perturbations_from_the_name_to_the_files(tiny: None, tmp_path: Path) -> None:
     paths, claims = papers.reproduce("boix2023", "fig3", out=tmp_path, say=lambda line: None)
     data = load(paths["data"])

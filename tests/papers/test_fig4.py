@@ -14,6 +14,7 @@ from jaxflow.report import Verdict
 TINY = fig4.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
 
 
+@pytest.mark.slow
 def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(fig4.SIZES, "quick", TINY)
     paths, claims = papers.reproduce("tarzanagh2023", "fig4", out=tmp_path, say=lambda line: None)

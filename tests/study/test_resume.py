@@ -1,5 +1,6 @@
 """Killed at any moment, the same call again gives the same store, byte for byte."""
 
+import functools
 import os
 import random
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxflow.study import Interrupted, store
+from jaxflow.study import Interrupted, manifest, store
 from jaxflow.study.files import read_log, side_folder
 from tests.study.cheap import HostExperiment, payload, small_study
 
@@ -28,6 +29,9 @@ class Killed(BaseException):
 
 
 def test_at_every_single_write(tmp_path, monkeypatch):
+    # Asked once instead of by every one of many short runs, a third of whose time they are.
+    for name in ("commit", "package_version"):
+        monkeypatch.setattr(manifest, name, functools.cache(getattr(manifest, name)))
     study = small_study(HostExperiment(), data_factors={"d": [2]}, trials=7, block=4, method_factors={})
     study.run(tmp_path / "whole.zarr", progress=False)
     reference = payload(tmp_path / "whole.zarr")
