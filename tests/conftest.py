@@ -23,6 +23,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Compilation dominates the suite: LLVM's expensive passes cost more here than they save. Results agree to
 # rounding; what is measured for the record runs without this.
 jax.config.update("jax_disable_most_optimizations", True)
+# Processes that tests start compile the same way.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # A test suite compiles hundreds of small programs; all but the quickest are kept from one run to the next.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
