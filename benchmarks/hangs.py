@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from _common import RESULTS, environment, print_table, write
 
@@ -70,9 +71,9 @@ for k in range(int(sys.argv[1])):
 """
 
 
-def heard(stream: object, lines: "queue.Queue[str]") -> None:
+def heard(stream: Any, lines: "queue.Queue[str]") -> None:
     """Hands on what the process says, from a thread of its own."""
-    for line in stream:  # type: ignore[attr-defined]
+    for line in stream:
         lines.put(line)
 
 
