@@ -44,7 +44,7 @@ test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two te
 test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
 	$(PYTEST) $(ARGS)
 
-# Twice the time of the tests alone. What runs in processes of its own is not counted.
+# What runs in processes of its own is not counted.
 COVERED := --cov --cov-report=
 coverage: $(VENV)/.installed-dev  ## share of the lines that the tests run: make test alone, then all of them
 	$(PYTEST) -m "not slow" $(COVERED) $(ARGS)
