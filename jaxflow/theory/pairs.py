@@ -33,6 +33,8 @@ from jaxflow.theory.single_datum import NULL, TIED, invert
 STEPS = 8
 # Longest step of one g: more than a factor e in a component is no Newton step.
 LONGEST = 1.0
+# Roundings that a direction of ν may show in β and still count as none: eigenvectors are known to a few.
+HIDDEN = 1000.0
 # Roundings of one component: an exponential, two products, a sum and the factors U.
 ROUNDINGS = 8.0
 
@@ -189,7 +191,8 @@ class PairLimit(eqx.Module):
     - `error`: a bound of the relative error of β to first order, $\||\partial_\nu\beta\,H^{+}|\,r+\epsilon_g\,
       |\beta|\|/\|\beta\|$ with $H=A\,\mathrm{diag}(\rho')A^\top$: r is what is left of $|A\rho-y|$ (its part in the
       range of H) plus its own roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the
-      rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers.
+      rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers. +inf
+      where H is singular to rounding along a direction that β does depend on: data that nearly repeat each other.
     """
 
     dual: Float[Array, " n"]
@@ -207,7 +210,7 @@ def pair_limit(
     """
 
     def newton(_: Any, dual: Array) -> Array:
-        move = _pseudo(pairs, dual) @ (targets - pairs.outputs(dual))
+        move = _pseudo(pairs, dual)[0] @ (targets - pairs.outputs(dual))
         size = jnp.max(jnp.abs(pairs.rows.T @ move))
         return dual + jnp.minimum(1.0, LONGEST / jnp.where(size > 0, size, 1.0)) * move
 
@@ -247,27 +250,32 @@ def _judged(pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Array
 
     eps = float(jnp.finfo(dual.dtype).eps)
     beta = coefficients(dual)
-    slopes, inverse = pairs.slopes(dual), _pseudo(pairs, dual)
+    slopes, (inverse, dropped) = pairs.slopes(dual), _pseudo(pairs, dual)
     off = pairs.outputs(dual) - targets
     # What lies outside of the range of H no flow removes: the end is then a least squares solution.
     weighted = (pairs.rows * slopes[None, :]) @ pairs.rows.T
     seen = jnp.abs(weighted @ (inverse @ off))
     rounding = eps * (ROUNDINGS + 2.0 * jnp.max(jnp.abs(pairs.rows.T @ dual)))
     left = seen + rounding * (jnp.abs(pairs.rows) @ slopes) + eps * jnp.abs(targets)
-    sensitive = jnp.abs(jax.jacfwd(coefficients)(dual) @ inverse)
+    jacobian = jax.jacfwd(coefficients)(dual)
+    sensitive = jnp.abs(jacobian @ inverse)
     layers = pairs.layers(dual)
     sizes = [pairs.spread(end) + pairs.spread(start) for end, start in zip(layers, pairs.base, strict=True)]
     error = sensitive @ left + rounding * _with(_absolute(network), sizes).linear_coefficients()
     size = jnp.linalg.norm(beta)
     relative = jnp.linalg.norm(error) / _one(size)
-    known = jnp.isfinite(relative) & (size > 0)
+    # A direction of ν that rounding hides from H must be one that β does not see (data that repeat each other): of data
+    # that nearly do, the residual says nothing along it, and neither does this bound.
+    unseen = jnp.max(jnp.linalg.norm(jacobian @ dropped, axis=0)) <= HIDDEN * eps * jnp.linalg.norm(jacobian)
+    known = jnp.isfinite(relative) & (size > 0) & unseen
     return PairLimit(
         dual, beta, jnp.max(jnp.abs(off)) / _one(jnp.max(jnp.abs(targets))), jnp.where(known, relative, jnp.inf)
     )
 
 
-def _pseudo(pairs: AbstractPairs, dual: Array) -> Float[Array, "n n"]:
-    r"""$H^+$, scaled to a unit diagonal; NaN where H has any, without asking LAPACK."""
+def _pseudo(pairs: AbstractPairs, dual: Array) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    r"""$H^+$, scaled to a unit diagonal, and as columns of length one the directions that it drops (zero elsewhere);
+    NaN where H has any, without asking LAPACK."""
     matrix = (pairs.rows * pairs.slopes(dual)[None, :]) @ pairs.rows.T
     finite = jnp.all(jnp.isfinite(matrix))
     count = matrix.shape[0]
@@ -277,7 +285,10 @@ def _pseudo(pairs: AbstractPairs, dual: Array) -> Float[Array, "n n"]:
     # Roundings of the product that makes H.
     null = values <= 10.0 * count * float(jnp.finfo(matrix.dtype).eps) * values[-1]
     inverse = jnp.where(null, 0.0, 1.0 / jnp.where(null, 1.0, values))
-    return jnp.where(finite, (vectors * inverse[None, :]) @ vectors.T / root[:, None] / root[None, :], jnp.nan)
+    dropped = vectors / root[:, None]
+    dropped = jnp.where(null[None, :], dropped / jnp.linalg.norm(dropped, axis=0, keepdims=True), 0.0)
+    both = (vectors * inverse[None, :]) @ vectors.T / root[:, None] / root[None, :], dropped
+    return jnp.where(finite, both[0], jnp.nan), jnp.where(finite, both[1], jnp.nan)
 
 
 def _vectors(network: AbstractLinearNetwork, rows: Array, factors: Any) -> VectorPairs | None:

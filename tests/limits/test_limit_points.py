@@ -219,3 +219,22 @@ def test_the_direction_of_one_datum_stands_beside_its_closed_form():
     assert float(limit.closed_form.distance) <= 1e-6 and bool(limit.closed_form.applies)
     assert bool(jnp.isnan(limit.error)) and limit.error_source == "none" and "Theorem 3" in str(limit)
     assert limit.direction is not limit.closed_form.coefficients
+
+
+def test_data_that_nearly_repeat_each_other_leave_the_error_open():
+    # Along the difference of both data H is zero to rounding, and β still depends on it; where they are equal it does
+    # not. The limit is the same in each: the targets are those of one ν.
+    first, second = 0.3 + 0.1 * jnp.arange(4.0), 0.2 * normal(4, seed=31)
+    x, other = normal(4, seed=32), normal(4, seed=33)
+
+    @jax.jit
+    def errors(apart):
+        inputs = jnp.stack([x, x + apart * other])
+        network = DiagonalLinearNetwork((first, second))
+        pairs = pairs_of(network, inputs)
+        assert pairs is not None
+        dual = jnp.array([0.4, -0.3])
+        return pair_limit(pairs, network, pairs.outputs(dual), jnp.zeros(2)).error
+
+    assert errors(0.0) <= 1e-12 and errors(0.1) <= 1e-10
+    assert np.isinf(errors(1e-8)) and np.isinf(errors(1e-10))
