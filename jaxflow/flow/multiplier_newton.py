@@ -188,7 +188,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         return ScaledGradient(-solver_state.shift, tree_scale(-grown, d), constraints.as_multipliers(weights))
 
     def certifies(
-        self, system: System, s: Array, extended: PyTree, solver_state: StageState, gap: float
+        self, system: System, s: Array, extended: PyTree, solver_state: StageState, gap: Any
     ) -> Bool[Array, ""]:
         r"""Whether the flow certifies its own direction to a relative duality gap, by the structure of the margins.
 
