@@ -25,6 +25,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 # Processes that tests start compile the same way.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 # A test suite compiles hundreds of small programs; all but the quickest are kept from one run to the next.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

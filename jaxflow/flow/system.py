@@ -17,6 +17,12 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 
+@eqx.filter_jit
+def _field(coordinates: AbstractCoordinates, context: PyTree, state: PyTree) -> ScaledGradient:
+    """The field of the coordinates, traced once for the dozen places of a program that want it."""
+    return coordinates.field(context, state)
+
+
 class System(eqx.Module):
     r"""The extended system against the clock's variable s: `(y, w, a)`.
 
@@ -66,7 +72,7 @@ class System(eqx.Module):
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
     ) -> tuple[ScaledGradient, Array, Array, Array]:
         """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed; `known`: a solver's own gradient there."""
-        scaled = self.coordinates.field(self.context, state) if known is None else known
+        scaled = _field(self.coordinates, self.context, state) if known is None else known
         norm = tree_norm(scaled.gradient)
         log_norm = _safe_log(norm)
         if isinstance(self.coordinates, AbstractStretchedCoordinates):

@@ -214,4 +214,6 @@ def test_another_gap_and_another_budget_compile_nothing(caplog):
         short = find_limit(*instance, max_steps=10, throw=False)
     assert not [record for record in caplog.records if "_find_limit" in record.getMessage()]
     # Both are heeded.
-    assert float(loose.excess) > 1e-8 and loose.trajectory.stats["num_steps"] > short.trajectory.stats["num_steps"] == 10
+    assert (
+        float(loose.excess) > 1e-8 and loose.trajectory.stats["num_steps"] > short.trajectory.stats["num_steps"] == 10
+    )
