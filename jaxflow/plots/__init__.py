@@ -13,6 +13,7 @@ from jaxflow.plots.diagonal_flows import draw_rates as draw_rates
 from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.multi_token import draw_token_counts as draw_token_counts
 from jaxflow.plots.multi_token import draw_token_histograms as draw_token_histograms
+from jaxflow.plots.plane import PlanePanel as PlanePanel
 from jaxflow.plots.plane import draw_plane as draw_plane
 from jaxflow.plots.ranks import draw_ranks as draw_ranks
 from jaxflow.plots.spectra import draw_rank_by_scale as draw_rank_by_scale

@@ -27,9 +27,8 @@ Data = dict[str, Any]
 
 
 def plane_data() -> list[Data]:
-    near = test_fig1_and_10.plane_data(1e-3)
-    nobody = {name: np.full(2, -1) for name in near if name.endswith("_status")}
-    return [near, near | nobody]
+    runs, data = test_fig1_and_10.plane_runs, test_fig1_and_10.plane_data
+    return [data(runs(2.0)), data(runs(-0.5)), data(runs(2.0, status=-1))]
 
 
 def columns_data() -> list[Data]:
