@@ -1,14 +1,19 @@
 """Made-up numbers for every statement of boix2023: some that confirm it, some that violate it or decide nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.boix2023 import fig4
 from jaxflow.papers.boix2023.verify import decay
 from jaxflow.theory import StageResult
 from tests.papers import test_boix2023, test_boix2023_outside, test_boix2023_practical
 
 Data = dict[str, Any]
+
+# Stable ranks after training by scale and seed: lower from a smaller start.
+ORDERED = [[1.6, 1.6], [1.5, 1.5]]
 
 
 def perturbed(prefix: str) -> list[Data]:
@@ -51,22 +56,23 @@ def entries() -> list[Data]:
 
 
 def ranks_growth() -> list[Data]:
-    found = []
-    for by_scale in ([[2.0, 2.0], [1.5, 1.5]], [[9.0, 9.0], [9.5, 9.5]]):
-        one = test_boix2023_practical.ranks(by_scale)
-        sign = 1 if by_scale[0][0] < 5 else -1
-        data: Data = {}
-        for prefix in ("images", "sgd", "text"):
-            for name, value in one.items():
-                turned = value[::sign] if name.endswith(("_rank", "_initial")) else value
-                data[name.replace("images", prefix)] = turned
-        found.append(data)
-    return [*found, found[0] | {f"{prefix}_published": np.asarray(False) for prefix in ("images", "sgd", "text")}]
+    def all_of(change: Callable[[Data], Data], published: bool) -> Data:
+        found: Data = {}
+        for prefix in fig4.PREFIXES:
+            found |= change(test_boix2023_practical.ranks(ORDERED, prefix, published=published))
+        return found
+
+    worse = test_boix2023_practical.worse
+    return [all_of(dict, True), all_of(dict, False), all_of(worse, False)]
 
 
 def small_scales() -> list[Data]:
-    ranks = test_boix2023_practical.ranks
-    return [ranks([[2.0, 2.0], [1.5, 1.5]]), ranks([[2.0, 2.0], [2.5, 2.5]])]
+    """Met and not met, by the paper's networks and by ours."""
+    ranks, worse = test_boix2023_practical.both_networks, test_boix2023_practical.worse
+    falling = [[1.6, 1.6], [1.7, 1.7]]
+    both = [ranks(numbers, published) for numbers in (ORDERED, falling) for published in (True, False)]
+    small = both[1] | {name: np.full_like(x, 0.9) for name, x in both[1].items() if name.endswith("_rank")}
+    return [*both, worse(both[0]), worse(both[1]), small]
 
 
 def lora() -> list[Data]:
@@ -124,6 +130,10 @@ def supports() -> list[Data]:
 
 
 PROBES = {
+    "fig1": small_scales,
+    "fig5": small_scales,
+    "fig14": small_scales,
+    "fig15": small_scales,
     "fig3": both_panels,
     "fig6": small_scales,
     "outside": questions,
