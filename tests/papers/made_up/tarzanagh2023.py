@@ -193,12 +193,16 @@ def inequalities_data() -> list[Data]:
 
 
 def local_convergence_data() -> list[Data]:
-    def data(selected: bool, gap: float) -> Data:
+    def data(selected: bool, gap: float, descends: bool = True) -> Data:
         columns = {"selected": selected, "misaligned": 1e-12, "flow_gap": gap, "outcome": 2}
+        after = columns | {"selected": selected and descends}
+        columns |= {f"descent_{name}": value for name, value in after.items()}
+        columns |= {"rate": 0.1, "moved": 1e-6, "near_first": 1e-4, "near_last": 1e-5, "attention": 1.0}
         found: Data = {name: np.full((3, 2), value) for name, value in columns.items()}
-        return found | {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+        found |= {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+        return found | {"steps": np.asarray(100)}
 
-    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0)]
+    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0), data(True, 1e-12, descends=False)]
 
 
 def local_paths_data() -> list[Data]:
