@@ -124,9 +124,19 @@ def heads_data() -> list[Data]:
 
 def supports() -> list[Data]:
     learned = np.array([[int(StageResult.learned)] * 2 + [int(StageResult.finished)]])
-    one = np.array([[[True, False], [True, True], [True, True]]])
-    both = np.array([[[True, True], [False, False], [False, False]]])
-    return [{"results": learned, "support": x, "residuals": np.zeros((1, 3))} for x in (one, both)]
+    support = np.array([[[True, False], [True, True], [True, True]]])
+    order = np.array([[0, 1, -1]])
+
+    def data(second: float, coordinates: np.ndarray = order) -> Data:
+        """Two products enter; at the smaller α the second one at this rescaled time, at the larger one at 3."""
+        times = np.array([[[1.0, 3.0, np.nan], [1.0, second, np.nan]]])
+        found: Data = {"results": learned, "support": support, "residuals": np.zeros((1, 3))}
+        found |= {"coordinates": order, "times": np.array([[1.0, 3.0, np.inf]])}
+        found |= {"flow_coordinates": np.stack([order, coordinates], axis=1), "flow_times": times}
+        return found | {"flow_inside": np.ones(1, bool), "flow_failed": np.zeros(1, bool)}
+
+    # Later by a share of log(1/α); by the same time; in another order at the other scale, which decides nothing.
+    return [data(2.9), data(1.2), data(2.9, order[:, [1, 0, 2]])]
 
 
 PROBES = {
