@@ -13,11 +13,16 @@ from jaxflow.plots.diagonal_flows import draw_rates as draw_rates
 from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.multi_token import draw_token_counts as draw_token_counts
 from jaxflow.plots.multi_token import draw_token_histograms as draw_token_histograms
+from jaxflow.plots.plane import PlanePanel as PlanePanel
 from jaxflow.plots.plane import draw_plane as draw_plane
 from jaxflow.plots.ranks import draw_ranks as draw_ranks
+from jaxflow.plots.spectra import LayerPanel as LayerPanel
+from jaxflow.plots.spectra import SpectrumPanel as SpectrumPanel
+from jaxflow.plots.spectra import draw_layer_ranks as draw_layer_ranks
 from jaxflow.plots.spectra import draw_rank_by_scale as draw_rank_by_scale
 from jaxflow.plots.spectra import draw_rank_growth as draw_rank_growth
 from jaxflow.plots.spectra import draw_spectra as draw_spectra
+from jaxflow.plots.spectra import draw_spectrum_panels as draw_spectrum_panels
 from jaxflow.plots.stages import draw_entries as draw_entries
 from jaxflow.plots.stages import draw_perturbations as draw_perturbations
 from jaxflow.plots.stages import draw_stages as draw_stages
