@@ -129,19 +129,13 @@ def _apply(equation: Any, values: list[Any], moves: list[bool], kinks: _Kinks) -
         low, high = (jnp.broadcast_to(v, values[0].switch.shape) for v in map(_plain, values[1:]))
         return [kinks.combine(low, high, values[0].switch)], [True]
     values = [_plain(v) for v in values]
-    out = _as_it_is(equation, values)
+    out = equation.primitive.bind(*values, **equation.primitive.get_bind_params(params))
+    out = list(out) if equation.primitive.multiple_results else [out]
     if moving and inexact and name in _COMPARISONS:
         return [_Choice(out[0], _COMPARISONS[name] * (values[0] - values[1]))], [True]
     # What no derivative passes through moves nothing.
     differentiable = name not in ("stop_gradient", "sign", "floor", "ceil", "round")
     return out, [moving and differentiable for _ in out]
-
-
-def _as_it_is(equation: Any, values: list[Any]) -> list[Any]:
-    variables = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, core.Literal)))
-    given = {atom: value for atom, value in zip(equation.invars, values, strict=True) if atom in variables}
-    one = core.Jaxpr((), variables, equation.outvars, [equation], equation.effects)
-    return core.jaxpr_as_fun(core.ClosedJaxpr(one, ()))(*(given[variable] for variable in variables))
 
 
 def _inner(name: str, params: dict[str, Any]) -> Any:

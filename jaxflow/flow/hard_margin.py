@@ -109,6 +109,7 @@ def hard_margin_flow(
     target: float,
     tolerance: float = 2e-3,
     max_steps: int = 1024,
+    until: float | Float[Array, ""] = jnp.inf,
     idle: Bool[Array, ""] | bool = False,
 ) -> HardMarginPath:
     r"""Follows the hard-margin flow from `weights` to a KKT point.
@@ -119,7 +120,7 @@ def hard_margin_flow(
       do not count. The smallest must be positive at the start.
     - `target`: the relative KKT residual to end at.
     - `tolerance`: how much the direction of one step may differ from that of two half steps.
-    - `max_steps`: steps tried; `idle`: nothing to do.
+    - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
     """
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)
@@ -136,15 +137,18 @@ def hard_margin_flow(
     begun = _Progress(start, start, first, zero, zero, infinite, jnp.full_like(zero, jnp.nan), count, count, count)
 
     def going(now: _Progress) -> Bool[Array, ""]:
-        return (now.tried < max_steps) & (now.length > SHORTEST_STEP) & ~(now.residual <= target)
+        under_way = (now.tried < max_steps) & (now.length > SHORTEST_STEP) & (now.log_growth < until)
+        return under_way & ~(now.residual <= target)
 
     def body(now: _Progress) -> _Progress:
-        half = jnp.sqrt(1.0 + now.length) - 1.0
+        # The last step ends at `until`, to roundings.
+        length = jnp.minimum(now.length, jnp.expm1(until - now.log_growth) * (1.0 + 1e-12))
+        half = jnp.sqrt(1.0 + length) - 1.0
 
         # One step, a half, and another half from there: one trace of Newton's method for the three.
         def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, _Step]:
             origin = jax.tree.map(lambda a, b: jnp.where(which == 2, a, b), carry, now.state)
-            found = _project(margins, present, origin, jnp.where(which == 0, now.length, half))
+            found = _project(margins, present, origin, jnp.where(which == 0, length, half))
             return found.state, found
 
         _, three = lax.scan(one, now.state, jnp.arange(3))
@@ -164,8 +168,8 @@ def hard_margin_flow(
         keep = _Progress(
             fine,
             jax.tree.map(lambda a, b: jnp.where(now.log_growth < SETTLING, a, b), fine, now.first),
-            jnp.minimum(now.length * factor, LONGEST_STEP),
-            now.log_growth + jnp.log1p(now.length),
+            jnp.minimum(length * factor, LONGEST_STEP),
+            now.log_growth + jnp.log1p(length),
             now.error + apart,
             residual,
             slack,

@@ -39,6 +39,8 @@ from jaxflow.trajectory import Trajectory
 
 # The error of a path that still says which KKT point it leads to; directions of norm one are at most 2 apart.
 LARGEST_ERROR = 0.5
+# The relative error of what is called a stationary point.
+LARGEST_POINT_ERROR = 1e-2
 # Multipliers and residual are asked for to a hundredth of the gap.
 SHARE_OF_GAP = 1e-2
 # An arc length that no flow needs: explicit steps to it would be a million and more.
@@ -116,6 +118,9 @@ def direction_of(
     ratio = stationarity(trajectory)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
+    rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
+    # A datum that no unit sees has a multiplier that pushes nothing, and the rest goes on for ever: no bound closes.
+    stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
     spent = trajectory.result == RESULTS.max_steps_reached
     broken = ~(good(trajectory.result) | spent)
     certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~broken
@@ -129,7 +134,6 @@ def direction_of(
     outcome = jnp.where(broken, Outcome.failed.value, outcome)
     kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
     kind = jnp.where(stationary & ~broken, LimitKind.point.value, kind)
-    rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
     facts: StationaryFacts = jax.tree.map(lambda a, b: jnp.where(stationary, a, b), facts, no_facts(theta.dtype))
     # Ties between margins of the exact flow fall like 1/log t whatever else does.
     speed = jnp.minimum(path.slack / degree, 1.0)

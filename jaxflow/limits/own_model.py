@@ -61,6 +61,8 @@ def find_own_limit(
     risk.check(model)
     rule = rule_of(model) if has_rule(model) else None
     risk, model = _wrapped(risk, model)
+    # Its errors name the argument before anything long begins.
+    eqx.filter_eval_shape(risk.source.outputs, model)
     trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
     require(len(trained) > 0, "trainable", "no floating-point array of the model is trained")
     count = sum(x.size for x in trained)
@@ -70,8 +72,6 @@ def find_own_limit(
         f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Use integrate",
     )
     gap = checked_gap(gap, jnp.result_type(*trained))
-    # Its errors name the argument before anything long begins.
-    eqx.filter_eval_shape(risk.source.outputs, model)
     tail = tail_of(risk.loss)
     ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin
     require(

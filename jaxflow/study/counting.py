@@ -17,6 +17,7 @@ DECIDED = (
     Outcome.limit_point,
     Outcome.infeasible_program,
     Outcome.prediction_contradicted,
+    Outcome.kkt_point,
 )
 
 DEFINITIONS = {
