@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from jaxflow.limits import Limit as Limit
     from jaxflow.limits import LinearLimit as LinearLimit
     from jaxflow.limits import LinearStaged as LinearStaged
+    from jaxflow.limits import ModelLimit as ModelLimit
+    from jaxflow.limits import ModelStaged as ModelStaged
     from jaxflow.limits import Staged as Staged
     from jaxflow.limits import find_limit as find_limit
     from jaxflow.risk import EmpiricalRisk as EmpiricalRisk
@@ -81,6 +83,8 @@ _NAMES = {
     "Limit": "jaxflow.limits",
     "LinearLimit": "jaxflow.limits",
     "LinearStaged": "jaxflow.limits",
+    "ModelLimit": "jaxflow.limits",
+    "ModelStaged": "jaxflow.limits",
     "Staged": "jaxflow.limits",
     "find_limit": "jaxflow.limits",
     "EmpiricalRisk": "jaxflow.risk",

@@ -5,7 +5,10 @@ $q\to\infty$ (but for `Correlation`, which has none).
 """
 
 import abc
-from typing import ClassVar
+import enum
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,9 +16,22 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxflow._core import exp_nonpositive
+from jaxflow._core import exp_nonpositive, require, unknown_name
 
 Outputs = Float[Array, "..."]
+
+
+class Tail(enum.IntEnum):
+    r"""How a loss of the margin ends, $q\to\infty$.
+
+    - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins grow for ever, all alike.
+    - `flat`: $\ell'=0$ from a finite margin on, as of hinges: the flow may end there.
+    - `other`: a power of q, or no end at all.
+    """
+
+    exponential = 1
+    flat = 2
+    other = 3
 
 
 class AbstractLoss(eqx.Module):
@@ -41,6 +57,8 @@ class AbstractLoss(eqx.Module):
 
 def _from_logarithms(log_size: Outputs, sign: Outputs) -> tuple[Float[Array, ""], Outputs]:
     scale = lax.stop_gradient(jnp.max(log_size))
+    # A loss that is flat has no slope anywhere once all data are fitted.
+    scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
     return scale, sign * exp_nonpositive(log_size - scale)
 
 
@@ -108,3 +126,108 @@ class Squared(AbstractLoss):
         residual = outputs - targets
         size = lax.stop_gradient(jnp.max(jnp.abs(residual)))
         return jnp.log(size), residual / jnp.where(size > 0, size, 1.0)
+
+
+# Margins at which the tail of a loss is looked for, up to where exp(-q) underflows.
+_PROBES = [2.0**k for k in range(1, 11)]
+# Slopes of log|l'| between probes that agree to this are one: of the logistic loss they do from q = 16 on.
+_SETTLED = 1e-6
+
+
+class MarginLoss(AbstractLoss):
+    r"""A loss of your own, $\ell(q)$ with $q=yf$: any function of a number that JAX differentiates.
+
+    The derivative is taken automatically. Where it underflows, a tail that was seen to be exponential is continued by
+    its slope, $\log|\ell'(q)|=\log|\ell'(q_0)|-\kappa(q-q_0)$, with $q_0$ the last of 2, 4, 8, ... where
+    $|\ell'|>10^{-100}$; so `lambda q: jnp.log1p(jnp.exp(-q))` goes as far as `Logistic`.
+
+    **Arguments:** `function`. **Raises:** `ValueError` naming `loss` unless it maps a number to a number and falls
+    somewhere.
+    """
+
+    function: Callable[[Float[Array, ""]], Float[Array, ""]] = eqx.field(static=True)
+    tail: Tail = eqx.field(static=True)
+    last: float = eqx.field(static=True)
+    log_slope: float = eqx.field(static=True)
+    decay: float = eqx.field(static=True)
+    margin: ClassVar[bool] = True
+
+    def __init__(self, function: Any):
+        require(callable(function), "loss", f"expected a function of the margin, got {function!r}")
+        try:
+            shape = jax.eval_shape(function, jnp.zeros(())).shape
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"loss: does not map a margin to a number ({error})") from error
+        require(shape == (), "loss", f"expected a number for a margin, got shape {shape}")
+        self.function = function
+        with jax.ensure_compile_time_eval():
+            slopes = [float(jax.grad(function)(jnp.asarray(q))) for q in _PROBES]
+            begun = [float(jax.grad(function)(jnp.asarray(-q))) for q in _PROBES]
+        require(min(begun + slopes) < 0, "loss", "expected a function of the margin q = y f that falls as q grows")
+        self.tail, self.last, self.log_slope, self.decay = _tail(slopes)
+
+    def value(self, outputs: Outputs, targets: Outputs) -> Outputs:
+        return _each(self.function, targets * outputs)
+
+    def log_value(self, outputs: Outputs, targets: Outputs) -> Outputs:
+        q = targets * outputs
+        value = _each(self.function, jnp.minimum(q, self.last))
+        # An exponential is its own derivative.
+        return jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1.0)), -jnp.inf) - self.decay * jnp.maximum(
+            q - self.last, 0.0
+        )
+
+    def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
+        q = targets * outputs
+        slope = _each(jax.grad(self.function), jnp.minimum(q, self.last))
+        there = slope != 0
+        log_size = jnp.where(there, jnp.log(jnp.abs(jnp.where(there, slope, 1.0))), -jnp.inf)
+        return _from_logarithms(log_size - self.decay * jnp.maximum(q - self.last, 0.0), jnp.sign(slope) * targets)
+
+
+def _each(function: Callable[[Any], Any], q: Outputs) -> Outputs:
+    return jax.vmap(function)(q.reshape(-1)).reshape(q.shape)
+
+
+def _tail(slopes: list[float]) -> tuple[Tail, float, float, float]:
+    """The tail of a loss from its slopes at the probes: kind, last usable margin, log|slope| there, rate."""
+    known = [(q, math.log(-slope)) for q, slope in zip(_PROBES, slopes, strict=True) if slope < -1e-100]
+    if slopes[-1] == 0.0 and len(known) >= 3:
+        (q0, a), (q1, b), (q2, c) = known[-3:]
+        rates = (a - b) / (q1 - q0), (b - c) / (q2 - q1)
+        if abs(rates[0] - rates[1]) <= _SETTLED * rates[1]:
+            return Tail.exponential, q2, c, rates[1]
+    # What has fallen that far without an end is steeper than an exponential, and no hinge.
+    flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)
+    return (Tail.flat if flat else Tail.other), math.inf, 0.0, 0.0
+
+
+LOSSES: dict[str, AbstractLoss] = {
+    "logistic": Logistic(),
+    "exponential": Exponential(),
+    "correlation": Correlation(),
+    "squared": Squared(),
+}
+
+
+def as_loss(loss: Any) -> AbstractLoss:
+    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`."""
+    if isinstance(loss, AbstractLoss):
+        return loss
+    if isinstance(loss, str):
+        if loss.lower() not in LOSSES:
+            raise unknown_name("loss", loss, LOSSES)
+        return LOSSES[loss.lower()]
+    require(
+        callable(loss) and not isinstance(loss, type),
+        "loss",
+        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function of the margin, got {loss!r}",
+    )
+    return MarginLoss(loss)
+
+
+def tail_of(loss: AbstractLoss) -> Tail:
+    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
+    if isinstance(loss, MarginLoss):
+        return loss.tail
+    return Tail.exponential if isinstance(loss, Logistic | Exponential) else Tail.other

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, require, tree_scale
+from jaxflow._core import ScaledGradient, is_concrete, require, tree_scale
 from jaxflow.data import LinearData, SampleData, TokenData
-from jaxflow.losses import AbstractLoss
-from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs
+from jaxflow.losses import AbstractLoss, as_loss
+from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
 class AbstractSource(eqx.Module):
@@ -40,7 +41,7 @@ class DataSource(AbstractSource):
         return linearize(model, self.data, trainable)
 
     def outputs(self, model: Any) -> Float[Array, "..."]:
-        return model.outputs(self.data)
+        return outputs_of(model, self.data)
 
     def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
         return self.data.labels if isinstance(self.data, TokenData) else self.data.targets
@@ -78,13 +79,32 @@ class OpaqueLoss(AbstractLoss):
         return jnp.zeros(()), jnp.ones_like(outputs)
 
 
+def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
+    """Data from `(inputs, labels)`. **Raises:** `ValueError` naming `data` or `labels`."""
+    require(len(pair) == 2, "data", f"expected a pair (inputs, labels), got {len(pair)} entries")
+    inputs, labels = (jnp.asarray(part) for part in pair)
+    require(inputs.ndim >= 1, "data", "expected inputs of shape (n, ...), got a number")
+    kind = LinearData if inputs.ndim == 2 and labels.ndim == 1 else SampleData
+    data = kind(inputs.astype(float) if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs, labels)
+    if loss.margin and is_concrete(data.targets):
+        values = np.unique(np.asarray(data.targets))
+        wrong = values[np.abs(values) != 1]
+        name = type(loss).__name__
+        require(
+            wrong.size == 0, "labels", f"{name} wants labels +1 and -1, got {', '.join(f'{x:g}' for x in wrong[:3])}"
+        )
+    return data
+
+
 class EmpiricalRisk(eqx.Module):
     r"""$L(\theta)=\frac1n\sum_i\ell(f(\theta;X_i),y_i)$, equation (2) of Tarzanagh et al. (2023).
 
     **Arguments:**
 
-    - `data`: `TokenData`, `LinearData`, `SampleData` (or any other `AbstractSource` of outputs and targets).
-    - `loss`: one of `jaxflow.losses`.
+    - `data`: `TokenData`, `LinearData`, `SampleData`, a pair `(inputs, labels)` of arrays (or any other
+      `AbstractSource` of outputs and targets).
+    - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"squared"`, ...), or a function of the
+      margin $q=yf$.
     - `trainable`: which parameters move: a pytree of Booleans like the model, a function
       `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
     - `reduction`: `"mean"` over all outputs (default) or `"sum"`; it only rescales time.
@@ -100,12 +120,14 @@ class EmpiricalRisk(eqx.Module):
 
     # Annotated loosely: wrong arguments get the errors below, which say more than a type check.
     def __init__(self, data: Any, loss: Any, trainable: Any = None, reduction: Any = "mean"):
+        loss = as_loss(loss)
+        if isinstance(data, tuple | list):
+            data = _as_data(data, loss)
         if not isinstance(data, AbstractSource):
             kind = type(data).__name__
             known = isinstance(data, TokenData | LinearData | SampleData)
-            require(known, "data", f"expected TokenData, LinearData or SampleData, got {kind}")
+            require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
-        require(isinstance(loss, AbstractLoss), "loss", f"expected a jaxflow loss, got {loss!r}")
         require(reduction in ("mean", "sum"), "reduction", f"expected 'mean' or 'sum', got {reduction!r}")
         self.source = data if isinstance(data, AbstractSource) else DataSource(data)
         self.loss = loss
@@ -116,12 +138,13 @@ class EmpiricalRisk(eqx.Module):
     def from_margins(
         cls,
         margins: Callable[[Any], Float[Array, " m"]],
-        loss: AbstractLoss,
+        loss: Any,
         trainable: Any = None,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> "EmpiricalRisk":
         """The loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model, their mean or sum."""
         require(callable(margins), "margins", "expected a function of the model")
+        loss = as_loss(loss)
         require(loss.margin, "loss", f"{type(loss).__name__} is not a margin loss")
         return cls(MarginSource(margins), loss, trainable, reduction)
 

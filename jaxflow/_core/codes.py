@@ -27,6 +27,7 @@ class Outcome(enum.IntEnum):
     failed = 9
     prediction_contradicted = 10
     selection_settled = 11
+    kkt_point = 12
 
 
 class SelectionStatus(enum.IntEnum):

@@ -16,6 +16,9 @@ from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
 from jaxflow.flow.drive import Drive as Drive
 from jaxflow.flow.drive import Lane as Lane
+from jaxflow.flow.hard_margin import HardMarginPath as HardMarginPath
+from jaxflow.flow.hard_margin import HardMarginState as HardMarginState
+from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow
 from jaxflow.flow.integrate import integrate as integrate
 from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton

@@ -156,7 +156,7 @@ class StationaryPoint(AbstractStop):
 class LossExcess(AbstractStop):
     r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`."""
 
-    log_excess: float
+    log_excess: float | Float[Array, ""]
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.scaled.log_scale + situation.log_sum <= self.log_excess

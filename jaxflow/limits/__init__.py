@@ -13,6 +13,10 @@ from jaxflow.limits.linear_limit import LinearLimit as LinearLimit
 from jaxflow.limits.linear_method import LinearStaged as LinearStaged
 from jaxflow.limits.method import AbstractMethod as AbstractMethod
 from jaxflow.limits.method import Staged as Staged
+from jaxflow.limits.model_direction import ModelStaged as ModelStaged
+from jaxflow.limits.model_limit import KKTPoint as KKTPoint
+from jaxflow.limits.model_limit import ModelLimit as ModelLimit
+from jaxflow.limits.model_limit import StationaryFacts as StationaryFacts
 from jaxflow.limits.parallel import find_limits as find_limits
 from jaxflow.limits.regularization_path import PathStatus as PathStatus
 from jaxflow.limits.regularization_path import RegularizationPath as RegularizationPath

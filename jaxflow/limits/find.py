@@ -16,6 +16,8 @@ from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import find_linear_limit
 from jaxflow.limits.linear_limit import LinearLimit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
+from jaxflow.limits.model_limit import ModelLimit
+from jaxflow.limits.own_model import find_own_limit, is_own
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
@@ -24,10 +26,20 @@ from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, stationa
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
-from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores
+from jaxflow.models import (
+    AbstractAttention,
+    AbstractLinearNetwork,
+    CombinedAttention,
+    DiagonalAttention,
+    FactoredAttention,
+    token_scores,
+)
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule, predict, rule_of
 from jaxflow.trajectory import Trajectory, describe
+
+# Steps of the methods for attention and linear networks, most of which are implicit.
+MAX_STEPS = 4096
 
 
 @overload
@@ -37,10 +49,23 @@ def find_limit(
     *,
     method: Any = None,
     gap: float | None = None,
-    max_steps: int = 4096,
+    max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
 ) -> LinearLimit: ...
+
+
+@overload
+def find_limit(
+    risk: EmpiricalRisk,
+    model: CombinedAttention | FactoredAttention | DiagonalAttention,
+    *,
+    method: Any = None,
+    gap: float | None = None,
+    max_steps: int | None = None,
+    throw: bool = True,
+    progress: Any = False,
+) -> Limit: ...
 
 
 @overload
@@ -50,10 +75,10 @@ def find_limit(
     *,
     method: Any = None,
     gap: float | None = None,
-    max_steps: int = 4096,
+    max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
-) -> Limit: ...
+) -> Any: ...
 
 
 def find_limit(
@@ -62,10 +87,10 @@ def find_limit(
     *,
     method: Any = None,
     gap: float | None = None,
-    max_steps: int = 4096,
+    max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
-) -> Limit | LinearLimit:
+) -> Limit | LinearLimit | ModelLimit:
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
     The flow is followed in logarithmic clocks as far as `method` goes. The program that theory predicts for the
@@ -78,24 +103,32 @@ def find_limit(
     - `risk`: an `EmpiricalRisk` on `TokenData`, with one output a sequence or several; `model`: an attention
       model, the start, with a head of any kind that stays fixed. One instance: batch with `jax.vmap`, and wrap
       in `jax.jit` what runs more than once. Layers in parallel: see `jaxflow.limits.find_limits`. Or a linear
-      network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error).
-    - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks.
+      network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error). Or
+      any other model, a plain callable on one input too: see `ModelLimit` and the page "Your own model".
+    - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks, `ModelStaged()` for
+      models that are the caller's own.
     - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
       the largest duality gap of the program. Of a limit point: the relative error to which it is followed; what was
       reached is in its `error`. None: 1e-8 in double precision, 1e-4 in single.
-    - `max_steps`: the budget of integration steps (of each run, where a regression is followed again more closely:
-      see `LinearStaged.continued`); beyond it the outcome is `undecided`.
+    - `max_steps`: the budget of integration steps, 4,096 by default, 200,000 for a model of the caller's own (of each
+      run, where a regression is followed again more closely: see `LinearStaged.continued`); beyond it the outcome is
+      `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
     - `progress`: say what is about to happen, and once a second how far the flow has come: on standard error, or to
       a function that receives each line. Such a program is not kept in the compilation cache.
 
-    **Returns:** a `Limit`, for a linear network on `LinearData` a `LinearLimit`; `print` it.
+    **Returns:** a `Limit`, for a linear network on `LinearData` a `LinearLimit`, for other models a `ModelLimit`;
+    `print` it.
 
     **Raises:** `ValueError` naming the argument: NaN data, wrong shapes, tied optimal tokens (with their
     indices, if `throw`), a head that is trained, a gap below what the dtype can certify; `RuntimeError` if
     `throw` and it failed.
     """
+    require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
+    if not isinstance(model, AbstractLinearNetwork) and is_own(risk, model):
+        return find_own_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress)
+    max_steps = MAX_STEPS if max_steps is None else max_steps
     if isinstance(model, AbstractLinearNetwork):
         return find_linear_limit(
             risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress

@@ -35,7 +35,8 @@ class Progress:
         concrete = is_concrete(jax.tree.leaves((risk, model)))
         require(concrete, "progress", "one instance at a time, outside of jit and vmap; studies show their own")
         self._begun = time.monotonic()
-        shapes = ", ".join(f"{k} {x.shape}" for k, x in vars(risk.data).items() if hasattr(x, "shape"))
+        given = {} if risk.data is None else vars(risk.data)
+        shapes = ", ".join(f"{k} {x.shape}" for k, x in given.items() if hasattr(x, "shape")) or "margins of its own"
         self._say(
             f"{name}: {type(model).__name__}, {shapes}. The first call for these shapes compiles for some seconds, or "
             "half a minute on a slow machine (see jaxflow.compilation_cache); steps are counted below"

@@ -12,6 +12,7 @@ from jaxflow.models.base import attention_and_head as attention_and_head
 from jaxflow.models.base import default_trainable as default_trainable
 from jaxflow.models.base import linearize as linearize
 from jaxflow.models.base import linearize_outputs as linearize_outputs
+from jaxflow.models.base import outputs_of as outputs_of
 from jaxflow.models.decomposition import Decomposition as Decomposition
 from jaxflow.models.decomposition import decomposition_of as decomposition_of
 from jaxflow.models.decomposition import even_decomposition as even_decomposition
@@ -42,6 +43,8 @@ from jaxflow.models.linear_networks import DeepLinearNetwork as DeepLinearNetwor
 from jaxflow.models.linear_networks import DeepMatrixSensing as DeepMatrixSensing
 from jaxflow.models.linear_networks import DiagonalLinearNetwork as DiagonalLinearNetwork
 from jaxflow.models.multi_head import MultiHeadAttention as MultiHeadAttention
+from jaxflow.models.own import AbstractOwnAttention as AbstractOwnAttention
+from jaxflow.models.own import OwnModel as OwnModel
 from jaxflow.models.saturation import log_attention as log_attention
 from jaxflow.models.saturation import logit_multipliers as logit_multipliers
 from jaxflow.models.tensor_networks import LinearTensorNetwork as LinearTensorNetwork

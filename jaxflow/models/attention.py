@@ -76,7 +76,8 @@ def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Arra
     return jnp.einsum("ntd,nd->nt" if data.single_query else "ntd,nkd->nkt", data.tokens, gradients)
 
 
-def _bilinear(data: TokenData, queries: Float[Array, "*n m"], keys: Float[Array, "n T m"]) -> Array:
+def bilinear(data: TokenData, queries: Float[Array, "*n m"], keys: Float[Array, "n T m"]) -> Array:
+    """The product of every query with the keys of its sequence, in the shape of the logits."""
     return jnp.einsum("ntm,nm->nt" if data.single_query else "ntm,nkm->nkt", keys, queries)
 
 
@@ -110,7 +111,7 @@ class CombinedAttention(AbstractAttention):
         return cls(_uniform(key, (d, d), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return _bilinear(data, data.queries @ self.W.T, data.tokens)
+        return bilinear(data, data.queries @ self.W.T, data.tokens)
 
     def combined_weights(self) -> Float[Array, "d d"]:
         return self.W
@@ -149,7 +150,7 @@ class FactoredAttention(AbstractAttention):
         return cls(*_two_uniform(key, (d, m), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return _bilinear(data, data.queries @ self.Q, data.tokens @ self.K)
+        return bilinear(data, data.queries @ self.Q, data.tokens @ self.K)
 
     def combined_weights(self) -> Float[Array, "d d"]:
         return self.K @ self.Q.T
@@ -192,7 +193,7 @@ class DiagonalAttention(AbstractAttention):
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         # Scaling the queries axis by axis, as a product with a diagonal matrix of any batch rank.
-        return _bilinear(data, jnp.einsum("...d,d->...d", data.queries, self.k * self.q), data.tokens)
+        return bilinear(data, jnp.einsum("...d,d->...d", data.queries, self.k * self.q), data.tokens)
 
     def combined_weights(self) -> Float[Array, "d d"]:
         return jnp.diag(self.k * self.q)

@@ -16,7 +16,8 @@ Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
 
 
 class AbstractModel(eqx.Module):
-    """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place."""
+    """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place, and any
+    callable on one input."""
 
     @abc.abstractmethod
     def outputs(self, data: Any) -> Float[Array, "..."]:
@@ -39,7 +40,33 @@ def linearize(model: Any, data: Any, trainable: PyTree) -> tuple[Float[Array, ".
     """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model."""
     if isinstance(model, AbstractModel):
         return model.linearize(data, trainable)
-    return linearize_outputs(lambda m: m.outputs(data), model, trainable)
+    return linearize_outputs(lambda m: outputs_of(m, data), model, trainable)
+
+
+def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
+    """`model.outputs(data)`, or the model on every one of `data.inputs` where it is a plain callable.
+
+    A last axis of length one is dropped where the targets have none.
+
+    **Raises:** `ValueError` naming `model`: no callable, does not accept an input, or outputs unlike the targets.
+    """
+    if hasattr(model, "outputs"):
+        return model.outputs(data)
+    require(
+        callable(model), "model", f"expected a callable or an object with outputs(data), got {type(model).__name__}"
+    )
+    inputs = getattr(data, "inputs", None)
+    require(inputs is not None, "model", f"a plain callable needs inputs, and {type(data).__name__} has none")
+    inputs, shape = jnp.asarray(inputs), data.targets.shape
+    one = jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
+    try:
+        found = eqx.filter_eval_shape(model, one)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"model: does not accept one input of shape {one.shape} ({error})") from error
+    single = hasattr(found, "shape") and (inputs.shape[0], *found.shape) in (shape, (*shape, 1))
+    got = getattr(found, "shape", type(found).__name__)
+    require(single, "model", f"expected an output of shape {shape[1:]} for one input, as the targets have, got {got}")
+    return jax.vmap(model)(inputs).reshape(shape)
 
 
 def linearize_outputs(

@@ -21,6 +21,7 @@ OUTCOME_COLORS = {
     Outcome.failed.name: "#000000",
     Outcome.prediction_contradicted.name: "#7B4EA3",
     Outcome.selection_settled.name: "#56B4E9",
+    Outcome.kkt_point.name: "#8C564B",
     Outcome.not_run.name: "#FFFFFF",
 }
 

@@ -17,6 +17,7 @@ DECIDED = (
     Outcome.limit_point,
     Outcome.infeasible_program,
     Outcome.prediction_contradicted,
+    Outcome.kkt_point,
 )
 
 DEFINITIONS = {
@@ -36,6 +37,8 @@ DEFINITIONS = {
     Outcome.prediction_contradicted: "the flow has settled on another direction, or point, than the predicted one",
     Outcome.selection_settled: "attention has settled on selected tokens whose program is certified, and the study "
     "followed the flow no further; the direction is not certified",
+    Outcome.kkt_point: "the flow's direction tends to a stationary point of the margin problem in the parameters; that "
+    "it is optimal is not claimed",
 }
 
 # What counts as an answer: the rules of `percentages`.

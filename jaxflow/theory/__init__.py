@@ -56,6 +56,7 @@ from jaxflow.theory.prediction import Assumption as Assumption
 from jaxflow.theory.prediction import Prediction as Prediction
 from jaxflow.theory.prediction import Rule as Rule
 from jaxflow.theory.prediction import all_hold as all_hold
+from jaxflow.theory.prediction import has_rule as has_rule
 from jaxflow.theory.prediction import predict as predict
 from jaxflow.theory.prediction import register as register
 from jaxflow.theory.prediction import rule_of as rule_of

@@ -91,6 +91,11 @@ def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Predictio
     return rule_of(model)(risk, model, selection)
 
 
+def has_rule(model: Any) -> bool:
+    """Whether a theorem is registered for a model's class."""
+    return any(kind in _RULES for kind in type(model).__mro__)
+
+
 def rule_of(model: Any) -> Rule:
     """The rule that `predict` follows for a model. What is compiled depends on it: a rule registered anew is a new key.
 

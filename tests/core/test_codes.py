@@ -20,6 +20,7 @@ GOLDEN = {
         "failed": 9,
         "prediction_contradicted": 10,
         "selection_settled": 11,
+        "kkt_point": 12,
     },
     SelectionStatus: {"global_": 1, "local": 2, "not_local": 3, "ambiguous": 4, "not_applicable": 5},
 }

@@ -1,0 +1,286 @@
+r"""The hard-margin flow: where gradient flow of a homogeneous model goes once its exponents have left floating point.
+
+For margins $q_k(\theta)$ homogeneous of degree L and a loss with an exponential tail, multipliers $\propto
+e^{-\rho^Lq_k}$ concentrate on the smallest margins as $\rho=\|\theta\|\to\infty$, and the flow tends to
+
+$$\frac{d\theta}{d\sigma}\in\Big\{G=\sum_k\lambda_kh_k:\ \lambda_k\ge0\text{ on the smallest margins},\ h_k\in\partial
+q_k(\theta),\ \langle G,\theta\rangle=\|\theta\|^2\Big\},\qquad\sigma=\log\rho .$$
+
+A step of implicit Euler of length h projects onto a level of the margin: with θ scaled to margin one, $\tau=h/(1+h)$,
+
+$$\psi=\operatorname*{argmin}_{q_k(\psi)\ge1}\tfrac12\|\psi-(1-\tau)\theta\|^2,\qquad
+\psi=(1-\tau)\theta+\tau\sum_k\lambda_kh_k(\psi),$$
+
+so that $\|\psi-\sum\lambda_kh_k\|=\|\theta-\psi\|/h$ is the KKT residual of $\min\frac12\|\psi\|^2$ s.t. $q_k\ge1$, the
+problem that $h\to\infty$ leaves. Newton's method solves a step for weights, multipliers and gates of kinks
+(`jaxflow._core.kinks`) at once, on an active set: a margin is on it while its multiplier is positive, and a kink while
+its gate is between zero and one. Gates on a kink are Filippov's solution: the flow slides. A kink that pushes away from
+itself is crossed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import linalg
+from jaxflow._core.kinks import gated, kink_count
+
+Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
+
+# Newton steps of one projection. Each changes the active set; on the right one three to six converge.
+NEWTON_STEPS = 20
+# A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
+# rounding leaves of a margin of one after a system of a few hundred unknowns.
+SOLVED, CONSISTENT = 1e-10, 1e-9
+# The first step in log ρ, and the longest: h τ-close to the program itself.
+FIRST_STEP, LONGEST_STEP = 0.01, 1e6
+# Growth of log ρ in which margins that differ by 1/log t at the start have met.
+SETTLING = 0.05
+# Steps below this no longer move anything.
+SHORTEST_STEP = 1e-7
+
+
+class HardMarginState(eqx.Module):
+    r"""A point of the hard-margin flow, scaled to margin one.
+
+    `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
+    kinks that it is on.
+    """
+
+    weights: Float[Array, " p"]
+    multipliers: Float[Array, " n"]
+    gates: Float[Array, " g"]
+    sliding: Bool[Array, " g"]
+
+
+class HardMarginPath(eqx.Module):
+    r"""Where the hard-margin flow went.
+
+    - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: soon after the start, where
+      the smallest margins have met, with the multipliers and gates that belong there.
+    - `log_growth`: by how much log ρ has grown.
+    - `error`: the sum of what each step's direction differs from that of two half steps: an estimate of the error of
+      the end that counts on no attraction.
+    - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
+    - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
+    """
+
+    state: HardMarginState
+    first: HardMarginState
+    residual: Float[Array, ""]
+    log_growth: Float[Array, ""]
+    error: Float[Array, ""]
+    slack: Float[Array, ""]
+    converged: Bool[Array, ""]
+    steps: Int[Array, ""]
+    newton_steps: Int[Array, ""]
+
+
+class _Step(eqx.Module):
+    state: HardMarginState
+    solved: Bool[Array, ""]
+    newton_steps: Int[Array, ""]
+
+
+class _Progress(eqx.Module):
+    state: HardMarginState
+    first: HardMarginState
+    length: Float[Array, ""]
+    log_growth: Float[Array, ""]
+    error: Float[Array, ""]
+    residual: Float[Array, ""]
+    slack: Float[Array, ""]
+    tried: Int[Array, ""]
+    steps: Int[Array, ""]
+    newton_steps: Int[Array, ""]
+
+
+def hard_margin_flow(
+    margins: Margins,
+    weights: Float[Array, " p"],
+    degree: Float[Array, ""],
+    *,
+    present: Bool[Array, " n"],
+    target: float,
+    tolerance: float = 2e-3,
+    max_steps: int = 1024,
+    until: float | Float[Array, ""] = jnp.inf,
+    idle: Bool[Array, ""] | bool = False,
+) -> HardMarginPath:
+    r"""Follows the hard-margin flow from `weights` to a KKT point.
+
+    **Arguments:**
+
+    - `margins`: $q(\theta)$ `(n,)` of the flat weights, homogeneous of degree `degree`; those that are not `present`
+      do not count. The smallest must be positive at the start.
+    - `target`: the relative KKT residual to end at.
+    - `tolerance`: how much the direction of one step may differ from that of two half steps.
+    - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
+    """
+    smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
+    ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)
+    scaled = weights / jnp.where(ready, smallest, 1.0) ** (1.0 / degree)
+    start = HardMarginState(
+        scaled,
+        jnp.zeros_like(present, weights.dtype),
+        gated(margins, scaled).gates,
+        jnp.zeros(kink_count(margins, weights), bool),
+    )
+    zero, count = jnp.zeros((), weights.dtype), jnp.zeros((), int)
+    infinite = jnp.full((), jnp.inf, weights.dtype)
+    first = jnp.where(ready, FIRST_STEP, 0.0).astype(weights.dtype)
+    begun = _Progress(start, start, first, zero, zero, infinite, jnp.full_like(zero, jnp.nan), count, count, count)
+
+    def going(now: _Progress) -> Bool[Array, ""]:
+        under_way = (now.tried < max_steps) & (now.length > SHORTEST_STEP) & (now.log_growth < until)
+        return under_way & ~(now.residual <= target)
+
+    def body(now: _Progress) -> _Progress:
+        # The last step ends at `until`, to roundings.
+        length = jnp.minimum(now.length, jnp.expm1(until - now.log_growth) * (1.0 + 1e-12))
+        half = jnp.sqrt(1.0 + length) - 1.0
+
+        # One step, a half, and another half from there: one trace of Newton's method for the three.
+        def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, _Step]:
+            origin = jax.tree.map(lambda a, b: jnp.where(which == 2, a, b), carry, now.state)
+            found = _project(margins, present, origin, jnp.where(which == 0, length, half))
+            return found.state, found
+
+        _, three = lax.scan(one, now.state, jnp.arange(3))
+        solved = jnp.all(three.solved)
+        fine: HardMarginState = jax.tree.map(lambda x: x[2], three.state)
+        apart = jnp.linalg.norm(_unit(three.state.weights[0]) - _unit(fine.weights))
+        apart = jnp.where(solved, apart, jnp.inf)
+        accepted = apart <= tolerance
+        moved = jnp.linalg.norm(three.state.weights[1] - fine.weights)
+        residual = moved / (half * jnp.linalg.norm(fine.weights))
+        # Steps of implicit Euler take a component with slack c down by 1 + c h.
+        halved = jnp.linalg.norm(now.state.weights - three.state.weights[1]) / moved
+        slack = jnp.where((residual < 1e-3) & (residual > 1e-9), (halved - 1.0) / half, now.slack)
+        # The error of a step is of second order in its length.
+        wanted = 0.8 * jnp.sqrt(tolerance / jnp.maximum(apart, 1e-12))
+        factor = jnp.where(accepted, jnp.clip(wanted, 0.2, 4.0), jnp.where(solved, jnp.clip(wanted, 0.2, 0.8), 0.25))
+        keep = _Progress(
+            fine,
+            jax.tree.map(lambda a, b: jnp.where(now.log_growth < SETTLING, a, b), fine, now.first),
+            jnp.minimum(length * factor, LONGEST_STEP),
+            now.log_growth + jnp.log1p(length),
+            now.error + apart,
+            residual,
+            slack,
+            now.tried + 1,
+            now.steps + 1,
+            now.newton_steps + jnp.sum(three.newton_steps),
+        )
+        drop = eqx.tree_at(
+            lambda p: (p.length, p.tried, p.newton_steps), now, (keep.length, keep.tried, keep.newton_steps)
+        )
+        return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), keep, drop)
+
+    end = lax.while_loop(going, body, begun)
+    return HardMarginPath(
+        end.state,
+        end.first,
+        end.residual,
+        end.log_growth,
+        end.error,
+        end.slack,
+        end.residual <= target,
+        end.steps,
+        end.newton_steps,
+    )
+
+
+def _unit(x: Array) -> Array:
+    return x / jnp.linalg.norm(x)
+
+
+def _project(margins: Margins, present: Array, origin: HardMarginState, length: Array) -> _Step:
+    """One step of implicit Euler."""
+    share = length / (1.0 + length)
+    pulled = (1.0 - share) * origin.weights
+
+    def going(carry: tuple[HardMarginState, Array, Array]) -> Array:
+        _, status, count = carry
+        return (status == 0) & (count < NEWTON_STEPS)
+
+    def body(carry: tuple[HardMarginState, Array, Array]) -> tuple[HardMarginState, Array, Array]:
+        state, _, count = carry
+        new, move = _newton(margins, present, state, pulled, share)
+        size = jnp.linalg.norm(new.weights)
+        lost = ~(move <= 10.0 * size)
+        done = (move <= SOLVED * size) & _consistent(margins, present, new)
+        return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
+
+    # Multipliers of the step are those of the program times the share.
+    begun = eqx.tree_at(lambda s: s.multipliers, origin, share * origin.multipliers)
+    state, status, count = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
+    state = eqx.tree_at(lambda s: s.multipliers, state, state.multipliers / share)
+    return _Step(state, status == 1, count)
+
+
+def _consistent(margins: Margins, present: Array, state: HardMarginState) -> Array:
+    value, z, _ = gated(margins, state.weights, state.gates)
+    rounding = CONSISTENT * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+    at = jnp.where(state.gates > 0.5, z >= -rounding, z <= rounding)
+    fits = jnp.all(jnp.where(state.sliding, jnp.abs(z) <= rounding, at))
+    enough = jnp.all(jnp.where(present, value, 1.0) >= 1.0 - CONSISTENT)
+    return fits & enough & jnp.all(state.multipliers >= 0.0)
+
+
+def _newton(
+    margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array
+) -> tuple[HardMarginState, Array]:
+    """A Newton step for weights, multipliers and gates on the active set, and its size in the weights."""
+    psi, lam, gates = state.weights, state.multipliers, state.gates
+    p, n, g = psi.size, lam.size, gates.size
+
+    def fields(psi: Array) -> Any:
+        def potential(psi: Array, offsets: Array) -> Any:
+            found = gated(margins, psi, gates, offsets)
+            q = jnp.where(present, found.value, 0.0)
+            return jnp.dot(lam, q), (found.value, found.switches)
+
+        (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, jnp.zeros_like(gates))
+        return (pushes, q, z), (pushes, q, z, worths)
+
+    (hessian, rows, kinks), (pushes, q, z, worths) = jax.jacfwd(fields, has_aux=True)(psi)
+    active = present & (lam - share * (q - 1.0) > 0)
+    # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
+    wrong = ~state.sliding & jnp.where(gates > 0.5, z < 0, z > 0)
+    sliding = state.sliding | (wrong & (worths < 0))
+    gates = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
+    # Rows of more kinks than weights are dependent.
+    m = min(g, p)
+    chosen = jnp.argsort(~sliding, stable=True)[:m]
+    on = sliding[chosen]
+    normals = jnp.where(on[:, None], kinks[chosen], 0.0)
+    jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * gates - 1.0), 0.0)
+    rest = psi - pulled - pushes - kinks.T @ jumps
+    # Unknowns of a kink are gate times worth, which keeps the matrix symmetric; the floor is that of rounding, for
+    # rows that depend on each other.
+    floor = 1e-14 * jnp.maximum(1.0, jnp.max(jnp.abs(rows)))
+    matrix = jnp.block(
+        [
+            [jnp.eye(p) - hessian, -jnp.where(active[:, None], rows, 0.0).T, -normals.T],
+            [jnp.where(active[:, None], rows, 0.0), jnp.diag(jnp.where(active, floor, 1.0)), jnp.zeros((n, m))],
+            [normals, jnp.zeros((m, n)), jnp.diag(jnp.where(on, floor, 1.0))],
+        ]
+    )
+    right = jnp.concatenate([-rest, jnp.where(active, 1.0 - q, -lam), jnp.where(on, -z[chosen], 0.0)])
+    change = linalg.solve(matrix, right)
+    worth = worths[chosen]
+    turn = jnp.where(on & (worth != 0), change[p + n :] / jnp.where(worth != 0, worth, 1.0), 0.0)
+    moved = gates.at[chosen].add(turn)
+    new = HardMarginState(
+        psi + change[:p],
+        lam + change[p : p + n],
+        jnp.clip(moved, 0.0, 1.0),
+        sliding & (moved >= 0) & (moved <= 1),
+    )
+    return new, jnp.linalg.norm(change[:p])

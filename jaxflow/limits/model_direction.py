@@ -1,0 +1,277 @@
+r"""The limit direction of any homogeneous model, with the KKT residual of the parameter-space margin problem.
+
+For a loss with an exponential tail and margins homogeneous of degree L that gradient flow makes positive, every limit
+point of $\theta/\|\theta\|$ is along a KKT point of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$: Lyu and Li (2020)
+for locally Lipschitz models with a chain rule, by Clarke's subdifferential; the direction converges where the model is
+definable (Ji and Telgarsky 2020), as networks of the usual parts are. Nothing says that such a point is optimal.
+
+The exact flow is followed by an explicit method until the loss is $e^{-100}$: kinks cost it small steps and no more.
+From there the exponents are 100 and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`),
+whose implicit steps slide along kinks and go to any size of θ. Measured from starts at losses between $e^{-30}$ and
+$e^{-1000}$, its limits differ by 1e-3 to 1e-6.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import RESULTS, Code, Outcome, good, require
+from jaxflow._core.kinks import gated, kink_count
+from jaxflow.data import TokenData
+from jaxflow.flow import ArcLength, Drive, HardMarginState, LossExcess, StationaryPoint, Weights, hard_margin_flow
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.model_limit import HOMOGENEOUS, KKTPoint, ModelLimit, StationaryFacts
+from jaxflow.limits.model_point import flat, no_facts, settle
+from jaxflow.limits.self_certificate import select
+from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.limits.verdict import ELSEWHERE
+from jaxflow.margin import ProgramResult, Solution, certify, solve
+from jaxflow.models import AbstractAttention
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import Prediction, Rule
+from jaxflow.trajectory import Trajectory
+
+# The error of a path that still says which KKT point it leads to; directions of norm one are at most 2 apart.
+LARGEST_ERROR = 0.5
+# The relative error of what is called a stationary point.
+LARGEST_POINT_ERROR = 1e-2
+# Multipliers and residual are asked for to a hundredth of the gap.
+SHARE_OF_GAP = 1e-2
+# An arc length that no flow needs: explicit steps to it would be a million and more.
+FAR = 1e6
+SCALINGS = (0.5, 2.0, 3.0)
+
+
+class ModelStaged(eqx.Module):
+    r"""How `find_limit` follows models that are nobody's but the user's.
+
+    **Arguments:** `degree`: L, where the margins are known to be homogeneous of it in the trained parameters
+    ($q(s\theta)=s^Lq(\theta)$; two for two layers without a last bias); None: `model.degree` if there is one, else it
+    is found. Either way it is checked on a few scalings. `log_loss`: the log of the loss at which the hard-margin flow
+    takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; of a flow to a point
+    1e-5, and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see `find_limit`'s
+    `progress`.
+    """
+
+    degree: float | None = None
+    log_loss: float = -100.0
+    rtol: float | None = None
+    tolerance: float = 2e-3
+    hard_margin_steps: int = 1024
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        require(self.degree is None or self.degree > 0, "degree", f"expected a positive number, got {self.degree}")
+        require(self.log_loss < 0, "log_loss", f"expected a negative logarithm, got {self.log_loss}")
+        require(self.tolerance > 0, "tolerance", f"expected a positive number, got {self.tolerance}")
+
+
+class Margins(NamedTuple):
+    """Margins of flat weights, which of them count, and of attention the tokens that they belong to."""
+
+    function: Callable[[Float[Array, " p"]], Float[Array, " n"]]
+    present: Bool[Array, " n"]
+    selection: Bool[Array, "..."] | None
+
+
+def direction_of(
+    risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
+) -> ModelLimit:
+    """The limit of a flow whose loss has an exponential tail."""
+    start, unravel = flat(risk, model)
+    at_start = margins_of(risk, model, unravel)
+    degree, deviation = _degree(at_start, start, _declared(method, model))
+    trajectory = _follow(risk, model, method, max_steps, kink_count(at_start.function, start))
+    final = trajectory.final
+    theta, unravel = flat(risk, final.model)
+    margins, pulls = _counted(margins_of(risk, final.model, unravel), final)
+    fitted = (trajectory.result == RESULTS.event_occurred) & (final.log_scale < 0.5 * method.log_loss)
+    homogeneous = deviation <= HOMOGENEOUS
+    path = hard_margin_flow(
+        margins.function,
+        theta,
+        degree,
+        present=margins.present,
+        target=SHARE_OF_GAP * gap,
+        tolerance=method.tolerance,
+        max_steps=method.hard_margin_steps,
+        idle=~(fitted & homogeneous),
+    )
+    # Tokens that pull away from the selected ones must be left behind: among the smallest margins they would win.
+    behind = jnp.min(jnp.where(pulls, margins.function(path.state.weights), jnp.inf), initial=jnp.inf)
+    found = path.converged & (behind > 1.0 + SHARE_OF_GAP)
+    psi = jnp.where(found, path.state.weights, theta)
+    unit = psi / _positive(jnp.linalg.norm(psi))
+    own, kkt = (
+        eqx.tree_at(lambda k: k.residual, k, jnp.where(path.steps > 0, k.residual, jnp.inf))
+        for k in (kkt_point(margins, path.first), kkt_point(margins, path.state))
+    )
+    limit_model = unravel(psi)
+    prediction, solution, excess = _predicted(rule, risk, model, limit_model)
+
+    ratio = stationarity(trajectory)
+    size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
+    stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
+    rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
+    # A datum that no unit sees has a multiplier that pushes nothing, and the rest goes on for ever: no bound closes.
+    stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
+    spent = trajectory.result == RESULTS.max_steps_reached
+    broken = ~(good(trajectory.result) | spent)
+    certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~broken
+    outcome = jnp.where(certified, Outcome.kkt_point.value, Outcome.undecided.value)
+    if prediction is not None and solution is not None:
+        solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
+        solved = solved & (jnp.abs(solution.certificate.duality_gap) <= gap) & certified
+        outcome = jnp.where(solved & (excess <= gap), Outcome.globally_optimal.value, outcome)
+        outcome = jnp.where(solved & (excess > ELSEWHERE), Outcome.prediction_contradicted.value, outcome)
+    outcome = jnp.where(stationary, Outcome.finite_stationary_point.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
+    kind = jnp.where(stationary & ~broken, LimitKind.point.value, kind)
+    facts: StationaryFacts = jax.tree.map(lambda a, b: jnp.where(stationary, a, b), facts, no_facts(theta.dtype))
+    # Ties between margins of the exact flow fall like 1/log t whatever else does.
+    speed = jnp.minimum(path.slack / degree, 1.0)
+    empty = jnp.zeros(0)
+    return ModelLimit(
+        kind=Code(kind, LimitKind),
+        outcome=Code(outcome, Outcome),
+        params=unravel(jnp.where(stationary, rest, theta)),
+        unit=eqx.filter(unravel(unit), risk.filter(model)),
+        margin=jnp.min(jnp.where(margins.present, margins.function(unit), jnp.inf)),
+        degree=degree,
+        homogeneity=deviation,
+        kkt=kkt,
+        flow_kkt=own,
+        turned=jnp.where(found, jnp.linalg.norm(unit - theta / _positive(jnp.linalg.norm(theta))), jnp.nan),
+        path_error=path.error,
+        growth=path.log_growth,
+        selection=margins.selection,
+        stationary=facts,
+        stationarity=ratio,
+        prediction=prediction,
+        program_solution=solution,
+        excess=excess,
+        rate=Rate(jnp.where(found, speed, jnp.nan), jnp.full_like(speed, jnp.nan), empty, empty),
+        trajectory=trajectory,
+    )
+
+
+def _positive(x: Array) -> Array:
+    return jnp.where(x > 0, x, 1.0)
+
+
+def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any]) -> Margins:
+    r"""$y_kf(x_k)$; a user's own margins; of attention $a_{i\alpha_i}-a_{it}$ with α the top tokens of `model`."""
+    data: Any = risk.data
+    if isinstance(model, AbstractAttention) and isinstance(data, TokenData):
+        logits = jnp.where(data.visible, model.logits(data), -jnp.inf)
+        top = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=bool)
+
+        def gaps(row: Array) -> Array:
+            a = unravel(row).logits(data)
+            own = jnp.sum(jnp.where(top, a, 0.0), axis=-1, keepdims=True)
+            return jnp.where(top, 0.0, own - a).reshape(-1)
+
+        visible = jnp.broadcast_to(data.visible, top.shape)
+        return Margins(gaps, (visible & ~top).reshape(-1), select(model.attention(data)))
+
+    def outputs(row: Array) -> Array:
+        values = risk.source.outputs(unravel(row))
+        return (risk.source.targets(values) * values).reshape(-1)
+
+    count = risk.source.outputs(model).size
+    return Margins(outputs, jnp.ones(count, bool), None)
+
+
+def _counted(margins: Margins, final: Any) -> tuple[Margins, Bool[Array, " n"]]:
+    """The margins that the loss pushes up, and those of attention that it pushes down (tokens of higher scores)."""
+    pulls = jnp.zeros_like(margins.present)
+    if margins.selection is not None:
+        pulls = margins.present & (final.multipliers.reshape(-1) < 0)
+    return margins._replace(present=margins.present & ~pulls), pulls
+
+
+def _declared(method: ModelStaged, model: Any) -> float | None:
+    inner = getattr(model, "rest", model)
+    declared = getattr(inner, "degree", None) if method.degree is None else method.degree
+    return None if declared is None else float(declared)
+
+
+def _degree(
+    margins: Margins, theta: Float[Array, " p"], declared: float | None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """L and the largest deviation from $q(sθ)=s^Lq(θ)$ at the start, relative to the largest margin."""
+    present = margins.present
+    q = jnp.where(present, margins.function(theta), 0.0)
+    top = jnp.max(jnp.abs(q))
+    double = jnp.where(present, margins.function(2.0 * theta), 0.0)
+    found = jnp.log2(jnp.linalg.norm(double) / _positive(jnp.linalg.norm(q)))
+    degree = found if declared is None else jnp.asarray(declared, theta.dtype)
+    # A degree within rounding of a whole number is one.
+    whole = jnp.round(degree)
+    degree = jnp.where(jnp.abs(degree - whole) <= HOMOGENEOUS, whole, degree)
+    off = [jnp.max(jnp.abs(jnp.where(present, margins.function(s * theta), 0.0) / s**degree - q)) for s in SCALINGS]
+    deviation = jnp.max(jnp.stack(off)) / _positive(top)
+    usable = (top > 0) & jnp.isfinite(deviation) & (degree > 0)
+    return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
+
+
+def _follow(risk: EmpiricalRisk, model: Any, method: ModelStaged, max_steps: int, kinks: int) -> Trajectory:
+    """The exact flow, explicitly, until its loss is that of `method`."""
+    rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
+    # Along a kink a method of high order gains nothing: it takes the flow to and fro at its own tolerance.
+    solver = diffrax.Bosh3() if kinks else diffrax.Tsit5()
+    controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+    stop = LossExcess(method.log_loss) | StationaryPoint(STATIONARY, 2)
+    drive = Drive(solver, controller, stop, max_steps, method.report)
+    clock = ArcLength(floor=0.03, timed=False)
+    return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), clock=clock, until=FAR)))
+
+
+def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
+    """The conditions at a point, from nothing but its weights, multipliers and gates."""
+    psi, multipliers, gates = state.weights, state.multipliers, state.gates
+
+    def potential(psi: Array) -> Array:
+        return jnp.dot(multipliers, jnp.where(margins.present, gated(margins.function, psi, gates).value, 0.0))
+
+    q, switches, _ = gated(margins.function, psi)
+    largest = jnp.max(jnp.abs(switches), initial=0.0, where=jnp.isfinite(switches))
+    sliding = (gates > 0) & (gates < 1)
+    # A gate of one or zero on the wrong side counts as well: it is the gate of a point that far away.
+    off = sliding | jnp.where(gates > 0.5, switches < 0, switches > 0)
+    excess = jnp.where(margins.present, multipliers * jnp.maximum(q - 1.0, 0.0), 0.0)
+    return KKTPoint(
+        residual=jnp.linalg.norm(psi - jax.grad(potential)(psi)) / _positive(jnp.linalg.norm(psi)),
+        complementarity=jnp.max(excess, initial=0.0) / _positive(jnp.sum(multipliers)),
+        multipliers=multipliers,
+        gates=gates,
+        sliding=sliding,
+        kink_distance=jnp.max(jnp.abs(switches), initial=0.0, where=off) / _positive(largest),
+    )
+
+
+def _predicted(
+    rule: Rule | None, risk: EmpiricalRisk, model: Any, limit_model: Any
+) -> tuple[Prediction | None, Solution | None, Float[Array, ""]]:
+    """The program of the rule for this class, solved, and the excess of the flow's coefficients over its optimum."""
+    nothing = jnp.asarray(jnp.inf)
+    if rule is None:
+        return None, None, nothing
+    module = getattr(model, "module", model)
+    prediction = rule(risk, module, None)
+    solution = solve(prediction.program)
+    there = getattr(limit_model, "module", limit_model)
+    read = getattr(there, "linear_coefficients", getattr(there, "combined_weights", None))
+    if read is None:
+        return prediction, solution, nothing
+    value = certify(prediction.program, read(), solution.dual).primal_value
+    optimum = solution.certificate.dual_value
+    usable = jnp.isfinite(value) & (optimum > 0)
+    return prediction, solution, jnp.where(usable, value / jnp.where(usable, optimum, 1.0) - 1.0, jnp.inf)

@@ -1,0 +1,220 @@
+"""What `find_limit` returns for a model without a known program, and the sentence that it prints."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxflow._core import Code, Outcome, is_concrete
+from jaxflow.limits.limit import LimitKind, Rate, precision_note, when_of
+from jaxflow.margin import Solution
+from jaxflow.models import OwnModel
+from jaxflow.theory import Prediction
+from jaxflow.trajectory import Trajectory, describe
+
+
+class KKTPoint(eqx.Module):
+    r"""How nearly a direction solves the first-order conditions of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$.
+
+    At ψ, the direction scaled to margin one, with multipliers $\lambda\ge0$ and $h_k\in\partial q_k(\psi)$:
+
+    - `residual`: $\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$, the ε of Lyu and Li's (ε, δ)-KKT points over the size of ψ.
+    - `complementarity`: $\max_k\lambda_k(q_k(\psi)-1)/\sum_k\lambda_k$, their δ over that sum.
+    - `multipliers` λ `(n,)`.
+    - `gates` `(g,)`: which element $h_k$ of Clarke's subdifferential was taken. A gate is the share of the active side
+      of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
+    - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
+      subdifferential is that of a point this close.
+    """
+
+    residual: Float[Array, ""]
+    complementarity: Float[Array, ""]
+    multipliers: Float[Array, " n"]
+    gates: Float[Array, " g"]
+    sliding: Bool[Array, " g"]
+    kink_distance: Float[Array, ""]
+
+
+class StationaryFacts(eqx.Module):
+    r"""What is known of a limit point.
+
+    - `residual`: the largest $|\ell'|$ where the flow was stopped (squared error: $|f(x_i)-y_i|$), relative to the
+      largest at the start.
+    - `eigenvalue`: smallest eigenvalue of the loss's Hessian (Gauss-Newton part where the data are interpolated) on its
+      range, `rank` numbers; NaN where it has none.
+    - `error`: of the point, relative to its norm: at most $\sqrt{2L/\mu}$ is left of the path of a loss L with least
+      eigenvalue μ (Polyak-Łojasiewicz), plus what Newton's method moved. +inf where nothing bounds it.
+    """
+
+    residual: Float[Array, ""]
+    eigenvalue: Float[Array, ""]
+    rank: Int[Array, ""]
+    error: Float[Array, ""]
+
+
+class ModelLimit(eqx.Module):
+    r"""The limit of gradient flow of any model from one start.
+
+    - `kind`: `direction` (margins grow for ever), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` says that
+      the direction is stationary for the parameter-space margin problem, $\min\frac12\|\theta\|^2$ s.t.
+      $q_k(\theta)\ge1$. It never says that it is optimal, not even locally. `limit_point`: the flow
+      interpolates, at a point.
+    - `direction`: $\theta/\|\theta\|$ over the trained parameters, a pytree like the model with `None` where frozen;
+      None unless `kind` is `direction`. `point`: the model at a limit point, else None.
+    - `margin`: $\min_kq_k(\theta/\|\theta\|)$ of the direction. `degree`: of homogeneity, as declared or found;
+      `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of the start.
+    - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
+      flow where it was left, with the multipliers and gates by which it goes on there.
+    - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
+      estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
+    - `support`: Booleans `(n,)`, the margins with a multiplier. `selection`: of attention, the tokens, else None.
+    - `stationary`: of a limit point, see `StationaryFacts`. `stationarity`: $\|\nabla L\|/\sum|p|$ at the flow's end.
+    - `prediction`, `program_solution`, `excess`: where a rule is registered for the model's class, the program that it
+      names, its solution, and how far the flow's coefficients at margin one are above its optimum; else None and +inf.
+    - `rate`: the distance from the limit falls like $(\log t)^{-\text{exponent}}$. `trajectory`: the exact flow.
+    """
+
+    kind: Code
+    outcome: Code
+    params: PyTree
+    unit: PyTree
+    margin: Float[Array, ""]
+    degree: Float[Array, ""]
+    homogeneity: Float[Array, ""]
+    kkt: KKTPoint
+    flow_kkt: KKTPoint
+    turned: Float[Array, ""]
+    path_error: Float[Array, ""]
+    growth: Float[Array, ""]
+    selection: Bool[Array, "..."] | None
+    stationary: StationaryFacts
+    stationarity: Float[Array, ""]
+    prediction: Prediction | None
+    program_solution: Solution | None
+    excess: Float[Array, ""]
+    rate: Rate
+    trajectory: Trajectory
+
+    @property
+    def kkt_residual(self) -> Float[Array, "..."]:
+        r"""$\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$ of the limit direction."""
+        return self.kkt.residual
+
+    @property
+    def support(self) -> Bool[Array, "..."]:
+        """Margins with a multiplier."""
+        return self.kkt.multipliers > 0
+
+    @property
+    def direction(self) -> PyTree | None:
+        """Trained parameters of norm one, or None where the limit is no direction."""
+        return None if self._is_not(LimitKind.direction) else eqx.filter(_bare(self.unit), eqx.is_array)
+
+    @property
+    def point(self) -> PyTree | None:
+        """The model at the limit point, or None where there is none."""
+        return None if self._is_not(LimitKind.point) else _bare(self.params)
+
+    def _is_not(self, kind: LimitKind) -> bool:
+        single = is_concrete(self.kind) and self.kind.value.ndim == 0
+        return single and int(self.kind) != kind
+
+    def __str__(self) -> str:
+        if not is_concrete(self.kind):
+            return "a traced limit"
+        if self.kind.value.ndim > 0:
+            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
+            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
+            return f"{self.kind.value.size} limits: {', '.join(parts)}"
+        return _sentence(self)
+
+
+def _bare(model: Any) -> Any:
+    """The user's own model, where it was wrapped."""
+    return model.module if isinstance(model, OwnModel) else model
+
+
+# Deviations from homogeneity above this are no rounding.
+HOMOGENEOUS = 1e-6
+
+
+def _sentence(limit: ModelLimit) -> str:
+    outcome, when = Outcome(int(limit.outcome)), when_of(limit.trajectory)
+    end = describe(limit.trajectory.result)
+    if outcome is Outcome.failed:
+        return f"Failed: {end}."
+    if limit.kind == LimitKind.point:
+        return _point_sentence(limit, outcome, when)
+    if limit.kind == LimitKind.none:
+        return f"Undecided at {when} ({end}): {_what_is_open(limit)}{precision_note(limit)}"
+    kkt = limit.kkt
+    slides = int(jnp.sum(kkt.sliding))
+    kinks = f", on {slides} kinks of the model" if slides else ""
+    what = "min |theta|^2/2 s.t. every margin >= 1"
+    parts = [
+        f"The flow's direction tends to a KKT point of {what} (stationary, which does not say optimal): residual "
+        f"{float(kkt.residual):.1e}, margin {float(limit.margin):.3g} at norm one, "
+        f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
+        f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and from "
+        f"there as the hard-margin flow, to {float(limit.growth):.3g} more in log norm; its direction turned by "
+        f"{float(limit.turned):.1e} meanwhile, with an error of about {float(limit.path_error):.0e}.",
+    ]
+    if limit.prediction is not None:
+        parts.append(_theory_sentence(limit, outcome))
+    return " ".join(parts)
+
+
+def _theory_sentence(limit: ModelLimit, outcome: Outcome) -> str:
+    prediction: Any = limit.prediction
+    solution: Any = limit.program_solution
+    numbers = (
+        f"excess over the optimum {float(limit.excess):.1e}, the program's gap "
+        f"{float(solution.certificate.duality_gap):.1e}"
+    )
+    if outcome is Outcome.prediction_contradicted:
+        return f"It is not the optimum of the predicted program: {numbers}. {prediction.sentence()}"
+    if outcome is Outcome.globally_optimal:
+        return f"It solves the predicted program: {numbers}. {prediction.sentence()}"
+    return f"Of the predicted program nothing was decided: {numbers}."
+
+
+def _what_is_open(limit: ModelLimit) -> str:
+    if bool(jnp.isfinite(limit.stationary.residual)):
+        return (
+            f"the flow has come to no point yet: relative residual {float(limit.stationary.residual):.1e}, |grad L| / "
+            f"sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
+            f"{float(limit.stationary.eigenvalue):.2e}."
+        )
+    fitted = float(limit.trajectory.final.log_scale)
+    if not float(limit.homogeneity) <= HOMOGENEOUS:
+        return (
+            "the model is not homogeneous in its trained parameters (scalings disagree by "
+            f"{float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be said: the "
+            f"loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+        )
+    if not bool(jnp.isfinite(limit.kkt.residual)):
+        return (
+            "the data are not fitted so far that a limit direction could be followed: the loss's slopes are "
+            f"e^{fitted:.3g}, and |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+        )
+    return (
+        f"the hard-margin flow from there stopped at a KKT residual of {float(limit.kkt.residual):.1e}, with an error "
+        f"of about {float(limit.path_error):.0e} on its way."
+    )
+
+
+def _point_sentence(limit: ModelLimit, outcome: Outcome, when: str) -> str:
+    facts = limit.stationary
+    size = float(jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(limit.params, eqx.is_inexact_array)))))
+    known = np.isfinite(float(facts.error))
+    error = f"relative error at most {float(facts.error):.1e}" if known else "relative error unknown"
+    where = f"a point of norm {size:.3g}, {error} (relative residual {float(facts.residual):.1e} at {when})"
+    hessian = f"the Hessian has rank {int(facts.rank)}"
+    if np.isfinite(float(facts.eigenvalue)):
+        hessian += f" and a smallest eigenvalue of {float(facts.eigenvalue):.2e} on its range"
+    if outcome is Outcome.limit_point:
+        return f"Gradient flow interpolates: its limit is {where}; {hessian}. No program was asked about it."
+    return f"Gradient flow ends at a finite stationary point, {where}; {hessian}."

@@ -1,0 +1,172 @@
+"""`find_limit` for a user's own model: which of the two kinds of limit its loss has, and the answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from jaxflow._core import RESULTS, Code, Outcome, compiled_once, good, is_concrete, require
+from jaxflow._core.kinks import kink_count
+from jaxflow.data import TokenData
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.method import checked_gap
+from jaxflow.limits.model_direction import ModelStaged, direction_of
+from jaxflow.limits.model_limit import KKTPoint, ModelLimit
+from jaxflow.limits.model_point import flat, point_of
+from jaxflow.limits.progress import Progress
+from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.losses import Tail, tail_of
+from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
+from jaxflow.risk import EmpiricalRisk, MarginSource
+from jaxflow.theory import Rule, has_rule, rule_of
+from jaxflow.trajectory import describe
+
+# Trained numbers for which dense Newton systems are no burden: 2,000 are some seconds a step.
+MOST_WEIGHTS = 2000
+# The budget of explicit steps, which cost microseconds.
+MAX_STEPS = 200_000
+
+
+def is_own(risk: EmpiricalRisk, model: Any) -> bool:
+    """Whether no room of the library knows what the limit of this model is."""
+    if isinstance(model, AbstractAttention):
+        return not has_rule(model)
+    return not isinstance(risk.data, TokenData)
+
+
+def find_own_limit(
+    risk: EmpiricalRisk,
+    model: Any,
+    *,
+    method: Any = None,
+    gap: float | None = None,
+    max_steps: int | None = None,
+    throw: bool = True,
+    progress: Any = False,
+) -> ModelLimit:
+    """`find_limit` for any other model; arguments and errors are the same."""
+    method = ModelStaged() if method is None else method
+    require(isinstance(method, ModelStaged), "method", f"expected ModelStaged for such a model, got {method!r}")
+    require(
+        not risk.opaque,
+        "risk",
+        "from_function hides the margins that a limit is read off; give data and a loss, or use from_margins",
+    )
+    max_steps = MAX_STEPS if max_steps is None else max_steps
+    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
+    if risk.data is not None:
+        risk.data.check()
+    risk.check(model)
+    rule = rule_of(model) if has_rule(model) else None
+    risk, model = _wrapped(risk, model)
+    # Its errors name the argument before anything long begins.
+    eqx.filter_eval_shape(risk.source.outputs, model)
+    trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
+    require(len(trained) > 0, "trainable", "no floating-point array of the model is trained")
+    count = sum(x.size for x in trained)
+    require(
+        count <= MOST_WEIGHTS,
+        "model",
+        f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Use integrate",
+    )
+    gap = checked_gap(gap, jnp.result_type(*trained))
+    tail = tail_of(risk.loss)
+    ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin
+    require(
+        ends,
+        "loss",
+        f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem says "
+        "what the flow tends to. Follow it with integrate",
+    )
+    lines = Progress(progress, "find_limit", risk, model)
+    limit = _find(risk, model, lines.method(method), gap, max_steps, rule)
+    lines.done(limit)
+    if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+        raise RuntimeError(f"find_limit: {describe(limit.trajectory.result)}; pass throw=False to look at the limit")
+    return limit
+
+
+def _wrapped(risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
+    """A model of arrays alone, and a risk that trains the same of them."""
+    if isinstance(model, AbstractModel):
+        return risk, model
+    own = OwnModel(model)
+    source = risk.source
+    if isinstance(source, MarginSource):
+        source = MarginSource(_OfModule(source.margins))
+    chosen = None
+    if risk.trainable is not None:
+        trained = eqx.filter(model, risk.filter(model))
+
+        def moves(x: Any, kept: Any) -> bool | None:
+            return None if x is None else kept is not None
+
+        params = jax.tree.map(moves, own.params, trained, is_leaf=lambda x: x is None)
+        chosen = eqx.tree_at(lambda m: m.params, own, params)
+    return EmpiricalRisk(source, risk.loss, chosen, risk.reduction), own
+
+
+class _OfModule(eqx.Module):
+    """A function of the user's model as one of the wrapped model."""
+
+    function: Callable[[Any], Any] = eqx.field(static=True)
+
+    def __call__(self, model: OwnModel) -> Any:
+        return self.function(model.module)
+
+
+@compiled_once
+def _find(
+    risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
+) -> ModelLimit:
+    if tail_of(risk.loss) is Tail.exponential:
+        return direction_of(risk, model, method, gap, max_steps, rule)
+    return _at_point(risk, model, method, gap, max_steps)
+
+
+def _at_point(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int) -> ModelLimit:
+    """The limit of a flow whose loss has its infimum at finite outputs."""
+    theta, unravel = flat(risk, model)
+    kinks = kink_count(lambda x: risk.source.outputs(unravel(x)), theta)
+    # Sliding costs steps in proportion to accuracy.
+    rtol = (1e-5 if kinks else gap) if method.rtol is None else method.rtol
+    found = point_of(risk, model, kinks, rtol, max_steps, method.report)
+    trajectory, facts = found.trajectory, found.facts
+    ratio = stationarity(trajectory)
+    ended, known = good(trajectory.result), jnp.isfinite(facts.error)
+    rests = ~found.interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
+    broken = ~(ended | (trajectory.result == RESULTS.max_steps_reached))
+    outcome = jnp.asarray(Outcome.undecided.value)
+    outcome = jnp.where(ended & known & rests, Outcome.finite_stationary_point.value, outcome)
+    outcome = jnp.where(ended & known & found.interpolates, Outcome.limit_point.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    decided = (outcome == Outcome.limit_point.value) | (outcome == Outcome.finite_stationary_point.value)
+    point, _ = flat(risk, found.model)
+    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
+    empty = jnp.zeros(0, theta.dtype)
+    nothing = KKTPoint(infinite, nan, empty, empty, jnp.zeros(0, bool), nan)
+    size = jnp.linalg.norm(point)
+    return ModelLimit(
+        kind=Code(jnp.where(decided, LimitKind.point.value, LimitKind.none.value), LimitKind),
+        outcome=Code(outcome, Outcome),
+        params=found.model,
+        unit=eqx.filter(unravel(point / jnp.where(size > 0, size, 1.0)), risk.filter(model)),
+        margin=nan,
+        degree=nan,
+        homogeneity=nan,
+        kkt=nothing,
+        flow_kkt=nothing,
+        turned=nan,
+        path_error=nan,
+        growth=nan,
+        selection=None,
+        stationary=facts,
+        stationarity=ratio,
+        prediction=None,
+        program_solution=None,
+        excess=infinite,
+        rate=Rate(nan, nan, empty, empty),
+        trajectory=trajectory,
+    )

@@ -1,0 +1,74 @@
+r"""Models that a user wrote: any callable on one input, and attention with any parametrisation of its weights."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxflow._core import require
+from jaxflow.data import TokenData
+from jaxflow.models.attention import AbstractAttention, bilinear
+from jaxflow.models.base import mark_trainable, outputs_of, require_shape
+from jaxflow.models.heads import Head, as_head, check_head
+
+
+class OwnModel(eqx.Module):
+    r"""Any model as a pytree of arrays, so that it passes through `jit` and `vmap` like the library's own.
+
+    Arrays are `params`; what is no array (activation functions, sizes) is `rest`, fixed when a program is compiled.
+    `module` is the user's model again. It is called on every input $x_i$, or its `outputs(data)` where it has one.
+
+    **Raises:** `ValueError` naming `model` where what is fixed has no hash.
+    """
+
+    params: PyTree
+    rest: PyTree = eqx.field(static=True)
+
+    def __init__(self, module: Any):
+        arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, module)
+        self.params, self.rest = eqx.partition(arrays, eqx.is_array)
+
+    def __check_init__(self) -> None:
+        hashable = all(getattr(leaf, "__hash__", None) is not None for leaf in jax.tree.leaves(self.rest))
+        require(hashable, "model", f"what is no array in {self.rest!r} must be hashable")
+
+    @property
+    def module(self) -> Any:
+        """The user's model."""
+        return eqx.combine(self.params, self.rest)
+
+    def outputs(self, data: Any) -> Float[Array, "..."]:
+        return outputs_of(self.module, data)
+
+
+class AbstractOwnAttention(AbstractAttention):
+    r"""One-layer attention with any parametrisation of W: a subclass says what its `combined_weights()` are.
+
+    All of its arrays are trained but for those of the `head`, which comes first: a callable, or an array `(d,)` for a
+    linear one. `degree` is that of W in the trained parameters; where it is not declared, `find_limit` looks for it.
+
+    ```python
+    class SymmetricAttention(jaxflow.models.AbstractOwnAttention):
+        U: jax.Array
+
+        def combined_weights(self):
+            return self.U @ self.U.T
+    ```
+    """
+
+    head: Head = eqx.field(converter=as_head)
+    degree: ClassVar[Any] = None
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        return bilinear(data, data.queries @ self.combined_weights().T, data.tokens)
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, tuple(name for name in vars(self) if name != "head"))
+
+    def check(self, data: TokenData) -> None:
+        d = data.tokens.shape[-1]
+        require_shape("combined_weights()", self.combined_weights(), (d, d), f"for tokens of dimension {d}")
+        check_head(self.head, data)

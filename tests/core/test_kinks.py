@@ -1,0 +1,48 @@
+"""Pieces of a function read off its jaxpr."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxflow._core.kinks import gated, kink_count
+
+FUNCTIONS = {
+    "relu": (jax.nn.relu, 1),
+    "leaky relu": (jax.nn.leaky_relu, 1),
+    "relu6": (jax.nn.relu6, 2),
+    "absolute": (jnp.abs, 1),
+    "clip": (lambda x: jnp.clip(x, -1.0, 1.0), 2),
+    "where": (lambda x: jnp.where(x > 0.3, x * x, 0.3 * x), 1),
+    "maximum": (lambda x: jnp.maximum(x**2, x), 1),
+    "elu": (jax.nn.elu, 2),
+    "softplus": (jax.nn.softplus, 0),
+    "logaddexp": (lambda x: jnp.logaddexp(x, 1.0), 0),
+    "tanh": (jnp.tanh, 0),
+    # Its own absolute value, of what is never negative.
+    "logsumexp": (lambda x: jax.nn.logsumexp(jnp.stack([x, -x])), 1),
+    "of a constant": (lambda x: x * jnp.maximum(jnp.asarray(2.0), 1.0), 0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_pieces_together_are_the_function(name: str) -> None:
+    function, kinks = FUNCTIONS[name]
+    for value in (-2.3, -0.4, 0.1, 0.7, 8.0):
+        x = jnp.asarray(value)
+        found = gated(function, x)
+        # A piece is computed as it is: no rounding.
+        assert float(found.value) == float(function(x))
+        assert found.switches.shape == (kink_count(function, x),) and np.isfinite(found.switches).sum() == kinks
+        slope = jax.grad(lambda x, function=function: gated(function, x).value)(x)
+        np.testing.assert_allclose(slope, jax.grad(function)(x), rtol=1e-14)
+
+
+def test_a_gate_between_is_a_combination_of_both_sides() -> None:
+    slope = jax.grad(lambda x: gated(jax.nn.leaky_relu, x, jnp.array([0.25])).value)(jnp.asarray(0.0))
+    np.testing.assert_allclose(slope, 0.25 + 0.75 * 0.01, rtol=1e-14)
+
+
+def test_an_offset_says_what_a_kink_is_worth() -> None:
+    worth = jax.grad(lambda e: gated(lambda x: 3.0 * jax.nn.relu(x), jnp.asarray(0.5), None, e).value)(jnp.zeros(1))
+    np.testing.assert_allclose(worth, [3.0])

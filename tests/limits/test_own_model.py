@@ -1,0 +1,249 @@
+"""`find_limit` on models that the library knows nothing of: directions, points, kinks, bad input."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.limits.model_limit import HOMOGENEOUS
+from jaxflow.margin import max_margin, solve
+
+N, D, WIDTH = 6, 2, 8
+
+
+class TwoLayers(eqx.Module):
+    """A ReLU network as a plain callable."""
+
+    W: jax.Array
+    a: jax.Array
+
+    def __call__(self, x):
+        return self.a @ jax.nn.relu(self.W @ x)
+
+
+def instance(key: Any) -> tuple[Any, Any, TwoLayers]:
+    keys = jax.random.split(key, 4)
+    inputs = jax.random.normal(keys[0], (N, D))
+    labels = jnp.sign(inputs @ jax.random.normal(keys[1], (D,)))
+    return inputs, labels, TwoLayers(jax.random.normal(keys[2], (WIDTH, D)), 0.5 * jax.random.normal(keys[3], (WIDTH,)))
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Any, Any, TwoLayers, jf.ModelLimit]:
+    """Five instances in one program; the last cannot be fitted (one input with both labels)."""
+    inputs, labels, models = jax.vmap(instance)(jax.random.split(jax.random.key(3), 5))
+    inputs, labels = inputs.at[-1, 1].set(inputs[-1, 0]), labels.at[-1, 1].set(-labels[-1, 0])
+
+    @jax.jit
+    @jax.vmap
+    def run(inputs, labels, model):
+        risk = jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), "logistic")
+        return jf.find_limit(risk, model, max_steps=4_000)
+
+    return inputs, labels, models, run(inputs, labels, models)
+
+
+def test_every_instance_of_a_batch_has_its_own_outcome(batch) -> None:
+    limits = batch[3]
+    outcomes = [str(name) for name in limits.outcome.name]
+    assert outcomes[:4] == ["kkt_point"] * 4
+    assert outcomes[4] in ("undecided", "finite_stationary_point")
+    assert "4 kkt_point" in str(limits)
+    # Two: found, not declared.
+    np.testing.assert_allclose(limits.degree, 2.0)
+
+
+def test_a_relu_network_ends_at_a_kkt_point(batch) -> None:
+    """The conditions of Lyu and Li, put together in NumPy from the answer's numbers alone."""
+    inputs, labels, _, limits = batch
+    for i in range(4):
+        x, y = np.asarray(inputs[i]), np.asarray(labels[i])
+        W, a = (np.asarray(leaf[i]) for leaf in (limits.unit.module.W, limits.unit.module.a))
+        np.testing.assert_allclose(np.sum(W**2) + np.sum(a**2), 1.0, rtol=1e-12)
+        margins = y * (np.maximum(x @ W.T, 0.0) @ a)
+        np.testing.assert_allclose(margins.min(), limits.margin[i], rtol=1e-10)
+        scale = margins.min() ** -0.5
+        W, a = scale * W, scale * a
+        lam = np.asarray(limits.kkt.multipliers[i])
+        # In the order in which the mapped network computes them.
+        gates = np.asarray(limits.kkt.gates[i]).reshape(WIDTH, N).T
+        # Gates are those of the point: one and zero away from kinks, any share on them (1e-9: roundings of a solve).
+        z = x @ W.T
+        assert np.all((gates == 1.0)[z > 1e-9]) and np.all((gates == 0.0)[z < -1e-9])
+        assert np.all((0.0 <= gates) & (gates <= 1.0)) and np.all(lam >= 0.0)
+        pushed_W = np.einsum("k,kj,j,kd->jd", lam * y, gates, a, x)
+        pushed_a = (lam * y) @ np.maximum(z, 0.0)
+        residual = np.sqrt(np.sum((W - pushed_W) ** 2) + np.sum((a - pushed_a) ** 2))
+        size = np.sqrt(np.sum(W**2) + np.sum(a**2))
+        # 1e-8 is the gap that was asked for.
+        assert residual <= 1e-8 * size
+        np.testing.assert_allclose(residual / size, limits.kkt_residual[i], rtol=0.1, atol=1e-12)
+        # A multiplier belongs to a margin of one.
+        assert np.all(lam * (margins / margins.min() - 1.0) <= 1e-9 * lam.sum())
+
+
+def test_the_hard_margin_flow_goes_where_the_exact_flow_goes(batch) -> None:
+    """Small steps of the exact flow, far beyond where it was left, pass along the same path: distances shrink."""
+    inputs, labels, models, limits = batch
+    risk = jf.EmpiricalRisk((inputs[0], labels[0]), "logistic")
+    model = jax.tree.map(lambda x: x[0], models)
+    fine = jf.integrate(
+        risk,
+        model,
+        clock=jf.ArcLength(timed=False),
+        until=1e5,
+        solver="Bosh3",
+        controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
+        stop=jf.LossExcess(-400.0),
+        max_steps=200_000,
+        throw=False,
+    )
+    theta = np.concatenate([np.ravel(fine.direction.W), np.ravel(fine.direction.a)])
+    limit = np.concatenate([np.ravel(limits.unit.module.W[0]), np.ravel(limits.unit.module.a[0])])
+    assert np.linalg.norm(theta - limit) < 0.9 * float(limits.turned[0])
+
+
+class Linear(eqx.Module):
+    """A linear model by its own name."""
+
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w @ x
+
+    def linear_coefficients(self):
+        return self.w
+
+
+@pytest.mark.parametrize(("norm", "outcome"), [("l2", "globally_optimal"), ("l1", "prediction_contradicted")])
+def test_a_registered_rule_gives_the_full_answer(monkeypatch, norm, outcome) -> None:
+    from jaxflow.theory import prediction
+
+    monkeypatch.setattr(prediction, "_RULES", dict(prediction._RULES))
+
+    @jf.theory.register(Linear)
+    def rule(risk, model, selection):
+        program = max_margin(risk.data.inputs, risk.data.targets, norm)
+        return jf.theory.Prediction(program, f"Somebody (2026), Theorem 1: the {norm} margin is maximised", ())
+
+    inputs, labels = jnp.array([[2.0, 1.0], [-3.0, -2.0]]), jnp.array([1.0, -1.0])
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "exponential"), Linear(jnp.array([0.3, -0.1])))
+    assert str(limit.outcome) == outcome
+    assert "Somebody (2026)" in str(limit) and "excess over the optimum" in str(limit)
+    svm = solve(max_margin(inputs, labels, "l2")).primal
+    # The flow goes to the l2 margin whatever was predicted; both are exact to their gaps of 1e-8.
+    np.testing.assert_allclose(limit.direction.w, svm / jnp.linalg.norm(svm), atol=1e-7)
+
+
+class Symmetric(jf.models.AbstractOwnAttention):
+    """W = U Uᵀ."""
+
+    U: jax.Array
+
+    def combined_weights(self):
+        return self.U @ self.U.T
+
+
+def test_attention_needs_nothing_but_its_weights() -> None:
+    data, head = jf.data.random_tokens(jax.random.key(0), n=3, T=3, d=3)
+    model = Symmetric(head, 0.3 * jax.random.normal(jax.random.key(1), (3, 3)))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
+    assert str(limit.outcome) == "kkt_point" and float(limit.degree) == 2.0
+    assert limit.selection is not None and np.all(np.sum(limit.selection, axis=-1) == 1)
+    assert float(limit.kkt_residual) <= 1e-8
+    # Only U moves, and the direction says so.
+    assert limit.direction.head.v is None and limit.direction.U.shape == (3, 3)
+    assert "not say optimal" in str(limit)
+
+
+class Sensing(eqx.Module):
+    """Measurements of U Vᵀ."""
+
+    U: jax.Array
+    V: jax.Array
+
+    def __call__(self, x):
+        return jnp.sum(x * (self.U @ self.V.T))
+
+
+def test_matrix_sensing_ends_at_a_point_with_an_error_bound() -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    measurements = jax.random.normal(keys[0], (12, 3, 3))
+    u, v = jax.random.normal(keys[1], (2, 3))
+    targets = jnp.einsum("nij,i,j->n", measurements, u, v)
+    model = Sensing(*(0.1 * jax.random.normal(keys[2], (2, 3, 3))))
+    limit = jf.find_limit(jf.EmpiricalRisk((measurements, targets), "squared"), model, gap=1e-7)
+    assert str(limit.outcome) == "limit_point" and limit.direction is None
+    # Twelve measurements of nine numbers: the matrix is known. Newton's method leaves roundings.
+    np.testing.assert_allclose(limit.point.U @ limit.point.V.T, jnp.outer(u, v), atol=1e-12)
+    facts = limit.stationary
+    assert float(facts.error) < 1e-4 and float(facts.eigenvalue) > 0 and int(facts.rank) >= 5
+    assert "interpolates" in str(limit) and "smallest eigenvalue" in str(limit)
+
+
+def test_a_loss_of_ones_own_is_flat_or_not(batch) -> None:
+    inputs, labels = batch[0][0], batch[1][0]
+
+    def squared_hinge(q):
+        return jnp.maximum(1.0 - q, 0.0) ** 2
+
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), squared_hinge), Linear(jnp.array([0.3, -0.1])), gap=1e-7)
+    assert str(limit.outcome) == "limit_point"
+    # At the edge of the hinge: all margins are at least one, to roundings.
+    assert float(jnp.min(labels * (inputs @ limit.point.w))) > 1.0 - 1e-9
+    by_hand = jf.losses.as_loss(lambda q: jnp.log1p(jnp.exp(-q)))
+    assert by_hand.tail is jf.losses.Tail.exponential
+    for q in (-3.0, 0.5, 40.0, 1e4):
+        there = jnp.array([q, q + 1.0])
+        ours, theirs = (loss.scaled_derivative(there, jnp.ones(2)) for loss in (by_hand, jf.losses.as_loss("logistic")))
+        # The tail's slope is known to 1e-7, from q = 128 on.
+        np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+        np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-6)
+
+
+def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
+    inputs, labels = batch[0][0], batch[1][0]
+    model = eqx.nn.MLP(D, "scalar", WIDTH, 1, activation=jnp.tanh, key=jax.random.key(5))
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), model, max_steps=3_000)
+    assert str(limit.outcome) == "undecided" and limit.direction is None and limit.point is None
+    assert float(limit.homogeneity) > HOMOGENEOUS
+    assert "not homogeneous" in str(limit) and "What can be said" in str(limit)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 0.0, 1.0]))}, "labels: Logistic wants labels"),
+    ({"data": (np.ones((4, 2)),)}, r"data: expected a pair \(inputs, labels\)"),
+    ({"data": (np.ones((4, 2)), np.ones(3))}, "targets: expected one target for each input"),
+    ({"data": (np.full((4, 2), np.nan), np.ones(4))}, "inputs: NaN or infinite entry"),
+    ({"loss": "logistik"}, "loss: unknown name 'logistik'; did you mean 'logistic'"),
+    ({"loss": lambda q: 1.0 + q}, "loss: expected a function of the margin"),
+    ({"loss": lambda q: 1.0 / (1.0 + jnp.maximum(q, 0.0))}, "loss: MarginLoss neither falls exponentially"),
+    ({"loss": 3}, "loss: expected a jaxflow loss, the name of one"),
+    ({"model": 3.0}, "model: expected a callable"),
+    ({"model": lambda x: x}, r"model: expected an output of shape \(\) for one input"),
+    ({"model": lambda x: jnp.ones(3) @ x}, r"model: does not accept one input of shape \(2,\)"),
+    ({"model": lambda x: jnp.sum(x)}, "trainable: no floating-point array of the model is trained"),
+    ({"method": "staged"}, "method: expected ModelStaged"),
+    ({"method": jf.LinearStaged()}, "method: expected ModelStaged"),
+    ({"gap": 1e-20}, "gap: 1e-20 is below"),
+    ({"max_steps": 0}, "max_steps: expected at least 1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> None:
+    good = {"data": (np.eye(4)[:, :2] + 1.0, np.ones(4)), "loss": "logistic", "model": Linear(jnp.ones(2))}
+    given: dict[str, Any] = good | wrong
+    with pytest.raises(ValueError, match=message):
+        risk = jf.EmpiricalRisk(given.pop("data"), given.pop("loss"))
+        jf.find_limit(risk, given.pop("model"), **given)
+
+
+def test_a_hidden_margin_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="risk: from_function hides the margins"):
+        jf.find_limit(jf.EmpiricalRisk.from_function(lambda m: jnp.exp(-m.w[0])), Linear(jnp.ones(2)))
