@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -42,21 +42,26 @@ class Part:
     - `record`: a `NamedTuple` of arrays; its fields get two more axes, cells and trials. A field `outcome` says how
       an instance ended; without one `ok` tells the failed ones, and of the others nothing is claimed.
     - `one(key, setting)`: the record of one instance.
-    - `cells`: settings by name, pytrees; those that differ in their arrays alone share one compiled program. All
-      cells meet the same instances, or (`own_instances`) each its own.
+    - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
+      alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
     - `trials`: instances of a cell at each scale; `block`: how many are computed together.
     - `instances`: the part whose keys these are, itself unless told otherwise.
-    - `mapped`: whether `one` is vmapped and compiled, or called for one instance after the other.
+    - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
+      `"on host"`, called for one instance after the other.
     """
 
     record: type[Any]
     one: Callable[[Key[Array, ""], Any], Any]
-    cells: Mapping[str, Any]
+    cells: Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
     trials: Mapping[str, int]
     block: int = 8
     instances: str = ""
     own_instances: bool = False
-    mapped: bool = True
+    way: Literal["together", "in turn", "on host"] = "together"
+
+    def settings(self, scale: str) -> Mapping[str, Any]:
+        """The cells at a scale."""
+        return self.cells(scale) if callable(self.cells) else self.cells
 
 
 @dataclass(frozen=True)
@@ -120,9 +125,9 @@ class Dataset(Generic[N]):
         """The study of a `Part`."""
         part = self.parts[name]
         assert isinstance(part, Part)
-        cells = {"cell": list(part.cells)}
+        cells = {"cell": list(part.settings(scale))}
         factors = {"data_factors": cells} if part.own_instances else {"method_factors": cells}
-        experiment = PartExperiment(where=self.where, part=name)
+        experiment = PartExperiment(where=self.where, part=name, scale=scale)
         return Study(experiment, **factors, trials=part.trials[scale], seed=seed, block=part.block)
 
     def _folder(self, folder: Path, scale: str, seed: int) -> Path:
@@ -131,7 +136,7 @@ class Dataset(Generic[N]):
     def _studied(
         self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
     ) -> dict[str, np.ndarray]:
-        say(f"{self.name}, {name}: {part.trials[scale]} instances for each of {len(part.cells)}")
+        say(f"{self.name}, {name}: {part.trials[scale]} instances for each of {len(part.settings(scale))}")
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
@@ -163,6 +168,7 @@ class PartExperiment(AbstractExperiment):
 
     where: str = eqx.field(static=True)
     part: str = eqx.field(static=True)
+    scale: str = eqx.field(static=True)
     method: Any = None
 
     def setup(self, key: Any, cell: str) -> Any:
@@ -173,11 +179,11 @@ class PartExperiment(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         part = self._found()[1]
-        setting = jax.tree.map(
-            lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, part.cells[factors["cell"]]
-        )
-        if part.mapped:
-            return lambda keys: _with_outcome(_mapped(part.one, setting, keys)._asdict())
+        setting = part.settings(self.scale)[factors["cell"]]
+        setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
+        if part.way != "on host":
+            mapped = _together if part.way == "together" else _in_turn
+            return lambda keys: _with_outcome(mapped(part.one, setting, keys)._asdict())
 
         def one_after_the_other(keys: Any) -> dict[str, Any]:
             records = [part.one(key, setting) for key in keys]
@@ -187,14 +193,14 @@ class PartExperiment(AbstractExperiment):
 
     def replay(self, key: Any, **factors: Any) -> Any:
         part = self._found()[1]
-        return part.one(key, part.cells[factors["cell"]])
+        return part.one(key, part.settings(self.scale)[factors["cell"]])
 
     def name(self) -> str:
         dataset, part = self._found()
         return f"{dataset.paper}.{dataset.name}.{part.instances or self.part}"
 
     def settings(self) -> dict[str, Any]:
-        return {"where": self.where, "part": self.part}
+        return {"where": self.where, "part": self.part, "scale": self.scale}
 
     def _found(self) -> tuple[Dataset[Any], Part]:
         dataset = import_named(self.where)
@@ -202,8 +208,13 @@ class PartExperiment(AbstractExperiment):
 
 
 @eqx.filter_jit
-def _mapped(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+def _together(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
     return jax.vmap(lambda key: one(key, setting))(keys)
+
+
+@eqx.filter_jit
+def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+    return jax.lax.map(lambda key: one(key, setting), keys)
 
 
 def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:

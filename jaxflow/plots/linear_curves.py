@@ -112,20 +112,3 @@ def draw_phase(data: dict[str, np.ndarray]) -> Any:
     axes[0].set_ylabel(r"initial scale $\alpha$")
     figure.colorbar(image, ax=list(axes), label=r"$\|\beta/\|\beta\|-\beta^\infty\|$")
     return figure
-
-
-def draw_push(data: dict[str, np.ndarray]) -> Any:
-    r"""$1-\cos$ between $X^\top r$ on the way and at the end: median, and 10% to 90%, over data sets."""
-    figure, axes = new_figure(1, width=6.4, height=4.2)
-    (axis,) = axes
-    for name, color, line in zip(data["names"], BARS, ("-", "--", "-.", ":"), strict=False):
-        values = np.maximum(data[f"{name}.drift"], 1e-17)
-        sizes = np.median(data[f"{name}.sizes"], axis=0)
-        low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=0)
-        axis.plot(sizes, middle, line, color=color, label=str(name))
-        axis.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
-    axis.set_yscale("log")
-    axis.set_xlabel(r"$\log\|\beta\|$")
-    axis.set_ylabel(r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
-    axis.legend(frameon=False, fontsize=9)
-    return figure

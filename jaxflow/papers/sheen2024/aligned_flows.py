@@ -41,11 +41,11 @@ LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 
 SHAPE = (2, 3, 4)
 # Nothing is integrated beside the weights here: the limit pulls errors of a step back.
 RTOL = 1e-6
-TRIALS = {"quick": 8, "paper": 72, "large": 1024}
+TRIALS = {"quick": 8, "paper": 48, "large": 1024}
 # Of all that reads these numbers; they are computed once in a folder.
 RUN_TIMES = {
     "quick": "8 instances for each of 4 starts and of 2 other kinds of data, a minute once compiled",
-    "paper": "72 instances for each of 4 starts and of 2 other kinds of data, some twenty minutes",
+    "paper": "48 instances for each of 4 starts and of 2 other kinds of data, ten minutes",
     "large": "1,024 instances for each of 4 starts and of 2 other kinds of data, hours",
 }
 STARTS = ("unbalanced", "balanced", "misaligned")

@@ -86,7 +86,7 @@ TOY = Dataset(
     Numbers,
     {
         "draws": Part(Draw, draw, CELLS, TRIALS, block=3),
-        "slow": Part(Slow, slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", mapped=False),
+        "slow": Part(Slow, slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", way="on host"),
         "others": Part(Draw, draw, CELLS, TRIALS, block=3, own_instances=True),
         "curve": Sweep(Curve, curve),
     },

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.yun2021 import alpha_sweep, phase, push
-from jaxflow.papers.yun2021.verify import dual_form
+from jaxflow.papers.yun2021 import alpha_sweep, phase
+from jaxflow.papers.yun2021.dual_form import DualNumbers, Pair
+from jaxflow.papers.yun2021.ensemble import EnsembleNumbers, Limit
+from jaxflow.papers.yun2021.multiplier_direction import Path, PushNumbers
 from tests.papers import test_yun2021
 
 Data = dict[str, Any]
@@ -65,15 +67,13 @@ def phases() -> list[Data]:
     return [data(2e-2), data(0.5)]
 
 
-def pushes() -> list[Data]:
-    def data(drift: np.ndarray) -> Data:
-        found: Data = {"names": np.asarray(push.NAMES)}
-        for name in push.NAMES:
-            found |= {f"{name}.drift": np.stack([drift] * 3), f"{name}.followed": np.ones(3, bool)}
-            found |= {f"{name}.sizes": np.stack([np.linspace(0, 15, 48)] * 3)}
-        return found
+def pushes() -> list[PushNumbers]:
+    def data(drift: np.ndarray, ok: bool = True) -> PushNumbers:
+        sizes = np.tile(np.linspace(0, 15, drift.size), (4, 3, 1))
+        return PushNumbers(Path(np.tile(drift, (4, 3, 1)), sizes, np.full((4, 3), ok)))
 
-    return [data(np.exp(-np.linspace(0, 30, 48))), data(np.linspace(0.0, 0.2, 48))]
+    falling = np.exp(-np.linspace(0, 30, 48))
+    return [data(falling), data(np.linspace(0.0, 0.2, 48)), data(falling, False)]
 
 
 def designed() -> list[Data]:
@@ -132,19 +132,18 @@ def directions() -> list[Data]:
     return [good, bad, good | {name: -np.ones(3) for name in good if name.endswith(".slack")}]
 
 
-def dual_forms() -> list[Data]:
-    def data(error: float) -> Data:
-        one = {"error": np.full(2, error), "followed": np.ones(2, bool), "least": np.full(2, 1e-3)}
-        return {f"depth{depth}.{name}": value for depth in dual_form.DEPTHS for name, value in one.items()}
+def dual_forms() -> list[DualNumbers]:
+    def data(error: float, ok: bool = True) -> DualNumbers:
+        return DualNumbers(Pair(np.full((2, 2), error), np.full((2, 2), ok), np.full((2, 2), 1e-3)))
 
-    return [data(1e-12), data(1.0)]
+    return [data(1e-12), data(1.0), data(1e-12, False)]
 
 
-def ensembles() -> list[Data]:
-    def data(error: float) -> Data:
-        return {"outcome": np.full(2, Outcome.limit_point.value), "error": np.full(2, error), "steps": np.ones(2)}
+def ensembles() -> list[EnsembleNumbers]:
+    def data(error: float, outcome: Outcome = Outcome.limit_point) -> EnsembleNumbers:
+        return EnsembleNumbers(Limit(np.full((1, 2), outcome.value), np.full((1, 2), error), np.ones((1, 2))))
 
-    return [data(1e-12), data(1.0)]
+    return [data(1e-12), data(1.0), data(1e-12, Outcome.failed)]
 
 
 def points() -> list[Data]:
