@@ -81,8 +81,8 @@ def reproduce(
     default; `overwrite`: replace files of an earlier run, and compute its numbers again; `executor`, `progress`: as
     `jaxflow.study.Study.run`; `say`: receives one line a step.
 
-    Killed at any moment, the same call goes on with the numbers that are there, as does any other call that needs them
-    in this folder.
+    Killed at any moment, the same call (without `overwrite`) goes on with the numbers that are there, as does any other
+    call that needs them in this folder.
 
     **Returns:** the files by kind, and the claims.
 
@@ -149,6 +149,9 @@ class _Run:
         datasets = {entry.dataset.name: entry.dataset for entry in entries}
         folder, file = self.paths["data"].parent, self.paths["data"]
         where = {"scale": self.scale, "seed": self.seed}
+        mark = _unfinished(self.paths)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
         found: dict[str, Raw] = {}
         for name, dataset in datasets.items():
             if self.overwrite:
@@ -156,7 +159,6 @@ class _Run:
             found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
         fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
         places = {(name, part, field): named(name, _array(part, field)) for name, part, field in fields}
-        _unfinished(self.paths).touch()
         save_arrays(file, {place: found[name][part][field] for (name, part, field), place in places.items()})
         saved = load_arrays(file)
         for (name, part, field), place in places.items():
@@ -183,7 +185,7 @@ def _refuse(scale: str, paths: Paths, overwrite: bool) -> None:
 
 
 def _unfinished(paths: Paths) -> Path:
-    """A mark that stands while a command writes its files: those of a killed one are its own to write over."""
+    """A mark that stands while a command runs: the files of a killed one are its own to write over."""
     return paths["data"].parent / "numbers" / f"{paths['data'].stem}.unfinished"
 
 

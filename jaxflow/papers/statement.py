@@ -27,7 +27,7 @@ class Statement(Generic[N]):
       largest residual is said already.
     - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
       still fall and decides nothing; +inf contradicts.
-    - `checked_by`: the independent means that confirm a contradiction, or nothing; `values`: numbers for the record.
+    - `checked_by`: the independent means that confirm a contradiction, or nothing.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
     """
 
@@ -42,7 +42,6 @@ class Statement(Generic[N]):
     rate: Callable[[N, Mask], Rate | None] | None = None
     late: bool = False
     checked_by: Callable[[N, Mask], str] | None = None
-    values: Callable[[N, Mask], dict[str, float | int]] | None = None
     beyond: bool = False
 
 
@@ -54,7 +53,9 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     seen = residual[known]
     top = float(np.max(seen)) if seen.size and statement.unit else math.inf
     outside = inside.size if statement.beyond else int(np.sum(~inside))
-    values = statement.values(numbers, known) if statement.values else {}
+    values: dict[str, float | int] = {"known": seen.size}
+    if statement.unit:
+        values["largest"] = top
     words = [statement.found(numbers, known)]
     if statement.unit:
         words.insert(0, f"{statement.unit}: {top:.1e} at most on {seen.size} instances")

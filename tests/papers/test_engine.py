@@ -143,6 +143,14 @@ def test_what_a_killed_command_left_is_its_own(toy: Any, tmp_path: Path, monkeyp
     assert toy.COMPUTED.count("curve") == 1
     with pytest.raises(FileExistsError):
         papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    # Asked to begin again, and killed: the same command without that goes on.
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "write_file", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
+    toy.COMPUTED.clear()
+    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    assert toy.COMPUTED.count("curve") == 1 and "slow" not in toy.COMPUTED
 
 
 @pytest.mark.parametrize("part", ["draws", "curve"])
@@ -217,6 +225,8 @@ def test_every_dataset_is_found_where_it_says() -> None:
     found = [entry.dataset for paper in papers.known_papers() for entry in papers.entries_of(paper.name)]
     named = [dataset for dataset in found if dataset.where]
     assert named
+    places = {(dataset.paper, dataset.name): dataset for dataset in found}
+    assert all(places[dataset.paper, dataset.name] is dataset for dataset in found), "one folder for each"
     for dataset in named:
         assert import_named(dataset.where) is dataset
         for name, part in dataset.parts.items():

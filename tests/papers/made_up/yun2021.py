@@ -8,7 +8,9 @@ from jaxflow._core import Outcome
 from jaxflow.papers.yun2021 import alpha_sweep, phase
 from jaxflow.papers.yun2021.dual_form import DualNumbers, Pair
 from jaxflow.papers.yun2021.ensemble import EnsembleNumbers, Limit
+from jaxflow.papers.yun2021.filters import Filtered, FilterNumbers
 from jaxflow.papers.yun2021.multiplier_direction import Path, PushNumbers
+from jaxflow.papers.yun2021.phase import Diagram, PhaseNumbers
 from tests.papers import test_yun2021
 
 Data = dict[str, Any]
@@ -43,26 +45,27 @@ def classification() -> list[Data]:
     ]
 
 
-def filters() -> list[Data]:
+def filters() -> list[FilterNumbers]:
     aims = np.eye(8)
 
-    def data(off: float) -> Data:
+    def data(off: float, rate: float = -1.0) -> FilterNumbers:
         beta = np.stack([aims[0], aims[1], aims[2]]) + off * aims[3]
-        found: Data = {"lengths": np.array([1, 2, 8]), "error": np.full(3, off), "rate": np.full(3, -1.0), "beta": beta}
-        found |= {"size": np.full(3, 300.0), "correlation": np.asarray(1.0)}
-        return found | {f"aim.{name}": aims[k] for k, name in enumerate(("l2", "filtered", "dft"))}
+        ends = (beta, np.full(3, off), np.full(3, rate), np.full(3, 300.0))
+        return FilterNumbers(
+            Filtered(np.ones(8), np.asarray(1.0), np.array([1, 2, 8]), *ends, l2=aims[0], filtered=aims[1], dft=aims[2])
+        )
 
-    return [data(0.0), data(0.5)]
+    return [data(0.0), data(0.5), data(1e-3, 0.0)]
 
 
-def phases() -> list[Data]:
-    logs = np.asarray(phase.LOG_LOSSES)
+def phases() -> list[PhaseNumbers]:
+    logs = phase.LOG_LOSSES
 
-    def data(end: float) -> Data:
+    def data(end: float) -> PhaseNumbers:
         # From one at a loss near one to `end` at 1e-100, like a power of log(1/loss).
         x = np.log(np.maximum(-logs, 1.0)) / np.log(-logs[-1])
         error = np.broadcast_to(np.exp(np.log(end) * x), (3, 3, logs.size))
-        return {"alphas": np.array([1e-3, 1.0, 10.0]), "log_losses": logs, "error": error}
+        return PhaseNumbers(Diagram(np.array([1e-3, 1.0, 10.0]), error))
 
     return [data(2e-2), data(0.5)]
 
