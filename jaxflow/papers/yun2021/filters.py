@@ -111,7 +111,7 @@ def aligned(length: int, says: str, aim: str) -> Statement[FilterNumbers]:
     def off(numbers: FilterNumbers) -> np.ndarray:
         limits = numbers.limits
         row = limits.lengths.tolist().index(length)
-        return np.linalg.norm(limits.beta[row] - getattr(limits, aim), keepdims=True)
+        return np.linalg.norm(limits.beta[row : row + 1] - getattr(limits, aim), axis=1)
 
     return Statement(
         source="Corollary 3" if length == D else "Corollary 4",
