@@ -24,7 +24,7 @@ class Statement(Generic[N]):
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
       for no).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
-      largest residual is said already.
+      largest residual stands beside it.
     - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
       still fall and decides nothing; +inf contradicts.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
@@ -56,11 +56,9 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     values: dict[str, float | int] = {"known": seen.size}
     if statement.unit:
         values["largest"] = top
-    words = [statement.found(numbers, known)]
-    if statement.unit:
-        words.insert(0, f"{statement.unit}: {top:.1e} at most on {seen.size} instances")
+    words = statement.found(numbers, known)
     evidence = _evidence(statement, numbers, inside, known, residual)
-    return Finding(statement.source, statement.says, "; ".join(words), evidence, outside, top, statement.unit, values)
+    return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
 
 def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray) -> Evidence:

@@ -50,8 +50,11 @@ class Claim:
 
     @staticmethod
     def of(finding: Finding) -> "Claim":
-        """The view of a finding."""
-        return Claim(finding.source, finding.says, finding.measured, finding.evidence, finding.values)
+        """The view of a finding: the worst residual, which has a column of its own in the other, is told in words."""
+        words = finding.measured
+        if math.isfinite(finding.worst):
+            words = f"{finding.unit}: at most {finding.worst:.1e} on {finding.values.get('known', 'all')}; {words}"
+        return Claim(finding.source, finding.says, words, finding.evidence, finding.values)
 
     @property
     def finding(self) -> Finding:
@@ -152,7 +155,7 @@ Columns = Mapping[str, Callable[[Finding], str]]
 CLAIMS: Columns = {
     "source": lambda found: found.source,
     "the paper says": lambda found: found.says,
-    "measured": told,
+    "measured": lambda found: told(Claim.of(found)),
     "verdict": lambda found: f"**{found.verdict.value}**",
 }
 ROWS: Columns = {

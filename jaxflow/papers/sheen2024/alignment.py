@@ -134,9 +134,9 @@ NOT_UNIQUE = Statement[AlignedNumbers](
 def _narrow_in_words(numbers: AlignedNumbers, known: np.ndarray) -> str:
     late = cell_of(numbers.starts, 3).trained[known][:, NARROW:]
     return (
-        f"up to log t = {EARLY:g} (bound {UNTRAINED:g}). That point is a saddle, at which rounding grows like e^(pt): "
-        f"by log t = 1e6 its attention on the optimal token is above 0.99 on {int((late > 0.99).all(axis=1).sum())} of "
-        f"{len(late)} flows"
+        f"measured up to log t = {EARLY:g} (bound {UNTRAINED:g}). That point is a saddle, at which rounding grows "
+        f"like e^(pt): by log t = 1e6 its attention on the optimal token is above 0.99 on "
+        f"{int((late > 0.99).all(axis=1).sum())} of {len(late)} flows"
     )
 
 

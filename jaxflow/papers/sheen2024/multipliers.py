@@ -188,9 +188,9 @@ class Instantaneous(NamedTuple):
         reached = self.gap <= INSTANT
         missing, falling = self.allowed & ~reached, self.slope <= -LIKE_ONE_OVER
         text = (
-            f"{median(self.gap):.1e} (median) to {largest(self.gap):.0e}; at most {INSTANT:g} on {int(reached.sum())} "
-            f"of {len(self.gap)}, and on {int((reached & self.allowed).sum())} of the {int(self.allowed.sum())} where "
-            f"the dual slack allows it, (ω₀²/μ)^(1−κ) ≤ {INSTANT:g}"
+            f"duality gap {median(self.gap):.1e} (median) to {largest(self.gap):.0e}; at most {INSTANT:g} on "
+            f"{int(reached.sum())} of {len(self.gap)}, and on {int((reached & self.allowed).sum())} of the "
+            f"{int(self.allowed.sum())} where the dual slack allows it, (ω₀²/μ)^(1−κ) ≤ {INSTANT:g}"
         )
         if not missing.any():
             return text

@@ -142,7 +142,7 @@ def own_norm(row: int) -> Statement[LimitNumbers]:
 
     def found(numbers: LimitNumbers, known: np.ndarray) -> str:
         excess, certified = _excess(numbers.limits, row, row)[known], numbers.limits.certified_gap[row, known]
-        return f"{median(excess):.1e} (median); the limits are certified to {largest(certified):.1e}"
+        return f"{median(excess):.1e} above the optimum (median); the limits are certified to {largest(certified):.1e}"
 
     return Statement(
         source="Theorem 4.1" if KINDS[row] == "diagonal" else "§4.2",

@@ -131,8 +131,8 @@ def _continued_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
     on = cell_of(numbers.continued, 0)
     gaps, inside = on.gap[known], _flows(numbers).inside
     return (
-        f"{median(gaps):.1e} (median); at most {INSTANT:g} on {int(np.sum(gaps <= INSTANT))} of {int(inside.sum())}, "
-        f"with the optimal tokens on {int(on.optimal[inside].sum())}; log t = "
+        f"duality gap {median(gaps):.1e} (median); at most {INSTANT:g} on {int(np.sum(gaps <= INSTANT))} of "
+        f"{int(inside.sum())}, with the optimal tokens on {int(on.optimal[inside].sum())}; log t = "
         f"{on.log_time[known].min(initial=np.inf):.0e} or more"
     )
 
