@@ -119,7 +119,9 @@ class Dataset(Generic[N]):
 
     def begin_again(self, folder: Path, *, scale: str, seed: int) -> None:
         """Forgets what lies in the folder."""
-        shutil.rmtree(self._folder(folder, scale, seed), ignore_errors=True)
+        mine = self._folder(folder, scale, seed)
+        if mine.exists():
+            shutil.rmtree(mine)
 
     def study(self, name: str, scale: str, seed: int) -> Study:
         """The study of a `Part`."""
@@ -234,11 +236,12 @@ def arrays_of(setting: Any, *names: str) -> Any:
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """An `.npz` file that appears whole or not at all."""
+    """An `.npz` file that appears whole or not at all, whatever was left of an earlier attempt."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     write_file(file, buffer.getvalue(), side_folder(file))
-    side_folder(file).rmdir()
+    # With what a killed process left half-written.
+    shutil.rmtree(side_folder(file))
 
 
 def load_arrays(file: Path) -> dict[str, np.ndarray]:

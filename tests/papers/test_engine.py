@@ -113,6 +113,15 @@ def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, mon
     assert again.count("slow") == 0
 
 
+def test_a_file_appears_whole_beside_what_a_killed_process_left(tmp_path: Path) -> None:
+    left = tmp_path / "a.npz.side" / "1.part"
+    left.parent.mkdir()
+    left.write_text("half")
+    datasets.save_arrays(tmp_path / "a.npz", {"x": np.arange(3)})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert np.array_equal(datasets.load_arrays(tmp_path / "a.npz")["x"], np.arange(3))
+
+
 def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
     said: list[str] = []
     paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
