@@ -18,7 +18,7 @@ from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers import checks
+from jaxflow.papers import checks, registry
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
     equal_scores,
@@ -291,7 +291,7 @@ def test_a_paper_without_checks_and_a_name_taken_twice(monkeypatch: pytest.Monke
     check = papers.checks_of("tarzanagh2023")[0]
     with pytest.raises(ValueError, match="registered twice"):
         checks.register_check("tarzanagh2023", check.name, statements="")(type(check.check))
-    monkeypatch.setattr(checks, "_CHECKS", {})
+    monkeypatch.setattr(registry, "_ENTRIES", {})
     with pytest.raises(ValueError, match="nothing of tarzanagh2023 is verified yet"):
         papers.verify("tarzanagh2023", say=silent)
 
