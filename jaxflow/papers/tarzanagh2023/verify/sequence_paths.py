@@ -127,14 +127,12 @@ class SequencePaths(AbstractCheck):
 def paths_in(data: Data, number: int) -> Paths:
     """What is saved of one size."""
     head = f"paths{number}_"
-    groups = {
-        group: {
-            name.removeprefix(f"{head}{group}_"): x for name, x in data.items() if name.startswith(f"{head}{group}_")
-        }
-        for group in ("W", "KQ")
-    }
+
+    def group(name: str) -> Data:
+        return {key.removeprefix(f"{head}{name}_"): x for key, x in data.items() if key.startswith(f"{head}{name}_")}
+
     plain = {name: data[head + name] for name in ("radii", "result", "aim", "nuclear_result", "nuclear_aim")}
-    return Paths(**plain, **groups)
+    return Paths(W=group("W"), KQ=group("KQ"), **plain)
 
 
 @partial(jax.jit, static_argnums=0)
