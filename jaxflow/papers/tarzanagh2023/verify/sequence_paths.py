@@ -127,14 +127,20 @@ class SequencePaths(AbstractCheck):
 def paths_in(data: Data, number: int) -> Paths:
     """What is saved of one size."""
     head = f"paths{number}_"
-    groups = {
-        group: {
-            name.removeprefix(f"{head}{group}_"): x for name, x in data.items() if name.startswith(f"{head}{group}_")
-        }
-        for group in ("W", "KQ")
-    }
-    plain = {name: data[head + name] for name in ("radii", "result", "aim", "nuclear_result", "nuclear_aim")}
-    return Paths(**plain, **groups)
+
+    def group(name: str) -> Data:
+        start = f"{head}{name}_"
+        return {key.removeprefix(start): value for key, value in data.items() if key.startswith(start)}
+
+    return Paths(
+        radii=data[f"{head}radii"],
+        result=data[f"{head}result"],
+        aim=data[f"{head}aim"],
+        W=group("W"),
+        nuclear_result=data[f"{head}nuclear_result"],
+        nuclear_aim=data[f"{head}nuclear_aim"],
+        KQ=group("KQ"),
+    )
 
 
 @partial(jax.jit, static_argnums=0)
