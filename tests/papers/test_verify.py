@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxflow import papers
-from jaxflow._core import SelectionStatus
+from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.cli import app
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
@@ -236,6 +236,33 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
     assert float(found["near_last"][0]) < 0.1 * float(found["near_first"][0])
     # So far out, steps of plain descent are shorter than rounding.
     assert float(found["moved"][0]) < 1e-6 and after.start.shape == (1, *aim.shape)
+
+
+def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
+    given = stack([padded(instance(data, head), follow.SHAPE) for _ in range(3)])
+    starts = []
+
+    def block(part: Any) -> dict[str, Any]:
+        """From zero all but the first run out of steps at W = 1; from there the second one is certified."""
+        starts.append(np.asarray(part.start[:3, 0, 0]))
+        width = part.head.shape[0]
+        first = bool(starts[-1][0] == 0.0)
+        gap = [1e-12, 1.0, 1.0] if first else [1e-12, 1.0]
+        gap = jnp.asarray([*gap, *[1.0] * (width - len(gap))])
+        outcome = jnp.where(gap <= follow.CERTIFIED, Outcome.globally_optimal.value, Outcome.undecided.value)
+        names = ("feasible", "selected", "target_attention", "misaligned", "norm", "lost_gap")
+        found: dict[str, Any] = {name: jnp.ones(width) for name in names}
+        found |= {"outcome": outcome, "flow_gap": gap, "log_time": jnp.full(width, 3.0)}
+        return found | {"weights": jnp.ones_like(part.start)}
+
+    monkeypatch.setattr(follow, "_block", block)
+    found = follow.follow(given)
+    assert [list(one) for one in starts] == [[0.0] * 3, [1.0] * 3]
+    assert found["continued"].tolist() == [False, True, False] and "weights" not in found
+    assert (found["outcome"] == Outcome.globally_optimal.value).tolist() == [True, True, False]
+    # Times add up.
+    assert np.allclose(found["log_time"], [3.0, 3.0 + np.log(2.0), 3.0])
 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:

@@ -129,10 +129,18 @@ def paths_in(data: Data, number: int) -> Paths:
     head = f"paths{number}_"
 
     def group(name: str) -> Data:
-        return {key.removeprefix(f"{head}{name}_"): x for key, x in data.items() if key.startswith(f"{head}{name}_")}
+        start = f"{head}{name}_"
+        return {key.removeprefix(start): value for key, value in data.items() if key.startswith(start)}
 
-    plain = {name: data[head + name] for name in ("radii", "result", "aim", "nuclear_result", "nuclear_aim")}
-    return Paths(W=group("W"), KQ=group("KQ"), **plain)
+    return Paths(
+        radii=data[f"{head}radii"],
+        result=data[f"{head}result"],
+        aim=data[f"{head}aim"],
+        W=group("W"),
+        nuclear_result=data[f"{head}nuclear_result"],
+        nuclear_aim=data[f"{head}nuclear_aim"],
+        KQ=group("KQ"),
+    )
 
 
 @partial(jax.jit, static_argnums=0)
