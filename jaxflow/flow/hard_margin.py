@@ -41,6 +41,9 @@ SOLVED, CONSISTENT = 1e-10, 1e-9
 FIRST_STEP, LONGEST_STEP = 0.01, 1e6
 # Growth of log ρ in which margins that differ by 1/log t at the start have met.
 SETTLING = 0.05
+# What a margin of one or a switch of zero may be off by and still be one, and zero: without it a constraint that is
+# just being left is taken up again for its rounding, and so on for ever.
+ROUNDING = 1e-12
 # Steps below this no longer move anything.
 SHORTEST_STEP = 1e-7
 
@@ -107,8 +110,8 @@ def hard_margin_flow(
     *,
     present: Bool[Array, " n"],
     target: float,
-    tolerance: float = 2e-3,
-    max_steps: int = 1024,
+    tolerance: float = 1e-3,
+    max_steps: int = 2048,
     until: float | Float[Array, ""] = jnp.inf,
     idle: Bool[Array, ""] | bool = False,
 ) -> HardMarginPath:
@@ -250,9 +253,10 @@ def _newton(
         return (pushes, q, z), (pushes, q, z, worths)
 
     (hessian, rows, kinks), (pushes, q, z, worths) = jax.jacfwd(fields, has_aux=True)(psi)
-    active = present & (lam - share * (q - 1.0) > 0)
+    active = present & (lam - share * (q - 1.0) > share * ROUNDING)
     # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
-    wrong = ~state.sliding & jnp.where(gates > 0.5, z < 0, z > 0)
+    tiny = ROUNDING * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+    wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
     sliding = state.sliding | (wrong & (worths < 0))
     gates = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
     # Rows of more kinks than weights are dependent.

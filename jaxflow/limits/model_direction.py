@@ -62,8 +62,8 @@ class ModelStaged(eqx.Module):
     degree: float | None = None
     log_loss: float = -100.0
     rtol: float | None = None
-    tolerance: float = 2e-3
-    hard_margin_steps: int = 1024
+    tolerance: float = 1e-3
+    hard_margin_steps: int = 2048
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
