@@ -123,6 +123,7 @@ def test_figure_9_from_the_name_to_the_files(run_of_fig9: Run) -> None:
     assert found["(6), Figure 9"] == Verdict.holds_at_this_rate
 
 
+@pytest.mark.slow
 def test_figure_12_from_the_name_to_the_files(run_of_fig12: Run) -> None:
     data, claims = run_of_fig12
     assert data["exact_size"].shape == (2, 200)
@@ -144,6 +145,7 @@ def test_a_token_that_comes_late_is_waited_for() -> None:
     np.testing.assert_array_equal(np.sum(np.asarray(found["attention"]) > concave_table.SELECTED, axis=1), 2)
 
 
+@pytest.mark.slow
 def test_verdicts_of_figure_12_follow_the_numbers(run_of_fig12: Run) -> None:
     data = dict(run_of_fig12[0])
     data["exact_size"] = np.where(np.arange(200) == 7, 4, data["exact_size"])
