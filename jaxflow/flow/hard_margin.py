@@ -37,6 +37,8 @@ NEWTON_STEPS = 20
 # A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
 # rounding leaves of a margin of one after a system of a few hundred unknowns.
 SOLVED, CONSISTENT = 1e-10, 1e-9
+# Roundings of what multipliers and gates push, relative to the weights.
+FLOOR = 1e-13
 # The first step in log ρ, and the longest: h τ-close to the program itself.
 FIRST_STEP, LONGEST_STEP = 0.01, 1e6
 # Growth of log ρ in which margins that differ by 1/log t at the start have met.
@@ -44,6 +46,8 @@ SETTLING = 0.05
 # What a margin of one or a switch of zero may be off by and still be one, and zero: without it a constraint that is
 # just being left is taken up again for its rounding, and so on for ever.
 ROUNDING = 1e-12
+# How often the active set is looked for anew where no step can be solved.
+FRESH_STARTS = 3
 # Steps below this no longer move anything.
 SHORTEST_STEP = 1e-7
 
@@ -101,6 +105,7 @@ class _Progress(eqx.Module):
     tried: Int[Array, ""]
     steps: Int[Array, ""]
     newton_steps: Int[Array, ""]
+    begun_anew: Int[Array, ""]
 
 
 def hard_margin_flow(
@@ -128,16 +133,20 @@ def hard_margin_flow(
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)
     scaled = weights / jnp.where(ready, smallest, 1.0) ** (1.0 / degree)
-    start = HardMarginState(
-        scaled,
-        jnp.zeros_like(present, weights.dtype),
-        gated(margins, scaled).gates,
-        jnp.zeros(kink_count(margins, weights), bool),
-    )
+    kinks = kink_count(margins, weights)
+
+    def blank(weights: Array) -> HardMarginState:
+        """No active set yet; gates as the weights have them."""
+        multipliers = jnp.zeros_like(present, weights.dtype)
+        return HardMarginState(weights, multipliers, gated(margins, weights).gates, jnp.zeros(kinks, bool))
+
+    start = blank(scaled)
     zero, count = jnp.zeros((), weights.dtype), jnp.zeros((), int)
     infinite = jnp.full((), jnp.inf, weights.dtype)
     first = jnp.where(ready, FIRST_STEP, 0.0).astype(weights.dtype)
-    begun = _Progress(start, start, first, zero, zero, infinite, jnp.full_like(zero, jnp.nan), count, count, count)
+    begun = _Progress(
+        start, start, first, zero, zero, infinite, jnp.full_like(zero, jnp.nan), count, count, count, count
+    )
 
     def going(now: _Progress) -> Bool[Array, ""]:
         under_way = (now.tried < max_steps) & (now.length > SHORTEST_STEP) & (now.log_growth < until)
@@ -179,11 +188,20 @@ def hard_margin_flow(
             now.tried + 1,
             now.steps + 1,
             now.newton_steps + jnp.sum(three.newton_steps),
+            now.begun_anew,
         )
         drop = eqx.tree_at(
             lambda p: (p.length, p.tried, p.newton_steps), now, (keep.length, keep.tried, keep.newton_steps)
         )
-        return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), keep, drop)
+        new = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), keep, drop)
+        # An active set that no step can be solved from is given up: it is found again from the weights alone.
+        stuck = (new.length <= SHORTEST_STEP) & (new.begun_anew < FRESH_STARTS)
+        fresh = eqx.tree_at(
+            lambda p: (p.state, p.length, p.begun_anew),
+            new,
+            (blank(new.state.weights), first, new.begun_anew + 1),
+        )
+        return jax.tree.map(lambda a, b: jnp.where(stuck, a, b), fresh, new)
 
     end = lax.while_loop(going, body, begun)
     return HardMarginPath(
@@ -214,10 +232,12 @@ def _project(margins: Margins, present: Array, origin: HardMarginState, length: 
 
     def body(carry: tuple[HardMarginState, Array, Array]) -> tuple[HardMarginState, Array, Array]:
         state, _, count = carry
-        new, move = _newton(margins, present, state, pulled, share)
+        new, move, push = _newton(margins, present, state, pulled, share)
         size = jnp.linalg.norm(new.weights)
         lost = ~(move <= 10.0 * size)
-        done = (move <= SOLVED * size) & _consistent(margins, present, new)
+        # What multipliers and gates push is a share of the weights, and the residual is measured in it.
+        settled = (move <= SOLVED * size) & (push <= (SOLVED * share + FLOOR) * size)
+        done = settled & _consistent(margins, present, new)
         return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
 
     # Multipliers of the step are those of the program times the share.
@@ -238,8 +258,9 @@ def _consistent(margins: Margins, present: Array, state: HardMarginState) -> Arr
 
 def _newton(
     margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array
-) -> tuple[HardMarginState, Array]:
-    """A Newton step for weights, multipliers and gates on the active set, and its size in the weights."""
+) -> tuple[HardMarginState, Array, Array]:
+    """A Newton step for weights, multipliers and gates on the active set; how far it moves the weights, and how much
+    multipliers and gates push differently."""
     psi, lam, gates = state.weights, state.multipliers, state.gates
     p, n, g = psi.size, lam.size, gates.size
 
@@ -287,4 +308,5 @@ def _newton(
         jnp.clip(moved, 0.0, 1.0),
         sliding & (moved >= 0) & (moved <= 1),
     )
-    return new, jnp.linalg.norm(change[:p])
+    pushed = jnp.where(present[:, None], rows, 0.0).T @ change[p : p + n] + normals.T @ change[p + n :]
+    return new, jnp.linalg.norm(change[:p]), jnp.linalg.norm(pushed)

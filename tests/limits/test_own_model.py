@@ -244,6 +244,30 @@ def test_bad_input_names_the_argument(wrong: dict[str, Any], message: str) -> No
         jf.find_limit(risk, given.pop("model"), **given)
 
 
+def test_margins_of_ones_own_and_some_parameters_alone() -> None:
+    """`from_margins`, and a pytree of Booleans that holds one of the weights."""
+    risk = jf.EmpiricalRisk.from_margins(
+        lambda m: jnp.stack([m.w[0] * m.b[0], m.w[0] * m.b[0] + m.w[1]]), "logistic", trainable=_Pair(w=True, b=False)
+    )
+    limit = jf.find_limit(risk, _Pair(jnp.array([0.1, 0.2]), jnp.array([2.0])))
+    assert str(limit.outcome) == "kkt_point" and limit.direction.b is None
+    # The first margin is 2 w_0, the second is larger as long as w_1 > 0: w goes along the first axis.
+    np.testing.assert_allclose(limit.direction.w, [1.0, 0.0], atol=1e-6)
+
+
+class _Pair(eqx.Module):
+    w: Any
+    b: Any
+
+
+def test_integrate_takes_a_callable_too(batch) -> None:
+    inputs, labels, models, _ = batch
+    model = jax.tree.map(lambda x: x[0], models)
+    risk = jf.EmpiricalRisk((inputs[0], labels[0]), lambda q: jnp.exp(-q))
+    path = jf.integrate(risk, model, clock="log_time", until=0.0, solver="Bosh3", max_steps=4_000)
+    assert float(risk(path.model)) < float(risk(model))
+
+
 def test_a_hidden_margin_is_asked_for() -> None:
     with pytest.raises(ValueError, match="risk: from_function hides the margins"):
         jf.find_limit(jf.EmpiricalRisk.from_function(lambda m: jnp.exp(-m.w[0])), Linear(jnp.ones(2)))
