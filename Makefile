@@ -24,7 +24,8 @@ export XLA_FLAGS ?= --xla_cpu_multi_thread_eigen=false
 # Two workers share one accelerator, where there is one.
 export XLA_PYTHON_CLIENT_PREALLOCATE ?= false
 
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off -c constraints.txt
+# Modules are compiled to bytecode when they are first imported: most of what is installed never is.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --progress-bar off --no-compile -c constraints.txt
 LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
 # A worker that dies fails its test and is not replaced: replaced ones were seen to wait for ever.
 PYTEST := $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0

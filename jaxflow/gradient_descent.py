@@ -1,4 +1,4 @@
-"""Discrete gradient descent, with the same result type as the flow (floor 6)."""
+"""Discrete descent by Optax, with the same result type as the flow (floor 6)."""
 
 from typing import Any, Literal, TypedDict
 
@@ -59,10 +59,12 @@ def descend(
     - `risk`, `model`: what descends; written for one instance, batch with `jax.vmap`, and wrap in `jax.jit`
       what runs more than once.
     - `steps`: how many.
-    - `optimizer`: an Optax transformation that makes updates of (normalised) gradients; None for gradient
-      descent with `learning_rate` (0.1 by default).
+    - `optimizer`: the Optax transformation that makes updates of (normalised) gradients; None for
+      `optax.sgd(learning_rate)` (0.1 by default), which makes this gradient descent.
     - `normalised`: `"jointly"` by the norm of the whole gradient, `"separately"` each trained array by its
-      own, or False. Not normalised, steps underflow with the gradient, and the weights stand still.
+      own, or False. Not normalised, steps underflow with the gradient, and the weights stand still: so do those
+      of a transformation that normalises by itself (`optax.normalize_by_update_norm`), which is handed the
+      gradient as floating-point numbers. `normalised` divides before that, on the logarithmic scale.
     - `epsilon`: added to every norm that is divided by.
     - `ridge`: the weight of the penalty $\|\theta\|^2$ over the trained parameters.
     - `save_at`: increasing numbers of steps, `(m,)`, from 0 (the start) to `steps`, at which to save points.
@@ -154,8 +156,13 @@ class _Descent(eqx.Module):
     def trained(self, model: Any) -> PyTree:
         return eqx.filter(model, self.risk.filter(model))
 
+    @property
+    def transformation(self) -> optax.GradientTransformation:
+        """Optax's own gradient descent where no other was given; it keeps no memory."""
+        return optax.sgd(self.rate) if self.optimizer is None else self.optimizer
+
     def start(self, model: Any) -> _State:
-        memory = None if self.optimizer is None else self.optimizer.init(self.trained(model))
+        memory = self.transformation.init(self.trained(model))
         never = jnp.asarray(-jnp.inf)
         return _State(model, memory, never, never)
 
@@ -191,15 +198,13 @@ class _Descent(eqx.Module):
     def step(self, state: _State) -> _State:
         log_scale, gradient = self.gradient(state.model)
         log_size, direction = self.direction(log_scale, gradient)
-        if self.optimizer is None:
-            memory = None
-            updates = tree_scale(-self.rate * jnp.exp(log_size), direction)
-            # In logarithms a step has its length even where it is too short for the weights to notice.
-            log_length = jnp.log(self.rate) + log_size + jnp.log(tree_norm(direction))
-        else:
-            whole = tree_scale(jnp.exp(log_size), direction)
-            updates, memory = self.optimizer.update(whole, state.memory, self.trained(state.model))
-            log_length = jnp.log(tree_norm(updates))
+        whole = tree_scale(jnp.exp(log_size), direction)
+        updates, memory = self.transformation.update(whole, state.memory, self.trained(state.model))
+        # In logarithms a step has its length even where it is too short for the weights to notice.
+        known = self.optimizer is None
+        log_length = (
+            jnp.log(self.rate) + log_size + jnp.log(tree_norm(direction)) if known else jnp.log(tree_norm(updates))
+        )
         log_norm = log_scale + jnp.log(tree_norm(gradient))
         moving = log_norm > -jnp.inf
         # Without a gradient nothing tells the time but the learning rate of plain descent.

@@ -31,15 +31,15 @@ def quick_options() -> dict[str, bool | int]:
 def _known_options(backend: str) -> dict[str, bool | int]:
     wanted = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False} if backend == "cpu" else {}
 
-    def known(name: str) -> bool:
+    def known(options: dict[str, Any]) -> bool:
         try:
-            jax.jit(lambda: 0, compiler_options={name: wanted[name]}).lower().compile()
+            jax.jit(lambda: 0, compiler_options=options).lower().compile()
         except jax.errors.JaxRuntimeError:
             # XLA promises no option to the next version; without one the same program is compiled more slowly.
             return False
         return True
 
-    return {name: value for name, value in wanted.items() if known(name)}
+    return wanted if known(wanted) else {name: value for name, value in wanted.items() if known({name: value})}
 
 
 def compiled_once(function: Callable[P, R]) -> Callable[P, R]:
@@ -74,7 +74,7 @@ def compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keeps compiled programs on disk from one process to the next. Call it once, before anything is computed.
 
     A setting of JAX for the whole process, which nothing else in the library touches. The commands call it themselves.
-    Programs that compiled in less than a tenth of a second are not kept. A program compiled by another version of JAX,
+    Small programs are kept too, which JAX by itself does not do. A program compiled by another version of JAX,
     or for another processor, is not found again; the folder may be deleted at any time.
 
     **Arguments:** `folder`: where; by default what `JAX_COMPILATION_CACHE_DIR` says, or this platform's folder for what
@@ -88,8 +88,8 @@ def compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         known = str(path)
         jax.config.update("jax_compilation_cache_dir", known)
-    # Small programs are many, and reading one back is quicker than a tenth of a second.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # Small programs are many, and reading one back takes a few milliseconds where compiling takes twenty.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return Path(known)
 
 

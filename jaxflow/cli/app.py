@@ -1,15 +1,16 @@
 """The commands. What they run is imported when they run: `--help` waits for nothing."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from jaxflow.cli.session import bad_input_is_exit_2, going_on
+from jaxflow.cli.study import ExecutorName
 from jaxflow.cli.study import app as study_app
 from jaxflow.cli.verify import verify
 
@@ -60,15 +61,6 @@ def options(
     """Where does gradient flow go, which program does its limit solve, and how sure are we?"""
 
 
-@contextmanager
-def _bad_input_is_exit_2() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, FileExistsError, NotADirectoryError) as error:
-        Console(stderr=True, soft_wrap=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
-
-
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure and its data.")] = Path("out/demo"),
@@ -78,7 +70,7 @@ def demo(
     from jaxflow.cli.demo import plan_demo, run_demo
     from jaxflow.cli.session import configure
 
-    with _bad_input_is_exit_2():
+    with bad_input_is_exit_2():
         paths = plan_demo(out, overwrite)
     configure()
     run_demo(paths, Console(file=sys.stdout))
@@ -89,51 +81,50 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.")],
     figure: Annotated[str, typer.Argument(help="One of its figures.")],
     scale: Annotated[str, typer.Option(help="quick, paper or large.")] = "quick",
+    seed: Annotated[int, typer.Option(help="Seed of all random instances.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")] = None,
     overwrite: Overwrite = False,
+    executor: ExecutorName = None,
 ) -> None:
-    """A figure of a paper: data, picture, and the paper's claims with verdicts."""
+    """A figure of a paper: data, picture, and the paper's claims with verdicts; killed, it goes on."""
     from jaxflow import papers
     from jaxflow.cli.session import configure
 
-    with _bad_input_is_exit_2():
+    with bad_input_is_exit_2():
         papers.plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     configure()
     console = Console(file=sys.stdout)
-    paths, claims = papers.reproduce(
-        paper, figure, scale=scale, out=out, overwrite=overwrite, say=lambda line: console.print(line, markup=False)
-    )
+    with going_on():
+        paths, claims = papers.reproduce(
+            paper, figure, scale=scale, seed=seed, out=out, overwrite=overwrite, executor=executor, progress=True,
+            say=lambda line: console.print(line, markup=False),
+        )  # fmt: skip
     table = Table("the paper says", "measured", "verdict", title=f"{paper} {figure}", show_lines=True)
     for claim in claims:
-        table.add_row(claim.sentence, papers.told(claim), claim.verdict.value)
+        # As text: brackets of intervals are no markup.
+        table.add_row(*map(Text, (claim.sentence, papers.told(claim), claim.verdict.value)))
     console.print(table)
     for path in paths.values():
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 @app.command("list")
-def list_all() -> None:
-    """Papers, their figures with run times at each scale, and the theorems in use."""
+def list_all(
+    paper: Annotated[str | None, typer.Argument(help="A paper; all by default.")] = None,
+) -> None:
+    """Papers: what there is to reproduce and to verify, with run times at each scale, and the theorems in use."""
     from jaxflow import papers
 
+    with bad_input_is_exit_2():
+        chosen = papers.known_papers() if paper is None else [papers.find_paper(paper)]
     console = Console(file=sys.stdout)
-    for paper in papers.known_papers():
-        console.print(f"\n{paper.name}  {paper.title}", style="bold", markup=False)
-        console.print(paper.reference, markup=False)
-        figures = papers.figures_of(paper.name)
-        if figures:
-            table = Table("figure", "shows", *papers.SCALES, title="figures", title_justify="left")
-            for entry in figures:
-                table.add_row(entry.name, entry.title, *(entry.run_times[scale] for scale in papers.SCALES))
-            console.print(table)
-        checks = papers.checks_of(paper.name)
-        if checks:
-            table = Table("check", "holds to instances", title="verify", title_justify="left")
-            for check in checks:
-                table.add_row(check.name, check.statements)
-            console.print(table)
-        if paper.theorems:
-            theorems = Table("theorem", "predicts", "for", title="theorems", title_justify="left")
-            for theorem in paper.theorems:
-                theorems.add_row(theorem.name, theorem.statement, theorem.model.__name__)
-            console.print(theorems)
+    for found in chosen:
+        console.print(f"\n{found.name}  {found.title}", style="bold", markup=False)
+        console.print(found.reference, markup=False)
+        table = Table("name", "what", "", *papers.SCALES)
+        for entry in sorted(papers.entries_of(found.name), key=lambda entry: (not entry.draw, entry.name)):
+            kind = "reproduce" if entry.draw else "verify"
+            table.add_row(*map(Text, (entry.name, entry.title, kind, *(entry.run_times[s] for s in papers.SCALES))))
+        for theorem in found.theorems:
+            table.add_row(theorem.name, f"{theorem.statement} ({theorem.model.__name__})", "predicts", "", "", "")
+        console.print(table)

@@ -84,7 +84,7 @@ def find_limits(trials: int, shape: tuple[int, int, int], console: Console) -> d
         jobs = {name: (partial(limit_of, model, shape), (keys[0],)) for name, model, _, _ in PARAMETRISATIONS}
         titles = {name: f"{called}: following the flow, {norm}" for name, _, called, norm in PARAMETRISATIONS}
         limits: dict[str, list[Limit]] = {name: [] for name in titles}
-        for name, function in compile_together(jobs):
+        for name, function in compile_together(jobs, fast=True):
             progress.advance(compiling)
             task = progress.add_task(titles[name], total=trials)
             for key in keys:

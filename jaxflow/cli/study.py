@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from jaxflow.cli.session import INTERRUPTED
+
 app = typer.Typer(
     name="study",
     help="Monte Carlo studies: run, resume, status, report.",
@@ -16,9 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-# What a shell reports of a command that Ctrl-C ended.
-INTERRUPTED = 130
 
 StorePath = Annotated[Path, typer.Argument(help="The store of a study, RESULTS.zarr.")]
 ExecutorName = Annotated[

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jaxflow.cli.session import bad_input_is_exit_2, going_on
+from jaxflow.cli.study import ExecutorName
+
 
 def verify(
     paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.")],
@@ -17,28 +20,22 @@ def verify(
     only: Annotated[list[str] | None, typer.Option(help="Name of a check to run alone; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")] = False,
+    executor: ExecutorName = None,
 ) -> None:
-    """The statements of a paper, held to instances: how many, the worst residual, a verdict."""
+    """The statements of a paper, held to instances: how many, the worst residual, a verdict; killed, it goes on."""
     from jaxflow import papers
     from jaxflow.cli.session import configure
 
     chosen = tuple(only or ())
-    try:
+    with bad_input_is_exit_2():
         papers.plan_verify(paper, scale=scale, only=chosen, out=out, overwrite=overwrite)
-    except (ValueError, FileExistsError, NotADirectoryError) as error:
-        Console(stderr=True, soft_wrap=True).print(f"Error: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
     configure()
     console = Console(file=sys.stdout)
-    paths, rows = papers.verify(
-        paper,
-        scale=scale,
-        seed=seed,
-        only=chosen,
-        out=out,
-        overwrite=overwrite,
-        say=lambda line: console.print(line, markup=False),
-    )
+    with going_on():
+        paths, rows = papers.verify(
+            paper, scale=scale, seed=seed, only=chosen, out=out, overwrite=overwrite, executor=executor, progress=True,
+            say=lambda line: console.print(line, markup=False),
+        )  # fmt: skip
     table = Table(
         "statement", "checked", "instances", "measured", "worst residual", "verdict", title=paper, show_lines=True
     )

@@ -22,7 +22,9 @@ def require_untied(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -
     """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values."""
     if not is_concrete(scores, visible):
         return
-    optimal = np.asarray(optimal_tokens(scores, visible))
+    # In NumPy: every operation of JAX on concrete values would be compiled for itself.
+    masked = np.where(visible, scores, -np.inf)
+    optimal = np.asarray(visible) & (masked == masked.max(axis=-1, keepdims=True))
     tied = np.argwhere(optimal.sum(-1) > 1)
     if len(tied):
         listing = "; ".join(

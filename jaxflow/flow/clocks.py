@@ -40,9 +40,13 @@ class AbstractClock(eqx.Module):
     def log_length(self, s: Scalar) -> Scalar | None:
         r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
 
-    def log_cap(self) -> float:
+    def log_cap(self) -> float | Float[Array, ""]:
         """Log of the length beyond which the dynamics are the limiting ones; infinite for the exact flow."""
         return float("inf")
+
+    def is_exact(self) -> bool:
+        """Whether the flow is known to be followed as it is, however far."""
+        return True
 
     def integrates_time(self) -> bool:
         """Whether t is a state beside the weights'; where it is not, and s does not tell it, $\\log t=r$ with
@@ -192,7 +196,7 @@ class LogArcLength(AbstractClock):
 
     unit: float | Float[Array, ""] = 1.0
     floor: float = 0.0
-    cap: float = float("inf")
+    cap: float | Float[Array, ""] = float("inf")
     timed: bool = eqx.field(static=True, default=True)
     tells_time: ClassVar[bool] = False
 
@@ -201,7 +205,7 @@ class LogArcLength(AbstractClock):
             not is_concrete(self.unit) or bool(self.unit > 0), "unit", f"expected a positive length, got {self.unit}"
         )
         require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
-        require(self.cap > 0, "cap", f"expected a positive length, got {self.cap}")
+        require(not is_concrete(self.cap) or bool(self.cap > 0), "cap", f"expected a positive length, got {self.cap}")
 
     def integrates_time(self) -> bool:
         return self.timed
@@ -212,8 +216,11 @@ class LogArcLength(AbstractClock):
     def log_length(self, s: Scalar) -> Scalar:
         return s + jnp.log(self.unit)
 
-    def log_cap(self) -> float:
-        return math.log(self.cap)
+    def is_exact(self) -> bool:
+        return isinstance(self.cap, float) and math.isinf(self.cap)
+
+    def log_cap(self) -> float | Float[Array, ""]:
+        return math.log(self.cap) if isinstance(self.cap, float) else jnp.log(self.cap)
 
     def log_time(self, s: Scalar) -> Scalar:
         raise _no_time(self)

@@ -32,6 +32,11 @@ from jaxflow.trajectory import Trajectory
 _RESULTS: Any = RESULTS
 
 
+def _promoted(result: Any) -> Any:
+    """`RESULTS.promote`. What never fails says so by a constant, whose promotion would compile eight small programs."""
+    return _RESULTS.successful if result is diffrax.RESULTS.successful else _RESULTS.promote(result)
+
+
 class Lane(eqx.Module):
     """One integration under way; under `vmap` every leaf has a leading axis.
 
@@ -152,8 +157,8 @@ class Drive(eqx.Module):
             passed = jnp.asarray(accepted) & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
             there = jax.vmap(path.evaluate)(lane.grid)
             saved = jax.tree.map(lambda new, old: jnp.where(_like(passed, new), new, old), there, saved)
-        result = _RESULTS.where(jnp.asarray(accepted), _RESULTS.promote(solver_result), _RESULTS.successful)
-        result = _RESULTS.where(result == _RESULTS.successful, _RESULTS.promote(controller_result), result)
+        result = _RESULTS.where(jnp.asarray(accepted), _promoted(solver_result), _RESULTS.successful)
+        result = _RESULTS.where(result == _RESULTS.successful, _promoted(controller_result), result)
         return eqx.tree_at(
             lambda n: (
                 *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),

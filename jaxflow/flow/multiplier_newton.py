@@ -188,7 +188,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         return ScaledGradient(-solver_state.shift, tree_scale(-grown, d), constraints.as_multipliers(weights))
 
     def certifies(
-        self, system: System, s: Array, extended: PyTree, solver_state: StageState, gap: float
+        self, system: System, s: Array, extended: PyTree, solver_state: StageState, gap: Any
     ) -> Bool[Array, ""]:
         r"""Whether the flow certifies its own direction to a relative duality gap, by the structure of the margins.
 
@@ -315,7 +315,13 @@ def constraints_at(system: System, s: Array, extended: PyTree) -> tuple[Abstract
     """The constraints of the tokens that have the attention at a state, and the state itself."""
     rho, _, _ = system.scale(s)
     x = tree_scale(rho, extended[0])
-    return system.coordinates.constraints(system.context, x), x
+    return _constraints(system.coordinates, system.context, x), x
+
+
+@eqx.filter_jit
+def _constraints(coordinates: Any, context: PyTree, x: PyTree) -> AbstractConstraints:
+    """Traced once for the half dozen places of a program that want them."""
+    return coordinates.constraints(context, x)
 
 
 def _at(system: System, constraints: AbstractConstraints, s: Array) -> tuple[Array, Any]:

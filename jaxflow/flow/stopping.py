@@ -27,7 +27,7 @@ class Situation(eqx.Module):
     decode_velocity: Callable[[], Any]
     attention: Callable[[], Any]
     drift: Callable[[], Any]
-    certifies: Callable[[float], Any]
+    certifies: Callable[[Any], Any]
     log_size: Callable[[], Any]
 
 
@@ -70,7 +70,7 @@ class CertificateGap(AbstractStop):
     knows which program the limit solves (`jaxflow.limits.flow_certifier`).
     """
 
-    gap: float
+    gap: float | Float[Array, ""]
     certify: Callable[[EmpiricalRisk, Any, Any, ScaledGradient], Certificate]
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
@@ -114,7 +114,7 @@ class Unsaturated(AbstractStop):
 class SelfCertified(AbstractStop):
     """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`)."""
 
-    gap: float
+    gap: float | Float[Array, ""]
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.certifies(self.gap)

@@ -1,7 +1,6 @@
 """The flow as a system of differential equations in the variable of a clock."""
 
 from collections.abc import Callable
-from math import isinf
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +15,12 @@ from jaxflow.flow.stopping import AbstractStop, Situation
 from jaxflow.models.base import default_trainable
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
+
+
+@eqx.filter_jit
+def _field(coordinates: AbstractCoordinates, context: PyTree, state: PyTree) -> ScaledGradient:
+    """The field of the coordinates, traced once for the dozen places of a program that want it."""
+    return coordinates.field(context, state)
 
 
 class System(eqx.Module):
@@ -67,7 +72,7 @@ class System(eqx.Module):
         self, s: Array, state: PyTree, known: ScaledGradient | None = None
     ) -> tuple[ScaledGradient, Array, Array, Array]:
         """The scaled gradient, log‖G‖, log Σ|P| and the clock's log speed; `known`: a solver's own gradient there."""
-        scaled = self.coordinates.field(self.context, state) if known is None else known
+        scaled = _field(self.coordinates, self.context, state) if known is None else known
         norm = tree_norm(scaled.gradient)
         log_norm = _safe_log(norm)
         if isinstance(self.coordinates, AbstractStretchedCoordinates):
@@ -106,7 +111,7 @@ class System(eqx.Module):
         s: Array,
         extended: PyTree,
         known: ScaledGradient | None = None,
-        certifies: Callable[[float], Array] | None = None,
+        certifies: Callable[[Any], Array] | None = None,
     ) -> Situation:
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
@@ -143,7 +148,7 @@ class System(eqx.Module):
         w = jnp.ones(()) if w is None else w
         log_w = _safe_log(jnp.where((w <= 0) & (s > 0), 1.0, w))
         exact = _log_expm1(jnp.maximum(log_speed - log_scale + log_w, 0.0))
-        if isinf(self.clock.log_cap()):
+        if self.clock.is_exact():
             return exact
         _, _, beyond = self.scale(s)
         return jnp.where(beyond > 0, -log_scale * jnp.exp(self.degree * beyond), exact)
@@ -214,7 +219,7 @@ class System(eqx.Module):
         s: Array,
         extended: PyTree,
         known: ScaledGradient | None = None,
-        certifies: Callable[[float], Array] | None = None,
+        certifies: Callable[[Any], Array] | None = None,
     ) -> Array:
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not risk.opaque:
@@ -234,7 +239,7 @@ def make_system(
 
 def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
     """L, which only limiting dynamics need. **Raises:** `ValueError` where they make no sense."""
-    if isinf(clock.log_cap()):
+    if clock.is_exact():
         return 1
     degree = getattr(model, "degree", None)
     homogeneous = isinstance(degree, int) and risk.filter(model) == default_trainable(model)
@@ -242,7 +247,7 @@ def _degree(clock: AbstractClock, risk: EmpiricalRisk, model: Any) -> int:
     return int(degree)  # pyright: ignore[reportArgumentType]
 
 
-def _nobody_certifies(gap: float) -> Array:
+def _nobody_certifies(gap: Any) -> Array:
     raise ValueError("stop: SelfCertified needs a `Drive` with MultiplierNewton; use CertificateGap")
 
 

@@ -6,6 +6,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, compiled_once, good, is_concrete, require
 from jaxflow.data import TokenData, require_untied, tied_sequences
@@ -14,14 +15,14 @@ from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import find_linear_limit
 from jaxflow.limits.linear_limit import LinearLimit
-from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, checked_gap
+from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
 from jaxflow.limits.model_limit import ModelLimit
 from jaxflow.limits.own_model import find_own_limit, is_own
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import STATIONARY, at_rest, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
@@ -138,11 +139,11 @@ def find_limit(
         # Two copies share their attention for ever; multipliers want one token with all of it.
         method = dataclasses.replace(method, solver=accurate_solver())
     if throw:
-        require_untied(token_scores(data, model.head), data.visible)
+        refuse_ties(data, model.head)
     lines = Progress(progress, "find_limit", risk, model)
-    limit = _find_limit(risk, model, lines.method(method), gap, max_steps, rule_of(model))
+    limit = _find_limit(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rule_of(model))
     lines.done(limit)
-    if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+    if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
             "pass throw=False to look at the limit"
@@ -176,6 +177,18 @@ def check_arguments(
     return method, gap
 
 
+def refuse_ties(data: TokenData, head: Any) -> None:
+    """**Raises:** `ValueError` that lists the tied optimal tokens. Does nothing to traced values."""
+    if is_concrete(data, head):
+        require_untied(*_scores(data, head))
+
+
+@compiled_once
+def _scores(data: TokenData, head: Any) -> tuple[Array, Array]:
+    # One small program rather than the nine of its operations.
+    return token_scores(data, head), data.visible
+
+
 def _has_twins(data: TokenData) -> bool:
     """Whether some token stands twice in its sequence. A traced value cannot be inspected: False, and such an
     instance of a batch ends undecided."""
@@ -186,7 +199,7 @@ def _has_twins(data: TokenData) -> bool:
 
 @compiled_once
 def _find_limit(
-    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int, rule: Rule
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> Limit:
     # What is compiled holds the program of `rule`: it is an argument so that another rule is another program.
     del rule
@@ -197,7 +210,9 @@ def _find_limit(
     return small.lift(risk, found)
 
 
-def conclude(risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: float, theorem: str | None = None) -> Limit:
+def conclude(
+    risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: Positive, theorem: str | None = None
+) -> Limit:
     """The limit that a trajectory from `model` points at, with everything that vouches for it.
 
     `theorem`: what to say in place of the theorem registered for the model, which then claims nothing.

@@ -182,7 +182,7 @@ def gaps_of(limit: Any) -> str:
 
 def bound_of(limit: Any) -> str:
     """Whose lower bound certifies the flow's direction."""
-    flows = limit.certificate.source == CertificateSource.flow
+    flows = int(limit.certificate.source) == CertificateSource.flow
     return "its own multipliers" if flows else "the program's dual"
 
 

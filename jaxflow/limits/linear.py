@@ -14,10 +14,10 @@ from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.linear_point import find_point
-from jaxflow.limits.method import AbstractMethod, checked_gap
+from jaxflow.limits.method import AbstractMethod, arguments_of, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.stages import at_rest, stationarity
+from jaxflow.limits.stages import Count, Positive, at_rest, stationarity
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
@@ -54,9 +54,9 @@ def find_linear_limit(
     gap = checked_gap(gap, jnp.result_type(data.inputs, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     lines = Progress(progress, "find_limit", risk, model)
-    limit = _find(risk, model, lines.method(method), gap, max_steps, rule_of(model))
+    limit = _find(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rule_of(model))
     lines.done(limit)
-    if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+    if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
         raise RuntimeError(
             f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
             "pass throw=False to look at the limit"
@@ -66,7 +66,7 @@ def find_linear_limit(
 
 @eqx.filter_jit
 def _find(
-    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: float, max_steps: int, rule: Rule
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> LinearLimit:
     # As for attention: another rule is another program to compile.
     del rule
@@ -76,7 +76,7 @@ def _find(
 
 
 def conclude_direction(
-    risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory, gap: float
+    risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory, gap: Positive
 ) -> LinearLimit:
     """The limit direction that a trajectory of a margin loss points at."""
     final = trajectory.final

@@ -1,7 +1,7 @@
 """How `find_limit` follows the flow of a linear network: to its limit point, or out along its limit direction."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -29,7 +29,7 @@ from jaxflow.flow import (
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.network_certificate import network_certifier
-from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -97,6 +97,7 @@ class LinearStaged(AbstractMethod):
     network allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
     """
 
+    takes_arrays: ClassVar[bool] = True
     near: float = 10.0
     far: float | None = None
     log_time: float = 200.0
@@ -111,13 +112,13 @@ class LinearStaged(AbstractMethod):
         require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")
         require(0 < self.rtol < 1, "rtol", f"expected a small positive number, got {self.rtol}")
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         if risk.loss.margin:
             return self._outwards(risk, model, max_steps, gap)
         return self._inwards(risk, model, max_steps)
 
     def continued(
-        self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float, known: Bool[Array, ""] | bool = False
+        self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive, known: Bool[Array, ""] | bool = False
     ) -> tuple[Trajectory, Float[Array, ""]]:
         r"""Regression by tolerance continuation: again with rtol/100 until the error of β is at most `gap`.
 
@@ -160,7 +161,7 @@ class LinearStaged(AbstractMethod):
         return Trajectory(chosen.final, chosen.saved, chosen.regime, chosen.result, stats), error
 
     def _inwards(
-        self, risk: EmpiricalRisk, model: Any, max_steps: int, rtol: Any = None, idle: Any = False
+        self, risk: EmpiricalRisk, model: Any, max_steps: Count, rtol: Any = None, idle: Any = False
     ) -> Trajectory:
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
@@ -181,7 +182,7 @@ class LinearStaged(AbstractMethod):
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
 
-    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
+    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         still = StationaryPoint(STATIONARY)
         quadratic = model.degree == 2
 

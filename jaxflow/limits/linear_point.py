@@ -12,7 +12,7 @@ from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
-from jaxflow.limits.stages import at_rest, stationarity
+from jaxflow.limits.stages import Count, Positive, at_rest, stationarity
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
@@ -65,7 +65,7 @@ def known_of(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> Known:
 
 
 def find_point(
-    risk: EmpiricalRisk, model: AbstractLinearNetwork, method: AbstractMethod, gap: float, max_steps: int
+    risk: EmpiricalRisk, model: AbstractLinearNetwork, method: AbstractMethod, gap: Positive, max_steps: Count
 ) -> LinearLimit:
     """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met."""
     known = known_of(risk, model)

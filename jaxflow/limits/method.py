@@ -2,10 +2,11 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
@@ -25,17 +26,23 @@ from jaxflow.flow import (
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
 from jaxflow.limits.rounds import LOG_HORIZON, Rounds, cap_of, coordinates_of, first_stretch
-from jaxflow.limits.stages import STATIONARY, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 
 class AbstractMethod(eqx.Module):
-    """How `find_limit` follows the flow."""
+    """How `find_limit` follows the flow.
+
+    `max_steps` and `gap` come as arrays, one compiled program for all of them, where `takes_arrays` says that no
+    Python code looks at them; else as the numbers that they are.
+    """
+
+    takes_arrays: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         """A trajectory far enough to read the limit off it and certify it to `gap`, with save points for its rate."""
 
 
@@ -78,6 +85,7 @@ class Staged(AbstractMethod):
     `report`: receives a line a second (see `find_limit`'s `progress`).
     """
 
+    takes_arrays: ClassVar[bool] = True
     near: float | None = None
     far: float | None = None
     horizon: float | None = None
@@ -107,15 +115,15 @@ class Staged(AbstractMethod):
         require(near < far <= horizon, "method", f"expected near < far <= horizon, got {near}, {far}, {horizon}")
         return near, far, horizon, cap
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         if self.solver is None and coordinates_of(risk, model) is not None:
             return self._in_rounds(risk, model, max_steps, gap)
         return self._in_stages(risk, model, max_steps)
 
-    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: int, gap: float = 1e-8) -> Trajectory:
+    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         cap = cap_of(model, gap) if self.cap is None else self.cap
         near = first_stretch(model) if self.near is None else self.near
-        far = min(1e5 if model.degree == 1 else cap, cap) if self.far is None else self.far
+        far = (jnp.minimum(1e5, cap) if model.degree == 1 else cap) if self.far is None else self.far
         rounds = Rounds(
             gap=gap,
             near=near,
@@ -129,7 +137,7 @@ class Staged(AbstractMethod):
         )
         return rounds.follow(risk, model, max_steps)
 
-    def _in_stages(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+    def _in_stages(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
         coordinates = Scores() if combined else Weights()
         straight = combined or (isinstance(model, MultiHeadAttention) and model.degree == 1)
@@ -197,6 +205,12 @@ class Staged(AbstractMethod):
         )
         # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
         return followed_by(path, last, done | ~good(last.result))
+
+
+def arguments_of(method: AbstractMethod, gap: float, max_steps: int, data: Any) -> tuple[Any, Any]:
+    """Gap and budget as `method` takes them, in the precision of the data."""
+    dtype = jnp.result_type(*jax.tree.leaves(eqx.filter(data, eqx.is_inexact_array)), float)
+    return (np.asarray(gap, dtype), np.asarray(max_steps)) if method.takes_arrays else (gap, max_steps)
 
 
 def checked_gap(gap: float | None, dtype: Any) -> float:

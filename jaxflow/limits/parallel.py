@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from jaxflow._core import Outcome, is_concrete
-from jaxflow.data import require_untied
-from jaxflow.limits.find import check_arguments, conclude
+from jaxflow.limits.find import check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
-from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.method import AbstractMethod, arguments_of
 from jaxflow.limits.progress import Progress
-from jaxflow.models import MultiHeadAttention, token_scores
+from jaxflow.limits.stages import Count, Positive
+from jaxflow.models import MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
 from jaxflow.trajectory import Point, Trajectory, describe
@@ -50,13 +50,13 @@ def find_limits(
     data: Any = risk.data
     if throw:
         for part in model.parts:
-            require_untied(token_scores(data, part.head), data.visible)
+            refuse_ties(data, part.head)
     rules = tuple(rule_of(part) for part in model.parts)
     lines = Progress(progress, "find_limits", risk, model)
-    limits = _find_limits(risk, model, lines.method(method), gap, max_steps, rules)
+    limits = _find_limits(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rules)
     lines.done(limits[0])
     for h, limit in enumerate(limits):
-        if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
+        if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
             raise RuntimeError(
                 f"find_limits: layer {h}: {describe(limit.trajectory.result)} (program: "
                 f"{limit.program_solution.result}); pass throw=False to look at the limits"
@@ -69,8 +69,8 @@ def _find_limits(
     risk: EmpiricalRisk,
     model: MultiHeadAttention,
     method: AbstractMethod,
-    gap: float,
-    max_steps: int,
+    gap: Positive,
+    max_steps: Count,
     rules: tuple[Rule, ...],
 ) -> tuple[Limit, ...]:
     # As in `find_limit`: other rules are another program to compile.

@@ -28,7 +28,7 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.stages import STATIONARY, at_rest, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, followed_by, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -61,9 +61,9 @@ def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | Non
     return found
 
 
-def cap_of(model: Any, gap: float) -> float:
+def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:
     """The length at which exponents stop to grow: their floor in the margins is a hundredth of the gap or less."""
-    return min(max(EXPONENTS, 1e4 / gap), MOST_EXPONENTS) ** (1.0 / model.degree)
+    return jnp.clip(1e4 / gap, EXPONENTS, MOST_EXPONENTS) ** (1.0 / model.degree)
 
 
 def first_stretch(model: Any) -> float:
@@ -83,11 +83,11 @@ class Rounds(eqx.Module):
     `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second; `report`: see `Drive`.
     """
 
-    gap: float
+    gap: Positive
     near: float
     far: float | Float[Array, ""]
     log_horizon: float
-    cap: float
+    cap: Positive
     floor: float = 0.03
     saves: int = 0
     timed: bool = False
@@ -136,7 +136,7 @@ class Rounds(eqx.Module):
             idle=idle | ended(risk, path),
         )
 
-    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: int) -> Trajectory:
+    def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         """The path of one model."""
 
         def one(model: Any, past: tuple[Any, Any, Any], count: Array) -> Trajectory:

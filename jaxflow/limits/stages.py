@@ -3,13 +3,17 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
+
+# What a caller gives as a number, and a compiled program takes as an array: one program for all gaps and budgets.
+Positive = float | Float[Array, ""]
+Count = int | Int[Array, ""]
 
 
 def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""]) -> Trajectory:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
+from jaxflow.limits.stages import Positive
 from jaxflow.margin import Certificate, ProgramResult, Solution
 from jaxflow.trajectory import Trajectory
 
@@ -43,7 +44,7 @@ def judge(
     directions: Inexact[Array, "2 ..."],
     solution: Solution,
     trajectory: Trajectory,
-    gap: float,
+    gap: Positive,
 ) -> Verdict:
     r"""Holds the flow's direction against a solved program; a program's own optimality says nothing of the flow.
 

@@ -122,10 +122,16 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
         raise unknown_name("source", source, CertificateSource.__members__)
     code = CertificateSource[source] if isinstance(source, str) else source
     primal, dual = jnp.asarray(primal), jnp.asarray(dual)
-    zero, active, equal = program.primal_zero, program.active, program.equal
+    zero = program.primal_zero
     require(primal.shape == zero.shape, "primal", f"expected shape {zero.shape}, got {primal.shape}")
-    require(dual.shape == active.shape, "dual", f"expected shape {active.shape}, got {dual.shape}")
+    require(dual.shape == program.active.shape, "dual", f"expected shape {program.active.shape}, got {dual.shape}")
+    return _certify(program, primal, dual, code)
 
+
+@eqx.filter_jit
+def _certify(program: AbstractProgram, primal: Array, dual: Array, code: Any) -> Certificate:
+    """As `certify`: traced once for the places of a program that want it."""
+    active, equal = program.active, program.equal
     direction = _unit(jnp.where(jnp.isfinite(primal), primal, 0.0)) if program.conic else primal
     weights = jnp.where(active, jnp.maximum(dual, 0.0), jnp.where(equal, dual, 0.0))
     weights = _unit(jnp.where(jnp.isfinite(weights), weights, 0.0))

@@ -1,18 +1,24 @@
-"""Which papers, theorems and figures there are."""
+"""Which papers, theorems, figures and checks there are: one entry for each experiment."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxflow._core import unknown_name
-from jaxflow.report import Claim
+from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.statement import Statement, hold
+from jaxflow.report import Claim, Finding
 
 SCALES = ("quick", "paper", "large")
 
+N = TypeVar("N")
+
 Data = dict[str, np.ndarray]
+Found = tuple[list[Finding], list[str]]
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,32 @@ class Paper:
     theorems: tuple[Theorem, ...]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """An experiment: its numbers, what they say of the paper's statements, and a picture of them.
+
+    `run_times` says for each scale how much is computed and how long it takes. `find` gives findings and notes; `draw`
+    a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`. `figure` and `check`
+    are what `register_figure` and `register_check` were given.
+    """
+
+    paper: str
+    name: str
+    title: str
+    run_times: Mapping[str, str]
+    dataset: Dataset[Any]
+    find: Callable[[Any], Found]
+    draw: Callable[[Any], Any] | None = None
+    verified: bool = False
+    figure: Any = None
+    check: Any = None
+
+    @property
+    def statements(self) -> str:
+        """What a check is about."""
+        return self.title
+
+
 class AbstractFigure(abc.ABC):
     """A figure of a paper: data, drawing and claims are separate steps, joined by a saved file."""
 
@@ -50,19 +82,8 @@ class AbstractFigure(abc.ABC):
         """The paper's sentences about the figure with verdicts, and notes for below the table."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A registered figure; `run_times` says for each scale how much is computed and how long it takes."""
-
-    paper: str
-    name: str
-    title: str
-    run_times: dict[str, str]
-    figure: AbstractFigure
-
-
 _PAPERS: dict[str, Paper] = {}
-_FIGURES: dict[tuple[str, str], Entry] = {}
+_ENTRIES: dict[tuple[str, str], Entry] = {}
 
 
 def register_paper(paper: Paper) -> Paper:
@@ -71,23 +92,69 @@ def register_paper(paper: Paper) -> Paper:
     return paper
 
 
-def register_figure(
-    paper: str, name: str, *, title: str, run_times: dict[str, str]
-) -> Callable[[type[AbstractFigure]], type[AbstractFigure]]:
-    """Enters a figure class under its paper and name.
+def register(
+    dataset: Dataset[N],
+    name: str,
+    *,
+    title: str,
+    run_times: Mapping[str, str],
+    statements: Sequence[Statement[N]],
+    notes: Callable[[N], list[str]] = lambda numbers: [],
+    draw: Callable[[N], Any] | None = None,
+    verified: bool = False,
+) -> Entry:
+    """Enters an experiment under the paper of its dataset: a figure where it has a drawing, a check where `verified`.
 
     **Raises:** `ValueError` unless every scale has a run time, and for a name that is taken.
     """
+
+    def find(numbers: N) -> Found:
+        return [hold(statement, numbers) for statement in statements], notes(numbers)
+
+    return enter(Entry(dataset.paper, name, title, run_times, dataset, find, draw, verified))
+
+
+def enter(entry: Entry) -> Entry:
+    """**Raises:** as `register`."""
+    _every_scale(entry.run_times)
+    if (entry.paper, entry.name) in _ENTRIES:
+        raise ValueError(f"name: {entry.paper} {entry.name} is registered twice")
+    _ENTRIES[entry.paper, entry.name] = entry
+    return entry
+
+
+def _every_scale(run_times: Mapping[str, str]) -> None:
     if set(run_times) != set(SCALES):
         raise ValueError(f"run_times: expected one text for each of {', '.join(SCALES)}")
 
-    def enter(figure: type[AbstractFigure]) -> type[AbstractFigure]:
-        if (paper, name) in _FIGURES:
-            raise ValueError(f"name: {paper} {name} is registered twice")
-        _FIGURES[paper, name] = Entry(paper, name, title, run_times, figure())
-        return figure
 
-    return enter
+def register_figure(
+    paper: str, name: str, *, title: str, run_times: dict[str, str]
+) -> Callable[[type[AbstractFigure]], type[AbstractFigure]]:
+    """Enters a figure class under its paper and name; its numbers are kept as a whole. **Raises:** as `register`."""
+
+    _every_scale(run_times)
+
+    def enter_class(kind: type[AbstractFigure]) -> type[AbstractFigure]:
+        figure = kind()
+
+        def find(data: Data) -> Found:
+            claims, notes = figure.claims(data)
+            return [claim.finding for claim in claims], notes
+
+        def compute(scale: str, seed: int, say: Callable[[str], None]) -> Data:
+            return figure.compute(scale, seed, say)
+
+        dataset = whole(paper, name, compute, lambda seed: seed)
+        enter(Entry(paper, name, title, run_times, dataset, find, lambda data: figure.draw(data), figure=figure))
+        return kind
+
+    return enter_class
+
+
+def whole(paper: str, name: str, compute: Callable[..., Data], draw_from: Callable[[int], Any]) -> Dataset[Data]:
+    """A dataset of one part, of arrays by name."""
+    return Dataset(paper, name, lambda all: all, {"all": Sweep(dict, compute, draw_from)})
 
 
 def known_papers() -> list[Paper]:
@@ -95,18 +162,38 @@ def known_papers() -> list[Paper]:
     return [_PAPERS[name] for name in sorted(_PAPERS)]
 
 
+def find_paper(name: str) -> Paper:
+    """**Raises:** `ValueError` with the nearest name for an unknown paper."""
+    if name not in _PAPERS:
+        raise unknown_name("paper", name, _PAPERS)
+    return _PAPERS[name]
+
+
+def entries_of(paper: str) -> list[Entry]:
+    """The experiments of a paper, in the order in which they were registered."""
+    return [entry for (owner, _), entry in _ENTRIES.items() if owner == paper]
+
+
 def figures_of(paper: str) -> list[Entry]:
     """The figures of a paper by name."""
-    return [entry for (owner, _), entry in sorted(_FIGURES.items()) if owner == paper]
+    return sorted((entry for entry in entries_of(paper) if entry.draw), key=lambda entry: entry.name)
+
+
+def checks_of(paper: str) -> list[Entry]:
+    """What `verify` holds to instances, in the order in which it was registered."""
+    return [entry for entry in entries_of(paper) if entry.verified]
 
 
 def find_figure(paper: str, name: str) -> Entry:
     """**Raises:** `ValueError` with the nearest name for an unknown paper or figure."""
-    if paper not in _PAPERS:
-        raise unknown_name("paper", paper, _PAPERS)
-    if (paper, name) not in _FIGURES:
-        known = [entry.name for entry in figures_of(paper)]
-        if not known:
+    figures = {entry.name: entry for entry in figures_of(find_paper(paper).name)}
+    if name not in figures:
+        if not figures:
             raise ValueError(f"figure: there is no figure of {paper} yet")
-        raise unknown_name("figure", name, known)
-    return _FIGURES[paper, name]
+        raise unknown_name("figure", name, list(figures))
+    return figures[name]
+
+
+def default_folder(paper: str, out: Path | str | None) -> Path:
+    """Where the files of a paper go."""
+    return Path("out") / paper if out is None else Path(out)

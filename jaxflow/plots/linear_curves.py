@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots.linear_plane import NETWORK_STYLES
 from jaxflow.plots.style import new_figure
 
 DEPTH_COLORS = {2: "#0072B2", 3: "#D55E00", 4: "#009E73"}
@@ -30,38 +29,6 @@ def draw_alpha_sweep(data: dict[str, np.ndarray]) -> Any:
     return figure
 
 
-def draw_filters(data: dict[str, np.ndarray]) -> Any:
-    r"""The limit direction of β for each filter length k, and how far it is from three known directions."""
-    figure, axes = new_figure(2, width=11.0, height=3.9)
-    lengths, d = data["lengths"], data["x"].shape[0]
-    left, right = axes
-    shown = [k for k in (1, 2, 3, d) if k in lengths]
-    width = 0.8 / len(shown)
-    for i, (k, color) in enumerate(zip(shown, BARS, strict=False)):
-        beta = data["beta"][list(lengths).index(k)]
-        left.bar(
-            np.arange(1, d + 1) + (i - 0.5 * (len(shown) - 1)) * width, beta, width, color=color, label=rf"$k_1={k}$"
-        )
-    left.set_xlabel("$j$")
-    left.set_ylabel(r"$[\beta]_j/\|\beta\|$")
-    left.set_xticks(range(1, d + 1))
-    left.legend(frameon=False, fontsize=9, ncols=2)
-    names = {
-        "l2": (r"$x$ ($\ell_2$ max-margin)", "-o"),
-        "filtered": ("Corollary 4", "--s"),
-        "dft": (r"DFT $\ell_1$", "-.^"),
-    }
-    for (name, (label, line)), color in zip(names.items(), BARS, strict=False):
-        off = np.linalg.norm(data["beta"] - data[f"aim.{name}"][None], axis=1)
-        right.plot(lengths, np.maximum(off, 1e-16), line, color=color, label=label)
-    right.set_yscale("log")
-    right.set_xlabel(r"filter length $k_1$")
-    right.set_ylabel("distance of unit vectors")
-    right.set_xticks(lengths)
-    right.legend(frameon=False, fontsize=9)
-    return figure
-
-
 def draw_designed(data: dict[str, np.ndarray]) -> Any:
     r"""Limit directions in the transformed space: the network designed for T, and the diagonal one."""
     figure, axes = new_figure(3, width=12.0, height=3.5)
@@ -76,56 +43,4 @@ def draw_designed(data: dict[str, np.ndarray]) -> Any:
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("component")
     axes[0].set_ylabel("direction")
-    return figure
-
-
-def draw_phase(data: dict[str, np.ndarray]) -> Any:
-    r"""Distance of β's direction from its limit, over the loss at which training ends and the scale α."""
-    from matplotlib.colors import LogNorm
-
-    figure, axes = new_figure(3, width=13.0, height=3.9, shared=True)
-    image = None
-    for axis, network, error in zip(axes, NETWORK_STYLES, data["error"], strict=True):
-        image = axis.pcolormesh(
-            data["log_losses"] / np.log(10.0),
-            data["alphas"],
-            error,
-            norm=LogNorm(1e-3, 2.0),
-            cmap="cividis",
-            shading="nearest",
-        )
-        lines = axis.contour(
-            data["log_losses"] / np.log(10.0),
-            data["alphas"],
-            error,
-            levels=[0.01, 0.1, 0.5],
-            colors="white",
-            linewidths=0.8,
-        )
-        axis.clabel(lines, fontsize=7)
-        axis.axvline(-5.0, color="white", linestyle=":", linewidth=1.2)
-        axis.grid(False)
-        axis.set_yscale("log")
-        axis.invert_xaxis()
-        axis.set_title(network, fontsize=10)
-        axis.set_xlabel(r"$\log_{10}$ of the final loss (dotted: the paper's)")
-    axes[0].set_ylabel(r"initial scale $\alpha$")
-    figure.colorbar(image, ax=list(axes), label=r"$\|\beta/\|\beta\|-\beta^\infty\|$")
-    return figure
-
-
-def draw_push(data: dict[str, np.ndarray]) -> Any:
-    r"""$1-\cos$ between $X^\top r$ on the way and at the end: median, and 10% to 90%, over data sets."""
-    figure, axes = new_figure(1, width=6.4, height=4.2)
-    (axis,) = axes
-    for name, color, line in zip(data["names"], BARS, ("-", "--", "-.", ":"), strict=False):
-        values = np.maximum(data[f"{name}.drift"], 1e-17)
-        sizes = np.median(data[f"{name}.sizes"], axis=0)
-        low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=0)
-        axis.plot(sizes, middle, line, color=color, label=str(name))
-        axis.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
-    axis.set_yscale("log")
-    axis.set_xlabel(r"$\log\|\beta\|$")
-    axis.set_ylabel(r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
-    axis.legend(frameon=False, fontsize=9)
     return figure

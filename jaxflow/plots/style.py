@@ -12,6 +12,9 @@ COLORS = {
     "faint": "#8C8C8C",
 }
 
+# The same colours, for curves that are told apart by their order.
+CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+
 # The symbols of the papers.
 SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
 

@@ -1,9 +1,18 @@
 """Floor 10: tables and records that stand beside a result."""
 
+from jaxflow.report.claims import CLAIMS as CLAIMS
+from jaxflow.report.claims import ROWS as ROWS
 from jaxflow.report.claims import Claim as Claim
+from jaxflow.report.claims import Finding as Finding
+from jaxflow.report.claims import Row as Row
+from jaxflow.report.claims import as_json as as_json
 from jaxflow.report.claims import claims_json as claims_json
 from jaxflow.report.claims import claims_markdown as claims_markdown
+from jaxflow.report.claims import counted as counted
+from jaxflow.report.claims import findings_markdown as findings_markdown
+from jaxflow.report.claims import told as told
 from jaxflow.report.claims import with_evidence as with_evidence
+from jaxflow.report.claims import worst as worst
 from jaxflow.report.manifest import manifest as manifest
 from jaxflow.report.outputs import refuse_existing as refuse_existing
 from jaxflow.report.outputs import write_json as write_json

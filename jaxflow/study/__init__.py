@@ -7,6 +7,7 @@ from jaxflow.study.counting import settled_selections as settled_selections
 from jaxflow.study.counting import wilson as wilson
 from jaxflow.study.experiment import AbstractExperiment as AbstractExperiment
 from jaxflow.study.experiment import FunctionExperiment as FunctionExperiment
+from jaxflow.study.keys import subkey as subkey
 from jaxflow.study.keys import trial_key as trial_key
 from jaxflow.study.reading import Status as Status
 from jaxflow.study.reading import open_results as open_results
@@ -14,6 +15,7 @@ from jaxflow.study.reading import status as status
 from jaxflow.study.run import Interrupted as Interrupted
 from jaxflow.study.spec import read_spec as read_spec
 from jaxflow.study.spec import study_of_store as study_of_store
+from jaxflow.study.store import OtherStudy as OtherStudy
 from jaxflow.study.store import TwoResults as TwoResults
 from jaxflow.study.study import Study as Study
 from jaxflow.study.tables import Table as Table

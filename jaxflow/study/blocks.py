@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxflow._core import require
-from jaxflow.study.experiment import AbstractExperiment, FunctionExperiment
+from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.keys import as_keys, canonical, key_data
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
@@ -58,8 +58,8 @@ class Computer:
         with jax.default_device(where):
             function = self._function(job.factors, len(job.keys), where)
             results = jax.block_until_ready(function(jax.device_put(as_keys(job.keys), where)))
-            own_outcome = not isinstance(self.experiment, FunctionExperiment)
-            arrays, meanings = collect(self.experiment.name(), own_outcome, results, len(job.keys))
+            claims = self.experiment.claims_outcome()
+            arrays, meanings = collect(self.experiment.name(), claims, results, len(job.keys))
         seconds = round(time.perf_counter() - started, 4)
         return BlockResult(
             arrays,

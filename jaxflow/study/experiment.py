@@ -62,6 +62,11 @@ class AbstractExperiment(eqx.Module):
         """Where the names of the factors are read: a key, then keyword arguments."""
         return inspect.signature(self.setup)
 
+    def claims_outcome(self) -> bool:
+        """Whether `outcome` must be among the results. Without one the engine claims nothing: it records `failed`
+        where a real result is NaN and `undecided` elsewhere."""
+        return True
+
     def import_path(self) -> str:
         """`module:name`, from which another process makes this experiment, given its settings."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
@@ -76,11 +81,7 @@ class AbstractExperiment(eqx.Module):
 
 
 class FunctionExperiment(AbstractExperiment):
-    """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped.
-
-    Without an `outcome` among its results the engine can claim nothing: it records `failed` where a real result
-    is NaN and `undecided` elsewhere.
-    """
+    """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`."""
 
     function: Callable[..., Any] = eqx.field(static=True)
     label: str = eqx.field(static=True)
@@ -106,6 +107,9 @@ class FunctionExperiment(AbstractExperiment):
 
     def name(self) -> str:
         return self.label
+
+    def claims_outcome(self) -> bool:
+        return False
 
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.function)

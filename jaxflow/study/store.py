@@ -18,6 +18,10 @@ from jaxflow.study.plan import Index, Plan
 from jaxflow.study.results import Variable, difference
 
 
+class OtherStudy(ValueError):
+    """The store holds another study, or results that these would not continue bit by bit."""
+
+
 class TwoResults(ValueError):
     """One key gave two results: the experiment is not a function of its key, or has changed."""
 
@@ -66,8 +70,8 @@ class Store:
     ) -> "Store":
         """A new store, or the one that is there to be continued.
 
-        **Raises:** `ValueError` for a folder that is no study, another study, another schema, or results of other
-        versions or another kind of device (unless `allow_mixed`, which is recorded).
+        **Raises:** `ValueError` for a folder that is no study or another schema; `OtherStudy` for another study, or
+        results of other versions or another kind of device (unless `allow_mixed`, which is recorded).
         """
         now = manifest.manifest(plan, device_kind)
         if path.exists() and overwrite:
@@ -218,22 +222,20 @@ def _require_same(path: Path, plan: Plan, stored: Mapping[str, Any]) -> None:
     differing = [
         f"{name} {stored.get(name)} there, {wanted[name]} here" for name in wanted if stored.get(name) != wanted[name]
     ]
-    require(
-        not differing,
-        "store",
-        f"{path} belongs to another study: {'; '.join(differing)}. Instances that both have would be the same ones; "
-        "write to another path, or overwrite",
-    )
+    if differing:
+        raise OtherStudy(
+            f"store: {path} belongs to another study: {'; '.join(differing)}. Instances that both have would be the "
+            "same ones; write to another path, or overwrite"
+        )
 
 
 def _mixed(path: Path, attributes: Mapping[str, Any], now: Mapping[str, Any], allow: bool) -> str:
     """What a resume mixes, as recorded in the store."""
     stored = json.loads(attributes.get("manifest") or "{}")
     found = manifest.mixed(stored, now)
-    require(
-        allow or not found,
-        "store",
-        f"results in {path} would not be equal bit by bit: {'; '.join(found)}. Allow a mixed store to go on",
-    )
+    if found and not allow:
+        raise OtherStudy(
+            f"store: results in {path} would not be equal bit by bit: {'; '.join(found)}. Allow a mixed store to go on"
+        )
     known = [line for line in str(attributes.get("mixed", "")).split("; ") if line]
     return "; ".join([*known, *(line for line in found if line not in known)])

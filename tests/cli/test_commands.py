@@ -50,6 +50,37 @@ def test_list_names_every_paper_figure_and_theorem() -> None:
             assert all(text in found.output for text in entry.run_times.values())
 
 
+def test_list_of_one_paper_names_no_other() -> None:
+    found = runner.invoke(app, ["list", "sheen2024"], env={"COLUMNS": "400"})
+    assert found.exit_code == 0 and "multipliers" in found.output and "tarzanagh2023" not in found.output
+    wrong = runner.invoke(app, ["list", "sheen2042"])
+    assert wrong.exit_code == 2 and "did you mean 'sheen2024'?" in wrong.output
+
+
+def test_the_seed_reaches_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seeds = []
+
+    def computed(self, scale, seed, say):
+        seeds.append(seed)
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(papers.find_figure("tarzanagh2023", "fig7").figure.__class__, "compute", computed)
+    command = ["reproduce", "tarzanagh2023", "fig7", "--out", str(tmp_path), "--executor", "serial"]
+    for more in ([], ["--seed", "5"]):
+        assert isinstance(runner.invoke(app, [*command, *more]).exception, AssertionError)
+    assert seeds == [0, 5]
+
+
+def test_numbers_of_another_version_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def collect(self, *arguments, **more):
+        raise papers.OtherNumbers("numbers are others. Here: --overwrite begins again")
+
+    monkeypatch.setattr(papers.Dataset, "collect", collect)
+    for command in (["reproduce", "sheen2024", "rates"], ["verify", "sheen2024"]):
+        found = runner.invoke(app, [*command, "--out", str(tmp_path)])
+        assert found.exit_code == 2 and "Error: numbers are others" in found.output and "Traceback" not in found.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

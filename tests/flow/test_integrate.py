@@ -60,7 +60,15 @@ def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, ref
     assert trajectory.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["Dopri8", "Kvaerno3", "Kvaerno5", "KenCarp4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Dopri8",
+        pytest.param("Kvaerno3", marks=pytest.mark.slow),
+        "Kvaerno5",
+        pytest.param("KenCarp4", marks=pytest.mark.slow),
+    ],
+)
 def test_any_solver_works_on_the_path(name, reference):
     risk, model, expected = reference
     trajectory = jf.integrate(
@@ -85,7 +93,9 @@ def test_followed_to_a_loss_excess_of_e_to_minus_a_hundred_million():
     assert trajectory.model.W.shape == (10, 10) and bool(jnp.all(jnp.isfinite(trajectory.model.W)))
 
 
-@pytest.mark.parametrize("model", [jf.models.FactoredAttention, jf.models.DiagonalAttention])
+@pytest.mark.parametrize(
+    "model", [jf.models.FactoredAttention, pytest.param(jf.models.DiagonalAttention, marks=pytest.mark.slow)]
+)
 def test_conserved_quantity_along_log_time(model):
     risk, start = instance(model)
     trajectory = jf.integrate(risk, start, clock=jf.LogTime(), until=20.0, save_at=jnp.linspace(1.0, 20.0, 20))

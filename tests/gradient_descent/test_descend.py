@@ -1,5 +1,6 @@
 """Discrete descent: its steps, its time and length, its errors."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,10 +93,38 @@ def test_any_optimizer_of_optax():
         updates, memory = adam.update(gradient, memory, W)
         W = optax.apply_updates(W, updates)
     np.testing.assert_allclose(end.model.W, W, rtol=RTOL, atol=RTOL)
-    sgd = descend(RISK, COMBINED, steps=5, optimizer=optax.sgd(0.2))
-    own = descend(RISK, COMBINED, steps=5, learning_rate=0.2)
-    for a, b in zip(jax.tree.leaves(sgd.final), jax.tree.leaves(own.final), strict=True):
+
+
+def close(one, other):
+    for a, b in zip(jax.tree.leaves(one.final), jax.tree.leaves(other.final), strict=True):
         np.testing.assert_allclose(a, b, rtol=RTOL, atol=RTOL)
+
+
+@pytest.mark.parametrize("normalised", [False, "jointly", "separately"])
+def test_plain_and_normalised_descent_are_those_of_optax(normalised):
+    own = descend(RISK, FACTORED, steps=20, learning_rate=0.3, normalised=normalised)
+    close(descend(RISK, FACTORED, steps=20, optimizer=optax.sgd(0.3), normalised=normalised), own)
+
+
+def test_a_transformation_that_normalises_by_itself_is_normalised_descent():
+    # Without the constant in the norm, of which Optax's default is 1e-6.
+    unit = optax.normalize_by_update_norm(eps=0.0)
+    jointly = descend(RISK, FACTORED, steps=20, learning_rate=0.3, normalised="jointly")
+    close(descend(RISK, FACTORED, steps=20, optimizer=optax.chain(unit, optax.sgd(0.3)), normalised=False), jointly)
+    parts = optax.partition({name: optax.chain(unit, optax.sgd(0.3)) for name in "KQ"}, _names)
+    separately = descend(RISK, FACTORED, steps=20, learning_rate=0.3, normalised="separately")
+    close(descend(RISK, FACTORED, steps=20, optimizer=parts, normalised=False), separately)
+    # Past the smallest number it has no direction left; on the logarithmic scale there is one.
+    far = models.CombinedAttention(1e4 * COMBINED.W, HEAD)
+    tiny = optax.chain(optax.normalize_by_update_norm(), optax.sgd(0.1))
+    lost = descend(RISK, far, steps=5, optimizer=tiny, normalised=False)
+    np.testing.assert_array_equal(lost.model.W, far.W)
+    assert not np.array_equal(descend(RISK, far, steps=5, optimizer=optax.sgd(0.1)).model.W, far.W)
+
+
+def _names(trained):
+    """Which of its arrays a trained model's are, for `optax.partition`."""
+    return eqx.tree_at(lambda m: (m.K, m.Q), trained, ("K", "Q"))
 
 
 def test_small_steps_follow_the_flow():

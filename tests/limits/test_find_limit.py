@@ -204,3 +204,16 @@ def test_registered_models_and_their_programs():
     assert jf.theory.predict(risk, thin, selection).program.norm == jf.margin.Nuclear(rank=2)
     with pytest.raises(ValueError, match=r"^model: no theorem is registered for int"):
         jf.theory.predict(risk, 3, selection)
+
+
+def test_another_gap_and_another_budget_compile_nothing(caplog):
+    instance = start(jax.random.key(5), jf.models.CombinedAttention, 3, 4, 4)
+    find_limit(*instance, throw=False)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        loose = find_limit(*instance, gap=1e-3, throw=False)
+        short = find_limit(*instance, max_steps=10, throw=False)
+    assert not [record for record in caplog.records if "_find_limit" in record.getMessage()]
+    # Both are heeded.
+    assert (
+        float(loose.excess) > 1e-8 and loose.trajectory.stats["num_steps"] > short.trajectory.stats["num_steps"] == 10
+    )

@@ -36,7 +36,9 @@ def _program(norm: str) -> Callable[[Any], Any]:
     return solved
 
 
-@pytest.mark.parametrize("one", [_limit, _implicit, _program("nuclear"), _program("l1")])
+@pytest.mark.parametrize(
+    "one", [_limit, pytest.param(_implicit, marks=pytest.mark.slow), _program("nuclear"), _program("l1")]
+)
 def test_every_call_is_for_one_matrix(one: Callable[[Any], Any]) -> None:
     traced = jax.jit(jax.vmap(one)).trace(jax.random.split(jax.random.key(0), 8))
     text = traced.lower(lowering_platforms=("cpu",)).as_text()

@@ -15,7 +15,8 @@ N, T, D = 2, 3, 14
 GAP = 1e-8
 
 
-@pytest.fixture(scope="module", params=["W", "KQ"])
+# The reduction of W is the same one with half of the parts.
+@pytest.fixture(scope="module", params=[pytest.param("W", marks=pytest.mark.slow), "KQ"])
 def both(request):
     """An instance, its limit by `find_limit`, and its limit when all dimensions are followed."""
     kinds = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}

@@ -112,12 +112,12 @@ loaded = {name: jnp.asarray(x) for name, x in np.load(sys.argv[1]).items()}
 answers = {}
 selection = jnp.zeros((4, 5), bool).at[:, 1].set(True)
 labels = jnp.ones(4, loaded["tokens"].dtype)
-for norm in ("frobenius", "nuclear", "l1"):
+for norm in ("frobenius", "nuclear", "l1") if sys.argv[3] == "programs" else ():
     def program(tokens, queries):
         found = jf.margin.solve(jf.margin.attention_svm(jf.data.TokenData(tokens, queries, labels), selection, norm))
         return found.result.value, found.certificate.duality_gap, found.certificate.primal_value
     answers[norm] = jax.jit(jax.vmap(program))(loaded["tokens"], loaded["queries"])
-for name in ("DeepLinearNetwork", "DiagonalLinearNetwork"):
+for name in ("DeepLinearNetwork", "DiagonalLinearNetwork") if sys.argv[3] == "networks" else ():
     for loss in (jf.losses.Logistic(), jf.losses.Squared()):
         def network(inputs, targets, start):
             targets = jnp.sign(targets) if loss.margin else targets
@@ -137,9 +137,8 @@ NORMS = ("frobenius", "nuclear", "l1")
 NETWORKS = tuple(f"{kind}{loss}" for kind in ("DeepLinearNetwork", "DiagonalLinearNetwork") for loss in LOSSES)
 
 
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("others")
+def answers_of(what, folder):
+    """Answers in single and in double precision, each by a process of its own."""
     random = np.random.default_rng(5)
     shapes = {"tokens": (100, 4, 5, 6), "queries": (100, 4, 6), "inputs": (8, 2, 4), "targets": (8, 2)}
     given = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -149,17 +148,28 @@ def others(tmp_path_factory):
         kind = np.float64 if wide else np.float32
         np.savez(folder / "in.npz", **{name: x.astype(kind) for name, x in given.items()})
         environment = {**ENVIRONMENT, "JAX_ENABLE_X64": str(int(wide))}
-        command = [sys.executable, "-W", "error::RuntimeWarning", "-c", OTHERS, folder / "in.npz", folder / "out.npz"]
+        command = [sys.executable, "-W", "error::RuntimeWarning", "-c", OTHERS]
+        command += [folder / "in.npz", folder / "out.npz", what]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert run.returncode == 0, run.stderr
         found[wide] = dict(np.load(folder / "out.npz"))
-    assert found[False]["nuclear.1"].dtype == np.float32
+    assert all(x.dtype != np.float64 for x in found[False].values())
     return found[False], found[True]
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    return answers_of("programs", tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    return answers_of("networks", tmp_path_factory.mktemp("networks"))
+
+
 @pytest.mark.parametrize("norm", NORMS)
-def test_programs_that_are_called_solved_are(norm, others):
-    single, double = others
+def test_programs_that_are_called_solved_are(norm, programs):
+    single, double = programs
     result, gap, value = (single[f"{norm}.{k}"] for k in range(3))
     optimal = result == ProgramResult.optimal.value
     assert (double[f"{norm}.0"][optimal] == ProgramResult.optimal.value).all()
@@ -173,9 +183,10 @@ def test_programs_that_are_called_solved_are(norm, others):
     assert (double[f"{norm}.0"][infeasible] == ProgramResult.infeasible.value).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_networks_that_are_decided_agree(network, others):
-    single, double = others
+def test_networks_that_are_decided_agree(network, networks):
+    single, double = networks
     outcome, wide = single[f"{network}.0"], double[f"{network}.0"]
     decided = outcome != Outcome.undecided.value
     assert decided.sum() >= 6 and (wide != Outcome.undecided.value).all()

@@ -47,7 +47,7 @@ def test_frobenius_recovers_a_manufactured_pair() -> None:
         np.testing.assert_allclose(solution.dual, dual / np.linalg.norm(W), atol=1e-8)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
     # M = U diag(1, ..., 1, 0.4, ...) V^T is a subgradient of ‖·‖_* at W = U diag(s, 0) V^T. With d queries Z and
     # f_k the columns of M Z^-1, M = Σ f_k z_k^T; dividing f_k by its margin makes that margin one and the

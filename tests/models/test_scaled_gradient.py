@@ -177,8 +177,8 @@ def test_wrong_shapes_name_the_parameter(build, name):
 
 def test_risk_names_what_is_wrong_with_its_arguments():
     data, _ = random_tokens(jax.random.key(0), 2, 3, 3)
-    with pytest.raises(ValueError, match=r"^loss: "):
-        EmpiricalRisk(data, "logistik")
+    with pytest.raises(ValueError, match=r"^loss: unknown name .logistics.; did you mean .logistic."):
+        EmpiricalRisk(data, "logistics")
     with pytest.raises(ValueError, match=r"^reduction: "):
         EmpiricalRisk(data, Logistic(), reduction="max")
     with pytest.raises(ValueError, match=r"^tokens: NaN"):

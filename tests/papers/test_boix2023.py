@@ -8,9 +8,11 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import papers
+from jaxflow.flow import follow_products
 from jaxflow.papers.boix2023 import perturbations, toy
 from jaxflow.papers.boix2023.stage_claims import claims_of, entry_claims_of, separated
 from jaxflow.papers.boix2023.verify import stages as verify_stages
+from jaxflow.papers.boix2023.verify import supports as verify_supports
 from jaxflow.report import Verdict
 
 TINY = toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]))
@@ -223,3 +225,33 @@ def test_verdicts_of_verify_follow_the_numbers() -> None:
     assert verdicts(failed=np.array([[True, False]]), drift=np.array([[np.nan, 1e-14]])) == [open_] * 4
     nobody = verdicts(inside=np.zeros((1, 2), bool))
     assert nobody[:3] == [Verdict.outside_hypotheses] * 3
+
+
+def test_supports_of_the_flow_are_read_from_its_own_entries() -> None:
+    # That module imports this one.
+    from tests.papers.made_up.boix2023 import supports
+
+    apart, together, other = supports()
+    rows = [verify_supports.SupportsCheck().rows(data)[0] for data in (apart, together, other)]
+    assert [row.verdict for row in rows] == [Verdict.holds, Verdict.not_settled, Verdict.not_settled]
+    assert [row.evidence.undecided for row in rows] == [0, 0, 1]
+    assert rows[0].values["agrees"] == 1 and rows[2].values["agrees"] == 0
+    outside = apart | {"flow_inside": np.zeros(1, bool)}
+    assert verify_supports.SupportsCheck().rows(outside)[0].verdict is Verdict.outside_hypotheses
+
+
+def test_products_of_one_stage_are_told_from_those_of_two() -> None:
+    # Two coordinates of their own, whose slopes differ by a half or by a billionth.
+    def entries(second: float) -> verify_supports.Entries:
+        risk = jf.EmpiricalRisk(jf.data.LinearData(np.eye(2), np.array([1.0, second])), jf.losses.Squared())
+        start = jf.models.HadamardNetwork(jf.models.DiagonalLinear(), np.ones(2), 0.5 * np.ones(2))
+        paths = [follow_products(risk, start.scaled(a), a, 6.0) for a in verify_supports.LOG_ALPHAS]
+        found = [verify_supports.entries_of(path) for path in paths]
+        times = np.array([[[time for time, _ in order] for order in found]])
+        names = np.array([[[i for _, i in order] for order in found]])
+        return verify_supports.Entries(names, times, np.ones(1, bool), np.zeros(1, bool))
+
+    good, known = verify_supports.one_at_a_time(entries(0.5))
+    assert good[0] and known[0]
+    good, known = verify_supports.one_at_a_time(entries(1.0 + 1e-9))
+    assert not good[0] and not known[0]

@@ -8,8 +8,10 @@ import pytest
 
 from jaxflow.papers.boix2023 import lora_claims, rank_claims
 from jaxflow.papers.boix2023 import practical as pr
-from jaxflow.papers.boix2023.practical.runs import measure
+from jaxflow.papers.boix2023.practical.runs import runs_of
+from jaxflow.papers.boix2023.practical.spectra import Part, head_products, measure
 from jaxflow.papers.boix2023.practical.train import next_token, optimizer_of, text_batches
+from jaxflow.papers.registry import find_figure
 from jaxflow.report import Verdict
 
 SMALL = pr.Shape(layers=1, heads=2, width=4, head=2, mlp=4)
@@ -116,8 +118,8 @@ def test_training_continues_exactly_where_it_stopped(tmp_path):
     run([4], tmp_path)
     resumed = run([4, 8], tmp_path)
     assert np.array_equal(whole.losses, resumed.losses) and np.array_equal(whole.steps, resumed.steps)
-    assert np.array_equal(whole.measured["KQ_rank"], resumed.measured["KQ_rank"])
-    assert whole.losses[-1].mean() < whole.losses[0].mean() and np.all(whole.measured["KQ_rank"] >= 1.0)
+    assert np.array_equal(whole.measured["KQ"].rank, resumed.measured["KQ"].rank)
+    assert whole.losses[-1].mean() < whole.losses[0].mean() and np.all(whole.measured["KQ"].rank >= 1.0)
     with pytest.raises(ValueError, match="^folder: .* holds a run with"):
         pr.train(models, keys, recipe._replace(rate=1.0), next_token, draw, measure, [4], folder=tmp_path)
     with pytest.raises(ValueError, match="^at: 9 is past"):
@@ -129,35 +131,136 @@ def test_unknown_optimizer_is_named():
         optimizer_of(pr.Recipe("adan", 1.0, 0, 1, 1))
 
 
-def ranks(by_scale: list[list[float]]) -> dict[str, np.ndarray]:
-    """Two measurements of each (scale, seed), the second given, the first one lower by a half."""
+def spectrum(rank: np.ndarray) -> np.ndarray:
+    """Two normalised singular values with these stable ranks, between one and two, and two zeros."""
+    second = np.sqrt(np.clip(rank - 1.0, 0.0, 1.0))
+    return np.stack([np.ones_like(second), second, 0 * second, 0 * second], axis=-1)
+
+
+def ranks(
+    by_scale: list[list[float]], prefix: str = "images", *, start: float = 1.9, published: bool = True
+) -> dict[str, np.ndarray]:
+    """Four measurements of each (scale, seed), two layers of two heads: the last rank given, the others lower.
+
+    The singular values grow to their last values one after another."""
     last = np.asarray(by_scale)[None, :, :, None, None]
-    values = np.concatenate([last - 0.5, last])
-    data = {"images_scales": np.array([1.0, 0.1]), "images_steps": np.array([1, 2])}
-    data["images_published"] = np.asarray(True)
-    data["images_losses"] = np.ones(values.shape[:3])
-    for part in ("KQ", "VO"):
-        data |= {f"images_{part}_rank": values, f"images_{part}_initial": np.full(values.shape, 3.0)}
+    values = np.broadcast_to(
+        last - np.array([0.3, 0.2, 0.1, 0.0])[:, None, None, None, None], (4, *last.shape[1:3], 2, 2)
+    )
+    first = np.full(values.shape, start)
+    data = {f"{prefix}_scales": np.array([1.0, 0.1]), f"{prefix}_steps": np.array([1, 2, 3, 4])}
+    data |= {f"{prefix}_published": np.asarray(published), f"{prefix}_losses": np.ones(values.shape[:3])}
+    grown = spectrum(values)
+    # Of half of their last value: the first from the first measurement, the second from the second, and so on.
+    growth = np.where(np.arange(4)[:, None] >= np.arange(4)[None, :], 1.0, 0.1)[:, None, None, None, None, :]
+    for name in ("KQ", "VO"):
+        part = Part(
+            rank=values,
+            initial=first,
+            weights=first,
+            spectrum=np.maximum(grown, 0.01) * growth,
+            initial_spectrum=spectrum(first)[..., :2],
+            weights_spectrum=spectrum(first)[..., :2],
+            top=np.ones(values.shape),
+            initial_top=np.ones(values.shape),
+        )
+        data |= {f"{prefix}_{name}_{field}": value for field, value in part._asdict().items()}
     return data
 
 
-def test_verdicts_follow_the_numbers():
-    def verdict(by_scale):
-        return rank_claims.by_scale(ranks(by_scale))[0][0].verdict
+def both_networks(by_scale: list[list[float]], published: bool = False) -> dict[str, np.ndarray]:
+    """The same of a small network and of that of Appendix B."""
+    return ranks(by_scale, published=published) | ranks(by_scale, "network", published=published)
 
-    assert verdict([[2.0, 2.0], [1.5, 1.5]]) == Verdict.holds
-    assert verdict([[2.0, 2.0], [2.5, 2.5]]) == Verdict.not_settled
-    assert verdict([[2.0, 2.0], [1.5, 2.5]]) == Verdict.not_settled
-    grown = rank_claims.growth(ranks([[2.0, 2.0], [1.5, 1.5]]), ("images",))[0]
-    assert [claim.verdict for claim in grown] == [Verdict.holds] * 4
-    shrunk = ranks([[2.0, 2.0], [1.5, 1.5]])
-    shrunk = {k: v[::-1] + (9.0 if k.endswith("_rank") else 0.0) if k.endswith(("_rank", "_initial")) else v
-              for k, v in shrunk.items()}  # fmt: skip
-    assert [claim.verdict for claim in rank_claims.growth(shrunk, ("images",))[0]] == [Verdict.not_settled] * 4
-    # A network that is not the paper's proves and refutes nothing of it.
-    toy = shrunk | {"images_published": np.asarray(False)}
-    found = rank_claims.growth(toy, ("images",))[0] + rank_claims.by_scale(toy)[0]
-    assert [claim.verdict for claim in found] == [Verdict.outside_hypotheses] * 6
+
+def worse(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same backwards in time, from a start of rank one: ranks fall and singular values vanish in order."""
+    turned = {k: v[::-1] if v.ndim > 3 else v for k, v in data.items()}
+    fallen = {k: np.ones_like(v) for k, v in data.items() if k.endswith(("_initial", "_weights"))}
+    bare = {
+        k: v * np.array([1.0, 0.0]) for k, v in data.items() if k.endswith(("initial_spectrum", "weights_spectrum"))
+    }
+    return turned | fallen | bare
+
+
+def test_verdicts_follow_the_numbers():
+    out, holds, open_ = Verdict.outside_hypotheses, Verdict.holds, Verdict.not_settled
+
+    def verdicts(data, figure=rank_claims.by_scale):
+        return [claim.verdict for claim in figure(data)[0]]
+
+    # The paper's networks, then each of ours.
+    ordered = [[1.6, 1.6], [1.5, 1.5]]
+    assert verdicts(ranks(ordered)) == [holds, out, out]
+    assert verdicts(ranks([[1.6, 1.6], [1.7, 1.7]])) == verdicts(ranks([[1.6, 1.6], [1.5, 1.7]])) == [open_, out, out]
+    # Networks that are not the paper's prove and refute nothing of it; of themselves they say what they say.
+    assert verdicts(ranks(ordered, published=False)) == [out, holds, holds]
+    assert verdicts(ranks([[1.6, 1.6], [1.7, 1.7]], published=False)) == [out, open_, open_]
+
+    def growth(data):
+        return rank_claims.growth(data, ("images",))
+
+    toy = ranks(ordered, published=False)
+    assert verdicts(toy, growth) == [out, holds, holds] * 2
+    assert verdicts(worse(toy), growth) == [out, open_, open_] * 2
+    assert verdicts(toy, rank_claims.evolution) == [out, holds, holds] * 3
+    assert verdicts(worse(toy), rank_claims.evolution)[:6] == [out, open_, open_] * 2
+    # All singular values at once, as far as the measurements tell.
+    at_once = toy | {k: np.broadcast_to(v[-1:], v.shape) for k, v in toy.items() if k.endswith("_spectrum")}
+    claim = rank_claims.evolution(at_once)[0][1]
+    assert claim.verdict == open_ and claim.evidence.undecided == claim.evidence.inside
+
+
+def test_verdicts_on_spectra_follow_the_numbers():
+    out, holds, open_ = Verdict.outside_hypotheses, Verdict.holds, Verdict.not_settled
+    toy = both_networks([[1.6, 1.6], [1.5, 1.5]])
+    figures = {name: find_figure("boix2023", name).figure for name in ("fig1", "fig5", "fig14", "fig15")}
+
+    def verdicts(name, data):
+        return [claim.verdict for claim in figures[name].claims(data)[0]]
+
+    # The paper's networks, then the small one and that of Appendix B.
+    assert verdicts("fig1", toy) == [out, holds, holds] * 3
+    assert verdicts("fig1", worse(toy)) == [out, open_, open_] * 3
+    # Half of the start's stable rank: 1.5 of 1.9 is not.
+    assert verdicts("fig5", toy) == [out] + [open_] * 4 + [out] + [holds] * 4
+    small = toy | {k: np.full_like(v, 0.9) for k, v in toy.items() if k.endswith("_rank")}
+    assert verdicts("fig5", small)[:5] == [out] + [holds] * 4
+    for name in ("fig14", "fig15"):
+        assert verdicts(name, toy) == ([out] + [holds] * 4) * 2
+        assert verdicts(name, worse(toy)) == ([out] + [open_] * 4) * 2
+        assert verdicts(name, toy | {"images_published": np.asarray(True)})[0] == holds
+
+
+def test_spectra_of_what_is_added_and_of_the_start():
+    shape = pr.Shape(layers=2, heads=2, width=8, head=2, mlp=4)
+    then = pr.ViT.init(jax.random.key(0), shape, side=8, channels=1, classes=3)
+    now = pr.ViT.init(jax.random.key(1), shape, side=8, channels=1, classes=3)
+    found, before, after = measure(now, then), head_products(then), head_products(now)
+    for part, here in found.items():
+        for matrix, rank, values in (
+            (after[part] - before[part], here.rank, here.spectrum),
+            (before[part], here.initial, here.initial_spectrum),
+            (after[part], here.weights, here.weights_spectrum),
+        ):
+            singular = np.linalg.svd(np.asarray(matrix), compute_uv=False)
+            count = values.shape[-1]
+            # As many values as the factors are wide; the others are rounding.
+            assert np.all(singular[..., count:] < 1e-12)
+            np.testing.assert_allclose(values, singular[..., :count] / singular[..., :1], atol=1e-12)
+            np.testing.assert_allclose(rank, np.sum(singular**2, -1) / singular[..., 0] ** 2, rtol=1e-12)
+        np.testing.assert_allclose(here.top, np.linalg.norm(after[part] - before[part], 2, axis=(-2, -1)), rtol=1e-12)
+    still = measure(then, then)["KQ"]
+    # Nothing is added: what is left is rounding of the triangular factors.
+    assert np.all(still.top < 1e-14)
+
+
+def test_pictures_of_spectra_are_drawn_from_what_is_saved():
+    toy = both_networks([[1.6, 1.6], [1.5, 1.5]])
+    assert runs_of(toy, "images").parts["KQ"].rank.shape == (4, 2, 2, 2, 2)
+    for name, axes in (("fig1", 2), ("fig5", 4), ("fig14", 8), ("fig15", 4), ("fig6", 4)):
+        figure = find_figure("boix2023", name).figure.draw(toy)
+        assert len(figure.axes) == axes and all(axis.lines for axis in figure.axes)
 
 
 def test_adapters_start_as_the_model_and_train_products_of_their_rank_alone():

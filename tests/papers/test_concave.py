@@ -21,7 +21,10 @@ TINY9 = fig9.Size(TRIALS, (0.0, 0.3, 2.5))
 TINY12 = fig12.Size(TRIALS, 200, taus=(3, 9))
 
 
-def reproduce(name: str, folder: Path) -> tuple[dict[str, np.ndarray], list[Claim]]:
+Run = tuple[dict[str, np.ndarray], list[Claim]]
+
+
+def reproduce(name: str, folder: Path) -> Run:
     paths, claims = papers.reproduce("tarzanagh2023", name, out=folder, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
@@ -29,11 +32,17 @@ def reproduce(name: str, folder: Path) -> tuple[dict[str, np.ndarray], list[Clai
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, np.ndarray], list[Claim]]]:
+def run_of_fig9(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fig9.SIZES, "quick", TINY9)
+        return reproduce("fig9", tmp_path_factory.mktemp("fig9"))
+
+
+@pytest.fixture(scope="module")
+def run_of_fig12(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fig12.SIZES, "quick", TINY12)
-        return {name: reproduce(name, tmp_path_factory.mktemp(name)) for name in ("fig9", "fig12")}
+        return reproduce("fig12", tmp_path_factory.mktemp("fig12"))
 
 
 def projection_by_bisection(x: np.ndarray) -> np.ndarray:
@@ -99,8 +108,8 @@ def test_gen_svm_of_orthonormal_tokens_in_closed_form() -> None:
 
 
 @pytest.mark.slow
-def test_figure_9_from_the_name_to_the_files(runs: dict) -> None:
-    data, claims = runs["fig9"]
+def test_figure_9_from_the_name_to_the_files(run_of_fig9: Run) -> None:
+    data, claims = run_of_fig9
     assert data["flow_attention"].shape == (3, TRIALS, 10)
     assert np.all(data["flow_good"])
     assert data["flow_error"].max() <= 1e-8
@@ -114,8 +123,9 @@ def test_figure_9_from_the_name_to_the_files(runs: dict) -> None:
     assert found["(6), Figure 9"] == Verdict.holds_at_this_rate
 
 
-def test_figure_12_from_the_name_to_the_files(runs: dict) -> None:
-    data, claims = runs["fig12"]
+@pytest.mark.slow
+def test_figure_12_from_the_name_to_the_files(run_of_fig12: Run) -> None:
+    data, claims = run_of_fig12
     assert data["exact_size"].shape == (2, 200)
     assert np.all(data["flow_good"])
     assert data["flow_error"].max() <= 1e-8
@@ -135,15 +145,20 @@ def test_a_token_that_comes_late_is_waited_for() -> None:
     np.testing.assert_array_equal(np.sum(np.asarray(found["attention"]) > concave_table.SELECTED, axis=1), 2)
 
 
-def test_verdicts_follow_the_numbers(runs: dict) -> None:
-    data = dict(runs["fig12"][0])
+@pytest.mark.slow
+def test_verdicts_of_figure_12_follow_the_numbers(run_of_fig12: Run) -> None:
+    data = dict(run_of_fig12[0])
     data["exact_size"] = np.where(np.arange(200) == 7, 4, data["exact_size"])
     data["flow_error"] = np.full_like(data["flow_error"], 2e-8)
     found = {claim.source: claim.verdict for claim in claims_of_fig12(data)[0]}
     # Four tokens are too many for τ = 3.
     assert found["Lemma 6"] == found["(9), Figure 12"] == Verdict.not_settled
     assert found["Figure 12(c), flow"] == Verdict.holds
-    data = dict(runs["fig9"][0])
+
+
+@pytest.mark.slow
+def test_verdicts_of_figure_9_follow_the_numbers(run_of_fig9: Run) -> None:
+    data = dict(run_of_fig9[0])
     data["size"] = data["size"][::-1]
     data["descent_kept"] = np.zeros_like(data["descent_kept"])
     found = [(claim.source, claim.verdict) for claim in claims_of_fig9(data)[0]]

@@ -21,12 +21,20 @@ def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setitem(fig1.SIZES, "quick", fig1.Size(4, steps=300))
     paths, claims = papers.reproduce("tarzanagh2023", "fig1", out=tmp_path, say=lambda line: None)
     data = loaded(paths)
-    assert len(claims) == 4
-    kept = plane_claims.decided(data, "combined", "flow")
-    assert kept.any()
-    # The distance that an arc length of 1,000 leaves.
-    assert data["combined_flow_frobenius_misalignment"][kept].max() < 1e-4
-    assert data["combined_flow_path"].shape == (4, fig1.POINTS, 2, 2)
+    assert len(claims) == 16
+    for setting, tokens in (("described", 3), ("published", 5)):
+        cloud = plane_claims.records(plane_claims.Cloud, data, setting)
+        assert (cloud.visible.sum(axis=-1) == tokens).all()
+        # Cross-attention: queries drawn apart from the tokens, of length one like these.
+        first = cloud.tokens[:, :, 0]
+        assert np.array_equal(cloud.queries, first) == (setting == "published")
+        assert np.allclose(np.linalg.norm(cloud.queries, axis=-1), 1.0) == (setting == "described")
+        runs = plane_claims.records(plane_claims.Runs, data, f"{setting}_combined_flow")
+        assert runs.decided.any() and runs.path.shape == (4, fig1.POINTS, 2, 2)
+        # Hidden tokens are never selected.
+        assert not (runs.selection & ~cloud.visible).any()
+        # The distance that an arc length of 1,000 leaves.
+        assert runs.own[runs.decided].max() < 1e-3
 
 
 @pytest.mark.slow
@@ -83,29 +91,60 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdicts(data) == [Verdict.outside_hypotheses] * 6
 
 
-def plane_data(misalignment: float) -> dict[str, np.ndarray]:
-    """Two runs each way; the second selected badly."""
-    data: dict[str, np.ndarray] = {"optimal": np.ones((2, 2, 2), bool)}
-    for kind in plane_claims.OWN:
-        for way in ("flow", "descent"):
-            prefix = f"{kind}_{way}"
-            local, bad = plane_claims.LOCALLY_OPTIMAL[0], -1
-            data |= {f"{prefix}_settled": np.ones(2, bool), f"{prefix}_status": np.array([local, bad])}
-            data |= {f"{prefix}_log_time": np.full(2, 30.0), f"{prefix}_selection": np.ones((2, 2, 2), bool)}
-            for norm in ("frobenius", "nuclear"):
-                data[f"{prefix}_{norm}_solved"] = np.ones(2, bool)
-                data[f"{prefix}_{norm}_misalignment"] = np.full(2, misalignment)
+def plane_runs(power: float, status: int = plane_claims.LOCALLY_OPTIMAL[0]) -> plane_claims.Runs:
+    """Four runs whose 1 − corr falls like this power of the length, from 1e-2 at a length of 10 to one of 1,000."""
+    lengths = np.linspace(np.log(10.0), np.log(1000.0), 21)
+    distances = np.tile(1e-2 * np.exp(-power * (lengths - lengths[0])), (4, 1))
+    four, true = np.full(4, status), np.ones(4, bool)
+    end = distances[:, -1]
+    return plane_claims.Runs(
+        path=np.zeros((4, 21, 2, 2)),
+        reached=np.ones((4, 21), bool),
+        log_length=np.tile(lengths, (4, 1)),
+        distances=distances,
+        own=end,
+        other=end + 0.1,
+        frobenius=np.zeros((4, 2, 2)),
+        nuclear=np.zeros((4, 2, 2)),
+        selection=np.ones((4, 2, 5), bool),
+        settled=true,
+        stationary=~true,
+        status=four,
+        log_time=np.full(4, 30.0),
+    )
+
+
+def plane_data(runs: plane_claims.Runs) -> dict[str, np.ndarray]:
+    """These runs in both settings, for both kinds, both ways."""
+    four = np.ones((4, 2, 5), bool)
+    cloud = plane_claims.Cloud(np.zeros((4, 2, 5, 2)), four, four, np.zeros((4, 2, 2)))
+    data: dict[str, np.ndarray] = {}
+    for setting in plane_claims.SETTINGS:
+        data |= plane_claims.record(setting, cloud)
+        for kind in plane_claims.KINDS:
+            for way in plane_claims.WAYS:
+                data |= plane_claims.record(f"{setting}_{kind}_{way}", runs)
     return data
 
 
-def test_the_plane_is_open_without_a_rate() -> None:
-    for misalignment, late in ((1e-3, 0), (0.1, 1)):
-        claims, _ = plane_claims.claims_of(plane_data(misalignment))
-        assert {claim.verdict for claim in claims} == {Verdict.not_settled}
-        assert {(claim.evidence.inside, claim.evidence.undecided) for claim in claims} == {(1, late)}
-    data = plane_data(1e-3)
-    # A run that has not settled may still do so.
-    data["combined_flow_settled"][1] = False
-    assert plane_claims.claims_of(data)[0][0].evidence.inside == 2
-    data["combined_flow_settled"][:], data["combined_flow_status"][:] = True, -1
-    assert plane_claims.claims_of(data)[0][0].verdict is Verdict.outside_hypotheses
+def test_verdicts_on_the_plane_follow_the_numbers() -> None:
+    def verdicts(runs: plane_claims.Runs) -> list[Verdict]:
+        return [claim.verdict for claim in plane_claims.claims_of(plane_data(runs))[0]]
+
+    rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled
+    # W, by flow and descent, then (K, Q), in each setting.
+    assert verdicts(plane_runs(2.0)) == [rate, holds] * 8
+    # Another exponent than the predicted one of W; of (K, Q) none is predicted.
+    assert verdicts(plane_runs(1.0)) == ([open_, holds] * 2 + [rate, holds] * 2) * 2
+    # Moving away, and not there.
+    assert verdicts(plane_runs(-0.5)) == [open_] * 16
+    one = np.arange(4) == 0
+    good = plane_runs(2.0)
+    # A run that has not settled may still do so; one at rest, or on tokens that are not locally optimal, is outside.
+    late = good._replace(settled=~one)
+    claims = plane_claims.claims_of(plane_data(late))[0]
+    assert verdicts(late) == [open_] * 16
+    assert {(claim.evidence.inside, claim.evidence.undecided) for claim in claims} == {(4, 1)}
+    rest = plane_claims.claims_of(plane_data(late._replace(stationary=one)))[0]
+    assert {(claim.evidence.inside, claim.evidence.undecided) for claim in rest} == {(3, 0)}
+    assert verdicts(plane_runs(2.0, status=-1)) == [Verdict.outside_hypotheses] * 16

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxflow import papers
-from jaxflow._core import SelectionStatus
+from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.cli import app
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers import checks
+from jaxflow.papers import checks, registry
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
     equal_scores,
@@ -35,6 +35,7 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
 from jaxflow.report import Verdict
 from jaxflow.risk import EmpiricalRisk
+from tests.papers.made_up import tarzanagh2023
 
 runner = CliRunner()
 
@@ -211,16 +212,57 @@ def test_drawn_programs_have_the_sizes_asked_for() -> None:
     assert not np.any(np.asarray(batch.target) & ~np.asarray(batch.data.visible))
 
 
-@pytest.mark.parametrize(("reached", "verdict"), [(True, Verdict.holds), (False, Verdict.counterexample_found)])
-def test_theorem_7_counts_every_start(reached: bool, verdict: Verdict) -> None:
-    columns = {"selected": reached, "misaligned": 1e-12 if reached else 0.3, "flow_gap": 1e-12, "outcome": 2}
-    data = {name: np.full((3, 2), value) for name, value in columns.items()}
-    data |= {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
-    near, far = local_convergence.LocalConvergence().rows(data)
-    assert (near.verdict, near.instances) == (verdict, 3)
-    # Starts beyond the proof's μ are the theorem's to exclude.
-    assert far.verdict is Verdict.outside_hypotheses
-    assert (far.instances, far.outside) == (0, 3)
+def test_theorem_7_counts_every_start_by_flow_and_by_descent() -> None:
+    confirmed, lost, late, descent_lost = tarzanagh2023.local_convergence_data()
+    check = local_convergence.LocalConvergence()
+    verdicts = (Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.counterexample_found)
+    for data, verdict in zip((confirmed, lost, late, descent_lost), verdicts, strict=True):
+        near, far = check.rows(data)
+        assert (near.verdict, near.instances) == (verdict, 3)
+        # Starts beyond the proof's μ are the theorem's to exclude.
+        assert (far.verdict, far.instances, far.outside) == (Verdict.outside_hypotheses, 0, 3)
+
+
+def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
+    # Equal scores and one sequence: the optimal token's direction is the only one.
+    data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
+    given = instance(data, head)
+    aim = solve(attention_svm(data, given.target, "frobenius")).primal
+    given = instance(data, head, 20.0 * aim + jax.random.normal(jax.random.key(2), aim.shape))
+    near = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], given)
+    after, found = local_convergence._descents(near, 5)
+    assert float(found["attention"][0]) > 0.99
+    # A thousand times the share of a step squared.
+    assert float(found["near_last"][0]) < 0.1 * float(found["near_first"][0])
+    # So far out, steps of plain descent are shorter than rounding.
+    assert float(found["moved"][0]) < 1e-6 and after.start.shape == (1, *aim.shape)
+
+
+def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)
+    given = stack([padded(instance(data, head), follow.SHAPE) for _ in range(3)])
+    starts = []
+
+    def block(part: Any) -> dict[str, Any]:
+        """From zero all but the first run out of steps at W = 1; from there the second one is certified."""
+        starts.append(np.asarray(part.start[:3, 0, 0]))
+        width = part.head.shape[0]
+        first = bool(starts[-1][0] == 0.0)
+        gap = [1e-12, 1.0, 1.0] if first else [1e-12, 1.0]
+        gap = jnp.asarray([*gap, *[1.0] * (width - len(gap))])
+        outcome = jnp.where(gap <= follow.CERTIFIED, Outcome.globally_optimal.value, Outcome.undecided.value)
+        names = ("feasible", "selected", "target_attention", "misaligned", "norm", "lost_gap")
+        found: dict[str, Any] = {name: jnp.ones(width) for name in names}
+        found |= {"outcome": outcome, "flow_gap": gap, "log_time": jnp.full(width, 3.0)}
+        return found | {"weights": jnp.ones_like(part.start)}
+
+    monkeypatch.setattr(follow, "_block", block)
+    found = follow.follow(given)
+    assert [list(one) for one in starts] == [[0.0] * 3, [1.0] * 3]
+    assert found["continued"].tolist() == [False, True, False] and "weights" not in found
+    assert (found["outcome"] == Outcome.globally_optimal.value).tolist() == [True, True, False]
+    # Times add up.
+    assert np.allclose(found["log_time"], [3.0, 3.0 + np.log(2.0), 3.0])
 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
@@ -276,7 +318,7 @@ def test_a_paper_without_checks_and_a_name_taken_twice(monkeypatch: pytest.Monke
     check = papers.checks_of("tarzanagh2023")[0]
     with pytest.raises(ValueError, match="registered twice"):
         checks.register_check("tarzanagh2023", check.name, statements="")(type(check.check))
-    monkeypatch.setattr(checks, "_CHECKS", {})
+    monkeypatch.setattr(registry, "_ENTRIES", {})
     with pytest.raises(ValueError, match="nothing of tarzanagh2023 is verified yet"):
         papers.verify("tarzanagh2023", say=silent)
 

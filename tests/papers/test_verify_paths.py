@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxflow
+from jaxflow._core import SelectionStatus
 from jaxflow.data import optimal_tokens
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
@@ -20,6 +21,7 @@ from jaxflow.papers.tarzanagh2023.verify import (
     local_paths,
     nearly_equal,
     paths,
+    sequence_paths,
 )
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
 from jaxflow.papers.tarzanagh2023.verify.path_rows import rate_of, row_of_path
@@ -329,3 +331,37 @@ def test_every_statement_has_a_row_in_the_table_of_claims() -> None:
     wanted = {f"Theorem {k}" for k in range(1, 11)} | {f"Lemma {k}" for k in range(1, 7)}
     wanted |= {f"Assumption {name}" for name in ("A", "B.1", "B.2", "C", "D", "E")}
     assert wanted <= sources
+
+
+def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
+    shape = sequence_paths.CONES[0]
+    found = sequence_paths.choices_of(shape, jax.random.split(jax.random.key(0), 2))
+    assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
+    rows = sequence_paths._rows_of_cones(found, shape)
+    assert [row.instances + row.outside for row in rows] == [len(found.status)] * 4
+    by_hand = sequence_paths.Choices(*(np.asarray(column) for column in zip(*CONE_ROWS, strict=True)))
+    verdicts = [row.verdict for row in sequence_paths._rows_of_cones(by_hand, shape)]
+    # The second choice has an empty set and is not in the cone; the last is too close to call.
+    assert verdicts == [Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.holds]
+
+
+LOCAL, OTHER = SelectionStatus.local.value, SelectionStatus.not_local.value
+# Status, empty, near, depth, optimal, anywhere.
+CONE_ROWS = [
+    (LOCAL, False, False, 0.3, True, np.inf),
+    (LOCAL, True, False, -np.inf, False, 0.1),
+    (OTHER, False, False, -0.2, False, 0.1),
+    (OTHER, False, True, 1e-7, False, 0.1),
+]
+
+
+def test_a_few_paths_of_sequences_tend_to_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_paths, "LEVELS", 6)
+    shape = sequence_paths.PATHS[0]
+    keys = jax.random.split(jax.random.key(0), 3)
+    part = sequence_paths._paths(shape, keys[:-1], keys[-1])
+    inside = part.result == OPTIMAL
+    assert inside.any() and part.radii[-1] == 4.0**5
+    end = apart(np.asarray(part.W["weights"]), part.aim[:, None])[:, -1]
+    # Distances fall like the size of W^mm over R, which is about a thousand.
+    assert end[inside].max() < 0.1

@@ -1,6 +1,7 @@
 """Figures and checks of yun2021: tiny runs end to end, and verdicts that follow made-up numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +10,12 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
-from jaxflow.papers.yun2021 import fig1, plane, push
+from jaxflow.papers.yun2021 import dual_form, ensemble, fig1, multiplier_direction, plane
 from jaxflow.papers.yun2021.plane_claims import classification_claims, regression_claims
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
-from jaxflow.papers.yun2021.verify import bounds, connected, directions, dual_form, ensemble, structure
+from jaxflow.papers.yun2021.verify import bounds, connected, directions, structure
 from jaxflow.papers.yun2021.verify.shared import fit, late_row, residual_row
-from jaxflow.report import Rate, Verdict
+from jaxflow.report import Finding, Rate, Verdict
 from jaxflow.theory import point_limit
 
 
@@ -221,25 +222,32 @@ def test_a_direction_that_still_turns_stays_in_the_table() -> None:
     assert row.worst == pytest.approx(0.3, abs=1e-5) and row.evidence.undecided == 2 and row.instances == 12
 
 
+def statements(name: str, numbers: Any) -> list[Finding]:
+    return next(entry for entry in papers.entries_of("yun2021") if entry.name == name).find(numbers)[0]
+
+
 def test_an_ensemble_counts_every_outcome() -> None:
-    outcomes = np.array([Outcome.limit_point.value, Outcome.limit_point.value, Outcome.failed.value])
-    data = {"outcome": outcomes, "error": np.array([1e-12, 1e-9, 1.0]), "steps": np.array([10, 20, 30])}
-    row = ensemble.Ensemble().rows(data)[0]
+    outcomes = np.array([[Outcome.limit_point.value, Outcome.limit_point.value, Outcome.failed.value]])
+    data = ensemble.Limit(outcomes, np.array([[1e-12, 1e-9, 1.0]]), np.array([[10, 20, 30]]))
+    (found,) = statements("ensemble", ensemble.EnsembleNumbers(data))
     # A flow that failed is counted, and proves nothing.
-    assert row.verdict is Verdict.not_settled and row.values["undecided"] == 1
-    assert "1 failed, 2 limit_point" in row.measured
-    settled = data | {"outcome": np.full(3, Outcome.limit_point.value), "error": np.array([1e-12, 1e-9, 1e-10])}
-    assert ensemble.Ensemble().rows(settled)[0].verdict is Verdict.holds
-    wrong = ensemble.Ensemble().rows(settled | {"error": np.array([1e-12, 1e-7, 1e-9])})[0]
-    assert wrong.verdict is Verdict.not_settled and wrong.evidence.contradicted == 1
+    assert found.verdict is Verdict.not_settled and found.evidence.undecided == 1
+    assert "1 failed, 2 limit_point" in found.measured
+    settled = data._replace(outcome=np.full((1, 3), Outcome.limit_point.value))
+    (found,) = statements("ensemble", ensemble.EnsembleNumbers(settled._replace(error=np.full((1, 3), 1e-10))))
+    assert found.verdict is Verdict.holds
+    wrong = settled._replace(error=np.array([[1e-12, 1e-7, 1e-9]]))
+    (found,) = statements("ensemble", ensemble.EnsembleNumbers(wrong))
+    assert found.verdict is Verdict.not_settled and found.evidence.contradicted == 1
 
 
 def test_both_forms_agree_and_multipliers_push_the_right_way() -> None:
-    one = {"error": np.array([1e-11, 1e-12]), "followed": np.ones(2, bool), "least": np.array([1e-9, 1e-3])}
-    data = {f"depth{depth}.{name}": value for depth in dual_form.DEPTHS for name, value in one.items()}
-    assert [row.verdict for row in dual_form.DualForm().rows(data)] == [Verdict.holds] * 2
-    wrong = data | {"depth3.least": np.array([1e-9, -1e-3])}
-    assert [row.verdict for row in dual_form.DualForm().rows(wrong)] == [Verdict.holds, Verdict.not_settled]
+    errors, least = np.tile([1e-11, 1e-12], (2, 1)), np.tile([1e-9, 1e-3], (2, 1))
+    pairs = dual_form.Pair(errors, np.ones((2, 2), bool), least)
+    assert [one.verdict for one in statements("dual-form", dual_form.DualNumbers(pairs))] == [Verdict.holds] * 2
+    least[1, 1] = -1e-3
+    found = statements("dual-form", dual_form.DualNumbers(pairs))
+    assert [one.verdict for one in found] == [Verdict.holds, Verdict.not_settled]
 
 
 def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:
@@ -254,17 +262,18 @@ def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:
 
 
 def test_claims_about_the_push_are_no_proof() -> None:
-    size = 48
-    data: dict[str, np.ndarray] = {"names": np.asarray(push.NAMES)}
+    size = multiplier_direction.SAVES
     falling, growing = np.exp(-np.linspace(0, 30, size)), np.linspace(0.0, 0.2, size)
-    for name in push.NAMES:
-        data |= {f"{name}.drift": np.stack([falling] * 4), f"{name}.followed": np.array([True, True, True, False])}
-        data |= {f"{name}.sizes": np.stack([np.linspace(0, 15, size)] * 4)}
-    claims, notes = push.Push().claims(data)
+    ok = np.tile([True, True, True, False], (4, 1))
+    paths = multiplier_direction.Path(np.tile(falling, (4, 4, 1)), np.tile(np.linspace(0, 15, size), (4, 4, 1)), ok)
+    push = next(entry for entry in papers.figures_of("yun2021") if entry.name == "push")
+    found, notes = push.find(multiplier_direction.PushNumbers(paths))
     # One flow in four did not get there: it stays in the denominator.
-    assert {claim.verdict for claim in claims} == {Verdict.not_settled} and claims[0].evidence.inside == 4
-    assert "‖β‖^-2.00" in claims[0].measured and "diagonal, L = 2 1" in notes[1]
-    data |= {f"{name}.followed": np.ones(4, bool) for name in push.NAMES}
-    assert {claim.verdict for claim in push.Push().claims(data)[0]} == {Verdict.holds_at_this_rate}
-    data[f"{push.NAMES[0]}.drift"] = np.stack([growing] * 4)
-    assert push.Push().claims(data)[0][0].verdict is Verdict.not_settled
+    assert {one.verdict for one in found} == {Verdict.not_settled} and found[0].evidence.inside == 4
+    assert "‖β‖^-2.00" in found[0].measured and "diagonal, L = 2 1" in notes[1]
+    paths = paths._replace(ok=np.ones((4, 4), bool))
+    found = push.find(multiplier_direction.PushNumbers(paths))[0]
+    assert {one.verdict for one in found} == {Verdict.holds_at_this_rate}
+    paths.drift[0] = growing
+    assert push.find(multiplier_direction.PushNumbers(paths))[0][0].verdict is Verdict.not_settled
+    assert push.draw is not None and len(push.draw(multiplier_direction.PushNumbers(paths)).axes) == 1

@@ -139,6 +139,7 @@ def test_every_instance_is_followed_to_its_own_certificate(blocks):
         assert np.all(np.asarray(table["rounds"]) >= 1)
 
 
+@pytest.mark.slow
 def test_another_method_follows_every_instance_too():
     # That of a replay, whose program is then one with that of the replay above.
     experiment = TokenSelection(width=2, method=jf.Staged())

@@ -49,7 +49,7 @@ def test_assumption_2_and_its_relaxed_form() -> None:
     assert bool(relaxed.holds) and float(relaxed.slack) < 0.15
 
 
-@pytest.mark.parametrize(("n", "T"), [(2, 3), (4, 4), (6, 8)])
+@pytest.mark.parametrize(("n", "T"), [(2, 3), pytest.param(4, 4, marks=pytest.mark.slow), (6, 8)])
 def test_assumption_3_turns_at_the_needed_gap(n: int, T: int) -> None:
     needed = score_gap_needed(n, T)
     # About L ln n, and never above.

@@ -10,6 +10,7 @@ from jaxflow.papers.boix2023 import fig9 as fig9
 from jaxflow.papers.boix2023 import fig10 as fig10
 from jaxflow.papers.boix2023 import fig11 as fig11
 from jaxflow.papers.boix2023 import lora as lora
+from jaxflow.papers.boix2023 import spectra as spectra
 from jaxflow.papers.boix2023 import verify as verify
 from jaxflow.papers.registry import Paper, register_paper
 

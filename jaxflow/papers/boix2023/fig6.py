@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from jaxflow.papers.boix2023 import rank_claims
-from jaxflow.papers.boix2023.practical.runs import IMAGES, image_runs
+from jaxflow.papers.boix2023.practical.runs import IMAGES, digits_key, image_runs
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.plots import draw_spectra
 from jaxflow.report import Claim
@@ -27,10 +25,10 @@ class Figure6(AbstractFigure):
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return image_runs(IMAGES[scale], jax.random.fold_in(jax.random.key(seed), 7), say)
+        return image_runs(IMAGES[scale], digits_key(seed), say)
 
     def draw(self, data: Data) -> Any:
         return draw_spectra(data)
 
     def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        return rank_claims.by_scale(data)
+        return rank_claims.evolution(data)

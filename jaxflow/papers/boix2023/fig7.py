@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from jaxflow.papers.boix2023 import rank_claims
 from jaxflow.papers.boix2023.fig6 import RUN_TIMES
-from jaxflow.papers.boix2023.practical.runs import IMAGES, image_runs
+from jaxflow.papers.boix2023.practical.runs import IMAGES, digits_key, image_runs
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.plots import draw_rank_by_scale
 from jaxflow.report import Claim
@@ -22,7 +20,7 @@ class Figure7(AbstractFigure):
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return image_runs(IMAGES[scale], jax.random.fold_in(jax.random.key(seed), 7), say)
+        return image_runs(IMAGES[scale], digits_key(seed), say)
 
     def draw(self, data: Data) -> Any:
         return draw_rank_by_scale(data)

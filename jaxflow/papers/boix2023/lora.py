@@ -13,7 +13,7 @@ from jaxflow.papers.boix2023 import lora_claims
 from jaxflow.papers.boix2023.practical.adapters import Adapted, cut
 from jaxflow.papers.boix2023.practical.images import digits
 from jaxflow.papers.boix2023.practical.models import ViT
-from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, start_models
+from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, digits_key, start_models
 from jaxflow.papers.boix2023.practical.spectra import head_products, stable_rank
 from jaxflow.papers.boix2023.practical.train import classification, image_batches, train
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
@@ -47,7 +47,7 @@ class LoraFigure(AbstractFigure):
     r"""The runs of figure 7 again, with updates of bounded rank: by adapters in training, and cut down after it."""
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], jax.random.fold_in(jax.random.key(seed), 7), say)
+        return compute(SIZES[scale], digits_key(seed), say)
 
     def draw(self, data: Data) -> Any:
         return draw_sufficient_rank(data | lora_claims.sufficient(data), 1.0 + lora_claims.TOLERANCE)

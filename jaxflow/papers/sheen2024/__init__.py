@@ -3,12 +3,12 @@
 from jaxflow.models import DiagonalAttention, FactoredAttention
 from jaxflow.papers.registry import Paper, Theorem, register_paper
 from jaxflow.papers.sheen2024 import alignment as alignment
+from jaxflow.papers.sheen2024 import assumptions as assumptions
 from jaxflow.papers.sheen2024 import equivalence as equivalence
 from jaxflow.papers.sheen2024 import failures as failures
 from jaxflow.papers.sheen2024 import multipliers as multipliers
 from jaxflow.papers.sheen2024 import norms as norms
 from jaxflow.papers.sheen2024 import rates as rates
-from jaxflow.papers.sheen2024 import verify as verify
 
 register_paper(
     Paper(

@@ -1,46 +1,150 @@
 r"""`reproduce sheen2024 equivalence`: the flows of $(\xi_k,\xi_q)$ and $(w_+,w_-)$, and the integral identity (19)."""
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.sheen2024.diagonal_claims import claims_of_equivalence
-from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
-from jaxflow.plots import draw_equivalence
+from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, DiagonalNumbers, Flow
+from jaxflow.papers.statement import Statement, largest
+from jaxflow.plots import COLORS, CURVES, new_figure
+from jaxflow.report import Rate, common_rate
 
-TRIALS = {"quick": 4, "paper": 32, "large": 1024}
-OMEGAS = (1.0, 0.1, 1e-3)
-KEPT = ("ok", "apart", "identity", "conserved", "size", "margin", "diagonal", "steps")
+# Two flows of steps of relative error 1e-10, held against each other.
+EQUAL = 1e-8
+# β = ω₀² sinh(Bφ) takes the integral's error times β's own size: two digits more than a step's.
+IDENTITY = 1e-6
+# An exponent in log t, between 1e5 and 1e6: constants beside log t, of some units, over log t = 1e5 are far less; small
+# ω₀ delay the growth, by a few percent of ln μ.
+GROWTH = 0.05
+# A norm that grows with a smaller power of log t may come to rest.
+SLOW = 0.5
+# Differences that rounding made zero are drawn at rounding.
+ROUNDING = 1e-17
+# Earlier than this log t there is nothing to tell apart, and a logarithmic axis has no place for it.
+FIRST = 0.5
 
 
-@register_figure(
-    "sheen2024",
+def followed(flows: Flow, values: np.ndarray) -> np.ndarray:
+    """Values of the flows that reached their ends; of the others nothing is known."""
+    return np.where(flows.ok, values, np.nan)
+
+
+def growth(sizes: np.ndarray, log_times: np.ndarray) -> np.ndarray:
+    r"""$d\log\|\beta\|/d\log\log t$ over the last decade of log t: 1 where ‖β‖ grows like log t, 0 where it stays."""
+    first = int(np.argmin(np.abs(log_times - log_times[-1] / 10.0)))
+    span = np.log(log_times[-1] / log_times[first])
+    return np.log(sizes[..., -1] / sizes[..., first]) / span
+
+
+def _growth(numbers: DiagonalNumbers) -> np.ndarray:
+    flows = numbers.flows
+    return growth(np.where(np.asarray(flows.ok)[..., None], flows.size, 1.0), LOG_TIMES)
+
+
+def _growth_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    slopes = _growth(numbers)[known]
+    return (
+        f"d log ‖β‖ / d log log t is {slopes.min(initial=np.inf):.3f} to {slopes.max(initial=-np.inf):.3f} for log t "
+        f"from 1e5 to 1e6, below {SLOW:g} on {int(np.sum(slopes < SLOW))} of {len(slopes)}"
+    )
+
+
+def _growth_rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    return common_rate(_growth(numbers)[known], 1.0, bias=GROWTH, law="‖β‖ against log t")
+
+
+EQUAL_FLOWS = Statement[DiagonalNumbers](
+    source="Lemma 4.1",
+    says="The dynamics of β and w are equivalent, i.e., β(t) = w(t) for all t ≥ 0: (ξ_k, ξ_q) and (w_+, w_-) from (5), "
+    "at 25 times up to log t = 1e6.",
+    inside=lambda n: np.ones(n.flows.ok.shape, bool),
+    residual=lambda n: followed(n.flows, np.max(n.flows.apart, axis=-1)),
+    bound=EQUAL,
+    unit="|β − w| / |β|, both largest entries",
+    found=lambda n, known: f"{int(known.sum())} pairs of paths, from {len(known)} starts ω₀",
+)
+
+INTEGRAL_FORM = Statement[DiagonalNumbers](
+    source="Lemma A.1",
+    says="For all t ≥ 0, β(t) = ω₀² ⊙ sinh(Bφ(t)).  (19)  With φ carried as an integral along the path to log t = 1e6.",
+    inside=lambda n: np.ones(n.flows.ok.shape, bool),
+    residual=lambda n: followed(n.flows, np.max(n.flows.identity, axis=-1)),
+    bound=IDENTITY,
+    unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",
+    found=lambda n, known: f"{int(known.sum())} paths",
+)
+
+GROWING = Statement[DiagonalNumbers](
+    source="Lemma 4.2",
+    says="‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible (like log t).",
+    inside=lambda n: np.asarray(n.flows.diagonal > 0),
+    residual=lambda n: followed(n.flows, np.maximum(1.0 - _growth(n), 0.0)),
+    bound=1.0 - SLOW,
+    unit="1 − the exponent of log t, or 0 where that is above 1",
+    found=_growth_in_words,
+    limit=True,
+    rate=_growth_rate,
+)
+
+
+def notes(numbers: DiagonalNumbers) -> list[str]:
+    """What the table does not say."""
+    flows = numbers.flows
+    feasible = int(np.sum(flows.ok & ~(flows.diagonal > 0)))
+    return [
+        f"{int(np.sum(flows.ok))} of {flows.ok.size} pairs of paths were followed to log t = 1e6; the others rest at "
+        f"finite points or were given up, and {feasible} of those followed have no feasible ℓ1-SVM.",
+        f"ξ_k² − ξ_q² is conserved to {largest(flows.conserved[flows.ok]):.1e} of ‖β‖ + ω₀².",
+        "Relative to the largest entry of β: β(0) = 0, and entries off the support stay small.",
+    ]
+
+
+def draw(numbers: DiagonalNumbers) -> Any:
+    r"""One instance's $\beta(t)$ from both flows; their distance and the integral identity's; $\|\beta\|$ and μ."""
+    flows, late = numbers.flows, LOG_TIMES >= FIRST
+    figure, axes = new_figure(3, width=12.5)
+    times, beta, w = LOG_TIMES[late], flows.beta[0, 0], flows.coefficients[0, 0]
+    for j in range(beta.shape[1]):
+        label = (r"flow of $(\xi_k,\xi_q)$", r"flow of $(w_+,w_-)$") if j == 0 else (None, None)
+        axes[0].plot(times, beta[late, j], color=COLORS["diagonal"], linewidth=1.2, label=label[0])
+        axes[0].plot(times, w[late, j], ".", color=COLORS["program"], markersize=3, label=label[1])
+    axes[0].set_yscale("symlog", linthresh=0.1)
+    axes[0].set_ylabel(r"$\beta_j(t)$")
+    axes[0].set_title(rf"(a) one instance, $\omega_0={OMEGAS[0]:g}$", fontsize=10)
+    apart = ((flows.apart, "-", r"$\|\beta-w\|_\infty$"), (flows.identity, ":", r"$\|\beta-\omega_0^2\sinh(B\phi)\|$"))
+    sizes = ((flows.size, "-", r"$\|\beta\|_2$"), (flows.margin, ":", r"$\mu$"))
+    for axis, pairs, least in ((axes[1], apart, ROUNDING), (axes[2], sizes, np.nan)):
+        for color, omega, row in zip(CURVES, OMEGAS, range(len(flows.ok)), strict=False):
+            for values, line, symbol in pairs:
+                kept = values[row][flows.ok[row]][:, late]
+                if len(kept):
+                    top = np.nanmax(np.where(kept > 0, kept, least), axis=0)
+                    axis.plot(times, top, line, color=color, label=rf"{symbol}, $\omega_0={omega:g}$", linewidth=1.4)
+        axis.set_yscale("log")
+    axes[1].set_title("(b) Lemma 4.1 and (19)", fontsize=10)
+    axes[1].set_ylabel(r"relative to $\|\beta\|_\infty$")
+    axes[1].axhline(EQUAL, color=COLORS["faint"], linewidth=0.8)
+    axes[2].set_title(r"(c) Lemma 4.2: $\|\beta\|\to\infty$", fontsize=10)
+    against_log_time(axes)
+    figure.suptitle(f"largest over {flows.ok.shape[1]} instances for each start", fontsize=9)
+    return figure
+
+
+def against_log_time(axes: Any) -> None:
+    """A logarithmic axis of log t, and legends."""
+    for axis in axes:
+        axis.set_xscale("log")
+        axis.set_xlabel(r"$\log t$")
+        axis.legend(frameon=False, fontsize=7)
+
+
+register(
+    DIAGONAL,
     "equivalence",
     title="Lemma 4.1, (19) and Lemma 4.2: equal flows, their integral form, and growth, to log t = 1e6",
-    run_times={
-        "quick": "4 instances for each of 3 starts, under a minute once compiled",
-        "paper": "32 instances for each of 3 starts, 4 minutes of processor time",
-        "large": "1,024 instances for each of 3 starts, about an hour on two cores",
-    },
+    run_times=RUN_TIMES,
+    statements=[EQUAL_FLOWS, INTEGRAL_FORM, GROWING],
+    notes=notes,
+    draw=draw,
 )
-class Equivalence(AbstractFigure):
-    r"""Random data of Assumptions 2 and 3 (n = 3, L = d = 4); the same instances for every $\omega_0$."""
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), TRIALS[scale])
-        found = []
-        for omega in OMEGAS:
-            say(f"{len(keys)} instances with omega_0 = {omega:g}")
-            found.append(follow_diagonal(Cell(*SHAPE, 1.1, omega, margin=MARGIN), keys))
-        data: Data = {"log_times": LOG_TIMES, "omegas": np.asarray(OMEGAS)}
-        data |= {name: np.stack([each[name] for each in found]) for name in KEPT}
-        return data | {name: np.stack([each[name][0] for each in found]) for name in ("beta", "coefficients")}
-
-    def draw(self, data: Data) -> Any:
-        return draw_equivalence(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of_equivalence(data)

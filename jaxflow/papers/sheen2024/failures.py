@@ -1,21 +1,19 @@
 """`reproduce sheen2024 failures`: what happens when Assumptions 2, 3 and 4 fail, one at a time."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.sheen2024.aligned_paths import SHAPE, Setting, follow_aligned
-from jaxflow.papers.sheen2024.diagonal_paths import Cell, follow_diagonal
-from jaxflow.papers.sheen2024.failure_claims import claims_of_failures
-from jaxflow.plots import draw_failures
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
+from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.plots import COLORS, CURVES, new_figure
 from jaxflow.study import wilson
 
 TRIALS = {"quick": 8, "paper": 120, "large": 1000}
 BROKEN = {"quick": 8, "paper": 24, "large": 256}
+SHAPE = (4, 4, 10)
 # At exactly one rounding decides whether Assumption 3 holds.
 MULTIPLES = (0.02, 0.1, 0.25, 0.5, 0.9, 1.1)
 # From β = 0 a spread of ε costs a gap of about ln n/(1/T − ε), so that Assumption 3 is out of reach from 1/T = 0.25 on;
@@ -23,13 +21,271 @@ MULTIPLES = (0.02, 0.1, 0.25, 0.5, 0.9, 1.1)
 SPREADS = (0.05, 0.1, 0.15, 0.4)
 SPREAD_MULTIPLE = 3.0
 AMOUNTS = (0.05, 0.1, 0.3)
+PARTS = ("(i)", "(ii)", "(iii)")
 # For the tokens that are selected. At 1e-5 steps beyond log t = 1e3 are longer than Newton's method converges on: none
 # of eight flows had arrived after 1,024 steps, which at 1e-8 is about what one takes.
 RTOL = 1e-8
 
 
-@register_figure(
+class FailureNumbers(NamedTuple):
+    """Diagonal flows with `gaps` `(6, b)`: of `MULTIPLES` of what Assumption 3 needs; `spreads` `(4, b)`: `SPREADS` of
+    the other scores; `random` `(1, b)`: tokens that know nothing of either assumption. The same tokens throughout.
+    `broken` `(9, c)`: aligned flows, Assumption 4 (i), (ii), (iii) broken by each of `AMOUNTS`, on the same instances.
+    """
+
+    gaps: diagonal_flows.Flow
+    spreads: diagonal_flows.Flow
+    random: diagonal_flows.Flow
+    broken: aligned_flows.Flow
+
+
+def _diagonal(multiple: float, **more: Any) -> diagonal_flows.Setting:
+    return diagonal_flows.setting(*SHAPE, multiple, 0.1, rtol=RTOL, **more)
+
+
+def _part(cells: dict[str, Any]) -> Part:
+    return Part(diagonal_flows.Flow, diagonal_flows.follow, cells, TRIALS, instances="gaps")
+
+
+def _breaks(part: int, amount: float) -> aligned_flows.Setting:
+    return aligned_flows.setting(breaks=tuple(amount if part == other else 0.0 for other in range(3)))
+
+
+FAILURES = Dataset(
     "sheen2024",
+    "failures",
+    FailureNumbers,
+    {
+        "gaps": _part({f"gap={multiple:g}": _diagonal(multiple) for multiple in MULTIPLES}),
+        "spreads": _part({f"spread={spread:g}": _diagonal(SPREAD_MULTIPLE, spread=spread) for spread in SPREADS}),
+        "random": _part({"sphere": _diagonal(1.1, random=True)}),
+        "broken": Part(
+            aligned_flows.Flow,
+            aligned_flows.follow,
+            {f"{name}={amount:g}": _breaks(part, amount) for part, name in enumerate(PARTS) for amount in AMOUNTS},
+            BROKEN,
+        ),
+    },
+    where=f"{__name__}:FAILURES",
+)
+
+
+def wrong(flows: diagonal_flows.Flow) -> np.ndarray:
+    """1 where the flow selects a wrong token, 0 where the optimal ones; NaN where neither is known."""
+    codes = np.where(flows.selects == -1, 1.0, np.where(flows.selects == 1, 0.0, np.nan))
+    return np.where(flows.ok, codes, np.nan)
+
+
+def _feasible(flows: diagonal_flows.Flow) -> np.ndarray:
+    return np.asarray(flows.diagonal > 0)
+
+
+def _assumed(flows: diagonal_flows.Flow) -> np.ndarray:
+    return _feasible(flows) & np.asarray(flows.small >= 0)
+
+
+class Shares(NamedTuple):
+    """Of the instances of each cell with a feasible ℓ1-SVM, `(cells,)`: how many, wrong selections with Wilson 95%,
+    right ones, and those of Assumption 3."""
+
+    total: np.ndarray
+    wrong: np.ndarray
+    right: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    assumed: np.ndarray
+
+    def of(self, count: np.ndarray) -> np.ndarray:
+        """A count in percent."""
+        return 100.0 * count / np.maximum(self.total, 1)
+
+    @property
+    def open(self) -> np.ndarray:
+        """Undecided ones."""
+        return self.total - self.wrong - self.right
+
+
+def shares(flows: diagonal_flows.Flow) -> Shares:
+    """What becomes of the tokens, cell by cell."""
+    inside, selects = _feasible(flows), wrong(flows)
+    total, bad = inside.sum(axis=1), (inside & (selects == 1.0)).sum(axis=1)
+    low, high = wilson(bad, total)
+    right, assumed = (inside & (selects == 0.0)).sum(axis=1), _assumed(flows).sum(axis=1)
+    return Shares(total, bad, right, 100.0 * low, 100.0 * high, assumed)
+
+
+def _counted(flows: diagonal_flows.Flow, inside: np.ndarray) -> str:
+    """How the flows inside end."""
+    selects = wrong(flows)[inside]
+    right, bad = int(np.sum(selects == 0.0)), int(np.sum(selects == 1.0))
+    return (
+        f"{right} of {len(selects)} flows select the optimal tokens, {bad} a wrong one, {len(selects) - right - bad} "
+        "are undecided"
+    )
+
+
+def _outside_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+    found = shares(numbers.gaps)
+    rows = ", ".join(f"{w} of {t} at {m:g}" for m, w, t in zip(MULTIPLES, found.wrong, found.total, strict=True))
+    inside = _feasible(numbers.gaps) & ~_assumed(numbers.gaps)
+    return f"{_counted(numbers.gaps, inside)}; wrong by multiples of the gap that it needs: {rows}"
+
+
+def _random_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+    found = shares(numbers.random)
+    return (
+        f"{_counted(numbers.random, _feasible(numbers.random))} (wrong: Wilson 95% [{found.low[0]:.1f}, "
+        f"{found.high[0]:.1f}]%); Assumption 3 holds for {found.of(found.assumed)[0]:.0f}%"
+    )
+
+
+def _spread_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+    flows = numbers.spreads
+    inside = _assumed(flows)
+    gaps = flows.weights_gap[inside & (wrong(flows) == 0.0)]
+    # Larger spreads put Assumption 3 out of reach.
+    most = largest(np.asarray(SPREADS)[inside.any(axis=1)])
+    return (
+        f"with scores spread by up to {most:g} of the gap, and Assumption 3: {_counted(flows, inside)}; ‖β‖₁/(μ opt) "
+        f"− 1 is {median(gaps[..., -1]):.0e} (median) at log t = 1e6"
+    )
+
+
+SELECTS = Statement[FailureNumbers](
+    source="Theorem 4.1",
+    says="Under Assumptions 2 and 3 gradient flow selects the optimal tokens.",
+    inside=lambda n: _assumed(n.gaps),
+    residual=lambda n: wrong(n.gaps),
+    bound=0.0,
+    unit="",
+    found=lambda n, known: _counted(n.gaps, _assumed(n.gaps)),
+)
+LARGE_LOSS = Statement[FailureNumbers](
+    source="Assumption 3",
+    says="The initial loss is small enough: without it a wrong token may be selected.",
+    inside=lambda n: _feasible(n.gaps) & ~_assumed(n.gaps),
+    residual=lambda n: wrong(n.gaps),
+    bound=0.0,
+    unit="",
+    found=_outside_in_words,
+    beyond=True,
+)
+SPHERE = Statement[FailureNumbers](
+    source="Assumptions 2 and 3",
+    says="Neither is met: tokens and head uniform on the unit sphere.",
+    inside=lambda n: _feasible(n.random),
+    residual=lambda n: wrong(n.random),
+    bound=0.0,
+    unit="",
+    found=_random_in_words,
+    beyond=True,
+)
+RELAXED = Statement[FailureNumbers](
+    source="remark to Assumption 2",
+    says="Assumption 2 can be relaxed by allowing small perturbations for non-optimal scores.",
+    inside=lambda n: _assumed(n.spreads),
+    residual=lambda n: wrong(n.spreads),
+    bound=0.0,
+    unit="",
+    found=_spread_in_words,
+)
+
+
+def _rows(part: int) -> slice:
+    return slice(part * len(AMOUNTS), (part + 1) * len(AMOUNTS))
+
+
+def quantiles(numbers: FailureNumbers, part: int) -> np.ndarray:
+    """10%, 50% and 90% of the excess at the end for each amount, `(amounts, 3)`; NaN where no flow was followed."""
+    flows, rows = numbers.broken, []
+    for ok, excess in zip(flows.ok[_rows(part)], flows.velocity_excess[_rows(part)], strict=True):
+        values = excess[ok, -1][np.isfinite(excess[ok, -1])]
+        rows.append(np.quantile(values, [0.1, 0.5, 0.9]) if len(values) else np.full(3, np.nan))
+    return np.asarray(rows)
+
+
+def broken(part: int) -> Statement[FailureNumbers]:
+    """One part of Assumption 4 fails."""
+
+    def found(numbers: FailureNumbers, known: np.ndarray) -> str:
+        middles = zip(quantiles(numbers, part)[:, 1], AMOUNTS, strict=True)
+        rows = ", ".join(f"{middle:.0e} at {amount:g}" for middle, amount in middles)
+        return (
+            f"broken by up to {max(AMOUNTS):g}; at log t = 1e6 the nuclear norm is above the optimum by (medians) "
+            f"{rows}; {int(known.sum())} of {known.size} flows were followed"
+        )
+
+    return Statement(
+        source=f"Assumption 4 {PARTS[part]}",
+        says="Alignment is preserved and the limit solves (W⋆-SVM) if Assumption 4 holds.",
+        inside=lambda n: np.asarray(n.broken.ok[_rows(part)]),
+        residual=lambda n: n.broken.alignment[_rows(part), :, -1],
+        bound=0.0,
+        unit="alignment error / ‖K‖ at the end",
+        found=found,
+        beyond=True,
+    )
+
+
+def notes(numbers: FailureNumbers) -> list[str]:
+    """What counts as selected, and every cell."""
+    found = [
+        "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = "
+        "1e6 and the flow's own direction leaves it behind for good, or the tokens selected instead are locally "
+        "optimal; an instance that is neither wrong nor right is undecided."
+    ]
+    for label, values, flows in (("gap multiple", MULTIPLES, numbers.gaps), ("spread", SPREADS, numbers.spreads)):
+        cells = shares(flows)
+        for row, value in enumerate(values):
+            total = int(cells.total[row])
+            found.append(
+                f"{label} {value:g}: {cells.wrong[row]} wrong (Wilson 95% [{cells.low[row]:.1f}, {cells.high[row]:.1f}]"
+                f"%), {cells.right[row]} right, {cells.open[row]} undecided of {total} with a feasible ℓ1-SVM "
+                f"({flows.ok.shape[1] - total} without); Assumption 3 holds for {cells.of(cells.assumed)[row]:.0f}%."
+            )
+    return found
+
+
+def draw(numbers: FailureNumbers) -> Any:
+    r"""Wrong tokens against the score gap and the spread of scores, distance from the nuclear optimum against the
+    amounts by which Assumption 4 is broken."""
+    figure, axes = new_figure(3, width=12.5)
+    for axis, x, flows, label, title in (
+        (axes[0], MULTIPLES, numbers.gaps, "score gap / gap that Assumption 3 needs", "(a) Assumption 3"),
+        (axes[1], SPREADS, numbers.spreads, "spread of the other scores / gap", "(b) Assumption 2, relaxed"),
+    ):
+        found = shares(flows)
+        share = found.of(found.wrong)
+        axis.errorbar(
+            x, share, yerr=np.maximum([share - found.low, found.high - share], 0.0), fmt="-o", markersize=4, capsize=3,
+            color=COLORS["factored"], label="wrong token selected, Wilson 95%",
+        )  # fmt: skip
+        axis.plot(x, found.of(found.open), "--", color=COLORS["faint"], label="undecided")
+        axis.plot(x, found.of(found.assumed), ":", color=COLORS["combined"], label="Assumption 3 holds")
+        axis.set_xlabel(label)
+        axis.set_ylabel("% of instances")
+        axis.set_title(title, fontsize=10)
+        axis.set_ylim(-3, 103)
+    sphere = shares(numbers.random)
+    label = "wrong, tokens and head on the sphere"
+    share = float(sphere.of(sphere.wrong)[0])
+    axes[0].axhline(share, color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
+    axes[0].axhspan(float(sphere.low[0]), float(sphere.high[0]), color=COLORS["diagonal"], alpha=0.12, linewidth=0)
+    for color, part in zip(CURVES, range(3), strict=False):
+        low, middle, high = np.maximum(quantiles(numbers, part).T, 1e-12)
+        axes[2].plot(AMOUNTS, middle, "-o", color=color, markersize=4, label=f"Assumption 4 {PARTS[part]} broken")
+        axes[2].fill_between(AMOUNTS, low, high, color=color, alpha=0.15, linewidth=0)
+    axes[2].set_yscale("log")
+    axes[2].set_xlabel("amount")
+    axes[2].set_ylabel(r"$\|\dot W\|_*/(\mu\,\mathrm{opt})-1$ at $\log t=10^6$")
+    axes[2].set_title("(c) aligned start, Assumption 4 broken", fontsize=10)
+    for axis in axes:
+        axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+register(
+    FAILURES,
     "failures",
     title="Assumptions that fail: small score gaps, unequal scores, Assumption 4 (i) to (iii) broken",
     run_times={
@@ -37,65 +293,7 @@ RTOL = 1e-8
         "paper": "120 instances for each of 11 kinds of data, 24 for each of 9 breaks, hours (estimated)",
         "large": "1,000 instances for each of 11 kinds of data, 256 for each of 9 breaks, hours",
     },
+    statements=[SELECTS, LARGE_LOSS, SPHERE, RELAXED, *(broken(part) for part in range(3))],
+    notes=notes,
+    draw=draw,
 )
-class Failures(AbstractFigure):
-    r"""Diagonal flows at n = L = 4, d = 10, $\omega_0=0.1$ (the same tokens for every gap and spread, and tokens that
-    know nothing of either assumption), and flows of (K, Q) from an aligned start at n = 2, L = 3, d = 4."""
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        key = jax.random.fold_in(jax.random.key(seed), 6)
-        keys = jax.random.split(key, TRIALS[scale])
-        data: Data = {"multiples": np.asarray(MULTIPLES), "spreads": np.asarray(SPREADS)}
-        cells = {
-            "gap": [Cell(4, 4, 10, multiple, 0.1) for multiple in MULTIPLES],
-            "spread": [Cell(4, 4, 10, SPREAD_MULTIPLE, 0.1, spread) for spread in SPREADS],
-            "random": [Cell(4, 4, 10, 1.1, 0.1, random=True)],
-        }
-        for name, row in cells.items():
-            say(f"{name}: {len(keys)} instances for each of {len(row)}")
-            found = [follow_diagonal(cell, keys, both=False, rtol=RTOL) for cell in row]
-            for part in ("ok", "selects", "diagonal", "small", "weights_gap", "gap", "result"):
-                data[f"{name}_{part}"] = np.stack([each[part] for each in found])
-            data |= _shares(name, data)
-        some = jax.random.split(jax.random.fold_in(key, 1), BROKEN[scale])
-        data["amounts"] = np.asarray(AMOUNTS)
-        for part in range(3):
-            say(f"Assumption 4 ({'i' * (part + 1)}): {len(some)} instances for each of {len(AMOUNTS)} amounts")
-            found = []
-            for amount in AMOUNTS:
-                breaks = jnp.zeros((len(some), 3)).at[:, part].set(amount)
-                found.append(follow_aligned(Setting(*SHAPE), some, breaks))
-            for name in ("ok", "velocity_excess", "alignment", "attention"):
-                data[f"broken{part}_{name}"] = np.stack([each[name] for each in found])
-        data["broken"] = np.stack([_quantiles(data, part) for part in range(3)])
-        return data
-
-    def draw(self, data: Data) -> Any:
-        return draw_failures(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of_failures(data)
-
-
-def _shares(name: str, data: Data) -> Data:
-    """Of the instances with a feasible ℓ1-SVM: wrong selections with intervals, undecided ones, Assumption 3."""
-    inside = data[f"{name}_diagonal"] > 0
-    total = inside.sum(axis=1)
-    wrong = (inside & data[f"{name}_ok"] & (data[f"{name}_selects"] == -1)).sum(axis=1)
-    right = (inside & data[f"{name}_ok"] & (data[f"{name}_selects"] == 1)).sum(axis=1)
-    low, high = wilson(wrong, total)
-    whole = np.maximum(total, 1)
-    assumed = (inside & (data[f"{name}_small"] >= 0)).sum(axis=1) / whole
-    shares = {"share": wrong / whole, "low": low, "high": high, "open": (total - wrong - right) / whole}
-    shares |= {"assumed": assumed, "total": total, "wrong": wrong, "right": right}
-    return {f"{name}_{part}": value for part, value in shares.items()}
-
-
-def _quantiles(data: Data, part: int) -> np.ndarray:
-    """10%, 50% and 90% of the excess at the end for each amount, `(amounts, 3)`; NaN where no flow was followed."""
-    rows = []
-    for ok, excess in zip(data[f"broken{part}_ok"], data[f"broken{part}_velocity_excess"], strict=True):
-        values = excess[ok, -1]
-        values = values[np.isfinite(values)]
-        rows.append(np.quantile(values, [0.1, 0.5, 0.9]) if len(values) else np.full(3, np.nan))
-    return np.asarray(rows)

@@ -1,55 +1,307 @@
 r"""`reproduce sheen2024 multipliers`: KKT residuals over log t of averaged (A.5) and of instantaneous multipliers."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.sheen2024.diagonal_claims import (
-    claims_of_multipliers,
-    hypotheses_of_theorem_4_1,
-    inside_theorem_4_1,
-)
-from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
-from jaxflow.plots import draw_multipliers
+from jaxflow.papers.dataset import cell_of
+from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, SHAPE, DiagonalNumbers, Flow
+from jaxflow.papers.sheen2024.equivalence import FIRST, against_log_time
+from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.plots import COLORS, CURVES, new_figure
+from jaxflow.report import Rate, common_rate
 
-TRIALS = {"quick": 8, "paper": 64, "large": 2048}
-OMEGAS = (1.0, 1e-3)
-KEPT = ("inside", "hypotheses", "stationarity", "predicted", "slackness", "gap", "margin", "kappa", "program_gap",
-        "weights_gap", "behind", "least_multiplier", "second_gap")  # fmt: skip
+# The starts of the figure, of which the first is that of the other statements.
+SHOWN = (0, 2)
+# A certified program.
+CERTIFIED = 1e-8
+# What an instantaneous certificate reaches where the slack of the dual allows it.
+INSTANT = 1e-5
+# Active constraints differ by logarithms of their multipliers' ratios, some 40 units at most, of μ = 1e6.
+ACTIVE = 1e-4
+# On the support (Bλ)_j = (ln μ + ln(2β̂_j/ω₀²) + O(1/μ²)) / ln μ, with β̂_j settled to a few percent at the earlier time.
+LAW = 0.05
+# A product that is to tend to zero, at log t = 1e6 over that at 1e5: less than one by more than rounding.
+FALLS = 1.0 - 1e-9
+# A gap that falls with this power of log t or faster falls like 1/log t.
+LIKE_ONE_OVER = 0.9
 
 
-@register_figure(
-    "sheen2024",
+def exponents_between(values: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    """Minus d log value / d log clock between the fourth last time and the last, `(k, m)` to `(k,)`; NaN for none."""
+    first, last, span = values[:, -4], values[:, -1], np.log(clock[..., -1] / clock[..., -4])
+    usable = (first > 0) & (last > 0) & (np.abs(span) > 0)
+    ratio = np.divide(last, first, out=np.ones_like(last), where=usable)
+    return np.where(usable, -np.log(ratio) / np.where(usable, span, 1.0), np.nan)
+
+
+def averaged(row: int) -> Statement[DiagonalNumbers]:
+    """(C1) from one start: the residual is its law, which tends to 0, and falls with it."""
+
+    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+        last = cell_of(numbers.flows, row).stationarity[known, -1]
+        return (
+            f"the residual itself is {median(last):.2f} (median; {last.min(initial=np.inf):.2f} to {largest(last):.2f})"
+            ": it falls like 1/log log t"
+        )
+
+    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+        flows = cell_of(numbers.flows, row)
+        exponents = -exponents_between(flows.stationarity[known][:, -4:], flows.predicted[known][:, -4:])
+        return common_rate(exponents, 1.0, bias=LAW, law="the residual against |ln(2β̂_j/ω₀²)|/ln μ")
+
+    return _statement(
+        row,
+        source="App. A.5 (C1)",
+        says="The averaged multipliers λ = φ/ln μ approach KKT, ε(t) → 0: at log t = 1e6 against |ln(2β̂_j/ω₀²)|/ln μ",
+        value=lambda flows: np.abs(flows.stationarity[:, -1] / flows.predicted[:, -1] - 1.0),
+        bound=LAW,
+        unit="residual over |ln(2β̂_j/ω₀²)|/ln μ, minus 1",
+        found=found,
+        rate=rate,
+    )
+
+
+def slackness(row: int) -> Statement[DiagonalNumbers]:
+    """(C3) from one start: the products fall, by a power of log log t."""
+
+    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+        flows = cell_of(numbers.flows, row)
+        last, falls = flows.slackness[known, -1], flows.slackness[known, -1] < flows.slackness[known, -4]
+        return (
+            f"{median(last):.2f} there (median; largest {largest(last):.2f}); it falls on {falls.sum()} of {len(falls)}"
+        )
+
+    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+        products = cell_of(numbers.flows, row).slackness[known]
+        exponents = exponents_between(products, np.log(np.maximum(LOG_TIMES, 1.5)))
+        return common_rate(exponents, None, law="the largest product against log log t")
+
+    return _statement(
+        row,
+        source="App. A.5 (C3)",
+        says="λ_il (1 − β̂ᵀB_il) → 0, with the averaged multipliers",
+        value=lambda flows: flows.slackness[:, -1] / flows.slackness[:, -4],
+        bound=FALLS,
+        unit="the largest product at log t = 1e6 over that at 1e5",
+        found=found,
+        rate=rate,
+        late=True,
+    )
+
+
+def certified_now(row: int) -> Statement[DiagonalNumbers]:
+    """Theorem 4.1 from one start, by what the flow's own multipliers and velocity certify at log t = 1e6."""
+
+    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+        flows = cell_of(numbers.flows, row)
+        programs = largest(flows.program_gap[known])
+        return f"{instantaneous(flows, known, OMEGAS[row]).in_words()}. The ℓ1-SVM's own gap is at most {programs:.1e}"
+
+    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+        slopes = instantaneous(cell_of(numbers.flows, row), known, OMEGAS[row]).slope
+        return common_rate(-slopes, None, law="duality gap against log t")
+
+    return _statement(
+        row,
+        source="Theorem 4.1",
+        says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's instantaneous multipliers and velocity at "
+        "log t = 1e6",
+        # A program that is not certified decides nothing.
+        value=lambda flows: np.where(flows.program_gap <= CERTIFIED, flows.gap[:, -1], np.nan),
+        bound=INSTANT,
+        unit="duality gap",
+        found=found,
+        rate=rate,
+        late=True,
+    )
+
+
+def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[DiagonalNumbers]:
+    """Of a limit, on the instances inside Theorem 4.1; those not followed, or whose program is open, are undecided."""
+
+    def residual(numbers: DiagonalNumbers) -> np.ndarray:
+        flows = cell_of(numbers.flows, row)
+        return np.where(flows.inside, value(flows), np.nan)
+
+    return Statement(
+        says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
+        inside=lambda numbers: cell_of(numbers.flows, row).hypotheses,
+        residual=residual,
+        limit=True,
+        **more,
+    )
+
+
+def factor(*, printed: bool) -> Statement[DiagonalNumbers]:
+    r"""The slope of $\ln\mu\,(B\lambda)_j$ against $\ln\mu$ on the largest entry, which must tend to one."""
+
+    def slopes(flows: Flow, printed: bool = printed) -> np.ndarray:
+        mu = np.log(np.maximum(flows.margin[:, [-4, -1]], 1.0))
+        place = np.argmax(np.abs(flows.beta[:, -1]), axis=-1)
+        entry = np.take_along_axis(flows.averaged, place[:, None, None], axis=2)[:, [-4, -1], 0] * mu
+        span = np.where(flows.inside, mu[:, 1] - mu[:, 0], np.nan)
+        return np.abs(entry[:, 1] - entry[:, 0]) / span * (2.0 / SHAPE[0] if printed else 1.0)
+
+    def own(numbers: DiagonalNumbers, known: np.ndarray) -> np.ndarray:
+        return slopes(cell_of(numbers.flows, SHOWN[0]))[known]
+
+    def checked_by(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+        restored = slopes(cell_of(numbers.flows, SHOWN[0]), False)[known]
+        right = bool(len(restored) and np.all(np.abs(restored - 1.0) <= LAW))
+        return "the formula of A.5, by which the same flows have slope one" if printed and right else ""
+
+    formula = "λ = 2φ/(n ln μ), as recalled in A.7" if printed else "λ = φ/ln μ, A.5"
+    return _statement(
+        SHOWN[0],
+        source="App. A.7" if printed else "App. A.5",
+        says=f"{formula} (φ has the factor 2/n already): (Bλ)_j → ±1 on the support, by the slope of ln μ (Bλ)_j "
+        "against ln μ",
+        value=lambda flows: np.abs(slopes(flows) - 1.0),
+        bound=LAW,
+        unit="|slope − 1|",
+        found=lambda n, known: f"slope {median(own(n, known)):.3f} (median, n = {SHAPE[0]}; log t = 1e5 to 1e6)",
+        rate=lambda n, known: common_rate(own(n, known), 1.0, bias=LAW, law="ln μ (Bλ)_j against ln μ"),
+        checked_by=checked_by,
+    )
+
+
+class Instantaneous(NamedTuple):
+    """The instantaneous certificate at the last time, of k instances, `(k,)` each.
+
+    `allowed`: the slack of the dual lets the gap be `INSTANT`; `early`: an active constraint is not active yet
+    (`limiting_face`, with the `least` multiplier); `slope`: of log gap against log log t; where it is −1 (entries on
+    the support are off by a constant over μ) the term is that which `second`, the gap of `second_order_multipliers`,
+    does without.
+    """
+
+    gap: np.ndarray
+    second: np.ndarray
+    allowed: np.ndarray
+    early: np.ndarray
+    least: np.ndarray
+    slope: np.ndarray
+
+    def in_words(self) -> str:
+        """All of it, with denominators."""
+        reached = self.gap <= INSTANT
+        missing, falling = self.allowed & ~reached, self.slope <= -LIKE_ONE_OVER
+        text = (
+            f"duality gap {median(self.gap):.1e} (median) to {largest(self.gap):.0e}; at most {INSTANT:g} on "
+            f"{int(reached.sum())} of {len(self.gap)}, and on {int((reached & self.allowed).sum())} of the "
+            f"{int(self.allowed.sum())} where the dual slack allows it, (ω₀²/μ)^(1−κ) ≤ {INSTANT:g}"
+        )
+        if not missing.any():
+            return text
+        early, coming = missing & self.early, missing & ~self.early & falling
+        parts = (
+            (
+                int(early.sum()),
+                f"wait for a constraint whose multiplier λ is {largest(self.least[early]):.1e} of the sum or less, "
+                "which takes ln μ of order 1/λ",
+            ),
+            (
+                int(coming.sum()),
+                f"fall like 1/log t, from {largest(self.gap[coming]):.1e} or less ({largest(self.second[coming]):.1e} "
+                "or less by multipliers without the term in 1/log t)",
+            ),
+            (int(missing.sum() - early.sum() - coming.sum()), "do neither"),
+        )
+        said = "; ".join(f"{count} {what}" for count, what in parts if count)
+        return f"{text}. Of the other {int(missing.sum())}: {said}"
+
+
+def instantaneous(flows: Flow, known: np.ndarray, omega: float) -> Instantaneous:
+    """What the flow's own multipliers and velocity certify at the last time, on the instances `known` of one start."""
+    gaps = np.maximum(flows.gap[known], 1e-300)
+    slope = np.log(gaps[:, -1] / gaps[:, -4]) / np.log(LOG_TIMES[-1] / LOG_TIMES[-4])
+    # (ω₀²/μ)^(1−κ): the size of the slowest entry off the support, relative to those on it.
+    slowest = (omega**2 / np.maximum(flows.margin[known, -1], 1.0)) ** (1.0 - flows.kappa[known])
+    early, least = flows.behind[known] > ACTIVE, flows.least_multiplier[known]
+    return Instantaneous(gaps[:, -1], flows.second_gap[known, -1], slowest <= INSTANT, early, least, slope)
+
+
+def notes(numbers: DiagonalNumbers) -> list[str]:
+    """What the table does not say."""
+    found = []
+    for row in SHOWN:
+        flows = cell_of(numbers.flows, row)
+        inside = flows.inside
+        found.append(
+            f"ω₀ = {OMEGAS[row]:g}: {int(inside.sum())} of {inside.size} instances are inside the hypotheses of "
+            f"Theorem 4.1 and were followed; the ℓ1-SVM is certified to {largest(flows.program_gap[inside]):.1e} "
+            "in the worst case."
+        )
+    return [
+        *found,
+        "Averaged residuals are undefined while μ ≤ 1; κ is the largest |Bλ| off the support of the certified dual.",
+    ]
+
+
+def draw(numbers: DiagonalNumbers) -> Any:
+    r"""KKT residuals of averaged (A.5) and instantaneous multipliers, and both for one instance."""
+    figure, axes = new_figure(3, width=12.5)
+    late = LOG_TIMES >= FIRST
+    times = LOG_TIMES[late]
+    for color, row in zip(CURVES, SHOWN, strict=False):
+        flows = cell_of(numbers.flows, row)
+        kept = flows.inside
+        if not kept.any():
+            continue
+        for axis, values, line, symbol in (
+            (axes[0], flows.stationarity, "-", "(C1)"),
+            (axes[0], flows.slackness, ":", "(C3)"),
+            (axes[1], flows.gap, "-", "gap"),
+        ):
+            some = values[kept][:, late]
+            some = np.where(np.isfinite(some) & (some > 0), some, np.nan)
+            seen = ~np.isnan(some).all(axis=0)
+            text = rf"{symbol}, $\omega_0={OMEGAS[row]:g}$"
+            axis.plot(times[seen], np.nanmedian(some[:, seen], axis=0), line, color=color, label=text)
+            if line == "-":
+                low, high = np.nanquantile(some[:, seen], [0.1, 0.9], axis=0)
+                axis.fill_between(times[seen], low, high, color=color, alpha=0.12, linewidth=0)
+        expected = flows.predicted[kept][:, late]
+        seen = np.isfinite(expected).all(axis=0)
+        axes[0].plot(times[seen], np.median(expected[:, seen], axis=0), "--", color=COLORS["program"], linewidth=0.8)
+    axes[0].plot([], [], "--", color=COLORS["program"], linewidth=0.8, label=r"$|\ln(2\hat\beta_j/\omega_0^2)|/\ln\mu$")
+    axes[0].set_title(r"(a) averaged: $\lambda_{il}(t)=\phi_{il}(t)/\ln\mu(t)$", fontsize=10)
+    axes[0].set_ylabel("KKT residual")
+    axes[1].set_title(r"(b) instantaneous: $\lambda_{il}\propto p_{il}(t)$", fontsize=10)
+    axes[1].set_ylabel("duality gap")
+    axes[1].axhline(INSTANT, color=COLORS["faint"], linewidth=0.8)
+    for axis in axes[:2]:
+        axis.set_yscale("log")
+    # The instance that is drawn whole: the first inside the hypotheses for both starts, else the first.
+    shown = int(np.argmax(np.all(numbers.flows.inside[list(SHOWN)], axis=0)))
+    drawn = (
+        ("averaged", numbers.flows.averaged, COLORS["factored"], "-"),
+        ("instantaneous", numbers.flows.instantaneous, COLORS["combined"], "--"),
+    )
+    for name, values, color, line in drawn:
+        lines = axes[2].plot(times, values[SHOWN[0], shown][late], line, color=color, linewidth=1.0)
+        lines[0].set_label(name)
+    for level in (-1.0, 1.0):
+        axes[2].axhline(level, color=COLORS["faint"], linewidth=0.8)
+    axes[2].set_ylim(-3.0, 3.0)
+    axes[2].set_ylabel(r"$(B\lambda)_j$")
+    axes[2].set_title(rf"(c) one instance, $\omega_0={OMEGAS[SHOWN[0]]:g}$", fontsize=10)
+    against_log_time(axes)
+    figure.suptitle(
+        "median (bands: 10% to 90%) over the instances inside the hypotheses of Theorem 4.1, of "
+        f"{numbers.flows.ok.shape[1]} for each start",
+        fontsize=9,
+    )
+    return figure
+
+
+register(
+    DIAGONAL,
     "multipliers",
     title="KKT residuals of the proof's averaged multipliers and of the instantaneous ones, to log t = 1e6",
-    run_times={
-        "quick": "8 instances for each of 2 starts, under a minute once compiled",
-        "paper": "64 instances for each of 2 starts, some minutes",
-        "large": "2,048 instances for each of 2 starts, about an hour on two cores",
-    },
+    run_times=RUN_TIMES,
+    statements=[make(row) for row in SHOWN for make in (averaged, slackness, certified_now)],
+    notes=notes,
+    draw=draw,
 )
-class Multipliers(AbstractFigure):
-    r"""Random data of Assumptions 2 and 3 (n = 3, L = d = 4); the same instances for both $\omega_0$."""
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2), TRIALS[scale])
-        found = []
-        for omega in OMEGAS:
-            say(f"{len(keys)} instances with omega_0 = {omega:g}")
-            one = follow_diagonal(Cell(*SHAPE, 1.1, omega, margin=MARGIN), keys, both=False, rtol=1e-9)
-            found.append(one | {"inside": inside_theorem_4_1(one), "hypotheses": hypotheses_of_theorem_4_1(one)})
-        data: Data = {"log_times": LOG_TIMES, "omegas": np.asarray(OMEGAS)}
-        data |= {name: np.stack([each[name] for each in found]) for name in KEPT}
-        # The instance that is drawn whole: the first inside the hypotheses for every start, else the first.
-        both = np.all(data["inside"], axis=0)
-        shown = int(np.argmax(both))
-        return data | {name: np.stack([each[name][shown] for each in found]) for name in ("averaged", "instantaneous")}
-
-    def draw(self, data: Data) -> Any:
-        return draw_multipliers(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of_multipliers(data)

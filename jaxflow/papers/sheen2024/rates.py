@@ -1,51 +1,26 @@
 r"""`reproduce sheen2024 rates`: the observed rate of $\|\beta\|_1/\mu$ against the slack of the certified dual."""
 
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.sheen2024.diagonal_claims import ACTIVE, among, hypotheses_of_theorem_4_1, inside_theorem_4_1
-from jaxflow.papers.sheen2024.diagonal_paths import LOG_TIMES, MARGIN, SHAPE, Cell, follow_diagonal
-from jaxflow.plots import draw_rates
-from jaxflow.report import Claim, common_rate, count_evidence
+from jaxflow.papers.dataset import cell_of
+from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, RUN_TIMES, DiagonalNumbers, Flow
+from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
+from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
+from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.plots import COLORS, new_figure
+from jaxflow.report import Rate, common_rate
 
-TRIALS = {"quick": 16, "paper": 128, "large": 4096}
-KEPT = ("weights_gap", "kappa", "margin", "ok", "behind")
+# From ω₀ = 1 only the rate makes entries small.
+ROW = 0
 # The exponent is fitted over the last two decades of log t; where theirs differ by more there is no single one.
 DECADES = 2.0
 BENT = 0.1
-
-
-@register_figure(
-    "sheen2024",
-    "rates",
-    title="How fast diagonal weights approach the ℓ1-SVM: (log t)^-(1-κ), with κ from the certified dual",
-    run_times={
-        "quick": "16 instances, under a minute once compiled",
-        "paper": "128 instances, three minutes",
-        "large": "4,096 instances, about an hour on two cores",
-    },
-)
-class Rates(AbstractFigure):
-    r"""Random data of Assumptions 2 and 3 (n = 3, L = d = 4), with $\omega_0=1$: only the rate makes entries small."""
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 4), TRIALS[scale])
-        say(f"{len(keys)} instances")
-        found = follow_diagonal(Cell(*SHAPE, 1.1, 1.0, margin=MARGIN), keys, both=False, rtol=1e-9)
-        exponent = observed_exponent(found["weights_gap"], LOG_TIMES)
-        extra = {"log_times": LOG_TIMES, "inside": inside_theorem_4_1(found), "exponent": exponent}
-        extra["hypotheses"] = hypotheses_of_theorem_4_1(found)
-        return {name: found[name] for name in KEPT} | extra
-
-    def draw(self, data: Data) -> Any:
-        return draw_rates(data | {"waiting": data["behind"] > ACTIVE})
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of_rates(data)
+# Where the fall of the distance from the ℓ1-SVM begins to be looked at.
+MIDDLE = int(np.argmin(np.abs(LOG_TIMES - 1e3)))
+LAW = "‖β‖₁/(μ opt) − 1 against log t"
 
 
 def observed_exponent(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
@@ -66,37 +41,192 @@ def bend(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
     return np.abs(late - before)
 
 
-def claims_of_rates(data: Data) -> tuple[list[Claim], list[str]]:
-    """The exponent is 1 − κ; other entries off the support make it look larger before they are gone."""
-    kept = data["inside"] & np.isfinite(data["exponent"])
-    slack, exponent = 1.0 - data["kappa"][kept], data["exponent"][kept]
-    total = len(slack)
-    difference = exponent - slack
-    far = np.abs(difference) > BENT
-    close = total - int(far.sum())
-    waiting = data["behind"][kept] > ACTIVE
-    bent = ~waiting & (bend(data["weights_gap"], data["log_times"])[kept] > BENT)
-    settled = ~waiting & ~bent
-    # Of a limit: an exponent that is another one at these times may still turn, and contradicts nothing.
-    good = among(data["hypotheses"], kept, ~far) == 1.0
-    rate = common_rate(exponent, slack, bias=BENT, law="‖β‖₁/(μ opt) − 1 against log t")
-    claim = Claim(
-        "beyond the paper",
-        "The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
-        f"observed exponent minus (1 − κ): median {np.median(difference) if total else np.nan:.3f}, within 0.1 on "
-        f"{close} of {total} instances, largest {difference.max(initial=-np.inf):.2f}, "
-        f"least {difference.min(initial=np.inf):.2f}; correlation "
-        f"{np.corrcoef(slack, exponent)[0, 1] if total > 2 else np.nan:.3f}",
-        count_evidence(good, decided=good, limit=True, rate=rate),
-        {"close": close, "instances": total},
+def _flows(numbers: DiagonalNumbers) -> Flow:
+    return cell_of(numbers.flows, ROW)
+
+
+def _difference(flows: Flow) -> np.ndarray:
+    """Observed exponent minus 1 − κ; NaN where there is none."""
+    return np.where(flows.inside, observed_exponent(flows.weights_gap, LOG_TIMES) - (1.0 - flows.kappa), np.nan)
+
+
+def _rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    flows = _flows(numbers)
+    exponents = observed_exponent(flows.weights_gap, LOG_TIMES)[known]
+    return common_rate(exponents, 1.0 - flows.kappa[known], bias=BENT, law=LAW)
+
+
+def _rate_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    flows = _flows(numbers)
+    difference, slack = _difference(flows)[known], 1.0 - flows.kappa[known]
+    close, total = int(np.sum(np.abs(difference) <= BENT)), len(difference)
+    varied = total > 2 and np.ptp(slack) > 0.0 and np.ptp(slack + difference) > 0.0
+    correlation = np.corrcoef(slack, slack + difference)[0, 1] if varied else np.nan
+    return (
+        f"observed exponent minus (1 − κ): median {median(difference):.3f}, within {BENT:g} on {close} of {total}, "
+        f"largest {difference.max(initial=-np.inf):.2f}, least {difference.min(initial=np.inf):.2f}; correlation "
+        f"{correlation:.3f}"
     )
-    wait, moved, good = (int(x.sum()) for x in (far & waiting, far & bent, settled & ~far))
-    return [claim], [
-        f"{int(data['inside'].sum())} of {len(data['inside'])} instances are inside the hypotheses of Theorem 4.1.",
-        f"Fitted between log t = {data['log_times'][-1] / 10**DECADES:g} and {data['log_times'][-1]:g}. Support "
+
+
+POWER_LAW = Statement[DiagonalNumbers](
+    source="beyond the paper",
+    says="The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
+    inside=lambda n: _flows(n).hypotheses,
+    residual=lambda n: np.abs(_difference(_flows(n))),
+    bound=BENT,
+    unit="|observed exponent − (1 − κ)|",
+    found=_rate_in_words,
+    limit=True,
+    rate=_rate,
+    # An exponent that is another one at these times may still turn.
+    late=True,
+)
+
+
+def _fall(numbers: DiagonalNumbers) -> np.ndarray:
+    """The distance at the end over that at log t = 1e3; infinity where a wrong token is selected, NaN while open."""
+    flows = _flows(numbers)
+    fall = np.where(flows.selects == 1, flows.weights_gap[:, -1] / flows.weights_gap[:, MIDDLE], np.nan)
+    return np.where(flows.inside, np.where(flows.selects == -1, np.inf, fall), np.nan)
+
+
+def _fall_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    flows = _flows(numbers)
+    selects, gaps = flows.selects[flows.inside], flows.weights_gap[flows.inside]
+    return (
+        f"{int(np.sum(selects == 1))} of {len(selects)} select the optimal tokens, {int(np.sum(selects == -1))} a "
+        f"wrong one; ‖β‖₁/(μ opt) − 1 goes from {median(gaps[:, MIDDLE]):.1e} at log t = {LOG_TIMES[MIDDLE]:.0f} to "
+        f"{median(gaps[:, -1]):.1e} at 1e6 (medians; largest {largest(gaps[:, -1]):.1e}); Cauchy gap of β̂ from log t = "
+        f"{LOG_TIMES[-6]:.0e} on: {median(flows.cauchy[flows.inside, -6]):.1e} (median)"
+    )
+
+
+SELECTION = Statement[DiagonalNumbers](
+    source="Theorem 4.1",
+    says="Under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM.",
+    inside=lambda n: _flows(n).hypotheses,
+    residual=_fall,
+    bound=FALLS,
+    unit="‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3",
+    found=_fall_in_words,
+    limit=True,
+    rate=_rate,
+    late=True,
+)
+
+
+def _continued_rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    """From the end of the flow that was integrated to the end of the limiting dynamics."""
+    flows, on = _flows(numbers), cell_of(numbers.continued, 0)
+    gaps, before = on.gap[known], flows.gap[known, -1]
+    span = np.log(np.maximum(on.log_time[known], 1.0) / LOG_TIMES[-1])
+    usable = (gaps > 0) & (before > 0) & (span > 0)
+    falls = np.log(np.where(usable, before / np.where(usable, gaps, 1.0), 1.0))
+    slopes = np.where(usable, falls / np.where(usable, span, 1.0), np.nan)
+    return common_rate(slopes, None, law="duality gap against log t, from 1e6 on")
+
+
+def _continued_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    on = cell_of(numbers.continued, 0)
+    gaps, inside = on.gap[known], _flows(numbers).inside
+    return (
+        f"duality gap {median(gaps):.1e} (median); at most {INSTANT:g} on {int(np.sum(gaps <= INSTANT))} of "
+        f"{int(inside.sum())}, with the optimal tokens on {int(on.optimal[inside].sum())}; log t = "
+        f"{on.log_time[known].min(initial=np.inf):.0e} or more"
+    )
+
+
+CONTINUED = Statement[DiagonalNumbers](
+    source="Theorem 4.1",
+    says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's own multipliers and velocity where `find_limit` ends, by "
+    "limiting dynamics.",
+    inside=lambda n: _flows(n).hypotheses,
+    residual=lambda n: np.where(
+        _flows(n).inside & cell_of(n.continued, 0).optimal, cell_of(n.continued, 0).gap, np.nan
+    ),
+    bound=INSTANT,
+    unit="duality gap of the flow's certificate",
+    found=_continued_in_words,
+    limit=True,
+    rate=_continued_rate,
+    late=True,
+)
+
+
+def notes(numbers: DiagonalNumbers) -> list[str]:
+    """Which instances wait for a constraint of their limit, and which have no single exponent."""
+    flows = _flows(numbers)
+    inside = flows.inside & np.isfinite(_difference(flows))
+    differing = np.abs(_difference(flows)[inside]) > BENT
+    waiting = flows.behind[inside] > ACTIVE
+    bent = ~waiting & (bend(flows.weights_gap, LOG_TIMES)[inside] > BENT)
+    settled = ~waiting & ~bent
+    wait, moved, good = (int(x.sum()) for x in (differing & waiting, differing & bent, settled & ~differing))
+    return [
+        f"{int(flows.inside.sum())} of {flows.inside.size} instances are inside the hypotheses of Theorem 4.1.",
+        f"Fitted between log t = {LOG_TIMES[-1] / 10**DECADES:g} and {LOG_TIMES[-1]:g}. Support "
         "entries leave an error of order 1/log t beside it, and several entries off the support add up.",
-        f"Of the {total - close} further off {wait} wait for a constraint of their limit, until when the rate is that "
-        f"of the program without it, and {moved} have no single exponent (the last two decades' differ by more than "
-        f"{BENT}: the last constraint came meanwhile). Of the {int(settled.sum())} of which neither is true {good} are "
-        "within 0.1.",
+        f"Of the {int(differing.sum())} further off {wait} wait for a constraint of their limit, until when the rate "
+        f"is that of the program without it, and {moved} have no single exponent (the last two decades' differ by more "
+        f"than {BENT}: the last constraint came meanwhile). Of the {int(settled.sum())} of which neither is true "
+        f"{good} are within {BENT}.",
     ]
+
+
+def draw(numbers: DiagonalNumbers) -> Any:
+    r"""How fast the weights' own gap falls, against the slack 1 − κ of the certified dual."""
+    figure, axes = new_figure(2, width=9.0)
+    flows, late = _flows(numbers), LOG_TIMES >= 10.0
+    kept, slack, waiting = flows.inside, 1.0 - flows.kappa, flows.behind > ACTIVE
+    exponents = observed_exponent(flows.weights_gap, LOG_TIMES)
+    for row in np.flatnonzero(kept):
+        shade = 0.15 + 0.7 * min(max(float(slack[row]), 0.0), 1.0)
+        color = (0.9 * (1 - shade), 0.35, 0.15 + 0.75 * shade)
+        axes[0].plot(LOG_TIMES[late], flows.weights_gap[row, late], color=color, linewidth=0.8)
+    axes[0].set_yscale("log")
+    axes[0].set_xscale("log")
+    axes[0].set_xlabel(r"$\log t$")
+    axes[0].set_ylabel(r"$\|\beta\|_1/(\mu\,\mathrm{opt})-1$")
+    axes[0].set_title(r"(a) red: little slack $1-\kappa$, blue: much", fontsize=10)
+    for some, filling, label in ((kept & ~waiting, "full", None), (kept & waiting, "none", "waits for a constraint")):
+        axes[1].plot(
+            slack[some], exponents[some], "o", color=COLORS["diagonal"], markersize=3.5, fillstyle=filling,
+            label=label if some.any() else None,
+        )  # fmt: skip
+    axes[1].plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
+    axes[1].set_xlabel(r"$1-\kappa$, from the certified dual")
+    axes[1].set_ylabel(r"observed exponent of $(\log t)^{-\cdot}$")
+    axes[1].set_title(f"(b) {int(kept.sum())} of {len(kept)} instances", fontsize=10)
+    axes[1].legend(frameon=False, fontsize=8)
+    return figure
+
+
+register(
+    DIAGONAL,
+    "rates",
+    title="How fast diagonal weights approach the ℓ1-SVM: (log t)^-(1-κ), with κ from the certified dual",
+    run_times=RUN_TIMES,
+    statements=[POWER_LAW],
+    notes=notes,
+    draw=draw,
+)
+
+register(
+    DIAGONAL,
+    "diagonal",
+    title="Lemmas 4.1, A.1, 4.2, Theorem 4.1, App. A.5",
+    run_times=RUN_TIMES,
+    statements=[
+        EQUAL_FLOWS,
+        INTEGRAL_FORM,
+        GROWING,
+        SELECTION,
+        certified_now(ROW),
+        averaged(ROW),
+        factor(printed=False),
+        factor(printed=True),
+        CONTINUED,
+    ],
+    verified=True,
+)

@@ -9,30 +9,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import good
+from jaxflow._core import RESULTS, good
 from jaxflow.data import TokenData, optimal_tokens
-from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights
+from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
 from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.plane_claims import claims_of
-from jaxflow.plots import draw_plane
+from jaxflow.papers.tarzanagh2023.plane_claims import (
+    ALIGNED,
+    KINDS,
+    SETTINGS,
+    WAYS,
+    Cloud,
+    Runs,
+    claims_of,
+    record,
+    records,
+)
+from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.plots import PlanePanel, draw_plane
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study.keys import as_keys, key_data
 
-KINDS = {"combined": "frobenius", "factored": "nuclear"}
-SEQUENCES, TOKENS = 2, 5
+SEQUENCES = 2
+# Tokens of the larger setting; the smaller one hides the rest, so that one compiled program serves both.
+TOKENS = 5
 SETTLED = 1e-3
 STATIONARY = 1e-6
 # Arc lengths: the distance left falls like 1/length for W. Factors soon are stiff: log t grows like the square.
 LENGTHS = {"combined": 1e3, "factored": 60.0}
 POINTS = 121
+# Lanes of a batch: a wider one waits longer for its slowest member.
+WIDTH = 16
 
 
 class Size(NamedTuple):
-    """Instances of one scale and steps of the published descent; the first decided instance is drawn."""
+    """Instances of one scale and steps of the published descent."""
 
     trials: int
     steps: int = 2000
@@ -46,115 +61,167 @@ SIZES = {"quick": Size(16), "paper": Size(200), "large": Size(5000)}
     "fig1",
     title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
     run_times={
-        "quick": "16 instances, under a minute",
-        "paper": "200 instances, about a minute",
-        "large": "5,000 instances, half an hour",
+        "quick": "16 instances of 2 settings, about a minute",
+        "paper": "200 instances of 2 settings, some minutes",
+        "large": "5,000 instances of 2 settings, an hour",
     },
 )
 class Figure1(AbstractFigure):
-    r"""Figure 1 of Tarzanagh et al. (2023): n = 2, d = 2, $X_i=0.3N+(\mp1,0)$, from W = 0 and from K = 0.1 N, Q = 0.
+    r"""Figure 1 of Tarzanagh et al. (2023), n = d = 2, in two settings.
 
-    Lines: the directions $W^{mm}z_i$ of (Att-SVM, solid) and $W^{mm}_\star z_i$ of (Att-SVM*, dashed) for the
-    tokens selected; curves: $W(t)z_i$ and $K(t)Q(t)^\top z_i$ along the flow, with the published descent beside
-    them. The paper does not say how $z_i$, v and T are chosen: here $z_i$ is the first token (self-attention),
-    v uniform on the circle, T = 5.
+    - `described`: as §3 describes it: "We consider a scenario where n = d = 2 and T = 3, and employ cross-attention,
+      where tokens (z_1, z_2) are generated independently of the inputs (X_1, X_2)". By which law is not said: here
+      tokens, queries and head are uniform on the unit circle, as in the paper's other random data (Figures 4, 7).
+    - `published`: self-attention ($z_i$ is the first token) with T = 5, $X_i=0.3N+(\mp1,0)$, v uniform on the circle.
+
+    Both start from W = 0, and from K = 0.1 N, Q = 0. Lines: the directions $W^{mm}z_i$ of (Att-SVM, solid) and
+    $W^{mm}_\star z_i$ of (Att-SVM*, dashed) for the tokens selected; curves: $W(t)z_i$ and $K(t)Q(t)^\top z_i$ along
+    the flow, with the published descent beside them.
     """
 
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
         return compute(SIZES[scale], seed, say)
 
     def draw(self, data: Data) -> Any:
-        return draw_plane(data)
+        return draw_plane([panel for setting in SETTINGS for panel in panels_of(data, setting)])
 
     def claims(self, data: Data) -> tuple[list[Any], list[str]]:
         return claims_of(data)
 
 
 def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """For each kind and way: paths `(trial, point, 2, 2)`, 1 − corr to both programs, codes; and the instances."""
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1), size.trials)
-    data: Data = {"steps": np.asarray(size.steps)}
-    for kind in KINDS:
-        say(f"{kind}: {size.trials} instances by the flow and by {size.steps} steps of descent")
-        for way, run in (("flow", _flow), ("descent", _descent)):
-            found = run(kind, size, keys)
-            data |= {f"{kind}_{way}_{name}": np.asarray(value) for name, value in found.items()}
-    return data | {name: np.asarray(value) for name, value in _instances(keys).items()}
-
-
-def _instance(kind: str, key: Any) -> tuple[Any, Any]:
-    key_tokens, key_head, key_model = jax.random.split(key, 3)
-    centres = jnp.asarray([[-1.0, 0.0], [1.0, 0.0]])
-    tokens = 0.3 * jax.random.normal(key_tokens, (SEQUENCES, TOKENS, 2)) + centres[:, None, :]
-    angle = jax.random.uniform(key_head, (), maxval=2 * jnp.pi)
-    head = LinearHead(jnp.stack([jnp.cos(angle), jnp.sin(angle)]))
-    risk = EmpiricalRisk(TokenData(tokens, tokens[:, 0], jnp.ones(SEQUENCES)), Logistic())
-    if kind == "combined":
-        return risk, CombinedAttention(jnp.zeros((2, 2)), head)
-    return risk, FactoredAttention(0.1 * jax.random.normal(key_model, (2, 2)), jnp.zeros((2, 2)), head)
+    """For each setting its instances (`Cloud`), and for each kind and way their `Runs`, as arrays by name."""
+    data: Data = {}
+    for setting in SETTINGS:
+        words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(size.trials))
+        described = jnp.full(size.trials, setting == "described")
+        say(f"{setting}: {size.trials} instances of W and (K, Q), by the flow and by {size.steps} steps of descent")
+        risks, models = _start(as_keys(words), described)
+        data |= record(setting, Cloud(*map(np.asarray, _cloud(risks, models["combined"]))))
+        for kind in KINDS:
+            for way, run in zip(WAYS, (_flow, _descent), strict=True):
+                runs = run(kind, size, risks, models[kind])
+                data |= record(f"{setting}_{kind}_{way}", Runs(*map(np.asarray, runs)))
+    return data
 
 
 @jax.jit
-def _instances(keys: Any) -> dict[str, Any]:
-    def one(key: Any) -> dict[str, Any]:
-        risk, model = _instance("combined", key)
-        best = optimal_tokens(token_scores(risk.data, model.head), risk.data.visible)
-        return {"tokens": risk.data.tokens, "queries": risk.data.queries, "optimal": best, "v": model.head.v}
+def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
+    """Risks and starts of a batch; which setting is a value, so that both have the same shapes."""
 
-    return jax.vmap(one)(keys)
+    def one(key: Any, described: Any) -> tuple[Any, dict[str, Any]]:
+        key_tokens, key_queries, key_head, key_model = jax.random.split(key, 4)
+        noise = jax.random.normal(key_tokens, (SEQUENCES, TOKENS, 2))
+        on_circle = noise / jnp.linalg.norm(noise, axis=-1, keepdims=True)
+        centres = jnp.asarray([[-1.0, 0.0], [1.0, 0.0]])
+        tokens = jnp.where(described, on_circle, 0.3 * noise + centres[:, None, :])
+        apart = jax.random.normal(key_queries, (SEQUENCES, 2))
+        apart = apart / jnp.linalg.norm(apart, axis=-1, keepdims=True)
+        angle = jax.random.uniform(key_head, (), maxval=2 * jnp.pi)
+        head = LinearHead(jnp.stack([jnp.cos(angle), jnp.sin(angle)]))
+        visible = jnp.broadcast_to(jnp.arange(TOKENS) < jnp.where(described, 3, TOKENS), (SEQUENCES, TOKENS))
+        queries = jnp.where(described, apart, tokens[:, 0])
+        models = {
+            "combined": CombinedAttention(jnp.zeros((2, 2)), head),
+            "factored": FactoredAttention(0.1 * jax.random.normal(key_model, (2, 2)), jnp.zeros((2, 2)), head),
+        }
+        return EmpiricalRisk(TokenData(tokens, queries, jnp.ones(SEQUENCES), visible), Logistic()), models
+
+    return eqx.filter_vmap(one)(keys, described)
 
 
 @eqx.filter_jit
-def _flow(kind: str, size: Size, keys: Any) -> dict[str, Any]:
+def _cloud(risks: Any, models: Any) -> Cloud:
+    def one(risk: Any, model: Any) -> Cloud:
+        data = risk.data
+        best = optimal_tokens(token_scores(data, model.head), data.visible)
+        return Cloud(data.tokens, data.visible, best, data.queries)
+
+    return eqx.filter_vmap(one)(risks, models)
+
+
+@eqx.filter_jit
+def _flow(kind: str, size: Size, risks: Any, models: Any) -> Runs:
     controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
     drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 50_000)
     grid = jnp.geomspace(0.05, LENGTHS[kind], POINTS)
     coordinates = Scores() if kind == "combined" else Weights()
 
-    def one(key: Any) -> dict[str, Any]:
-        risk, model = _instance(kind, key)
-        lane = drive.start(
-            risk, model, clock=ArcLength(floor=0.03), coordinates=coordinates, until=grid[-1], save_at=grid
-        )
-        return _measure(kind, risk, drive.trajectory(drive.run(lane)))
+    def start(risk: Any, model: Any) -> Any:
+        how: Any = {"clock": ArcLength(floor=0.03), "coordinates": coordinates, "until": grid[-1], "save_at": grid}
+        return drive.start(risk, model, **how)
 
-    return jax.vmap(one)(keys)
+    lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=min(WIDTH, size.trials))
+    return eqx.filter_vmap(lambda risk, lane: _measure(kind, risk, drive.trajectory(lane)))(risks, lanes)
 
 
 @eqx.filter_jit
-def _descent(kind: str, size: Size, keys: Any) -> dict[str, Any]:
+def _descent(kind: str, size: Size, risks: Any, models: Any) -> Runs:
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
 
-    def one(key: Any) -> dict[str, Any]:
-        risk, model = _instance(kind, key)
+    def one(risk: Any, model: Any) -> Runs:
         protocol = {**published_protocol(model), "steps": size.steps}
         return _measure(kind, risk, descend(risk, model, save_at=grid, throw=False, **protocol))
 
-    return jax.vmap(one)(keys)
+    return eqx.filter_vmap(one)(risks, models)
 
 
-def _measure(kind: str, risk: Any, trajectory: Any) -> dict[str, Any]:
+def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
     model, data = trajectory.final.model, risk.data
     attention = model.attention(data)
     selection = jax.nn.one_hot(jnp.argmax(attention, axis=-1), TOKENS, dtype=bool)
-    weights = model.combined_weights()
-    measured: dict[str, Any] = {
-        "path": jax.vmap(lambda point: data.queries @ point.model.combined_weights().T)(trajectory.saved),
-        "reached": trajectory.points.reached,
-        "selection": selection,
-        "settled": jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
-        "good": good(trajectory.result),
-        "log_time": trajectory.final.log_time,
-    }
-    for name in KINDS.values():
-        solution: Any = solve(attention_svm(data, selection, name))
-        size = jnp.linalg.norm(weights) * jnp.linalg.norm(solution.primal)
-        solved = solution.result == ProgramResult.optimal
-        measured |= {
-            f"{name}_misalignment": jnp.where(solved, 1.0 - jnp.sum(weights * solution.primal) / size, jnp.nan),
-            f"{name}_direction": data.queries @ solution.primal.T,
-            f"{name}_solved": solved,
-        }
-        if name == KINDS[kind]:
-            measured["status"] = is_locally_optimal(data, model.head, selection, solution).status.value
-    return measured
+    weights = jax.vmap(lambda point: point.model.combined_weights())(trajectory.saved)
+    solutions: dict[str, Any] = {name: solve(attention_svm(data, selection, name)) for name in KINDS.values()}
+    (own,) = (solution for name, solution in solutions.items() if name == KINDS[kind])
+    (other,) = (solution for name, solution in solutions.items() if name != KINDS[kind])
+    own_solved, other_solved = (one.result == ProgramResult.optimal for one in (own, other))
+    final = model.combined_weights()
+    return Runs(
+        path=jax.vmap(lambda W: data.queries @ W.T)(weights),
+        reached=trajectory.points.reached,
+        log_length=trajectory.points.log_arc_length,
+        distances=jnp.where(own_solved, jax.vmap(lambda W: misalignment(W, own.primal))(weights), jnp.nan),
+        own=jnp.where(own_solved, misalignment(final, own.primal), jnp.nan),
+        other=jnp.where(other_solved, misalignment(final, other.primal), jnp.nan),
+        frobenius=data.queries @ solutions["frobenius"].primal.T,
+        nuclear=data.queries @ solutions["nuclear"].primal.T,
+        selection=selection,
+        settled=good(trajectory.result) & jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
+        # Descent has no rule that stops it.
+        stationary=trajectory.result == RESULTS.event_occurred,
+        status=is_locally_optimal(data, model.head, selection, own).status.value,
+        log_time=trajectory.final.log_time,
+    )
+
+
+def panels_of(data: Data, setting: str) -> list[PlanePanel]:
+    """Panels of W and (K, Q) for the instance whose two programs differ most, none where no instance will do.
+
+    Of the instances on which both flows have settled on the same tokens and arrived (1 − corr at most `ALIGNED`).
+    """
+    cloud = records(Cloud, data, setting)
+    flows = {kind: records(Runs, data, f"{setting}_{kind}_flow") for kind in KINDS}
+    ready = np.all([runs.decided & (runs.own <= ALIGNED) for runs in flows.values()], axis=0)
+    ready &= (flows["combined"].selection == flows["factored"].selection).all(axis=(1, 2))
+    if not ready.any():
+        return []
+    rays = [ray.reshape(len(ready), -1) for ray in (flows["combined"].frobenius, flows["combined"].nuclear)]
+    rays = [ray / np.maximum(np.linalg.norm(ray, axis=1, keepdims=True), 1e-300) for ray in rays]
+    at = int(np.argmax(np.where(ready, -np.sum(rays[0] * rays[1], axis=1), -np.inf)))
+    shown, best = cloud.visible[at], cloud.optimal[at]
+    panels = []
+    for kind, symbol in (("combined", r"$W$"), ("factored", r"$KQ^\top$")):
+        runs = flows[kind]
+        panels.append(
+            PlanePanel(
+                title=f"{SETTINGS[setting]}, training {symbol}",
+                symbol=symbol,
+                tokens=tuple(cloud.tokens[at, i][shown[i] & ~best[i]] for i in range(SEQUENCES)),
+                optimal=tuple(cloud.tokens[at, i][best[i]] for i in range(SEQUENCES)),
+                flow=runs.path[at][runs.reached[at]],
+                descent=records(Runs, data, f"{setting}_{kind}_descent").path[at],
+                solid=runs.frobenius[at],
+                dashed=runs.nuclear[at],
+            )
+        )
+    return panels

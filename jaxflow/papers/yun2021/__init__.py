@@ -4,11 +4,13 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvo
 from jaxflow.papers.registry import Paper, Theorem, register_paper
 from jaxflow.papers.yun2021 import alpha_sweep as alpha_sweep
 from jaxflow.papers.yun2021 import designed as designed
+from jaxflow.papers.yun2021 import dual_form as dual_form
+from jaxflow.papers.yun2021 import ensemble as ensemble
 from jaxflow.papers.yun2021 import fig1 as fig1
 from jaxflow.papers.yun2021 import fig3 as fig3
 from jaxflow.papers.yun2021 import filters as filters
+from jaxflow.papers.yun2021 import multiplier_direction as multiplier_direction
 from jaxflow.papers.yun2021 import phase as phase
-from jaxflow.papers.yun2021 import push as push
 from jaxflow.papers.yun2021 import verify as verify
 
 register_paper(

@@ -1,96 +1,64 @@
 """`reproduce yun2021 phase-diagram`: how far the direction is from its limit, over final loss and scale α."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
+from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION, directions
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.papers.yun2021.verify.shared import DIRECTIONS, classification, fit
-from jaxflow.plots.linear_curves import draw_phase
-from jaxflow.report import Claim, common_rate, count_evidence
+from jaxflow.plots import new_figure
+from jaxflow.report import Rate, common_rate
 
 # Scales α, and save points of each path.
 SIZES = {"quick": (9, 60), "paper": (41, 200), "large": (81, 400)}
 # Losses from 1 to 1e-10,000: natural logarithms.
 LOG_LOSSES = np.log(10.0) * -np.concatenate([np.linspace(0, 20, 81), np.linspace(21, 100, 80)])
+# The loss at which training stops in the paper.
+STOPPED = int(np.argmin(np.abs(LOG_LOSSES - np.log(1e-5))))
 # Arc length of the end: the loss is e^(−ℓ²/const), far below the last of the above.
 FAR = 1e3
 # Unit vectors at this distance depend on the start.
 DEPENDS = 0.05
 
 
-@register_figure(
-    "yun2021",
-    "phase-diagram",
-    title="Distance of the direction from its limit over the loss at which training ends and the scale of the start",
-    run_times={
-        "quick": "27 flows, half a minute",
-        "paper": "123 flows, a minute",
-        "large": "243 flows, some minutes",
-    },
-)
-class PhaseDiagram(AbstractFigure):
-    r"""The paper's classification data; its future work: what iterates after finitely many steps have seen."""
+class Diagram(NamedTuple):
+    """Scales `alphas` `(a,)`, and the distance of the direction from its limit for each of `NETWORKS`, scale and loss
+    of `LOG_LOSSES`, `error` `(3, a, l)`."""
 
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        count, saves = SIZES[scale]
-        alphas = jnp.geomspace(1e-3, 10.0, count)
-        X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
-        z = jnp.asarray(directions()[0])
-        errors = []
-        for network in NETWORKS:
-            say(f"{network}: {count} scales")
-            program = max_margin(X, y, *NORMS[network])
-            aim = program.coefficients(solve(program).primal)
-            logs, off = jax.jit(jax.vmap(lambda a, name=network, aim=aim: _path(name, X, y, z, a, aim, saves)))(alphas)
-            errors.append([np.interp(-LOG_LOSSES, -loss, error) for loss, error in zip(logs, off, strict=True)])
-        return {"alphas": np.asarray(alphas), "log_losses": LOG_LOSSES, "error": np.asarray(errors)}
-
-    def draw(self, data: Data) -> Any:
-        return draw_phase(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        at = int(np.argmin(np.abs(data["log_losses"] - np.log(1e-5))))
-        middle = int(np.argmin(np.abs(np.log(data["alphas"]))))
-        here, end = data["error"][:, :, at], data["error"][:, :, -1]
-        exponents = np.asarray([_exponent(data["log_losses"], one) for row in data["error"] for one in row])
-        # Directions that still differ at the end, where training has stopped at 1e-100, leave open why they differ.
-        settled = end <= DEPENDS
-        evidence = count_evidence(
-            settled & (here.max() > DEPENDS),
-            decided=settled | (end > here),
-            limit=True,
-            rate=common_rate(exponents, None, law="distance of directions against log(1/loss)"),
-        )
-        parts = [
-            f"{network} {row[0]:.1e} (α = {data['alphas'][0]:g}), "
-            f"{row[middle]:.1e} (α = {data['alphas'][middle]:.2g}), "
-            f"{row[-1]:.1e} (α = {data['alphas'][-1]:g})"
-            for network, row in zip(NETWORKS, here, strict=True)
-        ]
-        return [
-            Claim(
-                "§6",
-                "Coefficients depend on initialization because training stops far from zero loss (1e-5).",
-                f"distance of directions at a loss of 1e-5: {'; '.join(parts)}; at 1e-100: {end.max():.1e} at most, "
-                f"below {DEPENDS:g} in {int(settled.sum())} of {settled.size} flows",
-                evidence,
-                {"at_1e-5": float(here.max()), "at_the_end": float(end.max())},
-            )
-        ], ["The start is α² times the first direction of figures 1 and 3, continuous flow."]
+    alphas: Float[Any, " a"]
+    error: Float[Any, "3 a l"]
 
 
-def _exponent(log_losses: np.ndarray, errors: np.ndarray) -> float:
-    """How the distance falls with log(1/loss) between 1e-5 and 1e-100; NaN where it is rounding."""
-    use = (log_losses <= np.log(1e-5)) & (errors > 1e-12)
-    return -fit(np.log(-log_losses[use]), np.log(errors[use]))[0]
+class PhaseNumbers(NamedTuple):
+    """`diagram`: on the paper's classification data."""
+
+    diagram: Diagram
+
+
+def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Diagram:
+    """The paper's future work: what iterates after finitely many steps have seen."""
+    count, saves = SIZES[scale]
+    alphas = jnp.geomspace(1e-3, 10.0, count)
+    X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
+    z = jnp.asarray(directions()[0])
+    errors = []
+    for network in NETWORKS:
+        say(f"{network}: {count} scales")
+        program = max_margin(X, y, *NORMS[network])
+        aim = program.coefficients(solve(program).primal)
+        logs, off = jax.jit(jax.vmap(lambda a, name=network, aim=aim: _path(name, X, y, z, a, aim, saves)))(alphas)
+        errors.append([np.interp(-LOG_LOSSES, -loss, error) for loss, error in zip(logs, off, strict=True)])
+    return Diagram(np.asarray(alphas), np.asarray(errors))
 
 
 def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -> tuple[Any, Any]:
@@ -106,3 +74,88 @@ def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -
         return log_loss, jnp.linalg.norm(beta / jnp.linalg.norm(beta) - aim / jnp.linalg.norm(aim))
 
     return jax.vmap(look)(path.points.model)
+
+
+PHASE = Dataset("yun2021", "phase-diagram", PhaseNumbers, {"diagram": Sweep(Diagram, sweep)}, where=f"{__name__}:PHASE")
+
+
+def _residual(numbers: PhaseNumbers) -> np.ndarray:
+    """The distance at the end; infinity where it has grown since training stopped, or where none depended on the start.
+
+    Directions that still differ at the end, where the loss is 1e-100, leave open why they differ.
+    """
+    here, end = numbers.diagram.error[..., STOPPED], numbers.diagram.error[..., -1]
+    return np.where((end <= DEPENDS) & (here.max() <= DEPENDS) | (end > DEPENDS) & (end > here), np.inf, end)
+
+
+def _rate(numbers: PhaseNumbers, known: np.ndarray) -> Rate | None:
+    """How the distances fall with log(1/loss) between 1e-5 and 1e-100; none where they are rounding."""
+    exponents = []
+    for errors in numbers.diagram.error.reshape(-1, LOG_LOSSES.size):
+        use = (LOG_LOSSES <= np.log(1e-5)) & (errors > 1e-12)
+        exponents.append(-fit(np.log(-LOG_LOSSES[use]), np.log(errors[use]))[0])
+    return common_rate(np.asarray(exponents), None, law="distance of directions against log(1/loss)")
+
+
+def _in_words(numbers: PhaseNumbers, known: np.ndarray) -> str:
+    alphas, error = numbers.diagram
+    places = (0, int(np.argmin(np.abs(np.log(alphas)))), len(alphas) - 1)
+    parts = [
+        f"{network} " + ", ".join(f"{row[at, STOPPED]:.1e} (α = {alphas[at]:.2g})" for at in places)
+        for network, row in zip(NETWORKS, error, strict=True)
+    ]
+    end = error[..., -1]
+    return (
+        f"below {DEPENDS:g} in {int(np.sum(end <= DEPENDS))} of {end.size} flows; at a loss of 1e-5: {'; '.join(parts)}"
+    )
+
+
+STOPPING = Statement[PhaseNumbers](
+    source="§6",
+    says="Coefficients depend on initialization because training stops far from zero loss (1e-5).",
+    inside=lambda n: np.ones(n.diagram.error.shape[:2], bool),
+    residual=_residual,
+    bound=DEPENDS,
+    unit="distance of directions at a loss of 1e-100",
+    found=_in_words,
+    limit=True,
+    rate=_rate,
+    late=True,
+)
+
+
+def draw(numbers: PhaseNumbers) -> Any:
+    r"""Distance of β's direction from its limit, over the loss at which training ends and the scale α."""
+    from matplotlib.colors import LogNorm
+
+    figure, axes = new_figure(3, width=13.0, height=3.9, shared=True)
+    image, decades = None, LOG_LOSSES / np.log(10.0)
+    for axis, network, error in zip(axes, NETWORKS, numbers.diagram.error, strict=True):
+        where = (decades, numbers.diagram.alphas, error)
+        image = axis.pcolormesh(*where, norm=LogNorm(1e-3, 2.0), cmap="cividis", shading="nearest")
+        lines = axis.contour(*where, levels=[0.01, 0.1, 0.5], colors="white", linewidths=0.8)
+        axis.clabel(lines, fontsize=7)
+        axis.axvline(-5.0, color="white", linestyle=":", linewidth=1.2)
+        axis.grid(False)
+        axis.set_yscale("log")
+        axis.invert_xaxis()
+        axis.set_title(network, fontsize=10)
+        axis.set_xlabel(r"$\log_{10}$ of the final loss (dotted: the paper's)")
+    axes[0].set_ylabel(r"initial scale $\alpha$")
+    figure.colorbar(image, ax=list(axes), label=r"$\|\beta/\|\beta\|-\beta^\infty\|$")
+    return figure
+
+
+register(
+    PHASE,
+    "phase-diagram",
+    title="Distance of the direction from its limit over the loss at which training ends and the scale of the start",
+    run_times={
+        "quick": "27 flows, half a minute",
+        "paper": "123 flows, a minute",
+        "large": "243 flows, some minutes",
+    },
+    statements=[STOPPING],
+    notes=lambda n: ["The start is α² times the first direction of figures 1 and 3, continuous flow."],
+    draw=draw,
+)

@@ -1,14 +1,19 @@
 """Made-up numbers for every statement of boix2023: some that confirm it, some that violate it or decide nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.boix2023 import fig4
 from jaxflow.papers.boix2023.verify import decay
 from jaxflow.theory import StageResult
 from tests.papers import test_boix2023, test_boix2023_outside, test_boix2023_practical
 
 Data = dict[str, Any]
+
+# Stable ranks after training by scale and seed: lower from a smaller start.
+ORDERED = [[1.6, 1.6], [1.5, 1.5]]
 
 
 def perturbed(prefix: str) -> list[Data]:
@@ -51,22 +56,23 @@ def entries() -> list[Data]:
 
 
 def ranks_growth() -> list[Data]:
-    found = []
-    for by_scale in ([[2.0, 2.0], [1.5, 1.5]], [[9.0, 9.0], [9.5, 9.5]]):
-        one = test_boix2023_practical.ranks(by_scale)
-        sign = 1 if by_scale[0][0] < 5 else -1
-        data: Data = {}
-        for prefix in ("images", "sgd", "text"):
-            for name, value in one.items():
-                turned = value[::sign] if name.endswith(("_rank", "_initial")) else value
-                data[name.replace("images", prefix)] = turned
-        found.append(data)
-    return [*found, found[0] | {f"{prefix}_published": np.asarray(False) for prefix in ("images", "sgd", "text")}]
+    def all_of(change: Callable[[Data], Data], published: bool) -> Data:
+        found: Data = {}
+        for prefix in fig4.PREFIXES:
+            found |= change(test_boix2023_practical.ranks(ORDERED, prefix, published=published))
+        return found
+
+    worse = test_boix2023_practical.worse
+    return [all_of(dict, True), all_of(dict, False), all_of(worse, False)]
 
 
 def small_scales() -> list[Data]:
-    ranks = test_boix2023_practical.ranks
-    return [ranks([[2.0, 2.0], [1.5, 1.5]]), ranks([[2.0, 2.0], [2.5, 2.5]])]
+    """Met and not met, by the paper's networks and by ours."""
+    ranks, worse = test_boix2023_practical.both_networks, test_boix2023_practical.worse
+    falling = [[1.6, 1.6], [1.7, 1.7]]
+    both = [ranks(numbers, published) for numbers in (ORDERED, falling) for published in (True, False)]
+    small = both[1] | {name: np.full_like(x, 0.9) for name, x in both[1].items() if name.endswith("_rank")}
+    return [*both, worse(both[0]), worse(both[1]), small]
 
 
 def lora() -> list[Data]:
@@ -118,12 +124,26 @@ def heads_data() -> list[Data]:
 
 def supports() -> list[Data]:
     learned = np.array([[int(StageResult.learned)] * 2 + [int(StageResult.finished)]])
-    one = np.array([[[True, False], [True, True], [True, True]]])
-    both = np.array([[[True, True], [False, False], [False, False]]])
-    return [{"results": learned, "support": x, "residuals": np.zeros((1, 3))} for x in (one, both)]
+    support = np.array([[[True, False], [True, True], [True, True]]])
+    order = np.array([[0, 1, -1]])
+
+    def data(second: float, coordinates: np.ndarray = order) -> Data:
+        """Two products enter; at the smaller α the second one at this rescaled time, at the larger one at 3."""
+        times = np.array([[[1.0, 3.0, np.nan], [1.0, second, np.nan]]])
+        found: Data = {"results": learned, "support": support, "residuals": np.zeros((1, 3))}
+        found |= {"coordinates": order, "times": np.array([[1.0, 3.0, np.inf]])}
+        found |= {"flow_coordinates": np.stack([order, coordinates], axis=1), "flow_times": times}
+        return found | {"flow_inside": np.ones(1, bool), "flow_failed": np.zeros(1, bool)}
+
+    # Later by a share of log(1/α); by the same time; in another order at the other scale, which decides nothing.
+    return [data(2.9), data(1.2), data(2.9, order[:, [1, 0, 2]])]
 
 
 PROBES = {
+    "fig1": small_scales,
+    "fig5": small_scales,
+    "fig14": small_scales,
+    "fig15": small_scales,
     "fig3": both_panels,
     "fig6": small_scales,
     "outside": questions,

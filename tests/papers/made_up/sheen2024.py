@@ -1,138 +1,142 @@
 """Made-up numbers for every statement of sheen2024: some that confirm it, some that violate it or decide nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.sheen2024.verify import diagonal
-from tests.papers import test_sheen2024
+from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
+from jaxflow.papers.sheen2024.aligned_flows import AlignedNumbers, Other
+from jaxflow.papers.sheen2024.assumptions import MULTIPLES, SIZES, AssumptionNumbers, Gaps, Separability
+from jaxflow.papers.sheen2024.diagonal_flows import LOG_TIMES, Continued, DiagonalNumbers
+from jaxflow.papers.sheen2024.failures import AMOUNTS, SPREADS, FailureNumbers
+from jaxflow.papers.sheen2024.failures import MULTIPLES as GAP_MULTIPLES
+from jaxflow.papers.sheen2024.norms import Limit, LimitNumbers
+from jaxflow.theory import score_gap_needed
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
+REST, BEST = Outcome.finite_stationary_point.value, Outcome.globally_optimal.value
+OPEN = Outcome.undecided.value
 
-Data = dict[str, Any]
-
-
-def equivalence() -> list[Data]:
-    times = np.asarray(diagonal.LOG_TIMES)
-
-    def data(error: float, power: float, ok: bool = True) -> Data:
-        shape = (1, 3, times.size)
-        size = np.broadcast_to(np.maximum(times, 1.0) ** power, shape)
-        found: Data = {"log_times": times, "omegas": np.ones(1), "ok": np.full((1, 3), ok), "size": size}
-        found |= {name: np.full(shape, error) for name in ("apart", "identity", "conserved")}
-        return found | {"diagonal": np.ones((1, 3)), "margin": size, "steps": np.ones((1, 3))}
-
-    return [data(1e-10, 1.0), data(1e-3, 0.1), data(1e-10, 1.0, ok=False)]
+# log t where it is beyond one.
+LATE = np.maximum(LOG_TIMES, 1.0)
+KAPPA = np.array([0.9, 0.5, 0.2])
 
 
-def multipliers() -> list[Data]:
-    good = test_sheen2024.multiplier_numbers(1e-6)
-    shape = (2, 4, 7)
-    bad = good | {"slackness": np.full(shape, 0.1), "gap": np.full(shape, 1e-2), "stationarity": np.full(shape, 0.4)}
-    return [good, bad]
+def diagonal_flow(cells: int = 3, **changes: Any) -> diagonal_flows.Flow:
+    """Three instances a cell, `(cells, 3)`, that satisfy and show everything."""
+    one, path = np.ones((cells, 3)), np.ones((cells, 3, LOG_TIMES.size))
+    mu = path * LATE
+    falling = 0.2 / np.log(mu + 2.0)
+    entry = (np.log(mu) + 2.0) / np.log(np.maximum(mu, 2.0))
+    fields: dict[str, Any] = {
+        "diagonal": one, "equal": 0.0 * one, "small": one, "ok": one > 0, "steps": one, "selects": one.astype(int),
+        "apart": 1e-10 * path, "identity": 1e-9 * path, "conserved": 1e-12 * path, "size": mu, "margin": mu,
+        "cauchy": 1.0 / mu, "gap": 1.0 / mu, "second_gap": 1e-9 * path, "stationarity": falling,
+        "slackness": falling, "predicted": falling, "beta": np.stack([mu, 0.0 * mu], axis=-1),
+        "coefficients": np.stack([mu, 0.0 * mu], axis=-1), "averaged": np.stack([entry, 0.0 * entry], axis=-1),
+        "instantaneous": np.stack([path, 0.0 * path], axis=-1), "result": OPTIMAL * one.astype(int),
+        "program_gap": 1e-12 * one, "kappa": KAPPA * one, "weights_gap": mu ** -(1.0 - KAPPA)[:, None],
+        "behind": 0.0 * one, "least_multiplier": one,
+    }  # fmt: skip
+    return diagonal_flows.Flow(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in
+                                           changes.items()})  # fmt: skip
 
 
-def alignment() -> list[Data]:
-    def data(error: float, slack: float = 0.1) -> Data:
-        shape = (3, 2, 7)
-        found: Data = {"log_times": test_sheen2024.TIMES, "starts": np.array(["unbalanced", "balanced", "misaligned"])}
-        found |= {"L": np.array(3), "d": np.array(4), "ok": np.ones((3, 2), bool), "narrow_columns": np.array(1)}
-        parts = ("alignment", "weights_excess", "velocity_excess", "oracle_excess")
-        found |= {name: np.full(shape, error) for name in parts}
-        found |= {"narrow_ok": np.ones(2, bool), "narrow_trained": np.ones((2, 2)), "narrow_attention": np.ones((2, 7))}
-        parts = ("equal", "small", "orthogonal", "parallel", "paired")
-        return found | {name: np.full(2, slack) for name in parts}
-
-    return [data(1e-15), data(1e-3), data(1e-15, -0.1)]
+def diagonal_numbers(continued: float = 1e-7, **changes: Any) -> DiagonalNumbers:
+    """Flows, and their continuation with a duality gap."""
+    one = np.ones((1, 3))
+    return DiagonalNumbers(diagonal_flow(**changes), Continued(continued * one, 1e257 * one, one > 0))
 
 
-def norms_data() -> list[Data]:
-    def data(own: float, other: float, good: bool = True) -> Data:
-        found: Data = {"kinds": np.array(["combined", "factored", "diagonal"]), "all_good": np.full(2, good)}
-        result = OPTIMAL if good else INFEASIBLE
-        for column, kind in enumerate(("combined", "factored", "diagonal")):
-            ratio = np.full((2, 3), other)
-            ratio[:, column] = own
-            found |= {f"{kind}_ratio": ratio, f"{kind}_gap": np.full(2, 1e-10)}
-            found |= {f"{kind}_outcome": np.full(2, Outcome.globally_optimal.value)}
-            found |= {f"{kind}_results": np.full((2, 3), result)}
-        return found
-
-    return [data(1.0 + 1e-9, 1.3), data(1.1, 1.0), data(1.0, 1.3, good=False)]
-
-
-def failures() -> list[Data]:
-    def data(selects: int) -> Data:
-        found: Data = {"multiples": np.array([1.0]), "spreads": np.array([0.1]), "amounts": np.array([0.1])}
-        for name in ("gap", "spread", "random"):
-            found |= {f"{name}_ok": np.ones((1, 2), bool), f"{name}_diagonal": np.full((1, 2), 0.1)}
-            found |= {f"{name}_selects": np.full((1, 2), selects), f"{name}_small": np.ones((1, 2))}
-            found |= {f"{name}_weights_gap": np.full((1, 2, 7), 1e-3)}
-            for part in ("share", "low", "high", "open", "assumed", "total", "wrong", "right"):
-                found[f"{name}_{part}"] = np.full(1, 1.0)
-        for part in range(3):
-            found |= {f"broken{part}_ok": np.ones((1, 2), bool), f"broken{part}_alignment": np.full((1, 2, 7), 0.1)}
-        return found | {"broken": np.full((3, 1, 3), 1e-2)}
-
-    return [data(1), data(-1), data(0)]
-
-
-def rates_data() -> list[Data]:
-    times = test_sheen2024.TIMES
-    gaps = times[None] ** -np.array([0.1, 0.5, 0.8])[:, None]
-    data: Data = {"log_times": times, "inside": np.ones(3, bool), "hypotheses": np.ones(3, bool)}
-    data |= {"kappa": np.array([0.9, 0.5, 0.2]), "weights_gap": gaps, "exponent": np.array([0.1, 0.5, 0.8])}
-    data |= {"behind": np.zeros(3)}
-    return [data, data | {"exponent": data["exponent"] + 1.0}]
-
-
-def diagonal_check() -> list[Data]:
-    good = test_sheen2024.diagonal_numbers()
-    m = len(diagonal.LOG_TIMES)
-    bad = test_sheen2024.diagonal_numbers(
-        apart=np.full((3, m), 1e-7), identity=np.full((3, m), 1e-5), size=np.ones((3, m)), gap=np.ones((3, m)),
-        selects=np.array([1, -1, 1]), stationarity=np.full((3, m), 0.4), far_gap=np.ones(3),
+def diagonal() -> list[DiagonalNumbers]:
+    good = diagonal_numbers()
+    bad = diagonal_numbers(
+        1.0, apart=1e-7, identity=1e-5, size=1.0, gap=1.0, selects=np.array([1, -1, 1]), stationarity=0.4,
+        slackness=0.1, weights_gap=1e-3, averaged=2.0 * good.flows.averaged,
     )  # fmt: skip
-    bad["averaged"] = 2.0 * bad["averaged"]
-    return [good, bad]
+    return [good, bad, diagonal_numbers(ok=False)]
 
 
-def divergence() -> list[Data]:
-    rest, best = Outcome.finite_stationary_point.value, Outcome.globally_optimal.value
-
-    def data(outcome: int) -> Data:
-        found: Data = {"outcome": np.full(2, outcome), "stationarity": np.full(2, 1e-9), "size": np.ones(2)}
-        return found | {"log_norm": np.ones(2), "equal": np.zeros(2), "separable": np.ones(2), "diagonal": np.ones(2)}
-
-    return [data(best), data(rest), data(Outcome.undecided.value)]
-
-
-def general_check() -> list[Data]:
-    good = test_sheen2024.general_numbers()
-    worse = {name: np.full_like(value, 1e-2) for name, value in good.items() if name.endswith(("alignment", "gap"))}
-    worse |= {name: np.full_like(value, 1e-2) for name, value in good.items() if name.endswith(("_excess", "oracle"))}
-    return [good, good | worse]
+def aligned_flow(cells: int, **changes: Any) -> aligned_flows.Flow:
+    """Two instances a cell, `(cells, 2)`, that satisfy and show everything."""
+    one, path = np.ones((cells, 2)), np.ones((cells, 2, aligned_flows.LOG_TIMES.size))
+    fields: dict[str, Any] = dict.fromkeys(("equal", "small", "orthogonal", "parallel", "paired"), 0.1 * one)
+    fields |= dict.fromkeys(("oracle", "program_gap", "lifted_gap", "lifted_residual"), 1e-13 * one)
+    fields |= dict.fromkeys(("weights_excess", "velocity_excess", "flow_gap", "cauchy"), 1e-5 * path)
+    fields |= {"ok": one > 0, "steps": one, "conserved": 1e-15 * path, "alignment": 1e-15 * path, "margin": path}
+    fields |= {"attention": path / 3.0, "trained": np.stack([one, one], axis=-1), "oracle_excess": 1e-10 * path}
+    fields |= {"result": OPTIMAL * one.astype(int)}
+    return aligned_flows.Flow(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in
+                                          changes.items()})  # fmt: skip
 
 
-def sheen_assumptions() -> list[Data]:
-    sizes, multiples = np.array([[2, 3], [3, 5]]), np.array([0.5, 0.99, 1 - 1e-9, 1 + 1e-9, 1.01, 2.0])
-    small = np.tile(np.where(multiples > 1, 1.0, -1.0), (2, 1))
-    data: Data = {"general": np.full(3, 0.1), "diagonal": np.full(3, 0.1), "small": small, "sizes": sizes}
-    data |= {"multiples": multiples, "needed": np.array([1.4, 5.5])}
-    return [data, data | {"diagonal": np.zeros(3), "small": -small}]
+def aligned_numbers(other: Any = 1e-14, apart: Any = 0.1, **changes: Any) -> AlignedNumbers:
+    """All starts and kinds of data, and another optimum."""
+    others = Other(np.broadcast_to(other, (1, 2)), np.broadcast_to(apart, (1, 2)))
+    return AlignedNumbers(aligned_flow(4, **changes), aligned_flow(2, **changes), others)
 
 
-PROBES = {
-    "equivalence": equivalence,
-    "multipliers": multipliers,
-    "alignment": alignment,
-    "norms": norms_data,
-    "failures": failures,
-    "rates": rates_data,
-    "assumptions": sheen_assumptions,
-    "diagonal": diagonal_check,
+def aligned() -> list[AlignedNumbers]:
+    bad = aligned_numbers(1e-2, alignment=1e-3, oracle_excess=1e-3, oracle=1e-2, lifted_gap=1e-2, attention=1.0)
+    return [aligned_numbers(), bad, aligned_numbers(ok=False), aligned_numbers(small=-0.1)]
+
+
+def limit_numbers(own: float = 1.0 + 1e-9, other: float = 1.3, **changes: Any) -> LimitNumbers:
+    """Two data sets with three limits, each the least in its own norm, `(3, 2)`."""
+    one = np.ones((3, 2))
+    ratio = np.where(np.eye(3)[:, None, :] > 0, own, other) * one[..., None]
+    fields: dict[str, Any] = {
+        "outcome": BEST * one.astype(int), "stationarity": 1e-9 * one, "certified_gap": 1e-10 * one, "log_norm": one,
+        "size": one, "weights": one[..., None, None] * np.eye(3), "ratio": ratio,
+        "results": OPTIMAL * np.ones((3, 2, 3), int), "separable": np.ones((3, 2, 3)), "equal": 0.0 * one,
+    }  # fmt: skip
+    return LimitNumbers(
+        Limit(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in changes.items()})
+    )
+
+
+def norms() -> list[LimitNumbers]:
+    return [limit_numbers(), limit_numbers(1.1, 1.0), limit_numbers(1.0, results=INFEASIBLE)]
+
+
+def divergence() -> list[LimitNumbers]:
+    return [limit_numbers(), limit_numbers(outcome=REST), limit_numbers(outcome=OPEN)]
+
+
+def failure_numbers(**changes: Any) -> FailureNumbers:
+    """Every cell of the experiment."""
+    kinds = (diagonal_flow(cells, **changes) for cells in (len(GAP_MULTIPLES), len(SPREADS), 1))
+    return FailureNumbers(*kinds, aligned_flow(3 * len(AMOUNTS), alignment=0.1, velocity_excess=1e-2))
+
+
+def failures() -> list[FailureNumbers]:
+    return [failure_numbers(selects=code) for code in (1, -1, 0)]
+
+
+def assumption_numbers(general: Any = 0.1, diagonal: Any = 0.1, sign: float = 1.0) -> AssumptionNumbers:
+    """Four instances, and gaps about the bound of every size."""
+    slack = np.tile(np.where(np.asarray(MULTIPLES) > 1.0, sign, -sign), (len(SIZES), 1))
+    needed = np.array([score_gap_needed(*size) for size in SIZES])
+    slacks = (np.broadcast_to(np.asarray(value, float), (1, 4)) for value in (general, diagonal))
+    return AssumptionNumbers(Separability(*slacks), Gaps(slack, needed))
+
+
+def assumptions() -> list[AssumptionNumbers]:
+    return [assumption_numbers(), assumption_numbers(diagonal=0.0, sign=-1.0), assumption_numbers(diagonal=np.nan)]
+
+
+PROBES: dict[str, Callable[[], list[Any]]] = {
+    "equivalence": diagonal,
+    "multipliers": diagonal,
+    "rates": diagonal,
+    "diagonal": diagonal,
+    "alignment": aligned,
+    "general": aligned,
+    "norms": norms,
     "divergence": divergence,
-    "general": general_check,
+    "failures": failures,
+    "assumptions": assumptions,
 }

@@ -7,7 +7,7 @@ import numpy as np
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, smooth
+from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, sequence_paths, smooth
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
 from tests.papers import (
     test_composition,
@@ -27,9 +27,8 @@ Data = dict[str, Any]
 
 
 def plane_data() -> list[Data]:
-    near = test_fig1_and_10.plane_data(1e-3)
-    nobody = {name: np.full(2, -1) for name in near if name.endswith("_status")}
-    return [near, near | nobody]
+    runs, data = test_fig1_and_10.plane_runs, test_fig1_and_10.plane_data
+    return [data(runs(2.0)), data(runs(-0.5)), data(runs(2.0, status=-1))]
 
 
 def columns_data() -> list[Data]:
@@ -194,12 +193,16 @@ def inequalities_data() -> list[Data]:
 
 
 def local_convergence_data() -> list[Data]:
-    def data(selected: bool, gap: float) -> Data:
+    def data(selected: bool, gap: float, descends: bool = True) -> Data:
         columns = {"selected": selected, "misaligned": 1e-12, "flow_gap": gap, "outcome": 2}
+        after = columns | {"selected": selected and descends}
+        columns |= {f"descent_{name}": value for name, value in after.items()}
+        columns |= {"rate": 0.1, "moved": 1e-6, "near_first": 1e-4, "near_last": 1e-5, "attention": 1.0}
         found: Data = {name: np.full((3, 2), value) for name, value in columns.items()}
-        return found | {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+        found |= {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
+        return found | {"steps": np.asarray(100)}
 
-    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0)]
+    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0), data(True, 1e-12, descends=False)]
 
 
 def local_paths_data() -> list[Data]:
@@ -328,6 +331,36 @@ def paths_data() -> list[Data]:
     return [data(1.0, 3.0, 0.0), data(0.1, 4.0, 1e9)]
 
 
+def sequence_paths_data() -> list[Data]:
+    radii = 4.0 ** np.arange(8)
+
+    def data(power: float, good: bool) -> Data:
+        near = np.eye(3)[None, None] + np.ones((3, 1, 3, 3)) / (radii**power)[None, :, None, None]
+        path: Data = {"weights": near, "status": np.full((3, 5, 8), PathStatus.stationary.value)}
+        path |= {"objective": np.zeros((3, 5, 8)), "residual": np.full((3, 8), 1e-12), "found": np.ones((3, 8), bool)}
+        path |= {"margin": np.full((3, 8), 1e-9)}
+        found: Data = {}
+        for number in range(len(sequence_paths.PATHS)):
+            aims = {"result": np.full(3, OPTIMAL), "aim": np.stack([np.eye(3)] * 3)}
+            plain = {"radii": radii} | aims | {f"nuclear_{name}": value for name, value in aims.items()}
+            found |= {f"paths{number}_{name}": value for name, value in plain.items()}
+            found |= {f"paths{number}_{group}_{name}": x for group in ("W", "KQ") for name, x in path.items()}
+        local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
+        choices = sequence_paths.Choices(
+            status=np.array([GLOBAL, local, local, other]),
+            empty=np.array([False, False, True, False]),
+            near=np.zeros(4, bool),
+            depth=np.array([np.inf, 0.2, 0.2, -0.1]) if good else np.array([-1.0, -0.2, -np.inf, 0.1]),
+            optimal=np.array([True, False, False, False]),
+            anywhere=np.array([np.inf if good else 1.0, 0.1, -0.1, 0.3]),
+        )
+        for number in range(len(sequence_paths.CONES)):
+            found |= {f"cones{number}_{name}": value for name, value in choices._asdict().items()}
+        return found
+
+    return [data(1.0, True), data(0.1, False)]
+
+
 def sequences_data() -> list[Data]:
     def data(gap: float, misaligned: float, outcome: Outcome = Outcome.globally_optimal) -> Data:
         one: Data = {"outcome": outcome.value, "status": GLOBAL, "flow_gap": gap, "certificate_gap": gap}
@@ -379,5 +412,6 @@ PROBES = {
     "nearly-equal-scores": nearly_equal_data,
     "ranks": ranks_check,
     "sequences": sequences_data,
+    "sequence-paths": sequence_paths_data,
     "smoothness": smoothness_data,
 }

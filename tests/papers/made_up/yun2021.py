@@ -5,8 +5,12 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.yun2021 import alpha_sweep, phase, push
-from jaxflow.papers.yun2021.verify import dual_form
+from jaxflow.papers.yun2021 import alpha_sweep, phase
+from jaxflow.papers.yun2021.dual_form import DualNumbers, Pair
+from jaxflow.papers.yun2021.ensemble import EnsembleNumbers, Limit
+from jaxflow.papers.yun2021.filters import Filtered, FilterNumbers
+from jaxflow.papers.yun2021.multiplier_direction import Path, PushNumbers
+from jaxflow.papers.yun2021.phase import Diagram, PhaseNumbers
 from tests.papers import test_yun2021
 
 Data = dict[str, Any]
@@ -41,39 +45,38 @@ def classification() -> list[Data]:
     ]
 
 
-def filters() -> list[Data]:
+def filters() -> list[FilterNumbers]:
     aims = np.eye(8)
 
-    def data(off: float) -> Data:
+    def data(off: float, rate: float = -1.0) -> FilterNumbers:
         beta = np.stack([aims[0], aims[1], aims[2]]) + off * aims[3]
-        found: Data = {"lengths": np.array([1, 2, 8]), "error": np.full(3, off), "rate": np.full(3, -1.0), "beta": beta}
-        found |= {"size": np.full(3, 300.0), "correlation": np.asarray(1.0)}
-        return found | {f"aim.{name}": aims[k] for k, name in enumerate(("l2", "filtered", "dft"))}
+        ends = (beta, np.full(3, off), np.full(3, rate), np.full(3, 300.0))
+        return FilterNumbers(
+            Filtered(np.ones(8), np.asarray(1.0), np.array([1, 2, 8]), *ends, l2=aims[0], filtered=aims[1], dft=aims[2])
+        )
 
-    return [data(0.0), data(0.5)]
+    return [data(0.0), data(0.5), data(1e-3, 0.0)]
 
 
-def phases() -> list[Data]:
-    logs = np.asarray(phase.LOG_LOSSES)
+def phases() -> list[PhaseNumbers]:
+    logs = phase.LOG_LOSSES
 
-    def data(end: float) -> Data:
+    def data(end: float) -> PhaseNumbers:
         # From one at a loss near one to `end` at 1e-100, like a power of log(1/loss).
         x = np.log(np.maximum(-logs, 1.0)) / np.log(-logs[-1])
         error = np.broadcast_to(np.exp(np.log(end) * x), (3, 3, logs.size))
-        return {"alphas": np.array([1e-3, 1.0, 10.0]), "log_losses": logs, "error": error}
+        return PhaseNumbers(Diagram(np.array([1e-3, 1.0, 10.0]), error))
 
     return [data(2e-2), data(0.5)]
 
 
-def pushes() -> list[Data]:
-    def data(drift: np.ndarray) -> Data:
-        found: Data = {"names": np.asarray(push.NAMES)}
-        for name in push.NAMES:
-            found |= {f"{name}.drift": np.stack([drift] * 3), f"{name}.followed": np.ones(3, bool)}
-            found |= {f"{name}.sizes": np.stack([np.linspace(0, 15, 48)] * 3)}
-        return found
+def pushes() -> list[PushNumbers]:
+    def data(drift: np.ndarray, ok: bool = True) -> PushNumbers:
+        sizes = np.tile(np.linspace(0, 15, drift.size), (4, 3, 1))
+        return PushNumbers(Path(np.tile(drift, (4, 3, 1)), sizes, np.full((4, 3), ok)))
 
-    return [data(np.exp(-np.linspace(0, 30, 48))), data(np.linspace(0.0, 0.2, 48))]
+    falling = np.exp(-np.linspace(0, 30, 48))
+    return [data(falling), data(np.linspace(0.0, 0.2, 48)), data(falling, False)]
 
 
 def designed() -> list[Data]:
@@ -132,19 +135,18 @@ def directions() -> list[Data]:
     return [good, bad, good | {name: -np.ones(3) for name in good if name.endswith(".slack")}]
 
 
-def dual_forms() -> list[Data]:
-    def data(error: float) -> Data:
-        one = {"error": np.full(2, error), "followed": np.ones(2, bool), "least": np.full(2, 1e-3)}
-        return {f"depth{depth}.{name}": value for depth in dual_form.DEPTHS for name, value in one.items()}
+def dual_forms() -> list[DualNumbers]:
+    def data(error: float, ok: bool = True) -> DualNumbers:
+        return DualNumbers(Pair(np.full((2, 2), error), np.full((2, 2), ok), np.full((2, 2), 1e-3)))
 
-    return [data(1e-12), data(1.0)]
+    return [data(1e-12), data(1.0), data(1e-12, False)]
 
 
-def ensembles() -> list[Data]:
-    def data(error: float) -> Data:
-        return {"outcome": np.full(2, Outcome.limit_point.value), "error": np.full(2, error), "steps": np.ones(2)}
+def ensembles() -> list[EnsembleNumbers]:
+    def data(error: float, outcome: Outcome = Outcome.limit_point) -> EnsembleNumbers:
+        return EnsembleNumbers(Limit(np.full((1, 2), outcome.value), np.full((1, 2), error), np.ones((1, 2))))
 
-    return [data(1e-12), data(1.0)]
+    return [data(1e-12), data(1.0), data(1e-12, Outcome.failed)]
 
 
 def points() -> list[Data]:

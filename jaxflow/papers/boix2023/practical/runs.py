@@ -1,4 +1,4 @@
-"""Small training runs behind figures 4 to 7: digits by a vision transformer, help texts by a GPT-style model."""
+"""Training runs behind figures 1, 4 to 7, 14 and 15: digits by vision transformers, help texts by a GPT-style model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow.papers.boix2023.practical.images import ImageSet, digits
-from jaxflow.papers.boix2023.practical.models import GPT, Shape, ViT, rescaled
-from jaxflow.papers.boix2023.practical.spectra import head_products, normalised_spectrum, stable_rank
+from jaxflow.papers.boix2023.practical.models import GPT, VIT_CIFAR, Shape, ViT, rescaled
+from jaxflow.papers.boix2023.practical.spectra import Part, measure
 from jaxflow.papers.boix2023.practical.text import library_text
 from jaxflow.papers.boix2023.practical.train import (
+    ADAM_CIFAR,
     SGD_CIFAR,
     Recipe,
     classification,
@@ -24,6 +25,27 @@ from jaxflow.papers.boix2023.practical.train import (
     train,
 )
 from jaxflow.papers.registry import Data
+from jaxflow.study.keys import trial_key
+
+
+class Runs(NamedTuple):
+    """What `image_runs` and `text_runs` save: arrays of `parts` have axes point, scale, seed, layer, head (and i).
+
+    `steps` `(point,)`, `losses` `(point, scale, seed)`, `scales`; `published`: network, recipe and data of the paper.
+    """
+
+    steps: np.ndarray
+    losses: np.ndarray
+    scales: np.ndarray
+    published: bool
+    parts: dict[str, Part]
+
+
+def runs_of(data: Data, prefix: str) -> Runs:
+    """The runs that are saved under a prefix."""
+    parts = {part: Part(*(data[f"{prefix}_{part}_{name}"] for name in Part._fields)) for part in ("KQ", "VO")}
+    plain = (data[f"{prefix}_{name}"] for name in ("steps", "losses", "scales"))
+    return Runs(*plain, published=bool(data[f"{prefix}_published"]), parts=parts)
 
 
 class Size(NamedTuple):
@@ -58,23 +80,27 @@ TEXTS = {
 }
 
 
+# The network of Appendix B itself, on the same digits: 15 million weights, of which two cores see few steps.
+NETWORKS = {
+    "quick": Size(VIT_CIFAR, Recipe("adam", 1e-4, 2, 6, 16), (1.0,), 1, 2),
+    "paper": Size(VIT_CIFAR, Recipe("adam", 1e-4, 10, 200, 64), (1.0,), 1, 8),
+    "large": Size(VIT_CIFAR, ADAM_CIFAR._replace(batch=256), (1.0,), 5, 40),
+}
+
+
+def digits_key(seed: int) -> Any:
+    """The key of the runs on digits: figures that show the same runs name it alike."""
+    return trial_key(seed, "boix2023 digits", {}, 0)
+
+
+def text_key(seed: int) -> Any:
+    """The key of the runs on help topics."""
+    return trial_key(seed, "boix2023 help topics", {}, 0)
+
+
 def by_sgd(size: Size) -> Size:
     """The same with SGD at the rate of Appendix B.1, 0.3, and the same warm-up and schedule."""
     return size._replace(recipe=size.recipe._replace(optimizer="sgd", rate=SGD_CIFAR.rate))
-
-
-def measure(model: Any, initial: Any) -> Any:
-    """Stable ranks of what was added to every head's products, spectra of the first head of the last layer, and
-    the stable ranks of the initial products."""
-    now, then = head_products(model), head_products(initial)
-    found = {}
-    for part in now:
-        added = now[part] - then[part]
-        found[f"{part}_rank"] = stable_rank(added)
-        found[f"{part}_initial"] = stable_rank(then[part])
-        found[f"{part}_spectrum"] = normalised_spectrum(added[-1, 0])
-        found[f"{part}_size"] = jnp.linalg.norm(added[-1, 0])
-    return found
 
 
 def image_runs(
@@ -138,7 +164,11 @@ def _runs(
     def split(x: Any) -> np.ndarray:
         return np.asarray(x).reshape(len(at), len(size.scales), size.seeds, *np.shape(x)[2:])
 
-    data = {name: split(value) for name, value in found.measured.items()}
+    data = {
+        f"{part}_{name}": split(value)
+        for part, values in found.measured.items()
+        for name, value in values._asdict().items()
+    }
     data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
     data["published"] = np.asarray(size.published)
     return {prefix + name: value for name, value in data.items()}

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxflow._core import Outcome
 from jaxflow.data import TokenData
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
@@ -41,7 +42,33 @@ def follow(instances: Instance) -> Data:
     - `lost_gap`: the same gap for the program without the sequences whose target token has lost its attention,
       +inf where none has, or where the direction does not keep it lost (see `_without_lost`). It is about
       data of Assumption B.2, whose other tokens exert no force on each other.
+    - `continued`: whether the flow ran out of steps and is told by what became of it from there.
+
+    Where tokens are nearly alike $\|W^{mm}\|$ is in the hundreds, and the steps of one call end before attention has
+    settled. The flow knows nothing of its past: from that end it goes on, once, and what this certifies counts.
     """
+    found = _batches(instances)
+    ends = found.pop("weights")
+    settled = (found["flow_gap"] <= CERTIFIED) | (found["lost_gap"] <= CERTIFIED)
+    late = (found["outcome"] == Outcome.undecided.value) & ~settled
+    found["continued"] = np.zeros_like(late)
+    if not late.any():
+        return found
+    rest = jax.tree.map(lambda x: x[late], instances)
+    more = _batches(Instance(rest.data, rest.head, jnp.asarray(ends[late]), rest.target))
+    # A flow that is followed too far has nothing left to say; what was known of it stays.
+    kept = more["flow_gap"] <= CERTIFIED
+    del more["weights"]
+    more["log_time"] = np.logaddexp(found["log_time"][late], more["log_time"])
+    at = np.flatnonzero(late)[kept]
+    for name, values in more.items():
+        found[name][at] = values[kept]
+    found["continued"][at] = True
+    return found
+
+
+def _batches(instances: Instance) -> Data:
+    """Blocks of `WIDTH`, one after another, the last filled up with copies."""
     total = instances.head.shape[0]
     parts = []
     for begin in range(0, total, WIDTH):
@@ -85,6 +112,7 @@ def _one(given: Instance) -> dict[str, Any]:
         "misaligned": misalignment(limit.flow_direction, aim.primal),
         "flow_gap": limit.flow_certificate.duality_gap,
         "norm": jnp.linalg.norm(final.model.combined_weights()),
+        "weights": final.model.combined_weights(),
         "lost_gap": lost_gap,
     }
 

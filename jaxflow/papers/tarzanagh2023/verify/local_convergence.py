@@ -1,21 +1,27 @@
-"""Theorem 7: from close to a locally-optimal direction, W converges to it."""
+"""Theorem 7: from close to a locally-optimal direction, W converges to it: descent, and the flow beside it."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import Outcome
+from jaxflow.gradient_descent import descend
+from jaxflow.losses import Logistic
+from jaxflow.margin import attention_svm, solve
+from jaxflow.models import CombinedAttention
 from jaxflow.papers.checks import AbstractCheck, Row, register_check
 from jaxflow.papers.registry import Data
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance
-from jaxflow.report import Evidence
+from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow_each, misalignment
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness
+from jaxflow.report import Evidence, count_evidence
+from jaxflow.risk import EmpiricalRisk
 
 INSTANCES = {"quick": 3, "paper": 12, "large": 200}
 D = 4
@@ -26,6 +32,15 @@ CORRELATIONS = (0.0, 1e-1)
 # The proof wants R so large that T exp(−RΘδ) is small, δ of (67) and Θ = 1/‖W^mm_α‖: RΘδ is this.
 EXPONENT = 20.0
 ALIGNED = 1e-8
+# Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
+M0, M1 = 0.25, 1.0
+# Steps of descent with η = 1/L_W before the flow takes over. At these norms ∇L is about e^-20: what is left of the way
+# is further than any number of steps of this size.
+STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
+# Normalised steps, of this share of ‖W(0)‖: 1 − corr falls like the norm to the power −2, down to that share squared.
+NORMALISED, SHARE = 2_000, 0.01
+# Attention that a token keeps while it is selected.
+KEPT = 0.5
 
 
 @register_check("tarzanagh2023", "local-convergence", statements="Theorem 7")
@@ -52,10 +67,17 @@ class LocalConvergence(AbstractCheck):
                 for apart in CORRELATIONS:
                     start = jnp.asarray(_near(W, noise, apart or mu, radius))
                     starts.append(Instance(given.data, given.head, start, jnp.asarray(target)))
-        followed = follow(jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *starts))
-        table = {name: value.reshape(len(cones), len(CORRELATIONS)) for name, value in followed.items()}
+        every_start = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *starts)
+        say(f"Theorem 7: {STEPS[scale]} steps of descent from each start, and {NORMALISED} normalised ones")
+        after, descents = _descents(every_start, STEPS[scale])
+        followed = follow_each({"flow": every_start, "descent": after})
+        found = {name.removeprefix("flow_"): value for name, value in followed.items() if name.startswith("flow_")}
+        found |= {name: value for name, value in followed.items() if name.startswith("descent_")}
+        found |= {name: np.asarray(value) for name, value in descents.items()}
+        table = {name: value.reshape(len(cones), len(CORRELATIONS)) for name, value in found.items()}
         mu, radius = np.asarray(cones).T
-        return table | {"empty": np.asarray(empties), "available": np.asarray(available), "mu": mu, "radius": radius}
+        more = {"empty": np.asarray(empties), "available": np.asarray(available), "steps": np.asarray(STEPS[scale])}
+        return table | more | {"mu": mu, "radius": radius}
 
     def rows(self, data: Data) -> list[Row]:
         return [_row(data, column) for column in range(len(CORRELATIONS))]
@@ -75,6 +97,34 @@ def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndar
     return (min(0.5, delta) / A) ** 2 / 8, EXPONENT / min(delta, 1.0)
 
 
+@partial(jax.jit, static_argnums=1)
+def _descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
+    r"""Plain descent with $\eta=1/L_W$ (where it ends is an instance's new start) and normalised descent.
+
+    **Returns:** besides, `rate` η; `moved` $\|W(k)-W(0)\|$ of plain descent; `near_first`, `near_last`: 1 − corr with
+    $W^{mm}_\alpha$ before and after the normalised steps; `attention`: the least that a target token then has.
+    """
+
+    def one(given: Instance) -> tuple[Instance, dict[str, Any]]:
+        risk, model = EmpiricalRisk(given.data, Logistic()), CombinedAttention(given.start, given.head)
+        rate = 1.0 / smoothness(given.data, given.head, M0, M1)
+        plain = descend(risk, model, steps=steps, learning_rate=rate, normalised=False, throw=False)
+        share = SHARE * jnp.linalg.norm(given.start)
+        unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)
+        aim = solve(attention_svm(given.data, given.target, "frobenius")).primal
+        attention = unit.model.attention(given.data)
+        found = {
+            "rate": rate,
+            "moved": jnp.linalg.norm(plain.model.W - given.start),
+            "near_first": misalignment(given.start, aim),
+            "near_last": misalignment(unit.model.W, aim),
+            "attention": jnp.min(jnp.where(given.target, attention, jnp.inf)),
+        }
+        return Instance(given.data, given.head, plain.model.W, given.target), found
+
+    return jax.vmap(one)(starts)
+
+
 def _near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.ndarray:
     """A start with 1 − corr = `apart` in the direction of the noise, of norm `radius` times that of W."""
     size = np.linalg.norm(W)
@@ -84,13 +134,28 @@ def _near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.n
     return radius * (corr * W + (1.0 - corr**2) ** 0.5 * size * across)
 
 
+class Fate(NamedTuple):
+    r"""Where runs from all starts ended: at $W^{mm}_\alpha$, in another direction, at a stationary point."""
+
+    reached: np.ndarray
+    left: np.ndarray
+    stationary: np.ndarray
+
+    @classmethod
+    def of(cls, found: Data, prefix: str = "") -> "Fate":
+        """By the flow, from the start itself or from where descent has ended."""
+        selected, gap = found[f"{prefix}selected"], found[f"{prefix}flow_gap"]
+        reached = selected & (found[f"{prefix}misaligned"] <= ALIGNED) & (gap <= CERTIFIED)
+        stationary = found[f"{prefix}outcome"] == Outcome.finite_stationary_point.value
+        return cls(reached, ~selected & (gap <= CERTIFIED), stationary)
+
+
 def _row(data: Data, column: int) -> Row:
     found = {name: value[:, column] for name, value in data.items() if value.ndim == 2}
     total = len(found["selected"])
-    reached = found["selected"] & (found["misaligned"] <= ALIGNED) & (found["flow_gap"] <= CERTIFIED)
-    left = ~found["selected"] & (found["flow_gap"] <= CERTIFIED)
-    stationary = found["outcome"] == Outcome.finite_stationary_point.value
-    other = total - int(reached.sum()) - int(left.sum()) - int(stationary.sum())
+    flow, descent = Fate.of(found), Fate.of(found, "descent_")
+    reached = flow.reached
+    other = total - int((reached | flow.left | flow.stationary).sum())
     share = 100 * float(reached.mean()) if total else float("nan")
     empty = data["empty"]
     median = float(np.median(data["mu"])) if total else float("nan")
@@ -98,20 +163,38 @@ def _row(data: Data, column: int) -> Row:
     worst_gap = float(found["flow_gap"][reached].max(initial=0.0))
     # μ and R are the theorem's to choose: starts beyond the proof's own μ are outside, whatever becomes of them.
     proven = column == 0
-    astray = int((left | stationary).sum())
-    means = "the dual solutions of the programs that the flows do solve" if left.any() else ""
-    evidence = Evidence(total, astray, total - int(reached.sum()) - astray, checked_by=means)
+    both = reached & descent.reached
+    astray = flow.left | flow.stationary | descent.left | descent.stationary
+    means = "the dual solutions of the programs that the flows do solve" if (flow.left | descent.left).any() else ""
+    kept = found["attention"] >= KEPT
     return Row(
         "Theorem 7",
         f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), n = {N}, T = {T}, "
-        f"d = {D}: the flow",
-        f"{int(reached.sum())} of {total} ({share:.1f}%) converge to W^mm_α (largest gap of the flow {worst_gap:.0e}), "
-        f"{int(left.sum())} to another direction, {int(stationary.sum())} to a stationary point, {other} undecided; "
-        f"of {int(empty.sum())} with an empty T_i, {int((reached & empty).sum())} converge to it",
+        f"d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
+        f"the flow: {int(reached.sum())} of {total} ({share:.1f}%) converge to W^mm_α (largest gap of the flow "
+        f"{worst_gap:.0e}), {int(flow.left.sum())} to another direction, {int(flow.stationary.sum())} to a stationary "
+        f"point, {other} undecided; of {int(empty.sum())} with an empty T_i, {int((reached & empty).sum())} converge "
+        f"to it; {int(data['steps'])} steps of descent (η {_median(found['rate'])} in the median) move W by "
+        f"{found['moved'].max(initial=0.0):.0e} at most, and then {int(descent.reached.sum())} converge to it, "
+        f"{int(descent.left.sum())} to another direction, {int(descent.stationary.sum())} to a stationary point; "
+        f"{NORMALISED} normalised steps of {SHARE:g} ‖W(0)‖: the tokens of α keep their attention in {int(kept.sum())} "
+        f"of {total}, 1 − corr falls in {int((found['near_last'] < found['near_first']).sum())}, from "
+        f"{_median(found['near_first'])} to {_median(found['near_last'])} in the median",
         total if proven else 0,
         0 if proven else total,
         float(found["misaligned"][reached].max(initial=0.0)) if reached.any() else float("inf"),
         "1 − corr with W^mm_α of those that converge to it",
-        evidence if proven else Evidence(0),
-        {"reached": int(reached.sum()), "starts": total, "left": int(left.sum()), "stationary": int(stationary.sum())},
+        count_evidence(both & ~astray, decided=both | astray, checked_by=means) if proven else Evidence(0),
+        {
+            "reached": int(reached.sum()),
+            "starts": total,
+            "left": int(flow.left.sum()),
+            "stationary": int(flow.stationary.sum()),
+            "descent_reached": int(descent.reached.sum()),
+            "normalised_kept": int(kept.sum()),
+        },
     )
+
+
+def _median(values: np.ndarray) -> str:
+    return f"{np.median(values):.1e}" if len(values) else "-"

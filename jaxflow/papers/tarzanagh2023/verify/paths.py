@@ -70,7 +70,7 @@ class Paths(AbstractCheck):
         )
         key_data, key_noise = jax.random.split(key)
         data, head = _draw(size.shape, jax.random.split(key_data, size.instances))
-        found = {name: np.asarray(x) for name, x in _programs(data, head, choices_of_tokens(n, T)).items()}
+        found = {name: np.asarray(x) for name, x in programs(data, head, choices_of_tokens(n, T)).items()}
         best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, head))
         which = np.ravel_multi_index(tuple(best.argmax(axis=-1).T), (T,) * n)
         solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
@@ -83,15 +83,15 @@ class Paths(AbstractCheck):
             "result": found["result"][rows, which],
             "aim": found["weights"][rows, which],
         }
-        out |= {f"W_{name}": np.asarray(x) for name, x in _combined(data, head, starts, radii).items()}
+        out |= {f"W_{name}": np.asarray(x) for name, x in combined_paths(data, head, starts, radii).items()}
         out |= self.flows(data, head, out["W_weights"])
         noise = NOISE * np.asarray(jax.random.normal(key_noise, starts.shape))
         for m in size.columns:
             K, Q = factors(starts + noise, m)
-            path = _factored(data, head, K, Q, np.sqrt(2.0 * radii))
+            path = factored_paths(data, head, K, Q, np.sqrt(2.0 * radii))
             out |= {f"KQ{m}_{name}": np.asarray(x) for name, x in path.items()}
         for rank in (None, n - 1):
-            bounded = _nuclear(rank, data, head)
+            bounded = nuclear_programs(rank, data, head)
             out |= {f"nuclear{rank or ''}_{name}": np.asarray(x) for name, x in bounded.items()}
         return out
 
@@ -121,17 +121,17 @@ def _draw(shape: tuple[int, int, int], keys: Array) -> Any:
 
 
 @jax.jit
-def _programs(data: TokenData, head: Any, choices: Any) -> dict[str, Array]:
+def programs(data: TokenData, head: Any, choices: Any) -> dict[str, Array]:
     return jax.vmap(lambda a, v: programs_of(a, v, choices))(data, head)
 
 
 @partial(jax.jit, static_argnums=0)
-def _nuclear(rank: int | None, data: TokenData, head: Any) -> dict[str, Array]:
+def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> dict[str, Array]:
     return jax.vmap(lambda a, v: optimal_program(a, v, rank=rank))(data, head)
 
 
 @jax.jit
-def _combined(data: TokenData, head: Any, starts: Any, radii: Any) -> dict[str, Array]:
+def combined_paths(data: TokenData, head: Any, starts: Any, radii: Any) -> dict[str, Array]:
     def one(a: TokenData, v: Any, W: Array) -> dict[str, Array]:
         models = [CombinedAttention(W[s], v) for s in range(W.shape[0])]
         return _follow(a, v, models, radii)
@@ -140,7 +140,7 @@ def _combined(data: TokenData, head: Any, starts: Any, radii: Any) -> dict[str, 
 
 
 @jax.jit
-def _factored(data: TokenData, head: Any, K: Any, Q: Any, radii: Any) -> dict[str, Array]:
+def factored_paths(data: TokenData, head: Any, K: Any, Q: Any, radii: Any) -> dict[str, Array]:
     def one(a: TokenData, v: Any, K: Array, Q: Array) -> dict[str, Array]:
         models = [FactoredAttention(K[s], Q[s], v) for s in range(K.shape[0])]
         found = _follow(a, v, models, radii)
@@ -170,7 +170,7 @@ def _follow(data: TokenData, head: Any, models: list[Any], radii: Any) -> dict[s
         "steps": jnp.sum(found.steps),
         "weights": weights,
         # The least margin of the optimal tokens.
-        "margin": jnp.min(jnp.where(best, jnp.inf, own - logits), axis=(1, 2)),
+        "margin": jnp.min(jnp.where(best, jnp.inf, own - logits), axis=tuple(range(1, logits.ndim))),
     }
 
 
@@ -210,16 +210,24 @@ def _aim(data: Data, m: int) -> tuple[np.ndarray, np.ndarray, bool]:
     return solved, weights, False
 
 
+def above_optimum(radii: np.ndarray, margin: np.ndarray, aim: np.ndarray) -> np.ndarray:
+    r"""By how much the nuclear norm at margin one of paths with $\|W\|_\star=R$ is above that of their program.
+
+    **Arguments:** `radii` `(m,)`; `margin` `(instances, m)`: the least of the selected tokens; `aim`: the program's
+    solutions. **Returns:** `(instances, m)`, +inf where the margin is not positive yet.
+    """
+    optimum = np.linalg.norm(aim, ord="nuc", axis=(1, 2))[:, None]
+    with np.errstate(divide="ignore"):
+        above = radii / margin / np.where(optimum > 0, optimum, 1.0) - 1.0
+    return np.where((margin > 0) & (optimum > 0), above, np.inf)
+
+
 def _row_factored(data: Data, m: int) -> Row:
     solved, aim, convex = _aim(data, m)
     n, T, d = data["shape"]
     distance = apart(data[f"KQ{m}_weights"], aim[:, None])
+    above = above_optimum(data["radii"], data[f"KQ{m}_margin"], aim)
     bound = "" if convex else f" (rank above {m} in {int((data['nuclear_rank'] > m).sum())} of the convex solutions)"
-    optimum = np.linalg.norm(aim, ord="nuc", axis=(1, 2))
-    with np.errstate(divide="ignore"):
-        above = data["radii"] / data[f"KQ{m}_margin"] / optimum[:, None] - 1.0
-    # A margin that is not positive yet has no norm at margin one.
-    above = np.where((data[f"KQ{m}_margin"] > 0) & (optimum > 0)[:, None], above, np.inf)
     below = int((solved & (above[:, -1] < -SAME)).sum())
     more = f"; {below} paths end with a smaller norm at margin one than the program's" if below else ""
     return row_of_path(

@@ -3,8 +3,6 @@
 from jaxflow.papers.yun2021.verify import bounds as bounds
 from jaxflow.papers.yun2021.verify import connected as connected
 from jaxflow.papers.yun2021.verify import directions as directions
-from jaxflow.papers.yun2021.verify import dual_form as dual_form
-from jaxflow.papers.yun2021.verify import ensemble as ensemble
 from jaxflow.papers.yun2021.verify import points as points
 from jaxflow.papers.yun2021.verify import single as single
 from jaxflow.papers.yun2021.verify import structure as structure

@@ -1,0 +1,263 @@
+"""Numbers of an experiment: computed once, kept on disk part by part, shared by all who read them."""
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from jaxflow._core import Outcome
+from jaxflow.study import AbstractExperiment, OtherStudy, Study, TwoResults, trial_key
+from jaxflow.study.blocks import device_kind
+from jaxflow.study.experiment import import_named
+from jaxflow.study.files import side_folder, write_file
+from jaxflow.study.manifest import manifest, mixed
+from jaxflow.study.plan import Plan
+
+N = TypeVar("N")
+R = TypeVar("R", bound=tuple)
+
+Say = Callable[[str], None]
+# Arrays by part and field.
+Raw = dict[str, dict[str, np.ndarray]]
+
+
+class OtherNumbers(ValueError):
+    """Numbers of an earlier run lie where these would go, and are not what this run would have computed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Instances, each a function of its key: a study, which may be killed and goes on to the same bits.
+
+    - `record`: a `NamedTuple` of arrays; its fields get two more axes, cells and trials. A field `outcome` says how
+      an instance ended; without one `ok` tells the failed ones, and of the others nothing is claimed.
+    - `one(key, setting)`: the record of one instance.
+    - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
+      alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
+    - `trials`: instances of a cell at each scale; `block`: how many are computed together.
+    - `instances`: the part whose keys these are, itself unless told otherwise.
+    - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
+      `"on host"`, called for one instance after the other.
+    """
+
+    record: type[Any]
+    one: Callable[[Key[Array, ""], Any], Any]
+    cells: Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
+    trials: Mapping[str, int]
+    block: int = 8
+    instances: str = ""
+    own_instances: bool = False
+    way: Literal["together", "in turn", "on host"] = "together"
+
+    def settings(self, scale: str) -> Mapping[str, Any]:
+        """The cells at a scale."""
+        return self.cells(scale) if callable(self.cells) else self.cells
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Numbers that are computed as a whole, and kept when they are done. What takes longer than a minute is a `Part`.
+
+    `compute(scale, key, say)` gives the `record`. The key is made from the names of dataset and part; `draw_from` makes
+    something else of the seed.
+    """
+
+    record: Callable[..., Any]
+    compute: Callable[[str, Any, Say], Any]
+    draw_from: Callable[[int], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Dataset(Generic[N]):
+    """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`.
+
+    `where` is `module:NAME` of this very object, by which another process finds it.
+    """
+
+    paper: str
+    name: str
+    numbers: Callable[..., N]
+    parts: Mapping[str, Part | Sweep]
+    where: str = ""
+
+    def collect(
+        self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
+    ) -> Raw:
+        """Arrays by part and field, `(cells, trials, ...)` for a `Part`: read where they lie in the `folder`, else
+        computed and kept there. Interrupted at any moment, the same call goes on.
+
+        **Arguments:** `executor`, `progress`: as `Study.run`.
+
+        **Raises:** `OtherNumbers`; `Interrupted`, `OSError` as `Study.run`.
+        """
+        found: Raw = {}
+        for name, part in self.parts.items():
+            started, target = time.monotonic(), self._folder(folder, scale, seed) / name
+            try:
+                if isinstance(part, Part):
+                    found[name] = self._studied(name, part, target, scale, seed, say, executor, progress)
+                else:
+                    found[name] = self._swept(name, part, target, scale, seed, say)
+            except (OtherStudy, TwoResults) as error:
+                raise OtherNumbers(f"{error}. Here: --overwrite begins again, --out names another folder") from error
+            say(f"{self.name}, {name}: {time.monotonic() - started:.0f} s")
+        return found
+
+    def typed(self, raw: Raw) -> N:
+        """The numbers, each field by its name."""
+        return self.numbers(**{name: part.record(**raw[name]) for name, part in self.parts.items()})
+
+    def begin_again(self, folder: Path, *, scale: str, seed: int) -> None:
+        """Forgets what lies in the folder."""
+        mine = self._folder(folder, scale, seed)
+        if mine.exists():
+            shutil.rmtree(mine)
+
+    def study(self, name: str, scale: str, seed: int) -> Study:
+        """The study of a `Part`."""
+        part = self.parts[name]
+        assert isinstance(part, Part)
+        cells = {"cell": list(part.settings(scale))}
+        factors = {"data_factors": cells} if part.own_instances else {"method_factors": cells}
+        experiment = PartExperiment(where=self.where, part=name, scale=scale)
+        return Study(experiment, **factors, trials=part.trials[scale], seed=seed, block=part.block)
+
+    def _folder(self, folder: Path, scale: str, seed: int) -> Path:
+        return folder / "numbers" / f"{scale}-seed{seed}" / self.name
+
+    def _studied(
+        self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
+    ) -> dict[str, np.ndarray]:
+        say(f"{self.name}, {name}: {part.trials[scale]} instances for each of {len(part.settings(scale))}")
+        store = target.with_suffix(".zarr")
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with self.study(name, scale, seed).run(store, executor, progress) as results:
+            return {field: results[field].values for field in _fields(part.record)}
+
+    def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
+        stream = f"{self.paper}.{self.name}.{name}"
+        plan = Plan({"name": stream, "scale": scale, "import": self.where}, {}, {}, trials=1, seed=seed, block=1)
+        now = json.loads(json.dumps(manifest(plan, device_kind())))
+        file = target.with_suffix(".npz")
+        if file.exists():
+            arrays = load_arrays(file)
+            before = json.loads(str(arrays.pop("manifest")))
+            differing = mixed(before, now)
+            if before["arguments"] != now["arguments"]:
+                differing.append("another sweep")
+            if differing:
+                raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
+            return arrays
+        key = part.draw_from(seed) if part.draw_from else trial_key(seed, stream, {}, 0)
+        made = part.compute(scale, key, say)
+        arrays = {field: np.asarray(value) for field, value in _as_dict(made).items()}
+        save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
+        return arrays
+
+
+class PartExperiment(AbstractExperiment):
+    """A `Part` of the dataset at `where`, as an experiment: strings alone, so that any process can make it."""
+
+    where: str = eqx.field(static=True)
+    part: str = eqx.field(static=True)
+    scale: str = eqx.field(static=True)
+    method: Any = None
+
+    def setup(self, key: Any, cell: str) -> Any:
+        raise TypeError(f"experiment: {self.name()} is a function of its key; it has no risk and no model")
+
+    def summarize(self, limit: Any) -> dict[str, Any]:
+        raise TypeError(f"experiment: {self.name()} is a function of its key; it has no limit to summarize")
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        part = self._found()[1]
+        setting = part.settings(self.scale)[factors["cell"]]
+        setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
+        if part.way != "on host":
+            mapped = _together if part.way == "together" else _in_turn
+            return lambda keys: _with_outcome(mapped(part.one, setting, keys)._asdict())
+
+        def one_after_the_other(keys: Any) -> dict[str, Any]:
+            records = [part.one(key, setting) for key in keys]
+            return _with_outcome({name: np.stack([getattr(r, name) for r in records]) for name in records[0]._fields})
+
+        return one_after_the_other
+
+    def replay(self, key: Any, **factors: Any) -> Any:
+        part = self._found()[1]
+        return part.one(key, part.settings(self.scale)[factors["cell"]])
+
+    def name(self) -> str:
+        dataset, part = self._found()
+        return f"{dataset.paper}.{dataset.name}.{part.instances or self.part}"
+
+    def settings(self) -> dict[str, Any]:
+        return {"where": self.where, "part": self.part, "scale": self.scale}
+
+    def _found(self) -> tuple[Dataset[Any], Part]:
+        dataset = import_named(self.where)
+        return dataset, dataset.parts[self.part]
+
+
+@eqx.filter_jit
+def _together(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+    return jax.vmap(lambda key: one(key, setting))(keys)
+
+
+@eqx.filter_jit
+def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
+    return jax.lax.map(lambda key: one(key, setting), keys)
+
+
+def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
+    """Results with an outcome: their own, or `failed` where they are not `ok` and else `undecided`, no claim."""
+    if "outcome" in results:
+        return results
+    ok = np.asarray(results.get("ok", np.ones(len(next(iter(results.values()))), bool)))
+    return results | {"outcome": np.where(ok, Outcome.undecided.value, Outcome.failed.value)}
+
+
+def arrays_of(setting: Any, *names: str) -> Any:
+    """A `NamedTuple` with these fields as arrays: settings that differ in them alone share one compiled program.
+
+    NumPy's, which do not ask for a precision before the user has chosen one.
+    """
+    return setting._replace(**{name: jax.tree.map(np.asarray, getattr(setting, name)) for name in names})
+
+
+def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """An `.npz` file that appears whole or not at all, whatever was left of an earlier attempt."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    write_file(file, buffer.getvalue(), side_folder(file))
+    # With what a killed process left half-written.
+    shutil.rmtree(side_folder(file))
+
+
+def load_arrays(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file by name."""
+    with np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _fields(record: Any) -> tuple[str, ...]:
+    return record._fields
+
+
+def _as_dict(record: Any) -> Mapping[str, Any]:
+    return record if isinstance(record, Mapping) else record._asdict()
+
+
+def cell_of(record: R, at: int) -> R:
+    """The arrays of one cell."""
+    return type(record)(*(field[at] for field in record))

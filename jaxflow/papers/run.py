@@ -1,0 +1,196 @@
+"""From names to files: one figure of a paper, or the table of its statements."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxflow._core import unknown_name
+from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
+from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
+from jaxflow.plots import save_figure
+from jaxflow.report import (
+    CLAIMS,
+    ROWS,
+    Claim,
+    Row,
+    as_json,
+    findings_markdown,
+    manifest,
+    refuse_existing,
+    write_json,
+)
+
+SEED = 0
+
+Say = Callable[[str], None]
+Paths = dict[str, Path]
+
+
+def plan(paper: str, figure: str, *, scale: str, out: Path | str | None, overwrite: bool) -> tuple[Entry, Paths]:
+    """The figure and the files that `reproduce` would write.
+
+    **Raises:** `ValueError` with the nearest name for an unknown paper, figure or scale; `FileExistsError` where
+    one of the files exists, unless `overwrite`.
+    """
+    entry = find_figure(paper, figure)
+    kinds = {"data": ".npz", "png": ".png", "svg": ".svg", "table": "-claims.md", "claims": "-claims.json"}
+    kinds |= {"manifest": "-manifest.json"}
+    folder = default_folder(paper, out)
+    paths = {kind: folder / f"{entry.name}{ending}" for kind, ending in kinds.items()}
+    _refuse(scale, paths, overwrite)
+    return entry, paths
+
+
+def plan_verify(
+    paper: str, *, scale: str, only: Sequence[str] = (), out: Path | str | None, overwrite: bool
+) -> tuple[list[Entry], Paths]:
+    """The checks that `verify` would run and the files it would write.
+
+    **Raises:** `ValueError` with the nearest name for an unknown paper, scale or check, or a paper without
+    checks; `FileExistsError` where one of the files exists, unless `overwrite`.
+    """
+    checks = checks_of(find_paper(paper).name)
+    if not checks:
+        raise ValueError(f"paper: nothing of {paper} is verified yet")
+    names = [check.name for check in checks]
+    for name in only:
+        if name not in names:
+            raise unknown_name("only", name, names)
+    files = {"data": "verify.npz", "rows": "verify.json", "table": "verify.md", "manifest": "verify-manifest.json"}
+    paths = {kind: default_folder(paper, out) / name for kind, name in files.items()}
+    _refuse(scale, paths, overwrite)
+    return [check for check in checks if not only or check.name in only], paths
+
+
+def reproduce(
+    paper: str,
+    figure: str,
+    *,
+    scale: str = "quick",
+    seed: int = SEED,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    executor: Any = None,
+    progress: bool = False,
+    say: Say = print,
+) -> tuple[Paths, list[Claim]]:
+    """Computes a figure, saves its numbers, draws it from the saved numbers and holds the paper's claims to them.
+
+    **Arguments:** `paper`, `figure`, `scale` by name; `seed`: of all instances; `out`: folder, `out/<paper>` by
+    default; `overwrite`: replace files of an earlier run, and compute its numbers again; `executor`, `progress`: as
+    `jaxflow.study.Study.run`; `say`: receives one line a step.
+
+    Killed at any moment, the same call (without `overwrite`) goes on with the numbers that are there, as does any other
+    call that needs them in this folder.
+
+    **Returns:** the files by kind, and the claims.
+
+    **Raises:** as `plan`, before anything is computed; as `Dataset.collect`.
+    """
+    entry, paths = plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
+    say(f"{entry.title} ({entry.run_times[scale]})")
+    run = _Run(paths, scale, seed, overwrite, say, executor, progress)
+    numbers = run.numbers([entry], lambda dataset, name: name)
+    findings, notes = entry.find(numbers[entry.dataset.name])
+    assert entry.draw is not None
+    save_figure(entry.draw(numbers[entry.dataset.name]), paths["png"], paths["svg"])
+    claims = [Claim.of(finding) for finding in findings]
+    title = f"{entry.paper} {entry.name}: {entry.title}"
+    record = {"title": title, "claims": [as_json(claim) for claim in claims], "notes": notes}
+    arguments = {"paper": paper, "figure": figure, "scale": scale}
+    run.write(findings_markdown(title, CLAIMS, findings, notes), "claims", record, arguments)
+    return paths, claims
+
+
+def verify(
+    paper: str,
+    *,
+    scale: str = "quick",
+    seed: int = SEED,
+    only: Sequence[str] = (),
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    executor: Any = None,
+    progress: bool = False,
+    say: Say = print,
+) -> tuple[Paths, list[Row]]:
+    """Holds the statements of a paper to instances: computes the numbers, saves them, and judges by the saved ones.
+
+    **Arguments:** `only`: names of checks, all by default; the others as in `reproduce`.
+
+    **Returns:** the files by kind, and the rows.
+
+    **Raises:** as `plan_verify`, before anything is computed; as `Dataset.collect`.
+    """
+    checks, paths = plan_verify(paper, scale=scale, only=only, out=out, overwrite=overwrite)
+    run = _Run(paths, scale, seed, overwrite, say, executor, progress)
+    numbers = run.numbers(checks, lambda dataset, name: f"{dataset}.{name}")
+    findings = [finding for check in checks for finding in check.find(numbers[check.dataset.name])[0]]
+    findings.sort(key=lambda finding: _place(finding.source))
+    rows = [Row.of(finding) for finding in findings]
+    title = f"{paper}: its statements, held to instances ({scale} scale, seed {seed})"
+    record = {"title": title, "rows": [as_json(row) for row in rows]}
+    arguments = {"paper": paper, "scale": scale, "only": list(only)}
+    run.write(findings_markdown(title, ROWS, findings), "rows", record, arguments)
+    return paths, rows
+
+
+class _Run:
+    """One command: its numbers, each dataset once, and its files."""
+
+    def __init__(self, paths: Paths, scale: str, seed: int, overwrite: bool, say: Say, executor: Any, progress: bool):
+        self.paths, self.scale, self.seed, self.overwrite = paths, scale, seed, overwrite
+        self.say, self.executor, self.progress = say, executor, progress
+        self.started = time.monotonic()
+
+    def numbers(self, entries: list[Entry], named: Callable[[str, str], str]) -> dict[str, Any]:
+        """The typed numbers by dataset, as they were saved; `named` names an array of the file."""
+        datasets = {entry.dataset.name: entry.dataset for entry in entries}
+        folder, file = self.paths["data"].parent, self.paths["data"]
+        where = {"scale": self.scale, "seed": self.seed}
+        mark = _unfinished(self.paths)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        found: dict[str, Raw] = {}
+        for name, dataset in datasets.items():
+            if self.overwrite:
+                dataset.begin_again(folder, **where)
+            found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
+        fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
+        places = {(name, part, field): named(name, _array(part, field)) for name, part, field in fields}
+        save_arrays(file, {place: found[name][part][field] for (name, part, field), place in places.items()})
+        saved = load_arrays(file)
+        for (name, part, field), place in places.items():
+            found[name][part][field] = saved[place]
+        return {name: dataset.typed(found[name]) for name, dataset in datasets.items()}
+
+    def write(self, table: str, kind: str, record: dict[str, Any], arguments: dict[str, Any]) -> None:
+        """The table, the same for machines, and how it came to be."""
+        self.paths["table"].write_text(table, encoding="utf-8")
+        write_json(self.paths[kind], record)
+        seconds = time.monotonic() - self.started
+        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, seconds=seconds))
+        _unfinished(self.paths).unlink()
+
+
+def _array(part: str, field: str) -> str:
+    return field if part == "all" else f"{part}.{field}"
+
+
+def _refuse(scale: str, paths: Paths, overwrite: bool) -> None:
+    if scale not in SCALES:
+        raise unknown_name("scale", scale, SCALES)
+    refuse_existing(paths.values(), overwrite or _unfinished(paths).exists())
+
+
+def _unfinished(paths: Paths) -> Path:
+    """A mark that stands while a command runs: the files of a killed one are its own to write over."""
+    return paths["data"].parent / "numbers" / f"{paths['data'].stem}.unfinished"
+
+
+def _place(source: str) -> tuple[int, int, str]:
+    """Theorems, then lemmas, then the rest; each by number."""
+    kind, _, number = source.partition(" ")
+    kinds = ("Theorem", "Lemma")
+    return (kinds.index(kind) if kind in kinds else len(kinds), int(number) if number.isdigit() else 0, source)

@@ -1,0 +1,280 @@
+"""Flows of (K, Q) on data of Assumption 4, or of data that break it, against the exact limit."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import RESULTS, linalg
+from jaxflow.data import TokenData, paired_tokens
+from jaxflow.limits.self_certificate import combined_velocity
+from jaxflow.losses import Exponential
+from jaxflow.margin import attention_svm, certify, solve
+from jaxflow.models import FactoredAttention
+from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
+from jaxflow.theory import (
+    Frame,
+    accumulate,
+    aligned_limit,
+    aligned_start,
+    alignment_error,
+    alignment_frame,
+    assumption_2,
+    assumption_3,
+    assumption_4,
+    cauchy_gap,
+    lift,
+    margin_normalised,
+    margin_of,
+    reduced_program,
+    score_gap_needed,
+    singular_entries,
+)
+
+# The 25 values of log t at which everything is measured.
+LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
+# n, L, d; room for pairs outside of the span of the optimal tokens.
+SHAPE = (2, 3, 4)
+# Nothing is integrated beside the weights here: the limit pulls errors of a step back.
+RTOL = 1e-6
+TRIALS = {"quick": 8, "paper": 48, "large": 1024}
+# Of all that reads these numbers; they are computed once in a folder.
+RUN_TIMES = {
+    "quick": "8 instances for each of 4 starts and of 2 other kinds of data, a minute once compiled",
+    "paper": "48 instances for each of 4 starts and of 2 other kinds of data, ten minutes",
+    "large": "1,024 instances for each of 4 starts and of 2 other kinds of data, hours",
+}
+STARTS = ("unbalanced", "balanced", "misaligned")
+# d_e < d: the second sequence's direction has no column.
+NARROW = 1
+
+
+class Setting(NamedTuple):
+    r"""Data of Assumptions 2 and 4 and a start.
+
+    - `multiple` of the gap that Assumption 3 needs with equal gaps; `cosines`, `outside`: see `paired_tokens`;
+      `breaks`: amounts by which Assumption 4 (i), (ii) and (iii) are broken.
+    - `columns`: $d_e$. The factors have d columns, of which those beyond $d_e$ (of $KV$, $QV$) start at zero and stay
+      there: the flow of d × $d_e$ factors.
+    - `omega`: $\omega_0$, common to all coordinates, of the start (5).
+    - `start`: number in `STARTS`. `"unbalanced"` is (5), `"balanced"` $\xi_k=\xi_q=\omega_0\mathbf 1$, aligned, and
+      `"misaligned"` has factors with independent normal entries of variance $\omega_0^2/d$.
+    """
+
+    n: int
+    T: int
+    d: int
+    multiple: Any = 1.5
+    cosines: Any = (0.2, 0.6)
+    outside: Any = False
+    breaks: Any = (0.0, 0.0, 0.0)
+    columns: Any = SHAPE[2]
+    omega: Any = 0.3
+    start: Any = 0
+
+
+def setting(**more: Any) -> Setting:
+    """A `Setting` of the shape; all share one compiled program."""
+    names = ("multiple", "cosines", "outside", "breaks", "columns", "omega", "start")
+    return arrays_of(Setting(*SHAPE, **more), *names)
+
+
+class Flow(NamedTuple):
+    r"""One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+
+    - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
+    - `ok`, `steps`: of the integration. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$, over
+      $\|K\|_F^2$.
+    - `alignment`: the alignment error, relative to $\|K\|_F$.
+    - `margin`: μ; `attention`: the least attention on an optimal token; `trained`: that of each sequence at the end.
+    - `weights_excess`, `velocity_excess`: $\|W\|_*/(\mu\,\mathrm{opt})-1$ for W and for its velocity, with the
+      optimum of (W⋆-SVM), and `oracle_excess` with $\sum_i1/((1-c_i)\|x_i\|\|z_i\|)$ for the velocity.
+    - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
+    - `cauchy`: Cauchy gap of $\widehat W$.
+    - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
+    - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
+    """
+
+    equal: Float[Any, "*b"]
+    small: Float[Any, "*b"]
+    orthogonal: Float[Any, "*b"]
+    parallel: Float[Any, "*b"]
+    paired: Float[Any, "*b"]
+    ok: Bool[Any, "*b"]
+    steps: Int[Any, "*b"]
+    conserved: Float[Any, "*b m"]
+    alignment: Float[Any, "*b m"]
+    margin: Float[Any, "*b m"]
+    attention: Float[Any, "*b m"]
+    trained: Float[Any, "*b n"]
+    weights_excess: Float[Any, "*b m"]
+    velocity_excess: Float[Any, "*b m"]
+    oracle_excess: Float[Any, "*b m"]
+    flow_gap: Float[Any, "*b m"]
+    cauchy: Float[Any, "*b m"]
+    result: Int[Any, "*b"]
+    program_gap: Float[Any, "*b"]
+    oracle: Float[Any, "*b"]
+    lifted_gap: Float[Any, "*b"]
+    lifted_residual: Float[Any, "*b"]
+
+    @property
+    def hypotheses(self) -> np.ndarray:
+        """Who is inside Theorem 5.1: Assumptions 2, 3 and 4."""
+        slacks = (self.equal, self.small, self.orthogonal, self.parallel, self.paired)
+        return np.all([np.asarray(slack) >= 0 for slack in slacks], axis=0)
+
+
+class Other(NamedTuple):
+    """Another matrix beside the exact limit: `excess` of its nuclear norm over that of the limit, minus 1; `apart`:
+    1 − correlation of the two."""
+
+    excess: Float[Any, "*b"]
+    apart: Float[Any, "*b"]
+
+
+class AlignedNumbers(NamedTuple):
+    """`starts` `(4, b)`: from each of `STARTS`, and with $d_e<d$, on the same instances; `shapes` `(2, b)`: projections
+    of negative sign, and pairs outside of the optimal tokens' span, where the nuclear optimum is not unique; `others`
+    `(1, b)`: on the latter instances."""
+
+    starts: Flow
+    shapes: Flow
+    others: Other
+
+
+def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
+    """Data, head, and the optimal tokens, one-hot."""
+    data, head, index = paired_tokens(
+        subkey(key, "data"),
+        setting.n,
+        setting.T,
+        setting.d,
+        setting.multiple * score_gap_needed(setting.n, setting.T),
+        cosines=setting.cosines,
+        outside=setting.outside,
+        break_i=setting.breaks[0],
+        break_ii=setting.breaks[1],
+        break_iii=setting.breaks[2],
+    )
+    return data, head, jax.nn.one_hot(index, setting.T, dtype=bool)
+
+
+def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array]:
+    """K(0), Q(0) and V."""
+    d = setting.d
+    V, _ = linalg.qr(jax.random.normal(subkey(key, "V"), (d, d)))
+    # Entries of Λ beyond d_e are zero.
+    ones = jnp.where(jnp.arange(d) < setting.columns, setting.omega, 0.0)
+    large = jnp.sqrt(2.0) * ones
+    side = jax.random.bernoulli(subkey(key, "factor that starts at zero"), 0.5, (d,))
+    size = setting.omega / jnp.sqrt(d)
+    starts = (
+        aligned_start(frame, jnp.where(side, large, 0.0), jnp.where(side, 0.0, large), V),
+        aligned_start(frame, ones, ones, V),
+        tuple(size * jax.random.normal(subkey(key, name), (d, d)) for name in ("K", "Q")),
+    )
+    K, Q = (jnp.stack(factor)[setting.start] for factor in zip(*starts, strict=True))
+    return K, Q, V
+
+
+def follow(key: Any, setting: Setting) -> Flow:
+    """The flow of one instance, and the programs it is held against."""
+    data, head, best = draw(setting, key)
+    frame = alignment_frame(data, best)
+    K, Q, V = start(setting, key, frame)
+    model = FactoredAttention(K, Q, head)
+    risk = EmpiricalRisk(data, Exponential())
+    path = accumulate(risk, model, jnp.asarray(LOG_TIMES), integrals=False, rtol=RTOL)
+    models = path.models
+    W = jax.vmap(FactoredAttention.combined_weights)(models)
+    velocity = jax.vmap(lambda m, g: combined_velocity(m, jax.tree.map(lambda x: -x, g)))(
+        models, path.gradients.gradient
+    )
+    attention = jax.vmap(lambda m: jnp.min(jnp.where(best, m.attention(data), 1.0), axis=-1))(models)
+    drift = jax.vmap(FactoredAttention.conserved)(models) - model.conserved()[None]
+    square = jnp.sum(models.K**2, axis=(1, 2))
+    margin = jax.vmap(lambda W: margin_of(data, best, W))(W)
+    program = attention_svm(data, best, "nuclear")
+    solution = solve(program)
+    optimum = solution.certificate.primal_value
+    exact, value = aligned_limit(data, best)
+    # One mapped call for all certificates: see `jaxflow.limits.flow_certificate`.
+    points = jnp.stack([W, velocity])
+    certificates = jax.vmap(jax.vmap(lambda W, p: certify(program, W, p, "flow")), in_axes=(0, None))(
+        points, path.gradients.multipliers
+    )
+    small = solve(reduced_program(data, best, frame))
+    lifted, weights, residual = lift(data, best, frame, small.primal, small.dual)
+    orthogonal, parallel, paired = (part.slack for part in assumption_4(data, best))
+    return Flow(
+        equal=assumption_2(data, head).slack,
+        small=assumption_3(risk, model).slack,
+        orthogonal=orthogonal,
+        parallel=parallel,
+        paired=paired,
+        ok=path.result == RESULTS.successful,
+        steps=path.steps,
+        conserved=jnp.max(jnp.abs(drift), axis=(1, 2)) / square,
+        alignment=jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(models),
+        margin=margin,
+        attention=jnp.min(attention, axis=-1),
+        trained=attention[-1],
+        weights_excess=certificates.primal_value[0] / optimum - 1.0,
+        velocity_excess=certificates.primal_value[1] / optimum - 1.0,
+        oracle_excess=certificates.primal_value[1] / value - 1.0,
+        flow_gap=jnp.min(certificates.duality_gap, axis=0),
+        cauchy=cauchy_gap(W / jnp.where(margin > 0, margin, jnp.nan)[:, None, None]),
+        result=solution.result.value,
+        program_gap=solution.certificate.duality_gap,
+        oracle=value / optimum - 1.0,
+        lifted_gap=certify(program, lifted, weights).duality_gap,
+        lifted_residual=residual,
+    )
+
+
+def another_optimum(key: Any, setting: Setting) -> Other:
+    r"""Beside the exact limit $\sum_is_iu^k_iu_i^{q\top}$ another matrix with its norm and margins, by construction.
+
+    $\frac12\sqrt{s_1s_2}(u^k_1u_2^{q\top}+u^k_2u_1^{q\top})$ is added. That leaves the trace of $U_K^\top WU_Q$ as
+    it is and the matrix positive semidefinite, so that its nuclear norm is the trace still.
+    """
+    data, _, best = draw(setting, key)
+    exact, value = aligned_limit(data, best)
+    frame = alignment_frame(data, best)
+    sizes = singular_entries(frame, exact)
+    block = jnp.outer(frame.keys[:, 0], frame.queries[:, 1]) + jnp.outer(frame.keys[:, 1], frame.queries[:, 0])
+    other = exact + 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * block
+    norm = jnp.sum(linalg.singular_values(margin_normalised(data, best, other)))
+    product = jnp.linalg.norm(exact) * jnp.linalg.norm(other)
+    return Other(norm / value - 1.0, 1.0 - jnp.sum(exact * other) / product)
+
+
+ALIGNED = Dataset(
+    "sheen2024",
+    "aligned-flows",
+    AlignedNumbers,
+    {
+        "starts": Part(
+            Flow,
+            follow,
+            {name: setting(start=number) for number, name in enumerate(STARTS)} | {"narrow": setting(columns=NARROW)},
+            TRIALS,
+        ),
+        "shapes": Part(
+            Flow,
+            follow,
+            {"negative": setting(cosines=(-0.9, -0.2)), "outside": setting(outside=True)},
+            TRIALS,
+            own_instances=True,
+        ),
+        "others": Part(
+            Other, another_optimum, {"outside": setting(outside=True)}, TRIALS, instances="shapes", own_instances=True
+        ),
+    },
+    where=f"{__name__}:ALIGNED",
+)

@@ -1,0 +1,316 @@
+"""Flows of diagonal weights in both parametrisations to log t = 1e6, with everything that App. A.2–A.5 speak of."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import RESULTS, Outcome, SelectionStatus
+from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, random_tokens
+from jaxflow.limits import find_limit, flow_certificate
+from jaxflow.limits.rate import off_support
+from jaxflow.losses import Exponential
+from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
+from jaxflow.models import DiagonalAttention, token_scores
+from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import settled_selections, subkey
+from jaxflow.theory import (
+    Accumulated,
+    PlusMinusAttention,
+    accumulate,
+    assumption_2,
+    assumption_3,
+    averaged_residuals,
+    constraint_rows,
+    directions,
+    integral_form,
+    limiting_face,
+    score_gap_needed,
+    second_order_multipliers,
+    unbalanced_start,
+)
+from jaxflow.theory.accumulated import RTOL
+
+# log t at which everything is measured.
+LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
+# n, L, d of what is followed to full accuracy, and the margin of the diagonal planted there: every instance is
+# separable by a diagonal W, by construction.
+SHAPE = (3, 4, 4)
+MARGIN = 0.1
+OMEGAS = (1.0, 0.1, 1e-3)
+TRIALS = {"quick": 8, "paper": 32, "large": 2048}
+# Of all that reads these numbers; they are computed once in a folder.
+RUN_TIMES = {
+    "quick": "8 instances for each of 3 starts, a minute once compiled",
+    "paper": "32 instances for each of 3 starts, ten minutes",
+    "large": "2,048 instances for each of 3 starts, hours",
+}
+# Attention on the optimal token at log t = 1e6: it is selected, or it is not, far from these on either side.
+SELECTED, LEFT = 1.0 - 1e-6, 1e-6
+
+
+class Setting(NamedTuple):
+    r"""Instances of one kind: `multiple` of the gap that Assumption 3 needs, $\omega_0$, common to all coordinates,
+    `spread` of the other scores (relaxed Assumption 2), and the `margin` of a planted diagonal (`equal_score_tokens`);
+    or, with `random`, tokens and head uniform on the unit sphere (`random_tokens`), whose scores are all different and
+    whose gaps are far below what Assumption 3 needs. `both`: follow $(w_+,w_-)$ too; `rtol`: of the integration."""
+
+    n: int
+    T: int
+    d: int
+    multiple: Any
+    omega: Any
+    spread: Any = 0.0
+    margin: Any = -np.inf
+    random: Any = False
+    both: bool = False
+    rtol: float = RTOL
+
+
+def setting(*arguments: Any, **more: Any) -> Setting:
+    """A `Setting` that shares its compiled program with all of its shape."""
+    return arrays_of(Setting(*arguments, **more), "multiple", "omega", "spread", "margin", "random")
+
+
+class Flow(NamedTuple):
+    r"""One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+
+    - `diagonal`, `equal`, `small`: slacks of diagonal separability (which implies Assumption 1) and of Assumptions 2
+      and 3. `ok`: whether the integrations reached their ends; `steps`.
+    - `apart`: $\max_j|\beta_j-w_j|/\|\beta\|_\infty$ of the flows of $(\xi_k,\xi_q)$ and $(w_+,w_-)$ (NaN
+      unless both were followed); `identity`: the same for β and $\omega_0^{\odot2}\sinh(B\phi)$, (19).
+    - `conserved`: the largest change of $\xi_k^{\odot2}-\xi_q^{\odot2}$, over $\|\beta\|_\infty$ + ω₀².
+    - `size`, `margin`: $\|\beta\|_2$ and μ. `cauchy`: Cauchy gap of β/μ.
+    - `selects`: 1 if at the last time the attention on every optimal token is 1 to 1e-6, −1 if some has less than 1e-6
+      of it *and* the flow's own direction leaves it for good (`abandoned`) or the tokens selected instead are locally
+      optimal, else 0.
+    - `gap`, `second_gap`: duality gap of the instantaneous multipliers, and of `second_order_multipliers`;
+      `stationarity`, `slackness`, `predicted`: residuals of the averaged ones.
+    - `beta`, `coefficients`, `averaged`, `instantaneous`: β, w (NaN unless both were followed), and Bλ for the averaged
+      multipliers (NaN while μ ≤ 1) and for the instantaneous ones, scaled to a largest entry of 1.
+    - `result`, `program_gap`, `kappa`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ; `weights_gap`:
+      $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
+    - `behind`, `least_multiplier`: how far the flow is from the face of its limit at the last time (`limiting_face`).
+    """
+
+    diagonal: Float[Any, "*b"]
+    equal: Float[Any, "*b"]
+    small: Float[Any, "*b"]
+    ok: Bool[Any, "*b"]
+    steps: Int[Any, "*b"]
+    apart: Float[Any, "*b m"]
+    identity: Float[Any, "*b m"]
+    conserved: Float[Any, "*b m"]
+    size: Float[Any, "*b m"]
+    margin: Float[Any, "*b m"]
+    cauchy: Float[Any, "*b m"]
+    selects: Int[Any, "*b"]
+    gap: Float[Any, "*b m"]
+    second_gap: Float[Any, "*b m"]
+    stationarity: Float[Any, "*b m"]
+    slackness: Float[Any, "*b m"]
+    predicted: Float[Any, "*b m"]
+    beta: Float[Any, "*b m d"]
+    coefficients: Float[Any, "*b m d"]
+    averaged: Float[Any, "*b m d"]
+    instantaneous: Float[Any, "*b m d"]
+    result: Int[Any, "*b"]
+    program_gap: Float[Any, "*b"]
+    kappa: Float[Any, "*b"]
+    weights_gap: Float[Any, "*b m"]
+    behind: Float[Any, "*b"]
+    least_multiplier: Float[Any, "*b"]
+
+    @property
+    def hypotheses(self) -> np.ndarray:
+        """Who is inside Theorem 4.1: Assumptions 2 and 3, and an ℓ1-SVM that is feasible.
+
+        The existence of the limit is not asked for: it is measured.
+        """
+        return np.asarray((self.equal >= 0) & (self.small >= 0) & (self.diagonal > 0))
+
+    @property
+    def inside(self) -> np.ndarray:
+        """Of those the ones whose program was solved and whose flow was followed."""
+        return self.hypotheses & np.asarray((self.result == ProgramResult.optimal.value) & self.ok)
+
+
+class Continued(NamedTuple):
+    r"""Where `find_limit` ends (limiting dynamics, to $\log\log t$ of some 600), where constraints with small
+    multipliers have become active: `gap`: the duality gap of the flow's own multipliers with its velocity (or weights);
+    `log_time`: log t there; `optimal`: whether the optimal tokens are selected for good."""
+
+    gap: Float[Any, "*b"]
+    log_time: Float[Any, "*b"]
+    optimal: Bool[Any, "*b"]
+
+
+class DiagonalNumbers(NamedTuple):
+    """`flows` `(3, b)`: from each of `OMEGAS`; `continued` `(1, b)`: the same instances from the first."""
+
+    flows: Flow
+    continued: Continued
+
+
+def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
+    r"""Data, head, and $\omega_0$ `(d,)`."""
+    gap, key = setting.multiple * score_gap_needed(setting.n, setting.T), subkey(key, "data")
+    shape = (setting.n, setting.T, setting.d)
+    kinds = (
+        equal_score_tokens(key, *shape, gap, setting.spread, setting.margin),
+        random_tokens(key, *shape),
+    )
+    data, head = jax.tree.map(lambda equal, drawn: jnp.where(setting.random, drawn, equal), *kinds)
+    return data, head, jnp.full(setting.d, setting.omega)
+
+
+def follow(key: Any, setting: Setting) -> Flow:
+    """The flow of one instance."""
+    data, head, omega = draw(setting, key)
+    # Which of the two factors starts at zero is drawn too: it must not matter.
+    in_key = jax.random.bernoulli(subkey(key, "factor that starts at zero"), 0.5, (setting.d,))
+    xi, w = unbalanced_start(omega, head, in_key)
+    risk = EmpiricalRisk(data, Exponential())
+    best = optimal_tokens(token_scores(data, xi.head), data.visible)
+    times = jnp.asarray(LOG_TIMES)
+    path = accumulate(risk, xi, times, rtol=setting.rtol)
+    beta = path.models.k * path.models.q
+    size = jnp.max(jnp.abs(beta), axis=-1)
+    ok, coefficients = path.result == RESULTS.successful, jnp.full(beta.shape, jnp.nan)
+    if setting.both:
+        other = accumulate(risk, w, times, rtol=setting.rtol)
+        coefficients = jax.vmap(PlusMinusAttention.coefficients)(other.models)
+        ok = ok & (other.result == RESULTS.successful)
+    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(path.pushes)
+    drift = jax.vmap(DiagonalAttention.conserved)(path.models) - xi.conserved()[None]
+    attention = jax.vmap(lambda model: jnp.min(jnp.where(best, model.attention(data), 1.0), axis=-1))(path.models)
+    last = jax.tree.map(lambda x: x[-1], (path.models, path.gradients))
+    left = abandoned(data, best, attention[-1] >= SELECTED, attention[-1] <= LEFT, *last)
+    left = left | locally_optimal(data, xi.head, best, last[0].attention(data) >= SELECTED)
+    return Flow(
+        **_against_the_program(data, best, omega, beta, path),
+        ok=ok,
+        steps=path.steps,
+        apart=jnp.max(jnp.abs(beta - coefficients), axis=-1) / size,
+        identity=jnp.max(jnp.abs(beta - formed), axis=-1) / size,
+        conserved=jnp.max(jnp.abs(drift), axis=-1) / (size + setting.omega**2),
+        size=jnp.linalg.norm(beta, axis=-1),
+        selects=jnp.where(jnp.all(attention[-1] >= SELECTED), 1, jnp.where(left, -1, 0)),
+        beta=beta,
+        coefficients=coefficients,
+        equal=assumption_2(data, head).slack,
+        small=assumption_3(risk, xi).slack,
+    )
+
+
+def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array, path: Accumulated) -> dict[str, Any]:
+    program = attention_svm(data, best, "l1")
+    solution = solve(program)
+
+    def certified(model: Any, gradient: Any, multipliers: Array) -> Array:
+        velocity = jax.tree.map(lambda g: -g, gradient.gradient)
+        return flow_certificate(program, model, velocity, multipliers)[0].duality_gap
+
+    residuals = jax.vmap(lambda beta, pushes: averaged_residuals(data, best, omega, beta, pushes, solution.primal))(
+        beta, path.pushes
+    )
+    both = directions(data, best, jax.vmap(jnp.diag)(beta))
+    mu = both.margin
+    rows = constraint_rows(data, best)
+    combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
+    multipliers: Any = path.gradients.multipliers
+    now = jnp.einsum("ntd,mnt->md", rows, multipliers)
+    pair = jnp.stack([multipliers, second_order_multipliers(path.log_times, multipliers)], axis=1)
+    gaps = jax.vmap(jax.vmap(certified, in_axes=(None, None, 0)))(path.models, path.gradients, pair)
+    face = limiting_face(rows, solution.dual, beta[-1])
+    optimum = solution.certificate.primal_value
+    solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
+    value = jnp.sum(jnp.abs(beta), axis=-1) / jnp.where(mu > 0, mu, 1.0)
+    return {
+        "margin": mu,
+        "gap": gaps[:, 0],
+        "second_gap": gaps[:, 1],
+        "averaged": 2.0 * combined / residuals.log_margin[:, None],
+        "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
+        "stationarity": residuals.stationarity,
+        "slackness": residuals.slackness,
+        "predicted": residuals.predicted,
+        "cauchy": both.gap_by_margin,
+        "result": solution.result.value,
+        # As `jaxflow.theory.diagonal_separability`, from the program that is solved here anyway.
+        "diagonal": jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)),
+        "program_gap": solution.certificate.duality_gap,
+        "behind": face.behind,
+        "least_multiplier": face.least_multiplier,
+        "kappa": off_support(program, solution),
+        "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),
+    }
+
+
+def locally_optimal(
+    data: TokenData, head: Any, best: Bool[Array, "n T"], selected: Bool[Array, "n T"]
+) -> Bool[Array, ""]:
+    """Whether one token is `selected` in every sequence, not the `best` one everywhere, and these are locally optimal
+    for the ℓ1-SVM (Definitions 2 and 4 of Tarzanagh et al. 2023): no flow that has come to them leaves them."""
+    settled = jnp.all(jnp.sum(selected, axis=-1) == 1)
+    chosen = jnp.where(settled, selected, best)
+    local = is_locally_optimal(data, head, chosen, solve(attention_svm(data, chosen, "l1")))
+    return settled & jnp.any(chosen & ~best) & (local.status == SelectionStatus.local)
+
+
+def abandoned(
+    data: TokenData,
+    best: Bool[Array, "n T"],
+    selected: Bool[Array, " n"],
+    left: Bool[Array, " n"],
+    model: Any,
+    gradient: Any,
+) -> Bool[Array, ""]:
+    r"""Whether the flow leaves the optimal token of some sequence for good, by its own direction.
+
+    Every sequence is `selected` or `left`, some are left, and for the velocity $\dot\beta$
+
+    - it solves the ℓ1-SVM of the selected sequences alone, to a certified gap of 5%;
+    - in each sequence that is left, the other tokens gain on the optimal one at least 1.1 times as fast as the optimal
+      tokens do on the others in the selected ones, so that its push back vanishes against theirs.
+    """
+    program = attention_svm(data, best & selected[:, None], "l1")
+    velocity = jax.tree.map(lambda g: -g, gradient.gradient)
+    certificate, _ = flow_certificate(program, model, velocity, gradient.multipliers)
+    speed = velocity.k * model.q + velocity.q * model.k
+    gains = jnp.einsum("ntd,d->nt", constraint_rows(data, best), speed)
+    slowest = jnp.min(jnp.where(selected[:, None] & ~best, gains, jnp.inf))
+    losses = jnp.max(jnp.where(best, -jnp.inf, -gains), axis=-1)
+    outruns = jnp.all(~left | (losses >= 1.1 * slowest))
+    decided = jnp.all(selected | left) & jnp.any(left) & jnp.any(selected)
+    return decided & outruns & (slowest > 0) & (certificate.duality_gap <= 0.05)
+
+
+def follow_on(key: Any, setting: Setting) -> Continued:
+    """The flow of one instance far beyond log t = 1e6."""
+    data, head, omega = draw(setting, key)
+    # β(t) is the same whichever factor starts at zero.
+    model, _ = unbalanced_start(omega, head)
+    limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
+    # Which tokens, however close the direction has come: its gap stands beside it.
+    chosen = settled_selections(limit.settled_outcome, limit.selection_status) == Outcome.globally_optimal
+    return Continued(limit.flow_certificate.duality_gap, limit.trajectory.final.log_time, jnp.asarray(chosen))
+
+
+FLOWS = {f"omega_0={omega:g}": setting(*SHAPE, 1.1, omega, margin=MARGIN, both=True) for omega in OMEGAS}
+
+DIAGONAL = Dataset(
+    "sheen2024",
+    "diagonal-flows",
+    DiagonalNumbers,
+    {
+        "flows": Part(Flow, follow, FLOWS, TRIALS),
+        "continued": Part(
+            Continued, follow_on, dict(list(FLOWS.items())[:1]), TRIALS, instances="flows", way="on host"
+        ),
+    },
+    where=f"{__name__}:DIAGONAL",
+)

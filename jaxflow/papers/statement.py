@@ -1,0 +1,90 @@
+"""A statement of a paper, held to the typed numbers of one experiment."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from jaxflow.report import Evidence, Finding, Rate, count_evidence
+
+N = TypeVar("N")
+
+Mask = np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(Generic[N]):
+    r"""What a paper says of each instance, or of its limit, and how it is read from numbers `N`.
+
+    - `source`: which statement; `says`: it, in one sentence.
+    - `inside`: who satisfies the hypotheses, of any shape; `residual`: of the same shape, how far an instance is from
+      what is said; NaN where nothing is known of it (not followed, not solved): it is undecided.
+    - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
+      for no).
+    - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
+      largest residual stands beside it.
+    - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
+      still fall and decides nothing; +inf contradicts.
+    - `checked_by`: the independent means that confirm a contradiction, or nothing.
+    - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
+    """
+
+    source: str
+    says: str
+    inside: Callable[[N], Mask]
+    residual: Callable[[N], np.ndarray]
+    bound: float
+    unit: str
+    found: Callable[[N, Mask], str]
+    limit: bool = False
+    rate: Callable[[N, Mask], Rate | None] | None = None
+    late: bool = False
+    checked_by: Callable[[N, Mask], str] | None = None
+    beyond: bool = False
+
+
+def hold(statement: Statement[N], numbers: N) -> Finding:
+    """What the numbers say of a statement."""
+    inside = np.asarray(statement.inside(numbers), bool)
+    residual = np.broadcast_to(np.asarray(statement.residual(numbers), float), inside.shape)
+    known = inside & ~np.isnan(residual)
+    seen = residual[known]
+    top = float(np.max(seen)) if seen.size and statement.unit else math.inf
+    outside = inside.size if statement.beyond else int(np.sum(~inside))
+    values: dict[str, float | int] = {"known": seen.size}
+    if statement.unit:
+        values["largest"] = top
+    words = statement.found(numbers, known)
+    evidence = _evidence(statement, numbers, inside, known, residual)
+    return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
+
+
+def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray) -> Evidence:
+    if statement.beyond:
+        return Evidence(0)
+    good = known & (residual <= statement.bound)
+    decided = known & (good | np.isinf(residual)) if statement.late else known
+    return count_evidence(
+        good[inside],
+        decided=decided[inside],
+        limit=statement.limit,
+        rate=statement.rate(numbers, known) if statement.rate else None,
+        checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
+    )
+
+
+def median(values: np.ndarray) -> float:
+    """NaN of nothing."""
+    return float(np.median(values)) if np.size(values) else math.nan
+
+
+def largest(values: np.ndarray) -> float:
+    """The largest of what is zero or more; 0 of nothing."""
+    return float(np.max(values, initial=0.0))
+
+
+def least(values: np.ndarray) -> float:
+    """Infinity of nothing."""
+    return float(np.min(values, initial=math.inf))

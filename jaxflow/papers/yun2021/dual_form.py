@@ -1,0 +1,111 @@
+r"""Equation (66): the n-dimensional dual form, $\dot\nu=-r$, held against the flow of the layers."""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxflow._core import good
+from jaxflow.data import LinearData
+from jaxflow.flow import integrate
+from jaxflow.models import DiagonalLinearNetwork
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, least
+from jaxflow.papers.yun2021.verify.shared import classification, distance, separable
+from jaxflow.study import subkey
+
+TRIALS = {"quick": 3, "paper": 100, "large": 1000}
+DEPTHS = (2, 3)
+N, D = 5, 20
+# Two integrations at rtol 1e-11.
+SAME = 1e-8
+CONTROLLER = diffrax.PIDController(rtol=1e-11, atol=1e-13)
+# The loss is below one from log t of about one on.
+END = 12.0
+
+
+class Pair(NamedTuple):
+    """Both flows of one instance at the end: relative distance `error` of their β, whether both are `ok`, and the
+    `least` of the multipliers −y_i r_i over the largest."""
+
+    error: Float[Any, "*b"]
+    ok: Bool[Any, "*b"]
+    least: Float[Any, "*b"]
+
+
+class DualNumbers(NamedTuple):
+    """`pairs` `(2, b)`: of each of `DEPTHS`, on the same data."""
+
+    pairs: Pair
+
+
+def follow(key: Any, depth: int) -> Pair:
+    """Random separable data with the exponential loss, a diagonal network in both forms."""
+    X, y = separable(subkey(key, "data"), N, D)
+    scheme = "equal" if depth > 2 else "zero_last"
+    data = LinearData(X, y)
+    start = DiagonalLinearNetwork.init(subkey(key, "start"), data, depth=depth, alpha=0.7, scheme=scheme)
+
+    def end(coordinates: str) -> Any:
+        return integrate(
+            classification(X, y),
+            start,
+            clock="log_time",
+            until=END,
+            coordinates=coordinates,
+            controller=CONTROLLER,
+            throw=False,
+        )
+
+    layers, dual = end("weights"), end("dual")
+    multipliers = -y * layers.final.multipliers  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
+    beta = [path.final.model.linear_coefficients() for path in (layers, dual)]
+    smallest = jnp.min(multipliers) / jnp.max(jnp.abs(multipliers))
+    return Pair(distance(*beta), good(layers.result) & good(dual.result), smallest)
+
+
+DUAL_FORM = Dataset(
+    "yun2021",
+    "dual-form",
+    DualNumbers,
+    {"pairs": Part(Pair, follow, {f"L={depth}": depth for depth in DEPTHS}, TRIALS, block=25, way="in turn")},
+    where=f"{__name__}:DUAL_FORM",
+)
+
+
+def equation_66(row: int) -> Statement[DualNumbers]:
+    """Of networks of one depth; a multiplier of the wrong sign counts as a whole."""
+
+    def residual(numbers: DualNumbers) -> np.ndarray:
+        pairs = numbers.pairs
+        return np.where(pairs.ok[row], np.where(pairs.least[row] > 0, pairs.error[row], 1.0), np.nan)
+
+    return Statement(
+        source="Equation (66)",
+        says=f"Diagonal networks, L = {DEPTHS[row]}, exponential loss: β of the layers' flow and of the dual form at "
+        f"log t = {END:g}; multipliers y_i r_i < 0 on the flow.",
+        inside=lambda n: np.ones(n.pairs.error[row].shape, bool),
+        residual=residual,
+        bound=SAME,
+        unit="relative distance of β",
+        found=lambda n, known: (
+            f"the least multiplier is {least(n.pairs.least[row, known]):.1e} of the largest, or more"
+        ),
+    )
+
+
+register(
+    DUAL_FORM,
+    "dual-form",
+    title="equation (66)",
+    run_times={
+        "quick": "3 data sets for each of 2 depths, half a minute",
+        "paper": "100 data sets for each of 2 depths, some minutes",
+        "large": "1,000 data sets for each of 2 depths, half an hour",
+    },
+    statements=[equation_66(row) for row in range(len(DEPTHS))],
+    verified=True,
+)

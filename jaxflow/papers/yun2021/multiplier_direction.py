@@ -1,0 +1,187 @@
+"""`reproduce yun2021 push`: does the direction of X^T r converge on random data, as Theorem 2 has to assume?"""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxflow._core import good, linalg
+from jaxflow.data import LinearData
+from jaxflow.flow import LogArcLength, integrate
+from jaxflow.flow.solvers import state_norm
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.yun2021.verify.shared import classification, fit, separable
+from jaxflow.plots import CURVES, new_figure
+from jaxflow.report import Rate, common_rate
+from jaxflow.study import subkey
+from jaxflow.theory import push_direction
+
+# Points n in d dimensions at each scale.
+SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
+TRIALS = {"quick": 3, "paper": 50, "large": 500}
+NAMES = ("fully connected", "diagonal, L = 2", "diagonal, L = 3", "convolutional")
+SAVES = 48
+# ‖θ‖^L, beyond which multipliers are rounding noise.
+LARGEST = 1e6
+# Distances of directions that are rounding.
+SAME = 1e-12
+
+
+class Setting(NamedTuple):
+    """One of `NAMES`, on n points in d dimensions."""
+
+    network: str
+    n: int
+    d: int
+
+
+class Path(NamedTuple):
+    r"""One flow at its m = `SAVES` points: `drift`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`,
+    $\log\|\beta\|$; and whether it got there, `ok`."""
+
+    drift: Float[Any, "*b m"]
+    sizes: Float[Any, "*b m"]
+    ok: Bool[Any, "*b"]
+
+
+class PushNumbers(NamedTuple):
+    """`paths` `(4, b)`: of each of `NAMES`, on the same data sets."""
+
+    paths: Path
+
+
+def follow(key: Any, setting: Setting) -> Path:
+    """The exact flow on one data set, and $X^\\top r$ along it."""
+    X, y = separable(subkey(key, "data"), setting.n, setting.d)
+    data, start_key = LinearData(X, y), subkey(key, "start")
+    if setting.network == "fully connected":
+        model: Any = DeepLinearNetwork.init(start_key, data, width=2, alpha=0.7)
+    elif setting.network == "convolutional":
+        model = LinearConvolutionalNetwork.init(start_key, data, alpha=0.5)
+    else:
+        model = DiagonalLinearNetwork.init(start_key, data, depth=3 if "3" in setting.network else 2, alpha=0.7)
+    end = float(np.log(LARGEST)) / model.degree
+    path = integrate(
+        classification(X, y),
+        model,
+        clock=LogArcLength(),
+        until=end,
+        save_at=jnp.linspace(-1.0, end, SAVES),
+        # Multipliers see a relative error of the weights times the margins, 1e6: at rtol 1e-5 the curves of fully
+        # connected networks rise again from log‖β‖ = 7 on.
+        solver=diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-8, atol=1e-10, norm=state_norm)),
+        controller=diffrax.PIDController(rtol=1e-10, atol=1e-12, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+        max_steps=16384,
+        throw=False,
+    )
+    pushes = jax.vmap(lambda p: push_direction(X, p))(path.points.multipliers)
+    last = push_direction(X, path.final.multipliers)  # pyright: ignore[reportArgumentType]
+    sizes = jax.vmap(lambda m: jnp.log(jnp.linalg.norm(m.linear_coefficients())))(path.points.model)
+    return Path(0.5 * jnp.sum((pushes - last[None]) ** 2, axis=1), sizes, good(path.result))
+
+
+PUSHES = Dataset(
+    "yun2021",
+    "push",
+    PushNumbers,
+    {
+        "paths": Part(
+            Path,
+            follow,
+            lambda scale: {name: Setting(name, *SIZES[scale]) for name in NAMES},
+            TRIALS,
+            block=25,
+            way="in turn",
+        )
+    },
+    where=f"{__name__}:PUSHES",
+)
+
+
+def _exponents(paths: Path, row: int, known: np.ndarray) -> list[float]:
+    """Of 1 − cos in ‖β‖, where it is neither early, nor rounding, nor near the end, to which it is compared."""
+    return [
+        fit(size[use], np.log(one[use]))[0]
+        for one, size in zip(paths.drift[row][known], paths.sizes[row][known], strict=True)
+        if (use := (one > 1e-14) & (size > 2.0) & (one < 0.3) & (size < size[-1] - 2.0)).sum() >= 5
+    ]
+
+
+def converges(row: int) -> Statement[PushNumbers]:
+    """Closer to the end at three quarters of the path than at half of it; one that turns away may come back."""
+
+    def residual(numbers: PushNumbers) -> np.ndarray:
+        drift = numbers.paths.drift[row]
+        return np.where(numbers.paths.ok[row], drift[:, (3 * SAVES) // 4] - drift[:, SAVES // 2], np.nan)
+
+    def rate(numbers: PushNumbers, known: np.ndarray) -> Rate | None:
+        return common_rate(-np.asarray(_exponents(numbers.paths, row, known)), None, law="1 − cos against ‖β‖")
+
+    def found(numbers: PushNumbers, known: np.ndarray) -> str:
+        slopes, late = _exponents(numbers.paths, row, known), residual(numbers)[known]
+        fall = f"; 1 − cos falls like ‖β‖^{np.median(slopes):.2f} (median of {len(slopes)})" if slopes else ""
+        return (
+            f"{int(np.sum(late <= SAME))} of {len(known)} are closer to the end at three quarters of the path than at "
+            f"half of it; 1 − cos at half is {largest(numbers.paths.drift[row][known][:, SAVES // 2]):.1e} or "
+            f"less{fall}"
+        )
+
+    return Statement(
+        source="Remark 1",
+        says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
+        inside=lambda n: np.ones(n.paths.ok[row].shape, bool),
+        residual=residual,
+        bound=SAME,
+        unit="1 − cos at three quarters of the path minus that at half",
+        found=found,
+        limit=True,
+        rate=rate,
+        late=True,
+    )
+
+
+def notes(numbers: PushNumbers) -> list[str]:
+    """What the numbers can show, and who is missing."""
+    missing = ", ".join(f"{name} {int(np.sum(~ok))}" for name, ok in zip(NAMES, numbers.paths.ok, strict=True))
+    return [
+        "Numbers can support a convergence and cannot prove it: the reference is the direction at the end of the "
+        "path, and the last part of every curve is close to it by definition.",
+        f"Data sets whose flow did not get there: {missing}.",
+    ]
+
+
+def draw(numbers: PushNumbers) -> Any:
+    r"""$1-\cos$ between $X^\top r$ on the way and at the end: median, and 10% to 90%, over data sets."""
+    figure, axes = new_figure(1, width=6.4, height=4.2)
+    (axis,) = axes
+    for row, (name, color, line) in enumerate(zip(NAMES, CURVES, ("-", "--", "-.", ":"), strict=True)):
+        values, sizes = np.maximum(numbers.paths.drift[row], 1e-17), np.median(numbers.paths.sizes[row], axis=0)
+        low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=0)
+        axis.plot(sizes, middle, line, color=color, label=name)
+        axis.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
+    axis.set_yscale("log")
+    axis.set_xlabel(r"$\log\|\beta\|$")
+    axis.set_ylabel(r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
+    axis.legend(frameon=False, fontsize=9)
+    return figure
+
+
+register(
+    PUSHES,
+    "push",
+    title="Convergence of the direction of X^T r, the hypothesis of Theorem 2, on random data",
+    run_times={
+        "quick": "3 data sets for each of 4 networks, under a minute",
+        "paper": "50 data sets for each of 4 networks, some minutes",
+        "large": "500 data sets for each of 4 networks, an hour",
+    },
+    statements=[converges(row) for row in range(len(NAMES))],
+    notes=notes,
+    draw=draw,
+)

@@ -1,0 +1,139 @@
+"""An experiment that costs nothing, with every kind of part; importable by other processes, which may be killed."""
+
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxflow import papers
+from jaxflow.papers.dataset import Dataset, Part, Sweep, arrays_of
+from jaxflow.papers.registry import register, register_paper
+from jaxflow.papers.statement import Statement
+from jaxflow.plots import new_figure
+from jaxflow.study import subkey
+
+TRIALS = {"quick": 7, "paper": 40, "large": 400}
+# Seconds that every slow instance takes, and what has been computed in this process.
+PAUSE = [0.0]
+COMPUTED: list[str] = []
+
+
+class Setting(NamedTuple):
+    """A scale, traced, and a power, static."""
+
+    scale: Any
+    power: int = 2
+
+
+class Draw(NamedTuple):
+    """One number, its powers `(2,)`, and whether it was found."""
+
+    value: Any
+    powers: Any
+    ok: Any
+
+
+class Slow(NamedTuple):
+    """The number of the same instance again."""
+
+    again: Any
+
+
+class Curve(NamedTuple):
+    """A curve `(5,)` and a number for each key."""
+
+    x: Any
+    drawn: Any
+
+
+class Numbers(NamedTuple):
+    """`draws` `(2, b)`, `slow` `(1, b)`, `others` `(2, b)`: of their own instances; `curve`."""
+
+    draws: Draw
+    slow: Slow
+    others: Draw
+    curve: Curve
+
+
+def draw(key: Any, setting: Setting) -> Draw:
+    COMPUTED.append("traced")
+    value = setting.scale * jax.random.normal(subkey(key, "value"))
+    return Draw(value, jnp.stack([value, value**setting.power]), value < 1.5)
+
+
+def slow(key: Any, setting: Setting) -> Slow:
+    time.sleep(PAUSE[0])
+    COMPUTED.append("slow")
+    return Slow(np.asarray(draw(key, setting).value))
+
+
+def curve(scale: str, key: Any, say: Any) -> Curve:
+    time.sleep(PAUSE[0])
+    COMPUTED.append("curve")
+    return Curve(np.linspace(0.0, 1.0, 5), np.asarray(jax.random.normal(key)))
+
+
+CELLS = {"one": arrays_of(Setting(1.0), "scale"), "half": arrays_of(Setting(0.5), "scale")}
+
+TOY = Dataset(
+    "toy",
+    "toy-numbers",
+    Numbers,
+    {
+        "draws": Part(Draw, draw, CELLS, TRIALS, block=3),
+        "slow": Part(Slow, slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", way="on host"),
+        "others": Part(Draw, draw, CELLS, TRIALS, block=3, own_instances=True),
+        "curve": Sweep(Curve, curve),
+    },
+    where=f"{__name__}:TOY",
+)
+
+BELOW = Statement[Numbers](
+    source="Lemma 1",
+    says="Numbers are below two.",
+    inside=lambda n: np.asarray(n.draws.value > -1.0),
+    residual=lambda n: np.where(n.draws.ok, n.draws.value, np.nan),
+    bound=2.0,
+    unit="the number",
+    found=lambda n, known: f"{int(known.sum())} drawn",
+)
+
+
+def picture(numbers: Numbers) -> Any:
+    figure, axes = new_figure(1)
+    axes[0].plot(numbers.curve.x, numbers.curve.x + numbers.curve.drawn)
+    return figure
+
+
+def enter_paper() -> None:
+    """Enters the paper, its figure and its check."""
+    register_paper(papers.Paper("toy", "A toy", "nobody", ()))
+    times = dict.fromkeys(papers.SCALES, "no time")
+    register(
+        TOY, "curve", title="A curve", run_times=times, statements=[BELOW], notes=lambda n: ["a note"], draw=picture
+    )
+    register(TOY, "lemma", title="Lemma 1", run_times=times, statements=[BELOW], verified=True)
+
+
+def main(folder: str, pause: str) -> None:
+    """Both commands in a process of its own, to be killed."""
+    jax.config.update("jax_enable_x64", True)
+    PAUSE[0] = float(pause)
+    enter_paper()
+    print("started", flush=True)
+    for run in (partial(papers.reproduce, "toy", "curve"), partial(papers.verify, "toy")):
+        # What is finished is not computed again.
+        with suppress(FileExistsError):
+            run(scale="paper", out=folder)
+
+
+if __name__ == "__main__":
+    # Under its importable name, so that the numbers are found where they say they are.
+    from tests.papers.made_up.experiment import main as run_main
+
+    run_main(*sys.argv[1:])

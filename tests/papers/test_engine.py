@@ -1,0 +1,282 @@
+"""One engine for figures and statements: numbers once, shared, killed and resumed to the same bits."""
+
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxflow import papers
+from jaxflow.papers import dataset as datasets
+from jaxflow.papers import registry
+from jaxflow.papers.dataset import cell_of
+from jaxflow.papers.statement import Statement, hold
+from jaxflow.report import CLAIMS, Claim, Evidence, Row, Verdict, as_json, common_rate, findings_markdown
+from jaxflow.study import Study, store, trial_key
+from jaxflow.study import manifest as manifests
+from tests.papers.made_up import experiment
+from tests.papers.made_up.experiment import TOY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The toy paper, entered for one test."""
+    monkeypatch.setattr(registry, "_PAPERS", dict(registry._PAPERS))
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    monkeypatch.setattr(experiment, "COMPUTED", [])
+    experiment.enter_paper()
+    return experiment
+
+
+def collect(folder: Path, **more: Any) -> datasets.Raw:
+    return TOY.collect(folder, **{"scale": "quick", "seed": 0, "say": silent} | more)
+
+
+def flat(raw: datasets.Raw) -> dict[str, bytes]:
+    return {f"{part}.{field}": array.tobytes() for part, fields in raw.items() for field, array in fields.items()}
+
+
+def test_keys_are_made_from_names_and_cells_meet_the_same_instances(tmp_path: Path) -> None:
+    numbers = TOY.typed(collect(tmp_path))
+    assert numbers.draws.value.shape == (2, 7) and numbers.draws.powers.shape == (2, 7, 2)
+    np.testing.assert_allclose(numbers.draws.value[1], 0.5 * numbers.draws.value[0], rtol=1e-15)
+    one = experiment.draw(trial_key(0, "toy.toy-numbers.draws", {}, 6), experiment.CELLS["one"])
+    np.testing.assert_allclose(numbers.draws.value[0, 6], one.value, rtol=1e-15)
+    # The same instances in another part, and in cells that have their own.
+    np.testing.assert_allclose(numbers.slow.again[0], numbers.draws.value[0], rtol=1e-15)
+    assert not np.any(np.isclose(numbers.others.value[1], 0.5 * numbers.others.value[0]))
+    assert numbers.curve.drawn == jax.random.normal(trial_key(0, "toy.toy-numbers.curve", {}, 0))
+    assert cell_of(numbers.draws, 1).powers.shape == (7, 2)
+    other = TOY.typed(collect(tmp_path, seed=1))
+    assert not np.any(other.draws.value == numbers.draws.value) and other.curve.drawn != numbers.curve.drawn
+
+
+def test_cells_share_one_program_and_results_do_not_depend_on_the_executor(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another function object, which no earlier test has had compiled.
+    part = datasets.Part(experiment.Draw, lambda key, cell: experiment.draw(key, cell), experiment.CELLS, toy.TRIALS, 3)
+    monkeypatch.setitem(TOY.parts, "draws", part)
+    whole = collect(tmp_path / "a")
+    # One program for both cells, perhaps one for the other part, and nine of the slow ones, which are not mapped.
+    assert toy.COMPUTED.count("traced") <= 1 + 1 + 9
+    with ThreadPoolExecutor(2) as pool:
+        assert flat(collect(tmp_path / "b", executor=pool)) == flat(whole)
+
+
+class Killed(BaseException):
+    """Not an exception that anything handles."""
+
+
+def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Asked once instead of by every one of many short runs, a third of whose time they are.
+    for name in ("commit", "package_version"):
+        monkeypatch.setattr(manifests, name, functools.cache(getattr(manifests, name)))
+    write, seen, target = store.write_file, 0, -1
+
+    def counted(*arguments: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == target:
+            raise Killed
+        write(*arguments)
+
+    for module in (store, datasets):
+        monkeypatch.setattr(module, "write_file", counted)
+    whole = flat(collect(tmp_path / "whole"))
+    # Early, in the middle of blocks, and as the last part, the sweep, is written.
+    for target in (seen // 5, seen // 2, 4 * seen // 5, seen):
+        folder, seen = tmp_path / str(target), 0
+        with pytest.raises(Killed):
+            collect(folder)
+        before = len(toy.COMPUTED)
+        assert flat(collect(folder)) == whole
+        again = toy.COMPUTED[before:]
+        # Seven slow instances in blocks of three, and one block again to compare.
+        assert again.count("curve") == 1 and again.count("slow") <= 9 + 3
+        assert flat(collect(folder)) == whole and toy.COMPUTED[before:] == again
+    assert again.count("slow") == 0
+
+
+def test_a_file_appears_whole_beside_what_a_killed_process_left(tmp_path: Path) -> None:
+    left = tmp_path / "a.npz.side" / "1.part"
+    left.parent.mkdir()
+    left.write_text("half")
+    datasets.save_arrays(tmp_path / "a.npz", {"x": np.arange(3)})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert np.array_equal(datasets.load_arrays(tmp_path / "a.npz")["x"], np.arange(3))
+
+
+def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    paths, claims = papers.reproduce("toy", "curve", out=tmp_path, say=said.append)
+    assert set(paths) == {"data", "png", "svg", "table", "claims", "manifest"}
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    assert toy.COMPUTED.count("curve") == 1 and any("draws: 7 instances for each of 2" in line for line in said)
+    _, rows = papers.verify("toy", out=tmp_path, say=silent)
+    assert toy.COMPUTED.count("curve") == 1
+    assert claims[0].evidence == rows[0].evidence and claims[0].measured.endswith(rows[0].measured)
+    with np.load(tmp_path / "verify.npz") as saved, np.load(paths["data"]) as own:
+        assert np.array_equal(saved["toy-numbers.draws.value"], own["draws.value"])
+    assert "- a note" in paths["table"].read_text(encoding="utf-8")
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
+    assert toy.COMPUTED.count("curve") == 2
+    _, other = papers.verify("toy", seed=1, out=tmp_path, overwrite=True, say=silent)
+    assert other[0].worst != rows[0].worst
+
+
+def test_what_a_killed_command_left_is_its_own(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxflow.papers.run.save_figure", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    assert (tmp_path / "curve.npz").exists()
+    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    assert toy.COMPUTED.count("curve") == 1
+    with pytest.raises(FileExistsError):
+        papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    # Asked to begin again, and killed: the same command without that goes on.
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "write_file", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
+    toy.COMPUTED.clear()
+    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    assert toy.COMPUTED.count("curve") == 1 and "slow" not in toy.COMPUTED
+
+
+@pytest.mark.parametrize("part", ["draws", "curve"])
+def test_numbers_of_other_versions_are_not_continued(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    collect(tmp_path)
+    if part == "curve":
+        # The studies lie elsewhere; the sweep alone is old.
+        for store_path in (tmp_path / "numbers").rglob("*.zarr*"):
+            if store_path.is_dir() and store_path.suffix in (".zarr", ".side"):
+                store_path.rename(store_path.with_name(f"away-{store_path.name}"))
+    monkeypatch.setattr(manifests, "package_version", lambda name: "0.0")
+    with pytest.raises(papers.OtherNumbers, match="--overwrite begins again"):
+        collect(tmp_path)
+
+
+def start(folder: Path, pause: float) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.papers.made_up.experiment", str(folder), str(pause)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with open(folder.parent / "errors.txt", "ab") as errors:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=errors, stdout=subprocess.PIPE)
+
+
+def finish(folder: Path) -> int:
+    with start(folder, 0.0) as process:
+        process.communicate(timeout=300)
+    return process.returncode
+
+
+@pytest.mark.slow
+def test_killed_at_random_both_commands_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    def payload(folder: Path) -> dict[str, bytes]:
+        # Manifests tell the time, and Matplotlib draws the names within an SVG at random.
+        names = (
+            "curve.npz",
+            "curve.png",
+            "curve-claims.md",
+            "curve-claims.json",
+            "verify.npz",
+            "verify.md",
+            "verify.json",
+        )
+        return {name: (folder / name).read_bytes() for name in names}
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert finish(whole) == 0, (tmp_path / "errors.txt").read_text()
+    luck, kills = random.Random(11), 0
+    for _ in range(3):
+        with start(killed, 0.1) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            # Forty slow instances take four seconds.
+            time.sleep(luck.uniform(0.0, 4.0))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+    assert kills >= 2
+    assert finish(killed) == 0, (tmp_path / "errors.txt").read_text()
+    assert payload(killed) == payload(whole)
+
+
+@pytest.mark.slow
+def test_a_dataset_runs_on_a_cluster_as_any_study(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
+    assert flat(collect(tmp_path / "a", executor="dask")) == flat(collect(tmp_path / "b"))
+
+
+def test_every_dataset_is_found_where_it_says() -> None:
+    from jaxflow.study.experiment import import_named
+
+    found = [entry.dataset for paper in papers.known_papers() for entry in papers.entries_of(paper.name)]
+    named = [dataset for dataset in found if dataset.where]
+    assert named
+    places = {(dataset.paper, dataset.name): dataset for dataset in found}
+    assert all(places[dataset.paper, dataset.name] is dataset for dataset in found), "one folder for each"
+    for dataset in named:
+        assert import_named(dataset.where) is dataset
+        for name, part in dataset.parts.items():
+            if isinstance(part, datasets.Part):
+                assert isinstance(dataset.study(name, "quick", 0), Study)
+                assert not part.instances or part.instances in dataset.parts
+
+
+Numbers = dict[str, np.ndarray]
+
+
+def statement(**more: Any) -> Statement[Numbers]:
+    given: dict[str, Any] = {"source": "Lemma 1", "says": "it is small", "bound": 1.0, "unit": "size"}
+    given |= {"inside": lambda n: n["inside"], "residual": lambda n: n["residual"]}
+    return Statement(**given | {"found": lambda n, known: f"{int(known.sum())} seen"} | more)
+
+
+def test_a_finding_counts_every_instance() -> None:
+    numbers = {"inside": np.array([True, True, True, False]), "residual": np.array([0.5, 0.1, 0.2, 9.0])}
+    found = hold(statement(), numbers)
+    assert found.verdict is Verdict.holds and (found.evidence, found.outside) == (Evidence(3), 1)
+    assert found.worst == 0.5 and found.measured == "3 seen"
+    assert Claim.of(found).measured == "size: at most 5.0e-01 on 3; 3 seen"
+    assert Row.of(found).finding == found and Claim.of(found).finding.evidence == found.evidence
+    open_ = hold(statement(), numbers | {"residual": np.array([0.5, np.nan, 0.2, 9.0])})
+    assert open_.verdict is Verdict.not_settled and open_.evidence == Evidence(3, 0, 1)
+    above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
+    assert hold(statement(), above).evidence == Evidence(3, 2, 0)
+    assert hold(statement(late=True), above).evidence == Evidence(3, 1, 1)
+    checked = hold(statement(checked_by=lambda n, known: "a solver"), above)
+    assert checked.verdict is Verdict.counterexample_found
+    nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
+    assert nobody.verdict is Verdict.outside_hypotheses and as_json(Row.of(nobody))["worst"] is None
+    beyond = hold(statement(beyond=True), above)
+    assert beyond.verdict is Verdict.outside_hypotheses and beyond.outside == 4
+
+
+def test_a_limit_wants_a_rate() -> None:
+    numbers = {"inside": np.ones(4, bool), "residual": np.full(4, 0.1)}
+    assert hold(statement(limit=True), numbers).verdict is Verdict.not_settled
+    for exponents, verdict in (([1.0, 1.1, 0.9, 1.0], Verdict.holds_at_this_rate), ([2.0] * 4, Verdict.not_settled)):
+        rated = statement(limit=True, rate=lambda n, known, e=exponents: common_rate(np.asarray(e)[known], 1.0))
+        assert hold(rated, numbers).verdict is verdict
+    assert "**holds**" in findings_markdown("title", CLAIMS, [hold(statement(), numbers)])
