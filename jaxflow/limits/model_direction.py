@@ -26,7 +26,7 @@ from jaxflow.data import TokenData
 from jaxflow.flow import ArcLength, Drive, HardMarginState, LossExcess, StationaryPoint, Weights, hard_margin_flow
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.limit import LimitKind, Rate
-from jaxflow.limits.model_limit import HOMOGENEOUS, KKTPoint, ModelLimit, StationaryFacts
+from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
@@ -92,7 +92,7 @@ def direction_of(
     theta, unravel = flat(risk, final.model)
     margins, pulls = _counted(margins_of(risk, final.model, unravel), final)
     fitted = (trajectory.result == RESULTS.event_occurred) & (final.log_scale < 0.5 * method.log_loss)
-    homogeneous = deviation <= HOMOGENEOUS
+    homogeneous = is_homogeneous(deviation)
     path = hard_margin_flow(
         margins.function,
         theta,
@@ -215,7 +215,7 @@ def _degree(
     degree = found if declared is None else jnp.asarray(declared, theta.dtype)
     # A degree within rounding of a whole number is one.
     whole = jnp.round(degree)
-    degree = jnp.where(jnp.abs(degree - whole) <= HOMOGENEOUS, whole, degree)
+    degree = jnp.where(is_homogeneous(jnp.abs(degree - whole)), whole, degree)
     off = [jnp.max(jnp.abs(jnp.where(present, margins.function(s * theta), 0.0) / s**degree - q)) for s in SCALINGS]
     deviation = jnp.max(jnp.stack(off)) / _positive(top)
     usable = (top > 0) & jnp.isfinite(deviation) & (degree > 0)

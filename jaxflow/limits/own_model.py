@@ -80,7 +80,7 @@ def find_own_limit(
         f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem says "
         "what the flow tends to. Follow it with integrate",
     )
-    lines = Progress(progress, "find_limit", risk, model)
+    lines = Progress(progress, "find_limit", risk, getattr(model, "module", model))
     limit = _find(risk, model, lines.method(method), gap, max_steps, rule)
     lines.done(limit)
     if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
