@@ -119,7 +119,8 @@ def draw(numbers: DiagonalNumbers) -> Any:
             for values, line, symbol in pairs:
                 kept = values[row][flows.ok[row]][:, late]
                 if len(kept):
-                    top = np.nanmax(np.where(kept > 0, kept, least), axis=0)
+                    # NaN where no instance has a positive value yet: the line has a gap there.
+                    top = np.fmax.reduce(np.where(kept > 0, kept, least), axis=0)
                     axis.plot(times, top, line, color=color, label=rf"{symbol}, $\omega_0={omega:g}$", linewidth=1.4)
         axis.set_yscale("log")
     axes[1].set_title("(b) Lemma 4.1 and (19)", fontsize=10)
