@@ -36,7 +36,7 @@ def leaves(tree):
     return [np.asarray(x) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param("explicit", marks=pytest.mark.slow), "implicit"])
 def test_a_lane_takes_the_steps_of_diffeqsolve(way):
     clock, until, solver, controller = WAYS[way]
     risk, model = instance()

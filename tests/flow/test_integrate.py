@@ -28,7 +28,10 @@ def reference():
 
 # Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6; Kvaerno5 gets the same tolerance.
 @pytest.mark.parametrize("coordinates", ["weights", "scores"])
-@pytest.mark.parametrize("clock", ["log_time", "physical_time", "arc_length", "log_arc_length", "loss_time"])
+@pytest.mark.parametrize(
+    "clock",
+    ["log_time", pytest.param("physical_time", marks=pytest.mark.slow), "arc_length", "log_arc_length", "loss_time"],
+)
 def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, reference):
     risk, model, expected = reference
     final = expected.final

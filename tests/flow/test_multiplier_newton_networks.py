@@ -184,7 +184,7 @@ def test_agrees_with_newton_for_the_weights(name):
     np.testing.assert_allclose(p, q, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["diagonal", "convolutional"])
+@pytest.mark.parametrize("name", ["diagonal", pytest.param("convolutional", marks=pytest.mark.slow)])
 def test_closes_its_own_gap(name):
     risk, model = FIELDS[name][0]()
     path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, 1e-10))(risk, model)

@@ -131,7 +131,7 @@ def factors():
     return limits_of(jf.models.FactoredAttention, 4, 4, 4, 12, 3)[1]
 
 
-@pytest.mark.parametrize("norm", ["nuclear-norm", "l1-norm"])
+@pytest.mark.parametrize("norm", ["nuclear-norm", pytest.param("l1-norm", marks=pytest.mark.slow)])
 def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
     limit = member(factors, 0) if norm == "nuclear-norm" else find_limit(*small(jf.models.DiagonalAttention))
     assert bool(limit.kind == "direction")

@@ -37,7 +37,13 @@ def _program(norm: str) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize(
-    "one", [_limit, pytest.param(_implicit, marks=pytest.mark.slow), _program("nuclear"), _program("l1")]
+    "one",
+    [
+        _limit,
+        pytest.param(_implicit, marks=pytest.mark.slow),
+        _program("nuclear"),
+        pytest.param(_program("l1"), marks=pytest.mark.slow),
+    ],
 )
 def test_every_call_is_for_one_matrix(one: Callable[[Any], Any]) -> None:
     traced = jax.jit(jax.vmap(one)).trace(jax.random.split(jax.random.key(0), 8))

@@ -54,7 +54,7 @@ def theorem_5(x, y, first, second):
     return beta(low)
 
 
-@pytest.fixture(scope="module", params=[1e-8, 1e-10])
+@pytest.fixture(scope="module", params=[pytest.param(1e-8, marks=pytest.mark.slow), 1e-10])
 def hundred(request):
     keys, alphas = jax.random.split(KEY, COUNT), jnp.logspace(-4, 1, COUNT)
 

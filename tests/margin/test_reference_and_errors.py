@@ -39,7 +39,9 @@ def programs():
         yield minimum_norm(X, y, "l1", transform)
 
 
-@pytest.mark.parametrize("index", range(11))
+@pytest.mark.parametrize(
+    "index", [index if index % 2 == 0 else pytest.param(index, marks=pytest.mark.slow) for index in range(11)]
+)
 def test_agrees_with_clarabel(index: int) -> None:
     pytest.importorskip("cvxpy")
     program = list(programs())[index]
