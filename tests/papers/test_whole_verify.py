@@ -1,0 +1,26 @@
+"""Every check of a paper as the command runs it, at the smallest scale."""
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxflow import papers
+from jaxflow.report import Verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("paper", ["tarzanagh2023", "yun2021", "boix2023"])
+def test_every_check_leaves_its_rows(paper: str, tmp_path: Path) -> None:
+    # As in a user's process: the checks' own tables are NumPy-like and broadcast.
+    with jax.numpy_rank_promotion("allow"):
+        paths, rows = papers.verify(paper, scale="quick", out=tmp_path, say=lambda line: None)
+    assert all(path.stat().st_size > 0 for path in paths.values())
+    written = json.loads(paths["rows"].read_text())["rows"]
+    assert [row["source"] for row in written] == [row.source for row in rows]
+    assert {row["verdict"] for row in written} <= {verdict.value for verdict in Verdict}
+    # Every instance is in the denominator, whatever became of it.
+    assert all(row.instances == row.evidence.inside for row in rows)
+    assert any(row.instances > 0 for row in rows)
