@@ -79,7 +79,8 @@ def _explicit(steps: int) -> Data:
     spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
     gap = jnp.sum(jnp.where(best, scores, -scores), axis=1)
     aim = solve(attention_svm(data, best, "frobenius"))
-    found = {f"flow_{name}": value[0] for name, value in follow(stack([padded(instance(data, head), SHAPE)])).items()}
+    followed = follow(stack([padded(instance(data, head), SHAPE)]))
+    found = {f"flow_{name}": np.asarray(value[0]) for name, value in followed.items()}
     rate = 1.0 / smoothness(data, head, M0, M1)
     path = eqx.filter_jit(descend)(
         EmpiricalRisk(data, Logistic()),
