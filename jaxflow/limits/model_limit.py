@@ -194,11 +194,17 @@ def _what_is_open(limit: ModelLimit) -> str:
             f"{float(limit.stationary.eigenvalue):.2e}."
         )
     fitted = float(limit.trajectory.final.log_scale)
+    if not bool(jnp.isfinite(limit.homogeneity)):
+        return (
+            "its margins at the start are all zero or not finite, so that whether the model is homogeneous cannot be "
+            f"seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}. Another start may "
+            "tell."
+        )
     if not bool(is_homogeneous(limit.homogeneity)):
         return (
-            "the model is not homogeneous in its trained parameters (scalings disagree by "
-            f"{float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be said: the "
-            f"loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+            f"the model is not homogeneous of degree {float(limit.degree):.3g} in its trained parameters (scalings "
+            f"disagree by {float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be "
+            f"said: the loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(jnp.isfinite(limit.kkt.residual)):
         return (

@@ -212,7 +212,7 @@ def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
     limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), model, max_steps=3_000)
     assert str(limit.outcome) == "undecided" and limit.direction is None and limit.point is None
     assert float(limit.homogeneity) > HOMOGENEOUS
-    assert "not homogeneous" in str(limit) and "What can be said" in str(limit)
+    assert "not homogeneous of degree" in str(limit) and "What can be said" in str(limit)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -271,3 +271,22 @@ def test_integrate_takes_a_callable_too(batch) -> None:
 def test_a_hidden_margin_is_asked_for() -> None:
     with pytest.raises(ValueError, match="risk: from_function hides the margins"):
         jf.find_limit(jf.EmpiricalRisk.from_function(lambda m: jnp.exp(-m.w[0])), Linear(jnp.ones(2)))
+
+
+class Pairs(eqx.Module):
+    """Degree two, and flat at zero."""
+
+    u: jax.Array
+    v: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.dot(self.u * self.v, x)
+
+
+def test_a_start_at_zero_and_a_wrong_degree_are_told_apart():
+    inputs = jnp.asarray([[1.0, 0.3], [-0.8, 0.5]])
+    risk = jf.EmpiricalRisk((inputs, jnp.asarray([1.0, -1.0])), "logistic")
+    zero = jf.find_limit(risk, Pairs(jnp.zeros(2), jnp.zeros(2)))
+    assert zero.outcome == "undecided" and "cannot be seen" in str(zero)
+    wrong = jf.find_limit(risk, Pairs(jnp.ones(2), 0.5 * jnp.ones(2)), method=jf.ModelStaged(degree=3.0))
+    assert wrong.outcome == "undecided" and "not homogeneous of degree 3" in str(wrong)
