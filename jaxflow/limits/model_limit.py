@@ -204,7 +204,8 @@ def _what_is_open(limit: ModelLimit) -> str:
         return (
             f"the model is not homogeneous of degree {float(limit.degree):.3g} in its trained parameters (scalings "
             f"disagree by {float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be "
-            f"said: the loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+            f"said: the loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is "
+            f"{float(limit.stationarity):.1e}."
         )
     if not bool(jnp.isfinite(limit.kkt.residual)):
         return (
