@@ -1,16 +1,16 @@
-"""Dense factorisations that a batch on CPU calls one at a time.
+"""Dense factorisations that a batch on CPU calls for few matrices at a time.
 
-jaxlib's CPU kernels (seen in 0.10.2) hand the matrices of a batched LAPACK call to the thread pool that XLA runs the
-program on, and wait. Where as many such calls wait as the pool has threads, nothing moves any more: one program with
-several of them hangs, and two at a time do. A call for one matrix is computed where it is made. Under `vmap` the
-functions here therefore become a loop of such calls on CPU; every other device gets its batched kernel.
-
-Small matrices lose little by it: a batch of 64 of size 10 takes 1.0 µs a matrix instead of 0.4 for a Cholesky
-factor, 2.7 instead of 1.1 for an LU solution, 7 instead of 5 for eigenvalues and vectors (two cores).
+jaxlib's CPU kernels (seen in 0.10.2) hand the matrices of a large batch to the thread pool that XLA runs the program
+on, and wait. Where as many such calls wait as the pool has threads, nothing moves any more: one program with several
+of them hangs, and two at a time do. Whether a call is large is decided by Eigen's cost model: below 2.1e5 estimated
+operations (measured: 8 Cholesky factors of size 42 stay, 16 go; 3 LU factors stay, 4 go), and always for one matrix,
+it is computed where it is made. Under `vmap` the functions here therefore become a loop of calls of at most `WORK`
+operations on CPU; every other device gets its batched kernel. The bits are those of single calls.
 
 Forward-mode derivatives pass through; reverse mode does not (JAX has none for a rule of its own under `vmap`).
 """
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -18,50 +18,82 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.scipy as jsp
 import lineax
 import optimistix
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Inexact
+from jaxtyping import Array, Bool, Float, Inexact, Int
 
 # Rows of a matrix that is factorised, or only eliminated, in plain operations, which a batch does all at once: LAPACK
 # takes longer to be called than to answer.
 TINY, SMALL = 6, 12
 
+# Estimated operations of a batched call on CPU: a quarter of those from which its kernel waits for the pool.
+WORK = 5e4
 
-def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of arrays, the first a matrix; leading axes of it, and those that `vmap` adds, are looped over on
-    CPU and batched elsewhere."""
-    single = custom_vmap(function)
 
-    @single.def_vmap
-    def _(axis_size: int, in_batched: list[bool], *arrays: Array) -> Any:
-        del axis_size
+def _few_at_a_time(operations: Callable[..., float]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For functions of arrays, the first a matrix; its leading axes, and those that `vmap` adds, are one batch, cut on
+    CPU into calls of at most `WORK` operations, of which one matrix with its right side takes `operations(m, r)`."""
 
-        def filled(slices: tuple[Array, ...]) -> list[Array]:
-            rest = iter(slices)
-            return [next(rest) if mapped else x for x, mapped in zip(arrays, in_batched, strict=True)]
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @custom_vmap
+        def stacked(*stacks: Array) -> Any:
+            count, m = stacks[0].shape[:2]
+            most = max(1, int(WORK // operations(m, math.prod(stacks[-1].shape[1:]) / m)))
 
-        def looped(*stacks: Array) -> Any:
-            return lax.map(lambda slices: single(*filled(slices)), stacks)
+            def looped(*stacks: Array) -> Any:
+                if most == 1:
+                    return lax.map(lambda slices: function(*slices), stacks)
+                return lax.map(lambda slices: function(*slices), stacks, batch_size=_even(count, most))
 
-        def batched(*stacks: Array) -> Any:
-            return jax.vmap(lambda *slices: function(*filled(slices)))(*stacks)
+            return lax.platform_dependent(*stacks, cpu=looped, default=jax.vmap(function))
 
-        stacks = [x for x, mapped in zip(arrays, in_batched, strict=True) if mapped]
-        out = lax.platform_dependent(*stacks, cpu=looped, default=batched)
-        return out, jax.tree.map(lambda _: True, out)
+        @stacked.def_vmap
+        def _(axis_size: int, in_batched: list[bool], *stacks: Array) -> Any:
+            filled = _filled(axis_size, in_batched, stacks)
+            out = stacked(*(x.reshape(-1, *x.shape[2:]) for x in filled))
+            out = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), out)
+            return out, jax.tree.map(lambda _: True, out)
 
-    @wraps(function)
-    def call(matrix: Array, *rest: Array) -> Any:
-        mapped = single
-        for _ in range(matrix.ndim - 2):
-            mapped = jax.vmap(mapped)
-        return mapped(matrix, *rest)
+        single = custom_vmap(function)
 
-    return call
+        @single.def_vmap
+        def _(axis_size: int, in_batched: list[bool], *arrays: Array) -> Any:
+            out = stacked(*_filled(axis_size, in_batched, arrays))
+            return out, jax.tree.map(lambda _: True, out)
+
+        @wraps(function)
+        def call(matrix: Array, *rest: Array) -> Any:
+            mapped = single
+            for _ in range(matrix.ndim - 2):
+                mapped = jax.vmap(mapped)
+            return mapped(matrix, *rest)
+
+        return call
+
+    return decorate
+
+
+def _filled(axis_size: int, in_batched: list[bool], arrays: tuple[Array, ...]) -> list[Array]:
+    """The arrays with a leading axis of the batch, repeated where they have none."""
+    return [
+        x if mapped else jnp.broadcast_to(x, (axis_size, *x.shape))
+        for x, mapped in zip(arrays, in_batched, strict=True)
+    ]
+
+
+def _even(count: int, most: int) -> int:
+    """A divisor of `count`, at most `most`; where all are far below, `most`, and the last call has fewer."""
+    divisor = max(size for size in range(1, most + 1) if count % size == 0)
+    return divisor if 2 * divisor > min(most, count) else min(most, count)
+
+
+# Three of m² are for moving the numbers, in Eigen's estimate too. What takes much longer than to be called is called
+# for one matrix.
+_square = _few_at_a_time(lambda m, r: m**2 * (r + 1) / 2)
+_one_at_a_time = _few_at_a_time(lambda m, r: math.inf)
 
 
 def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
@@ -77,7 +109,7 @@ def cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return jnp.stack(columns, axis=1)
 
 
-@_one_at_a_time
+@_few_at_a_time(lambda m, r: m**3 / 3 + 3 * m**2)
 def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return lax.linalg.cholesky(matrix, symmetrize_input=False)
 
@@ -107,11 +139,14 @@ def cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> 
     return lower_solve(factor[::-1, ::-1].T, lower_solve(factor, right)[::-1])[::-1]
 
 
-@_one_at_a_time
+@_square
 def _cholesky_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
+    return _substituted(factor, _substituted(factor, right), transpose_a=True)
+
+
+def _substituted(factor: Array, right: Array, lower: bool = True, **options: bool) -> Array:
     columns = right.reshape(len(factor), -1)
-    half = lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True)
-    return lax.linalg.triangular_solve(factor, half, left_side=True, lower=True, transpose_a=True).reshape(right.shape)
+    return lax.linalg.triangular_solve(factor, columns, left_side=True, lower=lower, **options).reshape(right.shape)
 
 
 def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
@@ -127,16 +162,14 @@ def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Flo
     return jnp.stack(rows)
 
 
-@_one_at_a_time
+@_square
 def _lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
-    columns = right.reshape(len(factor), -1)
-    return lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True).reshape(right.shape)
+    return _substituted(factor, right)
 
 
-@_one_at_a_time
 def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
     """Solves `matrix` x = right by an LU factorisation with partial pivoting."""
-    return jnp.linalg.solve(matrix, right)
+    return lu_solve(lu_factor(matrix), right)
 
 
 @_one_at_a_time
@@ -178,32 +211,41 @@ def eigvalsh(matrix: Inexact[Array, "m m"]) -> Float[Array, " m"]:
     return jnp.linalg.eigvalsh(matrix)
 
 
-@_one_at_a_time
-def lu_factor(matrix: Inexact[Array, "m m"]) -> tuple[Inexact[Array, "m m"], Any]:
-    """The LU factors with partial pivoting, for `lu_solve`."""
-    return jsp.linalg.lu_factor(matrix)
+def lu_factor(matrix: Inexact[Array, "m m"]) -> tuple[Inexact[Array, "m m"], Int[Array, " m"]]:
+    """The LU factors with partial pivoting and the order of the rows, for `lu_solve`."""
+    lu, pivots = _lu(matrix)
+    return lu, lax.linalg.lu_pivots_to_permutation(pivots, matrix.shape[-1])
 
 
-@_one_at_a_time
-def _lu_solve(lu: Inexact[Array, "m m"], pivots: Any, right: Array) -> Array:
-    return jsp.linalg.lu_solve((lu, pivots), right)
+@_few_at_a_time(lambda m, r: 2 * m**3 / 3 + 3 * m**2)
+def _lu(matrix: Inexact[Array, "m m"]) -> tuple[Inexact[Array, "m m"], Int[Array, " m"]]:
+    lu, pivots, _ = lax.linalg.lu(matrix)
+    return lu, pivots
 
 
-@_one_at_a_time
-def _lu_solve_transposed(lu: Inexact[Array, "m m"], pivots: Any, right: Array) -> Array:
-    return jsp.linalg.lu_solve((lu, pivots), right, trans=1)
+@_square
+def _lu_solve(lu: Inexact[Array, "m m"], right: Array) -> Array:
+    return _substituted(lu, _substituted(lu, right, unit_diagonal=True), lower=False)
 
 
-def lu_solve(factors: tuple[Array, Any], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
+@_square
+def _lu_solve_transposed(lu: Inexact[Array, "m m"], right: Array) -> Array:
+    half = _substituted(lu, right, lower=False, transpose_a=True)
+    return _substituted(lu, half, transpose_a=True, unit_diagonal=True)
+
+
+def lu_solve(
+    factors: tuple[Inexact[Array, "m m"], Int[Array, " m"]], right: Inexact[Array, "m *r"]
+) -> Inexact[Array, "m *r"]:
     """Solves `matrix` x = right with the factors of `lu_factor`."""
-    return _lu_solve(*factors, right)
+    return _lu_solve(factors[0], right[factors[1]])
 
 
 class _Factors(eqx.Module):
     """What `LU` keeps between solves; shapes of the unknowns and of the right side as flattened trees."""
 
     lu: Array
-    pivots: Array
+    order: Array
     unknowns: Any = eqx.field(static=True)
     rights: Any = eqx.field(static=True)
     transposed: bool = eqx.field(static=True)
@@ -219,17 +261,21 @@ class LU(lineax.AbstractLinearSolver):
         return _Factors(*lu_factor(operator.as_matrix()), *shapes, transposed=False)
 
     def compute(self, state: _Factors, vector: Any, options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        back = _lu_solve_transposed if state.transposed else _lu_solve
-        solution = back(state.lu, state.pivots, ravel_pytree(vector)[0])
+        right = ravel_pytree(vector)[0]
+        if state.transposed:
+            solution = _lu_solve_transposed(state.lu, right)
+            solution = jnp.zeros_like(solution).at[state.order].set(solution)
+        else:
+            solution = lu_solve((state.lu, state.order), right)
         leaves, tree = state.unknowns
         zeros = jax.tree.unflatten(tree, [jnp.zeros(x.shape, x.dtype) for x in leaves])
         return ravel_pytree(zeros)[1](solution), lineax.RESULTS.successful, {}
 
     def transpose(self, state: _Factors, options: dict[str, Any]) -> tuple[_Factors, dict[str, Any]]:
-        return _Factors(state.lu, state.pivots, state.rights, state.unknowns, not state.transposed), {}
+        return _Factors(state.lu, state.order, state.rights, state.unknowns, not state.transposed), {}
 
     def conj(self, state: _Factors, options: dict[str, Any]) -> tuple[_Factors, dict[str, Any]]:
-        conjugated = _Factors(state.lu.conj(), state.pivots, state.unknowns, state.rights, state.transposed)
+        conjugated = _Factors(state.lu.conj(), state.order, state.unknowns, state.rights, state.transposed)
         return conjugated, {}
 
     def assume_full_rank(self) -> bool:
