@@ -173,6 +173,12 @@ def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexa
 
 
 @_one_at_a_time
+def solve_where(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"], wanted: Any) -> Inexact[Array, "m *r"]:
+    """`solve` where `wanted`, zeros elsewhere: a lane of a batch that has nothing to solve costs nothing on CPU."""
+    return lax.cond(wanted, jnp.linalg.solve, lambda _, right: jnp.zeros_like(right), matrix, right)
+
+
+@_one_at_a_time
 def lstsq(matrix: Inexact[Array, "m n"], right: Inexact[Array, " m"]) -> Inexact[Array, " n"]:
     """The x of least norm among those that minimise ‖`matrix` x − right‖."""
     return jnp.linalg.lstsq(matrix, right)[0]

@@ -1,11 +1,13 @@
-r"""What a loss makes of margins: multipliers on a logarithmic scale, for attention and linear networks (floor 6)."""
+r"""What a loss makes of logits and margins: multipliers on a logarithmic scale, of attention and linear networks."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import exp_nonpositive
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, entry, without
 from jaxflow.models import AbstractAttention, is_linear, token_scores
@@ -80,6 +82,44 @@ def attention_constraints(
     downhill = -data.labels.reshape(-1, 1)
     signs = jnp.where(seen, jnp.sign(gains * downhill), 0.0).reshape(-1)
     return AttentionConstraints(margins, signs, risk, index, seen, gains, outputs[:, 0])
+
+
+def linear_multipliers(
+    risk: EmpiricalRisk, head: Any, logits: Float[Array, "*n T"]
+) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
+    r"""$\partial L/\partial a_{it}=e^MP_{it}$ as `(M, P)` for a linear head, with one exponential for each token.
+
+    What `EmpiricalRisk.scaled_gradient` finds for any head from the differences of all pairs of tokens. Here slopes are
+    scores and stand still: with gains $g_{it}=\gamma_{it}-\gamma_{i\alpha_i}$ over the token with the most attention
+
+    $$P_{it}=w_i(r_{it}g_{it}-s_{it}\hat m_i),\qquad r_{it}=s_{it}e^{-m},\qquad\hat m_i=\sum_\tau r_{i\tau}g_{i\tau},$$
+
+    where $e^m$ is the largest attention, relative to its query's top token, of all tokens that gain or lose on it.
+    Those without a gain have r g = 0 and may have any attention. The top token takes minus the sum of the others.
+    """
+    data: Any = risk.data
+    visible, labels = data.visible, data.labels
+    # Scores carry the label, outputs do not.
+    slopes = token_scores(data, head) * labels[..., None]
+    shown = jnp.where(visible, logits, -jnp.inf)
+    relative = shown - lax.stop_gradient(jnp.max(shown, axis=-1, keepdims=True))
+    top = jax.nn.one_hot(jnp.argmax(shown, axis=-1), shown.shape[-1], dtype=bool)
+    own = jnp.sum(jnp.where(top, slopes, 0.0), axis=-1, keepdims=True)
+    gains = slopes - own
+    moves = visible & (gains != 0)
+    largest = lax.stop_gradient(jnp.max(jnp.where(moves, relative, -jnp.inf)))
+    # -inf: no query sees two tokens that differ, so every multiplier is zero.
+    largest = jnp.where(jnp.isneginf(largest), 0.0, largest)
+    sizes = exp_nonpositive(jnp.where(moves, relative - largest, relative))
+    small = jnp.exp(largest)
+    attention = jnp.where(moves, sizes * small, sizes)
+    total = jnp.sum(attention, axis=-1, keepdims=True)
+    pushes = jnp.where(moves, sizes * gains, 0.0)
+    mean = jnp.sum(pushes, axis=-1, keepdims=True) / total
+    scale, weights = risk.loss.scaled_derivative((own + small * mean)[..., 0], labels)
+    weights = weights / (labels.size if risk.reduction == "mean" else 1)
+    others = jnp.where(top, 0.0, (weights[..., None] / total) * (pushes - attention * mean))
+    return scale + largest, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)
 
 
 def _labels(risk: EmpiricalRisk) -> Array:

@@ -135,9 +135,10 @@ class BilinearInverse(AbstractInverse):
         F, Z = self.margins.left, self.margins.spread(self.margins.right)
         keyed, asked = self.margins.partners(x)
         near, own = F @ self.scaled @ self.lower.T, Z @ self.lower.T
-        reach = near[:, :, None] * keyed[:, None, :] + own[:, :, None] * asked[:, None, :]
-        reach = reach.reshape(F.shape[0], -1)
-        return ((F @ F.T) * (keyed @ keyed.T) + reach @ reach.T) / self.alpha
+        # R = near (x) keyed + own (x) asked, row by row: products of products, without the q c columns of R.
+        cross = (near @ own.T) * (keyed @ asked.T)
+        square = (F @ F.T + near @ near.T) * (keyed @ keyed.T) + (own @ own.T) * (asked @ asked.T)
+        return (square + cross + cross.T) / self.alpha
 
     @property
     def regular(self) -> Bool[Array, ""]:

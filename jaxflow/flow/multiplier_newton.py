@@ -238,6 +238,12 @@ class MultiplierNewton(diffrax.AbstractSolver):
             # Of affine margins all of the push stands on this side.
             return jax.tree.map(lambda b, p: b + kappa * p, base, margins.pull(weights, base))
 
+        noise = self._noise(system, constraints, s, base)
+
+        def going(now: _Newton) -> Array:
+            settled = (now.change <= self.change) & (now.residual <= noise)
+            return now.regular & ~settled & (now.count < self.max_iterations)
+
         def body(now: _Newton) -> _Newton:
             weights = weights_of(now.logs)
             inverse = margins.inverse(weights, kappa)
@@ -247,8 +253,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
             g = margins.pull(weights, u)
             size = tree_norm(g)
             J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights[None, :], 0.0)
-            lu = linalg.lu_factor(J)
-            both = linalg.lu_solve(lu, jnp.stack([-F, live.astype(F.dtype)], axis=1))
+            # Lanes of a batch iterate together: one that has converged waits for the others, without a factorisation.
+            both = linalg.solve_where(J, jnp.stack([-F, live.astype(F.dtype)], axis=1), going(now))
             # log|S(π)y|: by π itself, and by y through π.
             by_state = margins.slopes(u, inverse(margins.curved(weights, g)))
             by_weights = (margins.slopes(u, g) + kappa * by_state) * weights / size**2
@@ -272,12 +278,6 @@ class MultiplierNewton(diffrax.AbstractSolver):
                 fine,
                 now.count + 1,
             )
-
-        noise = self._noise(system, constraints, s, base)
-
-        def going(now: _Newton) -> Array:
-            settled = (now.change <= self.change) & (now.residual <= noise)
-            return now.regular & ~settled & (now.count < self.max_iterations)
 
         inf = jnp.asarray(jnp.inf)
         # A step that has failed in an earlier stage is not worth more iterations.

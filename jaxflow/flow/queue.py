@@ -10,15 +10,15 @@ from jaxflow._core import require
 from jaxflow.flow.drive import Drive, Lane
 
 
-def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 8) -> Lane:
+def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane:
     """Drives a batch of lanes to their ends, `width` of them at a time.
 
     Under a plain `vmap` all lanes wait for the slowest (measured: median 123 steps, maximum 1,231). Here a lane
-    that has ended is put down, and the next of the queue takes its place, every `stride` steps. The width never
-    changes, so that a lane's answer does not depend on its neighbours, bit by bit.
+    that has ended is put down, and the next of the queue takes its place. The width never changes, so that a lane's
+    answer does not depend on its neighbours, bit by bit. Lanes that have nothing to do take no seat.
 
     **Arguments:** `lanes`: started by `jax.vmap` of `drive.start`, a leading axis of B on every array; `width`:
-    lanes on the road (no more than B are used); `stride`: steps between two looks at who has arrived.
+    lanes on the road (no more than B are used); `stride`: the least number of steps between two changes of places.
 
     **Returns:** the lanes at their ends, in the order in which they came.
     """
@@ -30,8 +30,7 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 8) -> Lane
     changing = eqx.tree_at(_changing, changing, marks, is_leaf=lambda x: x is None)
     arrays, static = eqx.partition(lanes, eqx.is_array)
     moving, fixed = eqx.partition(arrays, changing)
-    total = lanes.s.shape[0]
-    width = min(width, total)
+    width = min(width, lanes.s.shape[0])
 
     def running(pool: Any, problems: Any) -> Any:
         return jax.vmap(lambda lane, problem: drive.running(eqx.combine(lane, problem, static)))(pool, problems)
@@ -44,25 +43,36 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 8) -> Lane
             count, pool = carry
             return count + 1, _choose(running(pool, problems), jax.vmap(step)(pool, problems), pool)
 
+        begun = jnp.sum(running(pool, problems))
+
         def some(carry: Any) -> Any:
-            return (carry[0] < stride) & jnp.any(running(carry[1], problems))
+            # A change of places costs as much as some steps do: not before somebody has arrived.
+            left = jnp.sum(running(carry[1], problems))
+            return (left > 0) & ((left == begun) | (carry[0] < stride))
 
         return jax.lax.while_loop(some, body, (0, pool))[1]
+
+    # Jobs are places in this order: first those who have a step to take, and of these there are `total`.
+    waiting = running(moving, fixed)
+    order, total = jnp.argsort(~waiting, stable=True), jnp.sum(waiting)
+
+    def seated(jobs: Any) -> Any:
+        rows = order[jnp.minimum(jobs, order.size - 1)]
+        return jax.tree.map(lambda x: x[rows], (moving, fixed))
 
     def look(carry: Any) -> Any:
         pool, problems, jobs, following, done = carry
         pool = advance(pool, problems)
-        # Seats are free once their lane has been put down; job `total` is nobody's and is dropped.
+        # Seats are free once their lane has been put down; a job beyond the last is nobody's and is dropped.
         arrived = ~running(pool, problems) & (jobs < total)
-        where = jnp.where(arrived, jobs, total)
+        where = jnp.where(arrived, order[jnp.minimum(jobs, order.size - 1)], order.size)
         done = jax.tree.map(lambda out, lane: out.at[where].set(lane, mode="drop"), done, pool)
         seat = following + jnp.cumsum(arrived) - 1
         jobs = jnp.where(arrived, jnp.minimum(seat, total), jobs)
-        fresh = jax.tree.map(lambda x: x[jnp.minimum(jobs, total - 1)], (moving, fixed))
-        pool, problems = _choose(arrived & (jobs < total), fresh, (pool, problems))
+        pool, problems = _choose(arrived & (jobs < total), seated(jobs), (pool, problems))
         return pool, problems, jobs, jnp.minimum(following + jnp.sum(arrived), total), done
 
-    first = jax.tree.map(lambda x: x[:width], (moving, fixed))
+    first = seated(jnp.arange(width))
     carry = (*first, jnp.arange(width), jnp.asarray(width), moving)
     *_, done = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), look, carry)
     return eqx.combine(done, fixed, static)

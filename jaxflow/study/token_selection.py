@@ -1,6 +1,8 @@
 """The built-in experiment: which tokens does gradient flow select, and does its limit solve their program?"""
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import Code, linalg, require, unknown_name
+from jaxflow._core import linalg, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
@@ -48,14 +50,15 @@ class TokenSelection(AbstractExperiment):
     are solved, independently of the flow, and Definition 2 is decided.
 
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
-    certified; `width`: lanes; `horizon`: arc length of the first explicit stretch (None: 50 for W, 10 for factors,
-    which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two
-    stretches of a round.
+    certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
+    CPU; `horizon`: arc length of the first explicit stretch (None: 100 for W, 30 for factors, which soon are stiff);
+    `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round.
     """
 
     method: Any = None
     gap: float = 1e-8
     width: int = 8
+    parts: int = 2
     horizon: float | None = None
     rtol: float = 1e-6
     scout_steps: int = 20_000
@@ -64,6 +67,7 @@ class TokenSelection(AbstractExperiment):
 
     def __check_init__(self) -> None:
         require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
+        require(self.parts >= 1, "parts", f"expected at least 1, got {self.parts}")
         require(self.horizon is None or self.horizon > 0, "horizon", f"expected a positive length, got {self.horizon}")
 
     def setup(
@@ -125,34 +129,52 @@ class TokenSelection(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
+        # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
+        parts = max(1, min(self.parts, trial_width // self.width))
+        size = -(-trial_width // parts)
+        met: list[bool] = []
+
+        def part(keys: Any, device: Any) -> dict[str, Any]:
+            with jax.default_device(device):
+                return self._follow(draw(keys))
+
+        def block(keys: Any) -> dict[str, Any]:
+            (device,) = keys.devices()
+            pieces = [(keys[np.arange(first, first + size) % len(keys)], device) for first in range(0, len(keys), size)]
+            # What is not compiled yet would be compiled by each thread.
+            workers = min(len(pieces), os.cpu_count() or 1) if met and device.platform == "cpu" else 1
+            with ThreadPoolExecutor(workers, thread_name_prefix="part") as threads:
+                found = list(threads.map(part, *zip(*pieces, strict=True)))
+            met.append(True)
+            return jax.tree.map(lambda *tables: np.concatenate(tables)[: len(keys)], *found)
+
+        return block
+
+    def _follow(self, instances: Any) -> dict[str, Any]:
+        """Results of instances that have been drawn, as NumPy arrays."""
         # Pyright takes bound compiled functions for unbound ones.
         explicit: Any = self._explicit
         implicit: Any = self._implicit
         one_by_one: Any = self._with_method
-
-        def block(keys: Any) -> dict[str, Any]:
-            instances = draw(keys)
-            if self.method is not None:
-                found = one_by_one(*instances, self.method)
-                return {
-                    name: Code(np.asarray(value), value.names) if isinstance(value, Code) else np.asarray(value)
-                    for name, value in found.items()
-                } | {"rounds": np.ones(len(keys), np.int32)}
-            risks, models = instances
-            going, count = jnp.ones(len(keys), bool), jnp.zeros((), int)
-            paths, rounds = None, np.zeros(len(keys), np.int32)
-            while True:
-                rounds += np.asarray(going)
-                near = explicit(risks, models, count, ~going)
-                paths, models, going = implicit(risks, models, near, paths, ~going)
-                count = count + 1
-                if not bool(jnp.any(going)) or int(count) == ROUNDS:
-                    break
-            found = self._conclude(instances, paths, np.arange(len(keys)))
-            found["rounds"] = rounds
-            return found
-
-        return block
+        risks, models = instances
+        number = len(models.head.v)
+        if self.method is not None:
+            found = one_by_one(*instances, self.method)
+            return jax.tree.map(np.asarray, found) | {"rounds": np.ones(number, np.int32)}
+        going, count, length = jnp.ones(number, bool), jnp.zeros((), int), jnp.full(number, -jnp.inf)
+        paths, rounds = None, np.zeros(number, np.int32)
+        while True:
+            idle = ~going
+            rounds += np.asarray(going)
+            near = explicit(risks, models, count, idle)
+            path, models, going = implicit(risks, near, length, idle)
+            paths = path if paths is None else _joined(paths, path, idle)
+            count, length = count + 1, paths.final.log_arc_length
+            if not bool(jnp.any(going)) or int(count) == ROUNDS:
+                break
+        found = self._conclude(instances, paths, np.arange(number))
+        found["rounds"] = rounds
+        return found
 
     def _rounds(self, model: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
@@ -168,23 +190,22 @@ class TokenSelection(AbstractExperiment):
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
     @eqx.filter_jit
-    def _implicit(self, risks: EmpiricalRisk, models: Any, near: Trajectory, before: Any, idle: Any) -> Any:
-        """The stretch by multipliers, added to what was `before`; the models there, and who needs another round."""
-        rounds = self._rounds(models)
-        drive = rounds.implicit(self.far_steps, models.degree)
+    def _implicit(self, risks: EmpiricalRisk, near: Trajectory, lengths: Any, idle: Any) -> Any:
+        """A round: the explicit stretch and, after a log arc length of `lengths`, the one by multipliers; the models
+        there, and who needs another round."""
+        rounds = self._rounds(near.final.model)
+        drive = rounds.implicit(self.far_steps, near.final.model.degree)
 
-        def turn(risk: Any, near: Trajectory, before: Any, idle: Any) -> Any:
-            length = jnp.asarray(-jnp.inf) if before is None else before.final.log_arc_length
+        def turn(risk: Any, near: Trajectory, length: Any, idle: Any) -> Any:
             return rounds.turn(drive, risk, near, length, idle)
 
-        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, before, idle), width=self.width)
+        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, lengths, idle), width=self.width)
 
-        def join(risk: Any, near: Trajectory, before: Any, lane: Any, idle: Any) -> Any:
+        def join(risk: Any, near: Trajectory, lane: Any, idle: Any) -> Any:
             path = followed_by(near, drive.trajectory(lane), ended(risk, near))
-            path = path if before is None else followed_by(before, path, idle)
             return path, path.final.model, ~idle & left_again(risk, path)
 
-        return eqx.filter_vmap(join)(risks, near, before, lanes, idle)
+        return eqx.filter_vmap(join)(risks, near, lanes, idle)
 
     @eqx.filter_jit
     def _with_method(self, risks: Any, models: Any, method: Any) -> dict[str, Any]:
@@ -244,6 +265,11 @@ class TokenSelection(AbstractExperiment):
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)
+
+
+@eqx.filter_jit
+def _joined(before: Trajectory, path: Trajectory, idle: Any) -> Trajectory:
+    return eqx.filter_vmap(followed_by)(before, path, idle)
 
 
 @eqx.filter_jit

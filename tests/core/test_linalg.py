@@ -38,6 +38,10 @@ PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = 
         lambda a, b: jsp.linalg.solve_triangular(jnp.tril(_definite(a)), b, lower=True),
     ),
     "solve": (linalg.solve, jnp.linalg.solve),
+    "solve_where": (
+        lambda a, b: linalg.solve_where(a, b, a[0, 0] > 0),
+        lambda a, b: jnp.where(a[0, 0] > 0, jnp.linalg.solve(a, b), 0.0),
+    ),
     "lu_solve": (lambda a, b: linalg.lu_solve(linalg.lu_factor(a), b), jnp.linalg.solve),
     "lstsq": (
         lambda a, b: linalg.lstsq(a[:2], b[:2, 0]),

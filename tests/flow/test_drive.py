@@ -115,6 +115,19 @@ def test_a_queue_brings_every_lane_home_in_its_order(batch):
         run_queue(drive, lanes, width=0)
 
 
+def test_who_has_nothing_to_do_waits_for_nobody(batch):
+    """Idle lanes come home as they were, and the others arrive at the same bits as if all had been on the road."""
+    drive, lanes, _ = batch
+    queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2))
+    idle = np.array([True, False, True, False])
+    home = queue(eqx.tree_at(lambda lanes: lanes.stopped, lanes, lanes.stopped | idle))
+    np.testing.assert_array_equal(np.asarray(home.num_steps) == 0, idle)
+    for a, b, start in zip(leaves(home.state), leaves(queue(lanes).state), leaves(lanes.state), strict=True):
+        np.testing.assert_array_equal(a[~idle], b[~idle])
+        np.testing.assert_array_equal(a[idle], start[idle])
+    np.testing.assert_array_equal(queue(eqx.tree_at(lambda x: x.stopped, lanes, lanes.stopped | True)).num_steps, 0)
+
+
 @pytest.fixture(scope="module")
 def alone():
     """One lane and its trajectory, compiled once for all budgets."""

@@ -46,6 +46,19 @@ def test_neighbours_change_no_bit(blocks, parametrization):
         np.testing.assert_array_equal(np.asarray(moved[name]), np.asarray(value)[order], err_msg=name)
 
 
+def test_the_parts_of_a_block_are_blocks_of_their_size(blocks, monkeypatch):
+    """Two parts side by side, or one after the other, or alone: a trial's bits depend on the size of its part only."""
+    experiment, keys, functions, found = blocks
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    alone = TokenSelection(width=4, parts=1).block_function({**FACTORS, "parametrization": "W"}, B // 2)
+    halves = [alone(keys[: B // 2]), alone(keys[B // 2 :])]
+    one_by_one = functions["W"](keys)
+    for name, value in found["W"].items():
+        np.testing.assert_array_equal(np.asarray(one_by_one[name]), np.asarray(value), err_msg=name)
+        joined = np.concatenate([np.asarray(half[name]) for half in halves])
+        np.testing.assert_array_equal(joined, np.asarray(value), err_msg=name)
+
+
 def test_padding_with_zeros_changes_nothing_but_rounding(blocks):
     experiment, keys, _, found = blocks
     assert padded_size(3) == 4 and padded_size(4) == 4 and padded_size(5) == 8 and padded_size(1) == 4
@@ -121,6 +134,8 @@ def test_bad_factors_name_themselves():
         TokenSelection().setup(jax.random.key(0), m=2)
     with pytest.raises(ValueError, match="width"):
         TokenSelection(width=0)
+    with pytest.raises(ValueError, match="parts"):
+        TokenSelection(parts=0)
     with pytest.raises(ValueError, match="horizon"):
         TokenSelection(horizon=-1.0)
     with pytest.raises(ValueError, match="factors"):

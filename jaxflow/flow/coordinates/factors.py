@@ -8,10 +8,15 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, linalg, require
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
+from jaxflow.flow.constraints import (
+    AttentionConstraints,
+    attention_constraints,
+    linear_multipliers,
+    top_tokens,
+)
 from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.flow.margins import BilinearMargins, against_others
-from jaxflow.models import AbstractAttention, FactoredAttention, Head
+from jaxflow.models import AbstractAttention, FactoredAttention, Head, is_linear
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
 
@@ -35,8 +40,15 @@ class ReducedFactors(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        rule = "ntc,nc->nt" if data.single_query else "ntc,nkc->nkt"
-        return jnp.einsum(rule, self.keys @ self.K, self.queries @ self.Q)
+        rule = "ntp,np->nt" if data.single_query else "ntp,nkp->nkt"
+        return jnp.einsum(rule, self.keys, self.queries @ self.Q @ self.K.T)
+
+    def pull(self, multipliers: Float[Array, "*n T"]) -> tuple[Float[Array, "p c"], Float[Array, "q c"]]:
+        r"""$(GQ,G^\top K)$ with $G=\sum_{it}p_{it}x_{it}z_i^\top$, which is of rank n."""
+        rule = "nt,ntp->np" if self.queries.ndim == 2 else "nkt,ntp->nkp"
+        pushed = jnp.einsum(rule, multipliers, self.keys).reshape(-1, self.keys.shape[-1])
+        queries = self.queries.reshape(-1, self.queries.shape[-1])
+        return pushed.T @ (queries @ self.Q), queries.T @ (pushed @ self.K)
 
     def combined_weights(self) -> Float[Array, "p q"]:
         return self.K @ self.Q.T
@@ -101,7 +113,11 @@ class Factors(AbstractCoordinates):
         return attention_constraints(context[1], proxy.head, data, index, margins)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        scaled = context[1].scaled_gradient(self.proxy(context, state))
+        proxy, risk = self.proxy(context, state), context[1]
+        if is_linear(proxy.head):
+            log_scale, multipliers = linear_multipliers(risk, proxy.head, proxy.logits(risk.data))
+            return ScaledGradient(log_scale, proxy.pull(multipliers), multipliers)
+        scaled = risk.scaled_gradient(proxy)
         return ScaledGradient(scaled.log_scale, (scaled.gradient.K, scaled.gradient.Q), scaled.multipliers)
 
     def proxy(self, context: PyTree, state: PyTree) -> ReducedFactors:

@@ -3,15 +3,21 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, linalg, require, tree_norm
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
+from jaxflow.flow.constraints import (
+    AttentionConstraints,
+    attention_constraints,
+    linear_multipliers,
+    top_tokens,
+)
 from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.flow.margins import AffineMargins, against_others
-from jaxflow.models import AbstractAttention, CombinedAttention, Head
+from jaxflow.models import AbstractAttention, CombinedAttention, Head, is_linear
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
 
@@ -104,7 +110,11 @@ class Scores(AbstractCoordinates):
         return attention_constraints(context[1], proxy.head, data, index, AffineMargins(below(flat), below(rows)))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        _, risk = context
+        proxy, risk = context
+        if is_linear(proxy.head):
+            logits, pull = jax.vjp(lambda x: _at(context, x).logits(risk.data), state)
+            log_scale, multipliers = linear_multipliers(risk, proxy.head, logits)
+            return ScaledGradient(log_scale, pull(multipliers)[0], multipliers)
         scaled = risk.scaled_gradient(_at(context, state))
         return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
 
