@@ -4,6 +4,7 @@ import enum
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -115,6 +116,10 @@ class Limit(eqx.Module):
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return None if single and int(self.kind) != kind else self.weights
 
+    def plot(self) -> Any:
+        """A Matplotlib figure: the weights' gap along the flow, and the direction (or the point) as a matrix."""
+        return draw_limit_of(self, self.weights, "gap of the weights along the flow")
+
     def __str__(self) -> str:
         if not is_concrete(self.kind):
             return "a traced limit"
@@ -212,3 +217,38 @@ def _norm_name(limit: Limit) -> str:
     norm: Any = limit.prediction.program.norm
     names = {Frobenius: "Frobenius-norm", Nuclear: "nuclear-norm", L1: "l1-norm"}
     return names.get(type(norm), type(norm).__name__)
+
+
+# What the arrays are called by kind of limit.
+_NAMES = {
+    LimitKind.direction: "direction",
+    LimitKind.point: "limit point",
+    LimitKind.none: "where the flow was left",
+}
+
+
+def draw_limit_of(limit: Any, values: Any, gap_label: str, program: Any = None) -> Any:
+    """The way to the limit, and the limit itself (see `jaxflow.plots.draw_limit`).
+
+    **Arguments:** `values`: a vector, a matrix, or a pytree whose arrays are joined; `program`: the optimum of the
+    predicted program, of the shape of a vector.
+
+    **Raises:** `ValueError` for a batch: plot its members.
+    """
+    from jaxflow.plots import draw_limit
+
+    if not is_concrete(limit.kind) or limit.kind.value.ndim > 0:
+        raise ValueError("plot: one limit is wanted; of a batch plot its members")
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values) if hasattr(leaf, "shape")]
+    joined = leaves[0] if len(leaves) == 1 else np.concatenate([leaf.ravel() for leaf in leaves])
+    data = {
+        "log_times": np.asarray(limit.rate.log_times),
+        "gaps": np.asarray(limit.rate.gaps),
+        "gap_label": gap_label,
+        "limit": joined,
+        "limit_label": _NAMES[LimitKind(int(limit.kind))],
+        "title": Outcome(int(limit.outcome)).name.replace("_", " "),
+    }
+    if program is not None and np.shape(program) == joined.shape and joined.ndim == 1:
+        data["program"] = np.asarray(program)
+    return draw_limit(data)

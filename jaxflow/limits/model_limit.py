@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import Code, Outcome, is_concrete
-from jaxflow.limits.limit import LimitKind, Rate, precision_note, when_of
+from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, precision_note, when_of
 from jaxflow.margin import Solution
 from jaxflow.models import OwnModel
 from jaxflow.theory import Prediction
@@ -121,6 +121,11 @@ class ModelLimit(eqx.Module):
     def _is_not(self, kind: LimitKind) -> bool:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return single and int(self.kind) != kind
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the distance from the limit along the flow, and the trained parameters of the limit."""
+        point = self.kind.value.ndim == 0 and int(self.kind) == LimitKind.point
+        return draw_limit_of(self, self.params if point else self.unit, "distance from the limit along the flow")
 
     def __str__(self) -> str:
         if not is_concrete(self.kind):

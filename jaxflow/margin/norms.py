@@ -19,8 +19,8 @@ class AbstractNorm(eqx.Module):
     r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D,
     Tarzanagh et al. (2023).
 
-    A norm of your own (a final subclass) can be certified as it is, and solved through `solve_cvxpy`.
-    The built-in solvers know the norms of this file.
+    A norm of your own (a final subclass) can be certified as it is. The built-in solvers know the norms of this file;
+    yours brings a method of its own as `solver`, or goes through `solve_cvxpy`.
     """
 
     alias: eqx.AbstractClassVar[str]
@@ -45,6 +45,12 @@ class AbstractNorm(eqx.Module):
     @abc.abstractmethod
     def expression(self, variable: Any) -> Any:
         """The norm of a CVXPY variable. **Raises:** `NotImplementedError` where it is not convex."""
+
+    def solver(self) -> Callable[[Any], tuple[Any, Any]] | None:
+        """How `solve` solves programs of this norm: a function of the program that returns a primal and a dual point
+        (in the shapes of `primal_zero` and `active`); None, unless overridden, for the built-in methods. What it
+        returns is not trusted but certified."""
+        return None
 
 
 def _misaligned(
