@@ -14,7 +14,15 @@ from jaxflow._core import RESULTS, Code, good, is_concrete
 
 
 class Regime(enum.IntEnum):
-    """What the integrated equation is to the gradient flow."""
+    """What the integrated equation is to the gradient flow.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0)
+    assert path.regime == jf.trajectory.Regime.exact
+    ```
+    """
 
     exact = 1
     limiting = 2
@@ -32,6 +40,13 @@ class Point(eqx.Module):
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).
     - `multipliers`: signed, of order one, to be read times $e^{\text{log\_scale}}$; None for an opaque loss.
     - `reached`: False for save points past the end of the integration, whose numbers mean nothing.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0, save_at=jnp.array([1.0, 2.0]))
+    path[0].log_norm, path[0].model.W
+    ```
     """
 
     model: Any
@@ -55,6 +70,17 @@ class Trajectory(eqx.Module):
     `trajectory[3]` is a save point, `trajectory[2:5]` a trajectory with these alone, and a loop goes over all of them;
     of a batch (under `vmap`) the same gives its members. `trajectory.at(reading)` reads a dense output between the
     steps. `print` it: the numbers of the end, and of some save points.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0, save_at=jnp.array([1.0, 2.0]))
+    print(path)
+    path.log_norm  # (2,)
+    path.model  # the last one
+    path.to_xarray()
+    path.plot()
+    ```
     """
 
     final: Point
@@ -219,7 +245,15 @@ class Trajectory(eqx.Module):
 
 
 def describe(result: Any) -> str:
-    """The message of a result, or of a batch of results; "successful" where Diffrax's is empty."""
+    """The message of a result, or of a batch of results; "successful" where Diffrax's is empty.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0)
+    assert jf.trajectory.describe(path.result) == "successful"
+    ```
+    """
     return RESULTS[result] or "successful"
 
 

@@ -65,6 +65,13 @@ def integrate(
     it), or says what went wrong.
 
     **Raises:** `ValueError` naming the argument; `RuntimeError` if `throw` and the integration failed.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=5.0, save_at=jnp.linspace(1.0, 5.0, 5))
+    path.log_norm  # (5,)
+    ```
     """
     clock = as_clock(clock)
     solver = as_solver(solver, clock)

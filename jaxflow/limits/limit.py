@@ -18,7 +18,14 @@ from jaxflow.trajectory import Trajectory, describe
 
 
 class LimitKind(enum.IntEnum):
-    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised."""
+    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised.
+
+    **Example:**
+
+    ```python
+    assert limit.kind == jf.limits.LimitKind.direction
+    ```
+    """
 
     direction = 1
     point = 2
@@ -33,6 +40,12 @@ class Rate(eqx.Module):
       value of $A^*\lambda$, or an entry for ℓ1); 1 for the Frobenius norm. A solution whose support is full
       has nothing off it: 1.
     - `log_times`, `gaps`: the points of the fit; NaN where the path had ended.
+
+    **Example:**
+
+    ```python
+    limit.rate.exponent, limit.rate.predicted
+    ```
     """
 
     exponent: Float[Array, ""]
@@ -61,6 +74,15 @@ class Limit(eqx.Module):
     - `prediction`: program, theorem, assumptions; `rate`; `trajectory`.
 
     In a batch (under `vmap`) `direction` and `point` are arrays for every member; read `kind` first.
+
+    **Example:**
+
+    ```python
+    limit = jf.find_limit(risk, model)
+    limit.selection, limit.direction, limit.outcome
+    limit.excess  # how far the flow's direction is above the program's optimum
+    limit.plot()
+    ```
     """
 
     kind: Code

@@ -26,6 +26,15 @@ class ErrorSource(IntEnum):
       `InterpolationProgram.error`.
     - `tolerances`: the flow followed again at a hundredth of its tolerance (`LinearStaged.continued`): an estimate.
     - `distance`: the flow's own end, which is further from such a solution than flows err; the error is the distance.
+
+    **Example:**
+
+    ```python
+    one = jf.data.LinearData(jnp.array([[1.0, 0.5]]), jnp.array([1.5]))
+    start = jf.models.DiagonalLinearNetwork((0.1 * jnp.ones(2), 0.3 * jnp.ones(2)))
+    found = jf.find_limit(jf.EmpiricalRisk(one, "squared"), start)
+    assert found.error_source == jf.limits.ErrorSource.pairs
+    ```
     """
 
     none = 0
@@ -58,6 +67,13 @@ class LinearLimit(eqx.Module):
       flow's own end from `coefficients`, relative, zero where they are one.
     - `closed_form`: of one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
     - `prediction`, `rate`, `trajectory`.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk(linear, "exponential"), network)
+    found.direction, found.outcome
+    ```
     """
 
     kind: Code

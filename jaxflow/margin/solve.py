@@ -53,6 +53,13 @@ def solve(
     is a Farkas ray and `.certificate.proves_infeasible`), `budget_spent`, `failed` or `stationary`.
 
     **Raises:** `ValueError` naming the argument for a norm without a method, or points of other shapes.
+
+    **Example:**
+
+    ```python
+    solution = jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets))
+    assert solution.result == "optimal"
+    ```
     """
     require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
     require(tolerance is None or tolerance > 0, "tolerance", f"expected a positive number, got {tolerance}")

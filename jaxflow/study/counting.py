@@ -58,6 +58,13 @@ def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray
     **Arguments:** arrays that broadcast; `confidence` between 0 and 1.
 
     **Returns:** lower and upper ends; 0 and 1 where the total is 0.
+
+    **Example:**
+
+    ```python
+    low, high = jf.study.wilson(73, 100)
+    assert low < 0.73 < high
+    ```
     """
     require(0 < confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
     count, total = np.asarray(count, float), np.asarray(total, float)
@@ -103,6 +110,12 @@ def percentages(
 
     **Raises:** `ValueError` for unknown axes, outcomes or rules, and for the rule `"settled"` where settled
     selections stand without a status.
+
+    **Example:**
+
+    ```python
+    jf.study.percentages(results)["percentage"].sel(outcome="globally_optimal")
+    ```
     """
     import xarray
 
@@ -159,6 +172,13 @@ def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
     """Codes of `Outcome` by the rule `"settled"`: `selection_settled` becomes `globally_optimal` or `locally_optimal`
     where the status of the selection (`SelectionStatus`) says so. Another status leaves it as it is: a selection that
     is not locally optimal may be lost again.
+
+    **Example:**
+
+    ```python
+    settled, globally = int(jf.Outcome.selection_settled), int(jf.SelectionStatus.global_)
+    assert jf.study.settled_selections([settled], [globally])[0] == jf.Outcome.globally_optimal
+    ```
     """
     outcomes, statuses = np.asarray(outcomes), np.asarray(statuses)
     settled = outcomes == Outcome.selection_settled.value
@@ -203,6 +223,12 @@ def decode(codes: Any) -> Any:
     **Returns:** an `xarray.DataArray` of strings for a `DataArray`, else a NumPy array (or one string).
 
     **Raises:** `ValueError` for a number that is no code.
+
+    **Example:**
+
+    ```python
+    jf.study.decode(results["outcome"])  # names in place of codes
+    ```
     """
     attributes = getattr(codes, "attrs", {})
     names = {int(code): code.name for code in Outcome}

@@ -23,6 +23,22 @@ class AbstractExperiment(eqx.Module):
     A subclass gives `setup` and `summarize`; the other methods are hooks with a default. Its fields are settings: they
     are recorded with the results and are the same for every cell. One called `method` says how `find_limit` is to
     follow the flow.
+
+    **Example:**
+
+    ```python
+    class Starts(jf.study.AbstractExperiment):
+        def setup(self, key, d=2):
+            start = jf.models.DiagonalLinearNetwork((jnp.ones(d), jnp.ones(d)))
+            inputs = jnp.eye(d) + 0.1 * jax.random.normal(key, (d, d))
+            return jf.EmpiricalRisk(jf.data.LinearData(inputs, jnp.ones(d)), "exponential"), start
+
+        def summarize(self, limit):
+            return {"outcome": limit.outcome, "excess": limit.excess}
+
+
+    jf.study.Study(Starts(), {"d": [2]}, trials=4)
+    ```
     """
 
     @abc.abstractmethod
@@ -83,6 +99,16 @@ class FunctionExperiment(AbstractExperiment):
     """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`.
 
     What it returns as `outcome` is counted: numbers of `Outcome`, or a `Code` of an enumeration of its own.
+
+    **Example:**
+
+    ```python
+    def draw(key, d=2):
+        return {"value": jax.random.normal(key, (d,)).sum()}
+
+
+    jf.study.FunctionExperiment(draw)  # what a study makes of a function
+    ```
     """
 
     function: Callable[..., Any] = eqx.field(static=True)

@@ -35,6 +35,13 @@ def plot(
       heat maps).
 
     **Raises:** `ValueError` for unknown kinds, factors or outcomes (with the nearest name), or too few factors.
+
+    **Example:**
+
+    ```python
+    jf.study.plot(results)
+    jf.study.plot(results, "curves", outcome="undecided")
+    ```
     """
     from jaxflow.plots import draw_heat_map, draw_percentage_bars, draw_percentage_curves
 

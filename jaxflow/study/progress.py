@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow._core import Outcome
 from jaxflow.study.plan import Plan
+
+OUTCOMES = {int(code): code.name for code in Outcome}
 
 
 class Silent:
@@ -82,7 +85,7 @@ class Bar:
         self._live.stop()
 
 
-def outcomes_in_words(counts: np.ndarray, names: Mapping[int, str]) -> str:
+def outcomes_in_words(counts: np.ndarray, names: Mapping[int, str] = OUTCOMES) -> str:
     """`12 globally_optimal, 3 failed`: what occurred, in the order of the codes."""
     return ", ".join(f"{int(counts[code])} {name}" for code, name in names.items() if counts[code])
 

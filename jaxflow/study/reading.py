@@ -22,6 +22,13 @@ def open_results(store_path: str | Path) -> Any:
     `xarray.open_zarr` reads the same, with the checksums of the blocks beside it.
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+
+    **Example:**
+
+    ```python
+    with jf.study.open_results("draws.zarr") as stored:
+        print(dict(stored.sizes))
+    ```
     """
     import xarray
 
@@ -36,6 +43,12 @@ class Status:
 
     `counts` are by outcome, over instances in complete blocks. `complete` is True only where every block is
     there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run.
+
+    **Example:**
+
+    ```python
+    assert jf.study.status("draws.zarr").complete
+    ```
     """
 
     path: Path
@@ -78,6 +91,12 @@ def status(store_path: str | Path, verify: bool = False) -> Status:
     **Arguments:** `verify`: also hold every chunk to its checksum (reads the whole store).
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+
+    **Example:**
+
+    ```python
+    print(jf.study.status("draws.zarr"))
+    ```
     """
     path = Path(store_path)
     plan, attributes = read_plan(path), read_attributes(path)

@@ -23,7 +23,17 @@ DEATHS = 3
 
 
 class Interrupted(KeyboardInterrupt):
-    """The study was asked to stop; blocks in flight were finished, and the message says how to go on."""
+    """The study was asked to stop; blocks in flight were finished, and the message says how to go on.
+
+    **Example:**
+
+    ```python
+    try:
+        study.run("draws.zarr", progress=False)
+    except jf.study.Interrupted as stop:  # after Ctrl-C: the same call goes on
+        print(stop)
+    ```
+    """
 
 
 class Run:

@@ -19,11 +19,28 @@ from jaxflow.study.results import CODES, Variable, difference, names_of_codes
 
 
 class OtherStudy(ValueError):
-    """The store holds another study, or results that these would not continue bit by bit."""
+    """The store holds another study, or results that these would not continue bit by bit.
+
+    **Example:**
+
+    ```python
+    try:
+        jf.study.Study(draw, {"d": [2, 3]}, trials=10, seed=1).run("draws.zarr", progress=False)
+    except jf.study.OtherStudy as reason:
+        print(reason)
+    ```
+    """
 
 
 class TwoResults(ValueError):
-    """One key gave two results: the experiment is not a function of its key, or has changed."""
+    """One key gave two results: the experiment is not a function of its key, or has changed.
+
+    **Example:**
+
+    ```python
+    assert issubclass(jf.study.TwoResults, ValueError)  # raised where a key gives another result than before
+    ```
+    """
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

@@ -32,6 +32,13 @@ class Study:
 
     **Raises:** `ValueError` that names the argument: unknown factors (with the nearest name), factors without
     values, a value twice, no trials.
+
+    **Example:**
+
+    ```python
+    study = jf.study.Study(jf.study.TokenSelection(), {"d": [2, 4]}, {"parametrization": ["W", "KQ"]}, trials=500)
+    # study.run("selection.zarr"), and study.replay(d=4, parametrization="W", trial=17)
+    ```
     """
 
     def __init__(

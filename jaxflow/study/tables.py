@@ -14,7 +14,16 @@ from jaxflow.study.counting import decode, outcomes_of
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column names. `print` it; a notebook shows it as HTML."""
+    """Rows of text under column names. `print` it; a notebook shows it as HTML.
+
+    **Example:**
+
+    ```python
+    table = jf.study.summary(results)
+    print(table)
+    table.rows
+    ```
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -42,7 +51,14 @@ class Table:
 
 
 def summary(results: Any) -> Table:
-    """Outcomes of each cell, counted: every instance is in exactly one column."""
+    """Outcomes of each cell, counted: every instance is in exactly one column.
+
+    **Example:**
+
+    ```python
+    print(jf.study.summary(results))
+    ```
+    """
     names, known = factor_names(results), outcomes_of(results)
     counted = []
     for cell, selected in cells(results, names):
@@ -55,7 +71,14 @@ def summary(results: Any) -> Table:
 
 
 def quantities(results: Any) -> Table:
-    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted."""
+    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted.
+
+    **Example:**
+
+    ```python
+    print(jf.study.quantities(results))
+    ```
+    """
     names = factor_names(results)
     reals = [
         str(name)
@@ -79,6 +102,13 @@ def to_dataframe(results: Any) -> Any:
 
     A small array of an instance becomes one column an entry, `direction_0`, `direction_1`. Every instance is there,
     `not_run` ones too.
+
+    **Example:**
+
+    ```python
+    rows = jf.study.to_dataframe(results)
+    assert len(rows) == 20  # one an instance
+    ```
     """
     import pandas
 
