@@ -17,6 +17,10 @@ ROOMS = (
 )
 
 
+# The names that examples use without a word; a test runs all of them.
+PRELUDE = Path(__file__).parent / "examples_prelude.py"
+
+
 def _source(config: MkDocsConfig, room: str) -> Path | None:
     package = Path(config.config_file_path).parent / "jaxflow"
     for path in (package / room / "__init__.py", package / f"{room}.py"):
@@ -55,6 +59,12 @@ def _page(room: str, path: Path) -> str:
     exports = _exports(path)
     lines = [
         f"# `jaxflow.{room}`",
+        "",
+        '??? note "What the examples of this page start from"',
+        "",
+        "    ```python",
+        *(f"    {line}".rstrip() for line in PRELUDE.read_text(encoding="utf-8").splitlines()),
+        "    ```",
         "",
         f"::: jaxflow.{room}",
         "    options:",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxflow import teachers as teachers
     from jaxflow import theory as theory
     from jaxflow._core import RESULTS as RESULTS
+    from jaxflow._core import Code as Code
     from jaxflow._core import Outcome as Outcome
     from jaxflow._core import ScaledGradient as ScaledGradient
     from jaxflow._core import SelectionStatus as SelectionStatus
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 _MODULES = ("data", "flow", "limits", "losses", "margin", "models", "study", "teachers", "theory")
 _NAMES = {
     "RESULTS": "jaxflow._core",
+    "Code": "jaxflow._core",
     "Outcome": "jaxflow._core",
     "ScaledGradient": "jaxflow._core",
     "SelectionStatus": "jaxflow._core",

@@ -73,6 +73,13 @@ def descend(
     **Returns:** a `Trajectory`, whose `result` is `successful` or says what went wrong.
 
     **Raises:** `ValueError` naming the argument; `RuntimeError` if `throw` and the descent failed.
+
+    **Example:**
+
+    ```python
+    path = jf.descend(risk, model, steps=20, learning_rate=0.1)
+    path.model.W
+    ```
     """
     risk.check(model)
     require(steps >= 0, "steps", f"expected at least 0, got {steps}")
@@ -105,7 +112,15 @@ def descend(
 
 
 class Protocol(TypedDict):
-    """Arguments of `descend`."""
+    """Arguments of `descend`.
+
+    **Example:**
+
+    ```python
+    settings = jf.published_protocol(model)
+    assert settings["steps"] > 0
+    ```
+    """
 
     steps: int
     learning_rate: float
@@ -127,6 +142,13 @@ def published_protocol(model: Any) -> Protocol:
 
     Steps therefore shrink once gradients fall below that. Those runs lose the gradient to rounding at about
     the same size; `descend` does not, and ends up to a few percent further from the start.
+
+    **Example:**
+
+    ```python
+    settings = jf.published_protocol(model) | {"steps": 10}  # the published number is larger
+    jf.descend(risk, model, **settings)
+    ```
     """
     factored = isinstance(model, FactoredAttention)
     return Protocol(

@@ -27,6 +27,12 @@ class Tail(enum.IntEnum):
     - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins grow for ever, all alike.
     - `flat`: $\ell'=0$ from a finite margin on, as of hinges: the flow may end there.
     - `other`: a power of q, or no end at all.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.tail_of(jf.losses.Logistic()) == jf.losses.Tail.exponential
+    ```
     """
 
     exponential = 1
@@ -35,7 +41,14 @@ class Tail(enum.IntEnum):
 
 
 class AbstractLoss(eqx.Module):
-    """A loss of outputs and targets of equal shape."""
+    """A loss of outputs and targets of equal shape.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.losses.Logistic(), jf.losses.AbstractLoss)
+    ```
+    """
 
     margin: eqx.AbstractClassVar[bool]
 
@@ -63,7 +76,14 @@ def _from_logarithms(log_size: Outputs, sign: Outputs) -> tuple[Float[Array, ""]
 
 
 class Logistic(AbstractLoss):
-    r"""$\ell = \log(1+e^{-yf})$."""
+    r"""$\ell = \log(1+e^{-yf})$.
+
+    **Example:**
+
+    ```python
+    jf.EmpiricalRisk(data, jf.losses.Logistic())  # or "logistic"
+    ```
+    """
 
     margin: ClassVar[bool] = True
 
@@ -82,7 +102,14 @@ class Logistic(AbstractLoss):
 
 
 class Exponential(AbstractLoss):
-    r"""$\ell = e^{-yf}$."""
+    r"""$\ell = e^{-yf}$.
+
+    **Example:**
+
+    ```python
+    jf.EmpiricalRisk(data, jf.losses.Exponential())  # or "exponential"
+    ```
+    """
 
     margin: ClassVar[bool] = True
 
@@ -97,7 +124,14 @@ class Exponential(AbstractLoss):
 
 
 class Correlation(AbstractLoss):
-    r"""$\ell = -yf$ (Assumption A of Tarzanagh et al. 2023 allows it). It is negative: no logarithm."""
+    r"""$\ell = -yf$ (Assumption A of Tarzanagh et al. 2023 allows it). It is negative: no logarithm.
+
+    **Example:**
+
+    ```python
+    jf.EmpiricalRisk(data, jf.losses.Correlation())
+    ```
+    """
 
     margin: ClassVar[bool] = True
 
@@ -112,7 +146,14 @@ class Correlation(AbstractLoss):
 
 
 class Squared(AbstractLoss):
-    r"""$\ell = \tfrac12(f-y)^2$."""
+    r"""$\ell = \tfrac12(f-y)^2$.
+
+    **Example:**
+
+    ```python
+    jf.EmpiricalRisk(linear, jf.losses.Squared())  # or "squared"
+    ```
+    """
 
     margin: ClassVar[bool] = False
 
@@ -143,6 +184,13 @@ class MarginLoss(AbstractLoss):
 
     **Arguments:** `function`. **Raises:** `ValueError` naming `loss` unless it maps a number to a number and falls
     somewhere.
+
+    **Example:**
+
+    ```python
+    squared_hinge = jf.losses.MarginLoss(lambda q: jnp.maximum(1.0 - q, 0.0) ** 2)
+    assert squared_hinge.tail == jf.losses.Tail.flat
+    ```
     """
 
     function: Callable[[Float[Array, ""]], Float[Array, ""]] = eqx.field(static=True)
@@ -211,7 +259,14 @@ LOSSES: dict[str, AbstractLoss] = {
 
 
 def as_loss(loss: Any) -> AbstractLoss:
-    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`."""
+    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.losses.as_loss("logistic"), jf.losses.Logistic)
+    ```
+    """
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
@@ -227,7 +282,14 @@ def as_loss(loss: Any) -> AbstractLoss:
 
 
 def tail_of(loss: AbstractLoss) -> Tail:
-    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
+    """How the loss ends as margins grow; `other` for one that is no function of the margin.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.tail_of(jf.losses.Squared()) == jf.losses.Tail.other
+    ```
+    """
     if isinstance(loss, MarginLoss):
         return loss.tail
     return Tail.exponential if isinstance(loss, Logistic | Exponential) else Tail.other

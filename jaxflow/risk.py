@@ -17,7 +17,14 @@ from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize
 
 
 class AbstractSource(eqx.Module):
-    """Where a risk's outputs and targets come from."""
+    """Where a risk's outputs and targets come from.
+
+    **Example:**
+
+    ```python
+    assert isinstance(risk.source, jf.risk.AbstractSource)
+    ```
+    """
 
     @abc.abstractmethod
     def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
@@ -33,7 +40,14 @@ class AbstractSource(eqx.Module):
 
 
 class DataSource(AbstractSource):
-    """Outputs of a model on data."""
+    """Outputs of a model on data.
+
+    **Example:**
+
+    ```python
+    assert isinstance(risk.source, jf.risk.DataSource)
+    ```
+    """
 
     data: TokenData | LinearData | SampleData
 
@@ -48,7 +62,15 @@ class DataSource(AbstractSource):
 
 
 class MarginSource(AbstractSource):
-    """Margins q(θ) of a user's model; the targets are 1."""
+    """Margins q(θ) of a user's model; the targets are 1.
+
+    **Example:**
+
+    ```python
+    own = jf.EmpiricalRisk.from_margins(lambda theta: jnp.stack([theta[0], theta[0] + theta[1]]), "exponential")
+    assert isinstance(own.source, jf.risk.MarginSource)
+    ```
+    """
 
     margins: Callable[[Any], Float[Array, " m"]] = eqx.field(static=True)
 
@@ -63,7 +85,15 @@ class MarginSource(AbstractSource):
 
 
 class OpaqueLoss(AbstractLoss):
-    """The identity: the output is the loss value itself. Its gradient underflows with the loss."""
+    """The identity: the output is the loss value itself. Its gradient underflows with the loss.
+
+    **Example:**
+
+    ```python
+    own = jf.EmpiricalRisk.from_function(lambda theta: jnp.sum(theta**2))
+    assert isinstance(own.loss, jf.risk.OpaqueLoss)
+    ```
+    """
 
     margin: ClassVar[bool] = False
 
@@ -111,6 +141,15 @@ class EmpiricalRisk(eqx.Module):
 
     **Raises:** `ValueError` naming the argument for concrete data with NaN, labels other than ±1, or
     inconsistent shapes.
+
+    **Example:**
+
+    ```python
+    risk = jf.EmpiricalRisk(data, "logistic")
+    risk(model)  # the loss
+    risk.scaled_gradient(model)  # log_scale, gradient, multipliers
+    jf.EmpiricalRisk((linear.inputs, linear.targets), lambda q: jnp.exp(-q))  # arrays, and a loss of one's own
+    ```
     """
 
     source: AbstractSource

@@ -15,6 +15,13 @@ def taught(inputs: Any, teacher: Any) -> SampleData:
     r"""Inputs with the outputs of a teacher as targets, $y_i=f^*(x_i)$.
 
     **Arguments:** `inputs` `(n, ...)`; `teacher`: a model with `outputs(data)`.
+
+    **Example:**
+
+    ```python
+    teacher = jf.models.HadamardNetwork.init(jax.random.key(1), jf.models.DiagonalLinear(), p=3)
+    jf.teachers.taught(jax.random.normal(jax.random.key(0), (5, 3)), teacher)
+    ```
     """
     inputs = jnp.asarray(inputs)
     unknown = SampleData(inputs, jnp.zeros(inputs.shape[:1], inputs.dtype))
@@ -32,6 +39,12 @@ def diagonal_head_task(
     multiplies the teacher's products. The paper does not say how the teacher is drawn.
 
     **Returns:** the data and the teacher.
+
+    **Example:**
+
+    ```python
+    samples, teacher = jf.teachers.diagonal_head_task(jax.random.key(0), n=10, T=4, d=2)
+    ```
     """
     for name, value in (("n", n), ("T", T), ("d", d)):
         require(value >= 1, name, f"expected at least 1, got {value}")

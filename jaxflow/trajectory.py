@@ -1,18 +1,28 @@
 """The one result type of continuous and discrete descent (floor 5)."""
 
 import enum
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import RESULTS, Code, good, is_concrete
 
 
 class Regime(enum.IntEnum):
-    """What the integrated equation is to the gradient flow."""
+    """What the integrated equation is to the gradient flow.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0)
+    assert path.regime == jf.trajectory.Regime.exact
+    ```
+    """
 
     exact = 1
     limiting = 2
@@ -30,6 +40,13 @@ class Point(eqx.Module):
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).
     - `multipliers`: signed, of order one, to be read times $e^{\text{log\_scale}}$; None for an opaque loss.
     - `reached`: False for save points past the end of the integration, whose numbers mean nothing.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0, save_at=jnp.array([1.0, 2.0]))
+    path[0].log_norm, path[0].model.W
+    ```
     """
 
     model: Any
@@ -47,8 +64,23 @@ class Point(eqx.Module):
 class Trajectory(eqx.Module):
     """Where a flow, or a discrete descent, went.
 
-    The properties below describe the save points (with a leading axis) where `save_at` asked for any, and
+    The properties below describe the save points (with a leading axis) where `save_at` or `saveat` asked for any, and
     the final point (without one) otherwise; `final` is always the last point.
+
+    `trajectory[3]` is a save point, `trajectory[2:5]` a trajectory with these alone, and a loop goes over all of them;
+    of a batch (under `vmap`) the same gives its members. `trajectory.at(reading)` reads a dense output between the
+    steps. `print` it: the numbers of the end, and of some save points.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0, save_at=jnp.array([1.0, 2.0]))
+    print(path)
+    path.log_norm  # (2,)
+    path.model  # the last one
+    path.to_xarray()
+    path.plot()
+    ```
     """
 
     final: Point
@@ -56,6 +88,99 @@ class Trajectory(eqx.Module):
     regime: Code
     result: Any
     stats: dict[str, Any]
+    dense: Callable[[Any], Point] | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether this is a batch of trajectories, made by `vmap`."""
+        return self.final.log_time.ndim > 0
+
+    def __len__(self) -> int:
+        """The number of save points, or of a batch's members. **Raises:** `TypeError` where neither is there."""
+        if self.batched:
+            return self.final.log_time.shape[0]
+        if self.saved is None:
+            raise TypeError("the trajectory has no save points; pass save_at to integrate")
+        return self.saved.log_time.shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return _in_words(self)
+
+    def __str__(self) -> str:
+        return _in_words(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A save point, or the trajectory of some; of a batch its members. **Raises:** `IndexError`, `TypeError`."""
+        count = len(self)
+        if isinstance(index, int | np.integer) and not -count <= index < count:
+            raise IndexError(f"index {index} of {count}")
+        chosen = self if self.batched else self.saved
+        part = jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, chosen)
+        single = self.batched or isinstance(index, int | np.integer)
+        return part if single else eqx.tree_at(lambda t: t.saved, self, part)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(len(self)))
+
+    def at(self, reading: Float[Array, "..."] | float) -> Point:
+        """The point at any reading of the clock, of an integration with `saveat=diffrax.SaveAt(dense=True)`.
+
+        **Raises:** `ValueError` where there is no dense output.
+        """
+        if self.dense is None:
+            raise ValueError("dense: there is none; pass saveat=diffrax.SaveAt(dense=True) to integrate")
+        return self.dense(reading)
+
+    def to_xarray(self) -> Any:
+        """The points as an `xarray.Dataset`, for saving, tables and pictures.
+
+        Its axis is `save` (for a batch, `member` before it), with `log_time` as a coordinate; its variables are the
+        numbers of `Point`, the multipliers, and every trained parameter by its name in the model (`W`, or `layers_0`).
+        """
+        import xarray
+
+        points = self.points
+        lead = ["member"] * self.batched + ["save"] * (self.saved is not None)
+        found: dict[str, Any] = {
+            name: getattr(points, name)
+            for name in ("log_log_time", "log_arc_length", "log_norm", "log_scale", "log_gradient_norm", "reached")
+        }
+        if points.multipliers is not None:
+            found["multipliers"] = points.multipliers
+        found |= _by_name(_moving(points))
+        variables = {}
+        for name, value in found.items():
+            value = np.asarray(value)
+            own = [f"{name}_{axis}" for axis in range(value.ndim - len(lead))]
+            variables[name] = ([*lead, *own], value)
+        attributes = {"regime": str(self.regime), "result": str(describe(self.result))}
+        return xarray.Dataset(variables, coords={"log_time": (lead, np.asarray(points.log_time))}, attrs=attributes)
+
+    def plot(self) -> Any:
+        r"""A Matplotlib figure of the save points against $\log t$: norm, gradient, distance to the last direction.
+
+        **Raises:** `ValueError` for a trajectory without save points, or a batch (plot its members).
+        """
+        from jaxflow.plots import draw_path
+
+        if self.batched or self.saved is None:
+            raise ValueError("plot: one trajectory with save points is wanted; pass save_at to integrate")
+        return draw_path(self.path_numbers())
+
+    def path_numbers(self) -> dict[str, np.ndarray]:
+        r"""What `plot` draws, `(m,)` each, of the save points that were reached: `log_time`, `log_log_time`,
+        `log_norm`, `log_gradient_norm`, `turning`: $\|\theta_k/\|\theta_k\|-\theta_m/\|\theta_m\|\|$."""
+        points = self.points
+        kept = np.asarray(points.reached)
+        leaves = [np.asarray(x).reshape(kept.size, -1)[kept] for x in jax.tree.leaves(self.direction)]
+        directions = np.concatenate(leaves, axis=1)
+        last = directions[-1:] if len(directions) else directions
+        named = ("log_time", "log_log_time", "log_norm", "log_gradient_norm")
+        numbers = {name: np.asarray(getattr(points, name))[kept] for name in named}
+        return numbers | {"turning": np.linalg.norm(directions - last, axis=1)}
 
     @property
     def points(self) -> Point:
@@ -77,9 +202,7 @@ class Trajectory(eqx.Module):
     def direction(self) -> PyTree:
         r"""$\theta/\|\theta\|$ over the trainable parameters, `None` where frozen."""
         points = self.points
-        params = jax.tree.map(
-            lambda v, p: None if v is None else p, points.velocity, points.model, is_leaf=lambda x: x is None
-        )
+        params = _moving(points)
         scale = jnp.exp(-points.log_norm)
         return jax.tree.map(lambda p: p * scale.reshape(scale.shape + (1,) * (p.ndim - scale.ndim)), params)
 
@@ -122,5 +245,54 @@ class Trajectory(eqx.Module):
 
 
 def describe(result: Any) -> str:
-    """The message of a result, or of a batch of results; "successful" where Diffrax's is empty."""
+    """The message of a result, or of a batch of results; "successful" where Diffrax's is empty.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=2.0)
+    assert jf.trajectory.describe(path.result) == "successful"
+    ```
+    """
     return RESULTS[result] or "successful"
+
+
+def _moving(points: Point) -> PyTree:
+    """The trained parameters, `None` where frozen."""
+    return jax.tree.map(
+        lambda v, p: None if v is None else p, points.velocity, points.model, is_leaf=lambda x: x is None
+    )
+
+
+def _by_name(params: PyTree) -> dict[str, Any]:
+    """Arrays by their place in the model, as names: `W`, `layers_0`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="_"): leaf for path, leaf in leaves}
+
+
+# Rows of a printed trajectory; of more save points some in between are left out.
+_ROWS = 8
+
+
+def _in_words(trajectory: Trajectory) -> str:
+    if not is_concrete(trajectory.final.log_time):
+        return "a traced trajectory"
+    if trajectory.batched:
+        results = describe(trajectory.result) if is_concrete(trajectory.result) else ""
+        return f"{len(trajectory)} trajectories: {results}"
+    steps = trajectory.stats.get("num_steps")
+    after = "" if steps is None else f" after {int(steps)} steps"
+    lines = [f"{Regime(int(trajectory.regime)).name} flow: {describe(trajectory.result)}{after}"]
+    rows = [("end", trajectory.final)]
+    if trajectory.saved is not None:
+        count = len(trajectory)
+        shown = range(count) if count <= _ROWS else np.unique(np.linspace(0, count - 1, _ROWS).astype(int))
+        rows = [*((str(at), trajectory[int(at)]) for at in shown), *rows]
+    names = ("log_time", "log_norm", "log_gradient_norm", "log_arc_length")
+    cells: list[tuple[str, ...]] = [("", *names)]
+    for title, point in rows:
+        numbers = [f"{float(getattr(point, name)):.6g}" for name in names]
+        cells.append((title, *(numbers if bool(point.reached) else ["not reached", "", "", ""])))
+    widths = [max(len(row[at]) for row in cells) for at in range(len(names) + 1)]
+    lines += ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(lines)

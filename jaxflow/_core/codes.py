@@ -13,7 +13,14 @@ from jaxtyping import Array, Bool, UInt8
 
 
 class Outcome(enum.IntEnum):
-    """How one instance ended. Every instance of a study ends in exactly one of these."""
+    """How one instance ended. Every instance of a study ends in exactly one of these.
+
+    **Example:**
+
+    ```python
+    assert limit.outcome == jf.Outcome.globally_optimal or limit.outcome == jf.Outcome.locally_optimal
+    ```
+    """
 
     not_run = 0
     globally_optimal = 1
@@ -31,7 +38,14 @@ class Outcome(enum.IntEnum):
 
 
 class SelectionStatus(enum.IntEnum):
-    """What Definition 2 of Tarzanagh et al. (2023) says of the selected tokens."""
+    """What Definition 2 of Tarzanagh et al. (2023) says of the selected tokens.
+
+    **Example:**
+
+    ```python
+    limit.selection_status == jf.SelectionStatus.global_
+    ```
+    """
 
     global_ = 1
     local = 2
@@ -45,6 +59,13 @@ class Code(eqx.Module):
 
     `code == "failed"`, `code == Outcome.failed` and `code == 9` all compare elementwise;
     `str(code)` is the name; `numpy.asarray(code)` gives the `uint8` values to store.
+
+    **Example:**
+
+    ```python
+    code = jf.Code(1, jf.Outcome)
+    assert code == "globally_optimal" and str(code) == "globally_optimal" and int(code) == 1
+    ```
     """
 
     value: UInt8[Array, "..."]

@@ -81,6 +81,12 @@ def compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     can be made again (`XDG_CACHE_HOME`, `LOCALAPPDATA` or `~/.cache`) with `jaxflow/xla` below it.
 
     **Returns:** the folder in use.
+
+    **Example:**
+
+    ```python
+    jf.compilation_cache()  # compiled programs stay on disk for the next process
+    ```
     """
     known: str | None = jax.config.values["jax_compilation_cache_dir"]
     if folder is not None or known is None:

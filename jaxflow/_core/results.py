@@ -4,7 +4,15 @@ import diffrax
 
 
 class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """Diffrax's results and our own. Batchable; compare with `==`, look up messages with `RESULTS[...]`."""
+    """Diffrax's results and our own. Batchable; compare with `==`, look up messages with `RESULTS[...]`.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=1.0)
+    assert path.result == jf.RESULTS.successful
+    ```
+    """
 
     gradient_underflow = (
         "The gradient of an opaque loss fell below the smallest normal number, so the flow cannot go on. Give "

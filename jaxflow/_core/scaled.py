@@ -24,6 +24,13 @@ class ScaledGradient(eqx.Module):
     - `multipliers`: the derivatives by which the gradient is a weighted sum of features, on the same
       scale: $p_{it}=\partial L/\partial a_{it}$ `(n, [k,] T)` for attention logits, $\partial L/\partial f_i$
       for other models; `None` for an opaque loss.
+
+    **Example:**
+
+    ```python
+    scaled = risk.scaled_gradient(model)
+    scaled.log_scale, scaled.gradient, scaled.multipliers  # the gradient is exp(log_scale) * gradient
+    ```
     """
 
     log_scale: Float[Array, ""]

@@ -2,36 +2,53 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxflow.cli.session import bad_input_is_exit_2, going_on
-from jaxflow.cli.study import ExecutorName
+from jaxflow.cli.session import EXIT_CODES, AsJson, bad_input_is_exit_2, consoles, examples, going_on, print_json
+from jaxflow.cli.study import ExecutorName, complete_paper, complete_scale
 from jaxflow.cli.study import app as study_app
 from jaxflow.cli.verify import verify
 
 app = typer.Typer(
     name="jaxflow",
     help="Where does gradient flow go, which program does its limit solve, and how sure are we?",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 app.add_typer(study_app)
-app.command()(verify)
+app.command(
+    epilog=examples(
+        "jaxflow verify tarzanagh2023",
+        "jaxflow verify yun2021 --only single --scale paper",
+        "jaxflow verify sheen2024 --json > rows.json",
+    )
+)(verify)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")]
 
 
-def main() -> None:
-    """The entry point of the command `jaxflow`."""
-    app()
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of the command `jaxflow`. An error is one line and exit code 1, with `--debug` a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        app(args=[word for word in given if word != "--debug"], prog_name="jaxflow")
+    except Exception as error:
+        if debug:
+            raise
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        text = f"Error: {type(error).__name__}: {error}{notes}\nThe same command with --debug shows where."
+        Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
+        sys.exit(1)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -57,34 +74,45 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")] = False,
 ) -> None:
     """Where does gradient flow go, which program does its limit solve, and how sure are we?"""
 
 
-@app.command()
+@app.command(epilog=examples("jaxflow demo", "jaxflow demo --out pictures --json"))
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure and its data.")] = Path("out/demo"),
     overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """A dozen instances of each parametrisation to their limits: a table and a figure."""
-    from jaxflow.cli.demo import plan_demo, run_demo
+    from jaxflow.cli.demo import numbers_of, plan_demo, run_demo
     from jaxflow.cli.session import configure
 
     with bad_input_is_exit_2():
         paths = plan_demo(out, overwrite)
     configure()
-    run_demo(paths, Console(file=sys.stdout))
+    found = run_demo(paths, consoles(as_json))
+    if as_json:
+        print_json({"rows": numbers_of(found), "files": paths})
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "jaxflow reproduce tarzanagh2023 fig5",
+        "jaxflow reproduce tarzanagh2023 fig5 --scale paper --out results",
+        "jaxflow reproduce sheen2024 rates --json > claims.json",
+    )
+)
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.")],
+    paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.", autocompletion=complete_paper)],
     figure: Annotated[str, typer.Argument(help="One of its figures.")],
-    scale: Annotated[str, typer.Option(help="quick, paper or large.")] = "quick",
+    scale: Annotated[str, typer.Option(help="quick, paper or large.", autocompletion=complete_scale)] = "quick",
     seed: Annotated[int, typer.Option(help="Seed of all random instances.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")] = None,
     overwrite: Overwrite = False,
     executor: ExecutorName = None,
+    as_json: AsJson = False,
 ) -> None:
     """A figure of a paper: data, picture, and the paper's claims with verdicts; killed, it goes on."""
     from jaxflow import papers
@@ -93,12 +121,14 @@ def reproduce(
     with bad_input_is_exit_2():
         papers.plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     configure()
-    console = Console(file=sys.stdout)
+    console = consoles(as_json)
     with going_on():
         paths, claims = papers.reproduce(
             paper, figure, scale=scale, seed=seed, out=out, overwrite=overwrite, executor=executor, progress=True,
             say=lambda line: console.print(line, markup=False),
         )  # fmt: skip
+    if as_json:
+        return print_json({"claims": [papers.as_json(claim) for claim in claims], "files": paths})
     table = Table("the paper says", "measured", "verdict", title=f"{paper} {figure}", show_lines=True)
     for claim in claims:
         # As text: brackets of intervals are no markup.
@@ -108,15 +138,18 @@ def reproduce(
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-@app.command("list")
+@app.command("list", epilog=examples("jaxflow list", "jaxflow list yun2021", "jaxflow list --json"))
 def list_all(
-    paper: Annotated[str | None, typer.Argument(help="A paper; all by default.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="A paper; all by default.", autocompletion=complete_paper)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Papers: what there is to reproduce and to verify, with run times at each scale, and the theorems in use."""
     from jaxflow import papers
 
     with bad_input_is_exit_2():
         chosen = papers.known_papers() if paper is None else [papers.find_paper(paper)]
+    if as_json:
+        return print_json([_described(found) for found in chosen])
     console = Console(file=sys.stdout)
     for found in chosen:
         console.print(f"\n{found.name}  {found.title}", style="bold", markup=False)
@@ -128,3 +161,25 @@ def list_all(
         for theorem in found.theorems:
             table.add_row(theorem.name, f"{theorem.statement} ({theorem.model.__name__})", "predicts", "", "", "")
         console.print(table)
+
+
+def _described(paper: Any) -> dict[str, Any]:
+    """A paper for machines: what `list` shows."""
+    from jaxflow import papers
+
+    entries = sorted(papers.entries_of(paper.name), key=lambda entry: (not entry.draw, entry.name))
+    return {
+        "name": paper.name,
+        "title": paper.title,
+        "reference": paper.reference,
+        "entries": [
+            {
+                "name": entry.name,
+                "title": entry.title,
+                "command": "reproduce" if entry.draw else "verify",
+                "run_times": dict(entry.run_times),
+            }
+            for entry in entries
+        ],
+        "theorems": [{"name": t.name, "statement": t.statement, "model": t.model.__name__} for t in paper.theorems],
+    }

@@ -9,7 +9,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from jaxflow._core import Outcome
@@ -53,8 +60,8 @@ def plan_demo(out: Path, overwrite: bool) -> dict[str, Path]:
 
 def run_demo(
     paths: dict[str, Path], console: Console, *, trials: int = TRIALS, shape: tuple[int, int, int] = SHAPE
-) -> None:
-    """Limits, a table, a sentence and a figure drawn from the saved numbers."""
+) -> dict[str, np.ndarray]:
+    """Limits, a table, a sentence and a figure drawn from the saved numbers, which are returned."""
     started = time.monotonic()
     limits = find_limits(trials, shape, console)
     paths["npz"].parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +76,7 @@ def run_demo(
     console.print("\nOne of them, in words (print(limit)):\n", markup=False)
     console.print(str(limits["combined"][0]), markup=False, style="bold")
     console.print(f"\n{seconds:.0f} s. Wrote {', '.join(str(path) for path in paths.values())}", markup=False)
+    return data
 
 
 def find_limits(trials: int, shape: tuple[int, int, int], console: Console) -> dict[str, list[Limit]]:
@@ -78,7 +86,10 @@ def find_limits(trials: int, shape: tuple[int, int, int], console: Console) -> d
     all of them take to run.
     """
     keys = list(jax.random.split(jax.random.key(SEED), trials))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+        *(TimeRemainingColumn(), TextColumn("left")),
+    )
     with Progress(*columns, console=console) as progress:
         compiling = progress.add_task("compiling, once (kept for the next run)", total=len(PARAMETRISATIONS))
         jobs = {name: (partial(limit_of, model, shape), (keys[0],)) for name, model, _, _ in PARAMETRISATIONS}
@@ -137,6 +148,20 @@ def table_of(data: dict[str, np.ndarray]) -> Table:
         "instances whose attention has settled"
     )
     return table
+
+
+def numbers_of(data: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The rows of the table as numbers: every instance's outcome, excess and gaps."""
+    return [
+        {
+            "trained": called,
+            "least": norm,
+            "outcomes": [Outcome(int(code)).name for code in data[f"{name}_outcome"]],
+            **{column: data[f"{name}_{column}"].tolist() for column in ("excess", "flow_gap", "program_gap")},
+            "log_log_time": data[f"{name}_log_log_time"].tolist(),
+        }
+        for name, _, called, norm in PARAMETRISATIONS
+    ]
 
 
 def _spread(gaps: np.ndarray) -> str:

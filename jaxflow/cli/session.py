@@ -1,11 +1,46 @@
-"""What a command switches on for itself. Importing jaxflow configures nothing."""
+"""What a command switches on for itself, and how it answers. Importing jaxflow configures nothing."""
 
+import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+EXIT_CODES = """Exit codes: 0 done; 1 something failed while computing; 2 wrong arguments, files in the way, or numbers
+of another run; 3 a study is not complete (`study status`); 130 stopped by Ctrl-C (the same command goes on)."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON; progress goes to standard error.")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    # Click leaves the lines of such a paragraph as they are.
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def consoles(as_json: bool) -> Console:
+    """Where progress and tables go: standard output, which JSON has for itself."""
+    return Console(file=sys.stderr if as_json else sys.stdout)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; infinities and NaN, which JSON does not know, as strings."""
+    typer.echo(json.dumps(_known(value), indent=2, allow_nan=False))
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _known(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(entry) for entry in value]
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return str(value)
+    return value if isinstance(value, int | float | bool | str) or value is None else str(value)
+
 
 # XLA's CPU backend runs a program on a pool of threads. What hands parts of its work to the same pool and waits for
 # them can wait for good: FFT and products of matrices are told not to, LAPACK is called for one matrix at a time.

@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from jaxflow.cli.session import INTERRUPTED
+from jaxflow.cli.session import INTERRUPTED, AsJson, examples, print_json
+
+
+def complete_paper(incomplete: str) -> list[str]:
+    """Papers by the folders they are in: a shell that completes a word waits for no import."""
+    folders = (Path(__file__).parents[1] / "papers").glob("*/__init__.py")
+    return sorted(name for name in (folder.parent.name for folder in folders) if name.startswith(incomplete))
+
+
+def complete_scale(incomplete: str) -> list[str]:
+    """The scales of figures and checks."""
+    return [name for name in ("quick", "paper", "large") if name.startswith(incomplete)]
+
 
 app = typer.Typer(
     name="study",
@@ -44,10 +56,17 @@ def _errors_in_one_line() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from stop
 
 
-def _run(study: Any, store: Path, executor: str | None, quiet: bool, overwrite: bool, mixed: bool) -> None:
+def _run(
+    study: Any, store: Path, executor: str | None, quiet: bool, overwrite: bool, mixed: bool, as_json: bool
+) -> None:
     from jaxflow import study as studies
 
     results = study.run(store, executor, progress=not quiet, overwrite=overwrite, allow_mixed=mixed)
+    if as_json:
+        with results:
+            table = studies.summary(results)
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        return print_json({"outcomes": rows, "status": _described(study.status(store))})
     console = Console(file=sys.stdout, soft_wrap=True)
     with results:
         console.print(str(studies.summary(results)), markup=False, highlight=False)
@@ -63,7 +82,12 @@ def _start() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "jaxflow study run selection.toml --out selection.zarr",
+        "jaxflow study run selection.toml --out selection.zarr --executor devices",
+    )
+)
 def run(
     spec: Annotated[Path, typer.Argument(help="A TOML file: experiment, data_factors, method_factors, trials, seed.")],
     out: Annotated[Path, typer.Option(help="The store to write, or to continue; RESULTS.zarr.")],
@@ -71,41 +95,54 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where there is a study.")] = False,
     allow_mixed: Mixed = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a study from a file; the same command again continues it."""
+    """Run a study from a file; the same command again continues it, and with more trials extends it."""
     from jaxflow import study as studies
 
     with _errors_in_one_line():
         _start()
-        _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed)
+        _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed, as_json)
 
 
-@app.command()
-def resume(store: StorePath, executor: ExecutorName = None, allow_mixed: Mixed = False, quiet: Quiet = False) -> None:
+@app.command(epilog=examples("jaxflow study resume selection.zarr"))
+def resume(
+    store: StorePath,
+    executor: ExecutorName = None,
+    allow_mixed: Mixed = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
     """Continue a study from its store alone."""
     from jaxflow import study as studies
 
     with _errors_in_one_line():
         _start()
-        _run(studies.study_of_store(store), store, executor, quiet, False, allow_mixed)
+        _run(studies.study_of_store(store), store, executor, quiet, False, allow_mixed, as_json)
 
 
-@app.command()
+@app.command(
+    epilog=examples("jaxflow study status selection.zarr", "jaxflow study status selection.zarr --verify --json")
+)
 def status(
     store: StorePath,
     verify: Annotated[bool, typer.Option("--verify", help="Hold every chunk to its checksum.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """How far a study has come. Exit code 0 if it is complete, 3 if not."""
     from jaxflow import study as studies
 
     with _errors_in_one_line():
         found = studies.status(store, verify=verify)
-        Console(file=sys.stdout, soft_wrap=True).print(str(found), markup=False, highlight=False)
+        if as_json:
+            print_json(_described(found))
+        else:
+            Console(file=sys.stdout, soft_wrap=True).print(str(found), markup=False, highlight=False)
     if not found.complete:
         raise typer.Exit(3)
 
 
-@app.command()
+@app.command(epilog=examples("jaxflow study report selection.zarr --out selection.html"))
 def report(
     store: StorePath,
     out: Annotated[Path | None, typer.Option(help="The file to write; RESULTS.html by default.")] = None,
@@ -118,3 +155,21 @@ def report(
         target = store.with_suffix(".html") if out is None else out
         written = write_study_report(store, target, overwrite=overwrite)
         Console(file=sys.stdout, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)
+
+
+def _described(status: Any) -> dict[str, Any]:
+    """How far a study has come, for machines."""
+    plan = status.plan
+    return {
+        "store": status.path,
+        "experiment": plan.experiment["name"],
+        "seed": plan.seed,
+        "trials": plan.trials,
+        "factors": {name: list(values) for name, values in plan.factors.items()},
+        "instances": plan.instance_count,
+        "blocks": plan.block_count,
+        "complete_blocks": status.blocks,
+        "damaged_blocks": status.damaged,
+        "outcomes": {name: count for name, count in status.counts.items() if count},
+        "complete": status.complete,
+    }

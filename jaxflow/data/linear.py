@@ -15,6 +15,12 @@ class LinearData(eqx.Module):
 
     **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. As in `TokenData`, the constructor checks shapes
     and allows common leading batch axes; `LinearData.validated` also checks the values.
+
+    **Example:**
+
+    ```python
+    jf.data.LinearData([[1.0, 2.0], [0.5, -1.0]], [1.0, -1.0])
+    ```
     """
 
     inputs: Float[Array, "*b n d"]

@@ -43,6 +43,13 @@ def draw_tokens(
     and, by rotation, equally likely to be accepted: the law is that of rejecting whole instances. Rejection
     defines the distribution, so it happens before an instance exists. After 10,000 draws it gives up:
     concretely with an error, under a trace with tokens of NaN, which end as the outcome `failed`.
+
+    **Example:**
+
+    ```python
+    _, _, draws = jf.data.draw_tokens(jax.random.key(0), n=3, T=4, d=4, score_gap=0.1)
+    assert draws.shape == (3,)
+    ```
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
         require(value >= low, name, f"expected at least {low}, got {value}")
@@ -100,6 +107,13 @@ def random_tokens(
     **Returns:** `(TokenData, v)` with `v` of shape `(d,)`.
 
     **Raises:** `ValueError` for sizes out of range or an unreachable `score_gap`.
+
+    **Example:**
+
+    ```python
+    data, head = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)
+    assert data.tokens.shape == (3, 4, 4) and head.shape == (4,)
+    ```
     """
     data, head, _ = draw_tokens(key, n, T, d, score_gap, self_attention)
     return data, head
@@ -107,7 +121,15 @@ def random_tokens(
 
 @compiled_once
 def score_gap_acceptance(key: Key[Array, ""], T: int, d: int, score_gap: float, draws: int = 1000) -> Float[Array, ""]:
-    """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`."""
+    """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`.
+
+    **Example:**
+
+    ```python
+    share = jf.data.score_gap_acceptance(jax.random.key(0), T=4, d=4, score_gap=0.1)
+    assert 0 < share < 1
+    ```
+    """
     key_head, key_sequences = jax.random.split(key)
     tokens, labels = _draw_sequences(key_sequences, draws, T, d)
     return jnp.mean(_gap(tokens, labels, unit_sphere(key_head, d)) >= score_gap)

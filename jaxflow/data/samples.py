@@ -15,6 +15,12 @@ class SampleData(eqx.Module):
     Boix-Adserà et al. (2023).
 
     **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs.
+
+    **Example:**
+
+    ```python
+    jf.data.SampleData(jnp.ones((5, 3, 2)), jnp.zeros(5))  # five sequences of three tokens
+    ```
     """
 
     inputs: Float[Array, "..."]

@@ -8,18 +8,41 @@ from jaxflow._core import is_concrete
 
 
 def optimal_tokens(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n T"]:
-    r"""True at every visible token whose score $\gamma_{it}$ is the largest of its sequence (ties: several)."""
+    r"""True at every visible token whose score $\gamma_{it}$ is the largest of its sequence (ties: several).
+
+    **Example:**
+
+    ```python
+    scores = jf.models.token_scores(data, head)
+    assert jf.data.optimal_tokens(scores, data.visible).sum() == 3
+    ```
+    """
     masked = jnp.where(visible, scores, -jnp.inf)
     return visible & (masked == jnp.max(masked, axis=-1, keepdims=True))
 
 
 def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n"]:
-    """True where the optimal token is not unique, so that no theorem says which one is selected."""
+    """True where the optimal token is not unique, so that no theorem says which one is selected.
+
+    **Example:**
+
+    ```python
+    scores = jnp.array([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    assert jf.data.tied_sequences(scores, jnp.ones((2, 3), bool)).tolist() == [True, False]
+    ```
+    """
     return jnp.sum(optimal_tokens(scores, visible), axis=-1) > 1
 
 
 def require_untied(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> None:
-    """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values."""
+    """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values.
+
+    **Example:**
+
+    ```python
+    jf.data.require_untied(jf.models.token_scores(data, head), data.visible)  # no ties: nothing happens
+    ```
+    """
     if not is_concrete(scores, visible):
         return
     # In NumPy: every operation of JAX on concrete values would be compiled for itself.

@@ -34,6 +34,13 @@ def equal_score_tokens(
     **Arguments:** `score_gap`: Δ > 0; `spread`: 0 ≤ ε < 1; `margin`: m. They may be traced.
 
     **Returns:** the data and v `(d,)`.
+
+    **Example:**
+
+    ```python
+    equal, v = jf.data.equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
+    assert jf.theory.assumption_2(equal, v).holds
+    ```
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 2)):
         require(value >= low, name, f"expected at least {low}, got {value}")
@@ -93,6 +100,13 @@ def paired_tokens(
     [−1, 1). All that is no size may be traced.
 
     **Returns:** data, head `(d,)`, and the indices `(n,)` of the optimal tokens.
+
+    **Example:**
+
+    ```python
+    paired, v, _ = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    assert jf.theory.assumption_2(paired, v).holds
+    ```
     """
     require(T >= 3 and T % 2 == 1, "T", f"pairs and one optimal token make an odd number of tokens, got {T}")
     only_inside = outside is False

@@ -13,6 +13,12 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     r"""Output k sees the tokens $t\le k$, as $\mathbb S_k$ in equation (10): `mask[i, k, t]` is True there.
 
     The first output sees one token: it has nothing to select, a gradient of zero and no constraint.
+
+    **Example:**
+
+    ```python
+    assert jf.data.causal_mask(1, 3)[0].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+    ```
     """
     require(n >= 1, "n", f"expected at least 1, got {n}")
     require(T >= 1, "T", f"expected at least 1, got {T}")
@@ -49,6 +55,13 @@ def random_sequences(
     **Raises:** `ValueError` for sizes out of range, or k other than T where that is what was asked for.
 
     Source: Tarzanagh et al. (2023) §7, equation (10), and App. D.
+
+    **Example:**
+
+    ```python
+    sequences, v = jf.data.random_sequences(jax.random.key(0), n=2, T=4, d=4)
+    assert sequences.queries.shape == (2, 4, 4)
+    ```
     """
     outputs = T if k is None else k
     require(outputs >= 1, "k", f"expected at least 1, got {k}")

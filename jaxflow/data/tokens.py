@@ -25,6 +25,13 @@ class TokenData(eqx.Module):
 
     The constructor checks shapes only, and lets every array carry the same leading batch axes, to be
     mapped over with `jax.vmap`. `TokenData.validated` also checks the values.
+
+    **Example:**
+
+    ```python
+    jf.data.TokenData(data.tokens, data.queries, data.labels)
+    jf.data.TokenData.validated(data.tokens, data.queries, data.labels)  # names the argument that is wrong
+    ```
     """
 
     tokens: Float[Array, "*b n T d"]

@@ -23,6 +23,12 @@ class AbstractClock(eqx.Module):
 
     The field sees the gradient as $e^c G$ with G of order one; a clock returns
     $\\log(e^c\\,dt/ds)$, so that $d\\theta/ds$ is that factor times −G and no underflow can occur.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.LogTime(), jf.flow.AbstractClock)
+    ```
     """
 
     # Whether log t is a function of s alone; otherwise it is integrated along.
@@ -63,7 +69,14 @@ class AbstractClock(eqx.Module):
 
 
 class PhysicalTime(AbstractClock):
-    """s = t. Underflow is its nature: nothing moves once the gradient is small."""
+    """s = t. Underflow is its nature: nothing moves once the gradient is small.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock=jf.PhysicalTime(), until=1.0)
+    ```
+    """
 
     tells_time: ClassVar[bool] = True
 
@@ -87,6 +100,13 @@ class RescaledTime(AbstractClock):
     r"""Reads $t/\log(1/\alpha)$, in which the stages of a start of size α settle as α → 0 (Boix-Adserà et al. 2023).
 
     **Arguments:** `log_alpha`: $\log\alpha<0$; α itself may lie far below the smallest number.
+
+    **Example:**
+
+    ```python
+    clock = jf.RescaledTime(log_alpha=-20.0)
+    clock.internal(1.5)  # from a reading to the integration variable
+    ```
     """
 
     log_alpha: Float[Array, ""]
@@ -119,6 +139,13 @@ class LogTime(AbstractClock):
     r"""Reads $\log t$; integrates in $s=\log(1+t/u)$, which starts at t = 0 and soon is the same thing.
 
     **Arguments:** `unit`: u, the time below which the clock is linear.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock=jf.LogTime(), until=2.0)
+    assert jnp.allclose(path.log_time, 2.0)
+    ```
     """
 
     unit: float = 1.0
@@ -153,6 +180,13 @@ class ArcLength(AbstractClock):
 
     `timed=False` leaves log t to its leading order: its own equation differentiates the field once more, which
     is more than half of the work (of a compilation, too).
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock=jf.ArcLength(), until=1.0)
+    assert jnp.allclose(path.log_arc_length, 0.0, atol=1e-6)
+    ```
     """
 
     floor: float = 0.0
@@ -192,6 +226,12 @@ class LogArcLength(AbstractClock):
 
     **Arguments:** `unit`: u, the length below which the clock is linear; `floor` and `timed` as in `ArcLength`;
     `cap`: infinite by default, for the exact flow.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock=jf.LogArcLength(), until=0.5)  # an implicit solver by default
+    ```
     """
 
     unit: float | Float[Array, ""] = 1.0
@@ -238,6 +278,12 @@ class LossTime(AbstractClock):
     For the exponential loss of a homogeneous model $\sum_k|p_k|=L$, so this is the flow of $\log L$,
     $d\theta/ds=-\nabla\log L$ (Yun et al. 2021 §6 in the form that never underflows). For attention the sum
     is, up to a factor of two, the loss in excess of the selected tokens' as attention saturates.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock=jf.LossTime(), until=1.0)
+    ```
     """
 
     tells_time: ClassVar[bool] = False
@@ -268,7 +314,14 @@ CLOCKS = {
 
 
 def as_clock(clock: AbstractClock | str) -> AbstractClock:
-    """A clock from a clock or its name. **Raises:** `ValueError` with the nearest name."""
+    """A clock from a clock or its name. **Raises:** `ValueError` with the nearest name.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.flow.as_clock("log_time"), jf.LogTime)
+    ```
+    """
     if isinstance(clock, AbstractClock):
         return clock
     if clock not in CLOCKS:

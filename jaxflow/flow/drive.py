@@ -42,6 +42,18 @@ class Lane(eqx.Module):
 
     `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next`
     and at the end to `end`; `grid` and `saved` the save points and the states there.
+
+    **Example:**
+
+    ```python
+    from jaxflow.flow import Drive, as_clock, as_controller, as_solver
+
+    clock = as_clock("log_time")
+    solver = as_solver("tsit5", clock)
+    drive = Drive(solver, as_controller(None, solver))
+    lane = drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0)
+    assert drive.running(lane) and lane.num_steps == 0
+    ```
     """
 
     system: System
@@ -67,6 +79,18 @@ class Drive(eqx.Module):
     `report` receives a line once a second while a single lane runs; such a program calls back to the host and is not
     kept in the compilation cache. Written for solvers whose root finder has tolerances of its own, and for controllers
     without jumps.
+
+    **Example:**
+
+    ```python
+    from jaxflow.flow import Drive, as_clock, as_controller, as_solver
+
+    clock = as_clock("log_time")
+    solver = as_solver("tsit5", clock)
+    drive = Drive(solver, as_controller(None, solver))
+    lane = drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0)
+    lane = drive.step(lane)  # one step; plain data, which can wait and go on exactly
+    ```
     """
 
     solver: diffrax.AbstractSolver

@@ -57,6 +57,13 @@ class HardMarginState(eqx.Module):
 
     `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
     kinks that it is on.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
+    found.kkt.gates  # those of its last state
+    ```
     """
 
     weights: Float[Array, " p"]
@@ -75,6 +82,13 @@ class HardMarginPath(eqx.Module):
       the end that counts on no attraction.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
     - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
+    found.growth  # how far the hard-margin flow went
+    ```
     """
 
     state: HardMarginState
@@ -129,6 +143,13 @@ def hard_margin_flow(
     - `target`: the relative KKT residual to end at.
     - `tolerance`: how much the direction of one step may differ from that of two half steps.
     - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
+    found.path_error  # of the flow that `find_limit` follows by this function
+    ```
     """
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)

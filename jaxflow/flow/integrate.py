@@ -13,6 +13,7 @@ from jaxflow._core import RESULTS, all_finite, good, is_concrete, require
 from jaxflow.flow.clocks import AbstractClock, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
 from jaxflow.flow.multiplier_newton import MultiplierNewton
+from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, kept, wanted
 from jaxflow.flow.solvers import as_controller, as_solver, as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -31,10 +32,12 @@ def integrate(
     coordinates: AbstractCoordinates | str | None = None,
     stop: AbstractStop | None = None,
     save_at: Float[Array, " m"] | None = None,
+    saveat: diffrax.SaveAt | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
     dt0: float | None = None,
     max_steps: int = 100_000,
     throw: bool = True,
-    progress: bool = False,
+    progress: bool | diffrax.AbstractProgressMeter = False,
 ) -> Trajectory:
     r"""Follows $\dot\theta=-\nabla L(\theta)$ from `model`.
 
@@ -44,19 +47,31 @@ def integrate(
     - `clock`: a clock, or its name; `until`: where to end, as a reading of that clock ($\log t$ for
       `LogTime`, a length for `ArcLength`, and so on).
     - `solver`: any of Diffrax's, or its name; None for the clock's default.
-    - `controller`: a Diffrax step size controller; None for one with tolerances fit for the solver.
+    - `controller`: any of Diffrax's step size controllers, used as it is; None for one with tolerances fit for the
+      solver. (Of a `PIDController` with Diffrax's default norm, an implicit solver gets the norm that leaves log t out;
+      one with a norm of its own keeps it.)
     - `coordinates`: the state; `Weights()` by default.
     - `stop`: a stopping rule, or several joined by `|` and `&`.
-    - `save_at`: increasing readings of the clock at which to save points.
+    - `save_at`: increasing readings of the clock at which to save points. `saveat`: the same as a `diffrax.SaveAt`,
+      whose `ts` are readings of the clock; `steps=True` keeps every step, `dense=True` the curve in between
+      (`trajectory.at(reading)`). Both reserve memory for `max_steps` steps.
+    - `adjoint`: how derivatives of the result are computed, one of Diffrax's; None for its default.
     - `dt0`: the first step in the clock's integration variable; needed by a controller of constant steps.
     - `max_steps`: the budget.
     - `throw`: raise if the (concrete) integration failed. Under a trace nothing raises; read `result`.
-    - `progress`: print a progress meter (for one long run; not under `vmap`).
+    - `progress`: True prints a progress meter (for one long run; not under `vmap`); or one of Diffrax's meters.
 
     **Returns:** a `Trajectory`. `result` is `successful` (reached `until`), `event_occurred` (a rule stopped
     it), or says what went wrong.
 
     **Raises:** `ValueError` naming the argument; `RuntimeError` if `throw` and the integration failed.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=5.0, save_at=jnp.linspace(1.0, 5.0, 5))
+    path.log_norm  # (5,)
+    ```
     """
     clock = as_clock(clock)
     solver = as_solver(solver, clock)
@@ -67,19 +82,18 @@ def integrate(
         coordinates.check(risk, model)
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     require(not is_concrete(until) or not np.any(np.isnan(np.asarray(until))), "until", "NaN is no clock reading")
+    require(save_at is None or saveat is None, "saveat", "save_at is the same in another form; give one of them")
     if save_at is not None:
         save_at = jnp.asarray(save_at)
-        require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")
-        if is_concrete(save_at, until):
-            grid = np.asarray(save_at)
-            require(bool(np.all(np.diff(grid) > 0)), "save_at", "readings must increase")
-            # A last save point that differs from the end by rounding is the end.
-            past = grid[-1] - np.asarray(until) > 1e-9 * max(1.0, abs(float(until)))
-            require(not bool(past), "save_at", f"ends past until = {until}")
-    trajectory = _integrate(
+        check_save_at(save_at, until)
+    if saveat is not None:
+        check_saveat(saveat, until)
+    trajectory: Any = _integrate(
         risk, model, clock, jnp.asarray(until, dtype=float), solver, controller, coordinates, stop, save_at,
-        dt0, max_steps, progress,
+        saveat, diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint, dt0, max_steps, progress,
     )  # fmt: skip
+    if saveat is not None:
+        trajectory = _with_points(*trajectory, steps=saveat.subs.steps if saveat.subs else 0)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         raise RuntimeError(f"integrate: {describe(trajectory.result)}")
     return trajectory
@@ -87,17 +101,15 @@ def integrate(
 
 @eqx.filter_jit
 def _integrate(
-    risk, model, clock, until, solver, controller, coordinates, stop, save_at, dt0, max_steps, progress
-) -> Trajectory:
+    risk, model, clock, until, solver, controller, coordinates, stop, save_at, saveat, adjoint, dt0, max_steps, progress
+) -> Any:
     flow, state = make_system(clock, coordinates, risk, model)
     # Non-finite input would be integrated step by rejected step to the end of the budget: do not start.
     finite = all_finite((eqx.filter(risk, eqx.is_array), eqx.filter(model, eqx.is_array), state))
     start = jnp.zeros_like(until)
     end = jnp.where(finite, jnp.maximum(clock.internal(until), start), start)
-    subs = [diffrax.SubSaveAt(t1=True)]
-    if save_at is not None:
-        grid = jnp.clip(clock.internal(save_at), start, end)
-        subs.append(diffrax.SubSaveAt(ts=grid))
+    asked, dense = wanted(save_at, saveat, clock, start, end)
+    subs = [diffrax.SubSaveAt(t1=True), *asked]
     solution = diffrax.diffeqsolve(
         as_terms(flow.field, solver),
         solver,
@@ -106,11 +118,12 @@ def _integrate(
         dt0,
         flow.start(state),
         stepsize_controller=controller,
-        saveat=diffrax.SaveAt(subs=subs, solver_state=isinstance(solver, MultiplierNewton)),
+        saveat=diffrax.SaveAt(subs=subs, solver_state=isinstance(solver, MultiplierNewton), dense=dense),
+        adjoint=adjoint,
         event=_event(flow, risk, stop),
         max_steps=max_steps,
         throw=False,
-        progress_meter=diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter(),
+        progress_meter=_meter(progress),
     )
     last = jax.tree.map(lambda x: x[0], (solution.ts[0], solution.ys[0]))  # pyright: ignore
     saved = None if save_at is None else (solution.ts[1], solution.ys[1])  # pyright: ignore
@@ -119,7 +132,32 @@ def _integrate(
     if isinstance(solver, MultiplierNewton):
         # Its multipliers are a state; read off the weights they would be noise far out.
         known = solver.scaled_gradient(flow, last[0], last[1], solution.solver_state)  # pyright: ignore
-    return flow.trajectory(risk, last[0], last[1], saved, result, solution.stats, known)
+    trajectory = flow.trajectory(risk, last[0], last[1], saved, result, solution.stats, known)
+    if saveat is None:
+        return trajectory
+    if dense:
+        curve = DenseOutput(flow, risk, clock, solution.interpolation, last[0])
+        trajectory = eqx.tree_at(lambda t: t.dense, trajectory, curve, is_leaf=lambda x: x is None)
+    return trajectory, flow, risk, (solution.ts[1], solution.ys[1]) if asked else None  # pyright: ignore
+
+
+def _with_points(trajectory: Trajectory, flow: System, risk: EmpiricalRisk, saved: Any, steps: int) -> Trajectory:
+    """A trajectory with the points of the steps that were taken: how many is known when all of them are."""
+    if saved is None:
+        return trajectory
+    points: Any = _points(flow, risk, kept(*saved, steps=steps))
+    return eqx.tree_at(lambda t: t.saved, trajectory, points, is_leaf=lambda x: x is None)
+
+
+@eqx.filter_jit
+def _points(flow: System, risk: EmpiricalRisk, saved: Any) -> Any:
+    return jax.vmap(lambda s, y: flow.point(risk, s, y, jnp.isfinite(s)))(*saved)
+
+
+def _meter(progress: Any) -> diffrax.AbstractProgressMeter:
+    if isinstance(progress, diffrax.AbstractProgressMeter):
+        return progress
+    return diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter()
 
 
 def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None) -> diffrax.Event | None:

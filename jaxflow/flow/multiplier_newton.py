@@ -36,6 +36,12 @@ class BackwardEuler(diffrax.AbstractESDIRK):
     Its error is taken for half of $h(f(y_1)-f(y_0))$, the difference to the trapezoidal rule. For `MultiplierNewton`
     where only the limit is asked for: a certified end is certified however closely the path was followed. A long step
     may pass over a selection that the flow would leave again.
+
+    **Example:**
+
+    ```python
+    jf.flow.MultiplierNewton(jf.flow.BackwardEuler())  # one stage a step
+    ```
     """
 
     tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(
@@ -98,6 +104,20 @@ class MultiplierNewton(diffrax.AbstractSolver):
     change by this share of their sum; `max_iterations` of it for one stage.
 
     **Raises:** `ValueError` naming the argument, from the first step, for other clocks and coordinates.
+
+    **Example:**
+
+    ```python
+    near = jf.integrate(risk, model, clock="arc_length", until=20.0)
+    jf.integrate(
+        risk,
+        near.model,
+        clock=jf.LogArcLength(unit=20.0, cap=1e6, timed=False),
+        until=5.0,
+        coordinates="scores",
+        solver=jf.MultiplierNewton(),
+    )
+    ```
     """
 
     method: diffrax.AbstractImplicitSolver = diffrax.Kvaerno5()

@@ -27,6 +27,14 @@ class ProductPath(eqx.Module):
     - `log_conserved` `(p,)`; `losses` `(m,)`; `trajectory`: the end, with result and statistics.
 
     Between steps ω is the cubic with these values and rates.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
+    path = jf.flow.follow_products(jf.EmpiricalRisk(linear, "squared"), start, -20.0, 1.0)
+    path.losses  # at every step
+    ```
     """
 
     times: Float[np.ndarray, " m"]
@@ -104,6 +112,13 @@ def follow_products(
     implicit solver without a controller goes from stage to stage (`stage_controller`).
 
     **Raises:** `ValueError` naming the argument.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
+    jf.flow.follow_products(jf.EmpiricalRisk(linear, "squared"), start, -20.0, 1.0).times
+    ```
     """
     risk.check(model)
     LogHadamard().check(risk, model)
@@ -161,6 +176,13 @@ def perturbed(model: HadamardNetwork, key: Any, *, noise: float, threshold: floa
 
     u and v get independent noise, which breaks the conservation law: the larger of the two may change, and
     $u^2-v^2$ does. Coordinates with both weights below the threshold keep their logarithms.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
+    jf.flow.perturbed(start, jax.random.key(1), noise=0.01)
+    ```
     """
     u, v = model.log_weights.mantissas()
     noise_u, noise_v = noise * jax.random.normal(key, (2, u.shape[0]))

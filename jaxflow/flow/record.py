@@ -16,6 +16,18 @@ class Record(NamedTuple):
 
     `s` `(m,)`: the clock's variable; `state`: coordinates there, with a leading axis of length m;
     `trajectory`: the end, with result and statistics.
+
+    **Example:**
+
+    ```python
+    from jaxflow.flow import Drive, as_clock, as_controller, as_solver, record
+
+    clock = as_clock("log_time")
+    solver = as_solver("tsit5", clock)
+    drive = Drive(solver, as_controller(None, solver))
+    kept = record(drive, drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0))
+    kept.s, kept.state, kept.trajectory
+    ```
     """
 
     s: np.ndarray
@@ -28,6 +40,17 @@ def record(drive: Drive, lane: Lane, chunk: int = 512) -> Record:
 
     **Arguments:** `drive`, `lane` as from `drive.start`; `chunk`: steps between two visits to the host, which is
     also what can be interrupted.
+
+    **Example:**
+
+    ```python
+    from jaxflow.flow import Drive, as_clock, as_controller, as_solver, record
+
+    clock = as_clock("log_time")
+    solver = as_solver("tsit5", clock)
+    drive = Drive(solver, as_controller(None, solver))
+    record(drive, drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0)).s
+    ```
     """
     times, states = [np.asarray(lane.s)[None]], [jax.tree.map(lambda x: np.asarray(x)[None], coordinates(lane))]
     while bool(drive.running(lane)):

@@ -49,6 +49,14 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
     Lineax's default linear solver the same factorisation one system at a time (see `jaxflow._core.linalg`).
 
     **Raises:** `ValueError` with the nearest name.
+
+    **Example:**
+
+    ```python
+    import diffrax
+
+    assert isinstance(jf.flow.as_solver(None, jf.LogTime()), diffrax.Tsit5)
+    ```
     """
     if solver is None:
         if isinstance(clock, RescaledTime) and _is_stiff(clock):
@@ -81,6 +89,14 @@ def as_controller(
     follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs. `RescaledTime` belongs
     to logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such
     that logarithms of size 1e4 keep that too.
+
+    **Example:**
+
+    ```python
+    import diffrax
+
+    assert isinstance(jf.flow.as_controller(None, diffrax.Tsit5()), diffrax.PIDController)
+    ```
     """
     implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
     if implicit and isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:

@@ -15,7 +15,15 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Situation(eqx.Module):
-    """What a stopping rule may look at. The model is decoded only if a rule asks for it."""
+    """What a stopping rule may look at. The model is decoded only if a rule asks for it.
+
+    **Example:**
+
+    ```python
+    def long_enough(situation):
+        return situation.log_arc_length > 0.0  # what a rule of one's own looks at
+    ```
+    """
 
     risk: EmpiricalRisk
     log_time: Float[Array, ""]
@@ -32,7 +40,15 @@ class Situation(eqx.Module):
 
 
 class AbstractStop(eqx.Module):
-    """A rule that says when to stop."""
+    """A rule that says when to stop.
+
+    **Example:**
+
+    ```python
+    rule = jf.Budget(log_time=2.0) | jf.LossExcess(-3.0)
+    assert isinstance(rule, jf.flow.AbstractStop)
+    ```
+    """
 
     @abc.abstractmethod
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
@@ -68,6 +84,12 @@ class CertificateGap(AbstractStop):
 
     **Arguments:** `gap`; `certify`: `(risk, model, velocity, scaled) -> Certificate`, built by the floor that
     knows which program the limit solves (`jaxflow.limits.flow_certifier`).
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=9.0, stop=jf.CertificateGap(0.5, jf.limits.flow_certifier()))
+    ```
     """
 
     gap: float | Float[Array, ""]
@@ -84,6 +106,12 @@ class SelectionSettled(AbstractStop):
     Every query gives its top token at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other tokens
     at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh
     et al. (2023) asks this of the support tokens of the program, which is decided later.)
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="arc_length", until=60.0, stop=jf.SelectionSettled())
+    ```
     """
 
     tolerance: float | Float[Array, ""] = 1e-3
@@ -103,7 +131,14 @@ class SelectionSettled(AbstractStop):
 
 
 class Unsaturated(AbstractStop):
-    """Stops where some query gives its top token less than `share` of its attention: a selection is being left."""
+    """Stops where some query gives its top token less than `share` of its attention: a selection is being left.
+
+    **Example:**
+
+    ```python
+    rule = jf.flow.Unsaturated(share=0.5) | jf.SelectionSettled()
+    ```
+    """
 
     share: float = 0.99
 
@@ -112,7 +147,14 @@ class Unsaturated(AbstractStop):
 
 
 class SelfCertified(AbstractStop):
-    """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`)."""
+    """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`).
+
+    **Example:**
+
+    ```python
+    jf.flow.SelfCertified(1e-8)  # for a `Drive` with `MultiplierNewton`
+    ```
+    """
 
     gap: float | Float[Array, ""]
 
@@ -125,6 +167,12 @@ class AtRest(AbstractStop):
 
     In log arc length $\|x\|^{-1}x$ moves at this rate. A component with slack c has the share rate/c; at a rate of
     1e-13, a thousand roundings, none that could still be seen is left for any c above 1e-6.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="arc_length", until=5.0, stop=jf.flow.AtRest(0.5))
+    ```
     """
 
     tolerance: float = 1e-13
@@ -141,6 +189,12 @@ class StationaryPoint(AbstractStop):
 
     For a model homogeneous of degree L the ratio is of the order of $\|\theta\|^{L-1}$ wherever nothing cancels; with
     `degree` L weights below one are not taken for a stationary point because they are small.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=2.0, stop=jf.StationaryPoint())
+    ```
     """
 
     tolerance: float = 1e-10
@@ -154,7 +208,14 @@ class StationaryPoint(AbstractStop):
 
 
 class LossExcess(AbstractStop):
-    r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`."""
+    r"""Stops when $\log\sum_k|p_k|$, the loss excess up to a factor of order one, is at most `log_excess`.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=9.0, stop=jf.LossExcess(-1.5))
+    ```
+    """
 
     log_excess: float | Float[Array, ""]
 
@@ -163,7 +224,15 @@ class LossExcess(AbstractStop):
 
 
 class Budget(AbstractStop):
-    """Stops at a log time or a log arc length, whatever the clock."""
+    """Stops at a log time or a log arc length, whatever the clock.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="arc_length", until=50.0, stop=jf.Budget(log_time=1.0))
+    assert path.log_time >= 1.0
+    ```
+    """
 
     log_time: float | Float[Array, ""] = jnp.inf
     log_arc_length: float | Float[Array, ""] = jnp.inf

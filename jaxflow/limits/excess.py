@@ -32,6 +32,12 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     `selection`: one token α for each query, Booleans in the shape of the logits.
 
     **Raises:** `ValueError` naming `risk` for other data.
+
+    **Example:**
+
+    ```python
+    jf.limits.log_excess(risk, limit.trajectory.final.model, limit.selection)
+    ```
     """
     data = risk.data
     if not isinstance(data, TokenData):

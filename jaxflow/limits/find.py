@@ -124,6 +124,14 @@ def find_limit(
     **Raises:** `ValueError` naming the argument: NaN data, wrong shapes, tied optimal tokens (with their
     indices, if `throw`), a head that is trained, a gap below what the dtype can certify; `RuntimeError` if
     `throw` and it failed.
+
+    **Example:**
+
+    ```python
+    limit = jf.find_limit(risk, model)
+    print(limit)
+    assert limit.outcome == "globally_optimal" or limit.outcome == "locally_optimal"
+    ```
     """
     require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
     if not isinstance(model, AbstractLinearNetwork) and is_own(risk, model):
@@ -216,6 +224,13 @@ def conclude(
     """The limit that a trajectory from `model` points at, with everything that vouches for it.
 
     `theorem`: what to say in place of the theorem registered for the model, which then claims nothing.
+
+    **Example:**
+
+    ```python
+    path = jf.integrate(risk, model, clock="log_time", until=20.0)
+    jf.limits.conclude(risk, model, path, 1e-8)  # what can be said of a path that was followed so far
+    ```
     """
     data: Any = risk.data
     final: Any = trajectory.final

@@ -23,6 +23,12 @@ class HeadState(enum.IntEnum):
     - `smooth`: differentiable with a gradient at every output.
     - `on_kink`: some output sits on a kink: the flow slides along it, and a smooth integrator stalls there.
     - `flat`: some output's gradient is exactly zero (all units of an `MLPHead` off); its query moves no more.
+
+    **Example:**
+
+    ```python
+    assert limit.head_state == jf.limits.HeadState.smooth
+    ```
     """
 
     smooth = 1

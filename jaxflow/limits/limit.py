@@ -4,6 +4,7 @@ import enum
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -17,7 +18,14 @@ from jaxflow.trajectory import Trajectory, describe
 
 
 class LimitKind(enum.IntEnum):
-    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised."""
+    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised.
+
+    **Example:**
+
+    ```python
+    assert limit.kind == jf.limits.LimitKind.direction
+    ```
+    """
 
     direction = 1
     point = 2
@@ -32,6 +40,12 @@ class Rate(eqx.Module):
       value of $A^*\lambda$, or an entry for ℓ1); 1 for the Frobenius norm. A solution whose support is full
       has nothing off it: 1.
     - `log_times`, `gaps`: the points of the fit; NaN where the path had ended.
+
+    **Example:**
+
+    ```python
+    limit.rate.exponent, limit.rate.predicted
+    ```
     """
 
     exponent: Float[Array, ""]
@@ -60,6 +74,15 @@ class Limit(eqx.Module):
     - `prediction`: program, theorem, assumptions; `rate`; `trajectory`.
 
     In a batch (under `vmap`) `direction` and `point` are arrays for every member; read `kind` first.
+
+    **Example:**
+
+    ```python
+    limit = jf.find_limit(risk, model)
+    limit.selection, limit.direction, limit.outcome
+    limit.excess  # how far the flow's direction is above the program's optimum
+    limit.plot()
+    ```
     """
 
     kind: Code
@@ -114,6 +137,10 @@ class Limit(eqx.Module):
     def _weights_if(self, kind: LimitKind) -> Float[Array, "*b d d"] | None:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return None if single and int(self.kind) != kind else self.weights
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the weights' gap along the flow, and the direction (or the point) as a matrix."""
+        return draw_limit_of(self, self.weights, "gap of the weights along the flow")
 
     def __str__(self) -> str:
         if not is_concrete(self.kind):
@@ -212,3 +239,38 @@ def _norm_name(limit: Limit) -> str:
     norm: Any = limit.prediction.program.norm
     names = {Frobenius: "Frobenius-norm", Nuclear: "nuclear-norm", L1: "l1-norm"}
     return names.get(type(norm), type(norm).__name__)
+
+
+# What the arrays are called by kind of limit.
+_NAMES = {
+    LimitKind.direction: "direction",
+    LimitKind.point: "limit point",
+    LimitKind.none: "where the flow was left",
+}
+
+
+def draw_limit_of(limit: Any, values: Any, gap_label: str, program: Any = None) -> Any:
+    """The way to the limit, and the limit itself (see `jaxflow.plots.draw_limit`).
+
+    **Arguments:** `values`: a vector, a matrix, or a pytree whose arrays are joined; `program`: the optimum of the
+    predicted program, of the shape of a vector.
+
+    **Raises:** `ValueError` for a batch: plot its members.
+    """
+    from jaxflow.plots import draw_limit
+
+    if not is_concrete(limit.kind) or limit.kind.value.ndim > 0:
+        raise ValueError("plot: one limit is wanted; of a batch plot its members")
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values) if hasattr(leaf, "shape")]
+    joined = leaves[0] if len(leaves) == 1 else np.concatenate([leaf.ravel() for leaf in leaves])
+    data = {
+        "log_times": np.asarray(limit.rate.log_times),
+        "gaps": np.asarray(limit.rate.gaps),
+        "gap_label": gap_label,
+        "limit": joined,
+        "limit_label": _NAMES[LimitKind(int(limit.kind))],
+        "title": Outcome(int(limit.outcome)).name.replace("_", " "),
+    }
+    if program is not None and np.shape(program) == joined.shape and joined.ndim == 1:
+        data["program"] = np.asarray(program)
+    return draw_limit(data)

@@ -1,6 +1,7 @@
 """What `find_limit` returns for linear networks, and the sentence that it prints."""
 
 from enum import IntEnum
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import Code, Outcome, is_concrete
 from jaxflow.limits.closed_form import ClosedForm
-from jaxflow.limits.limit import LimitKind, Rate, bound_of, gaps_of, precision_note, when_of
+from jaxflow.limits.limit import LimitKind, Rate, bound_of, draw_limit_of, gaps_of, precision_note, when_of
 from jaxflow.margin import Certificate, Solution
 from jaxflow.theory import InterpolationProgram, Prediction
 from jaxflow.trajectory import Trajectory, describe
@@ -25,6 +26,15 @@ class ErrorSource(IntEnum):
       `InterpolationProgram.error`.
     - `tolerances`: the flow followed again at a hundredth of its tolerance (`LinearStaged.continued`): an estimate.
     - `distance`: the flow's own end, which is further from such a solution than flows err; the error is the distance.
+
+    **Example:**
+
+    ```python
+    one = jf.data.LinearData(jnp.array([[1.0, 0.5]]), jnp.array([1.5]))
+    start = jf.models.DiagonalLinearNetwork((0.1 * jnp.ones(2), 0.3 * jnp.ones(2)))
+    found = jf.find_limit(jf.EmpiricalRisk(one, "squared"), start)
+    assert found.error_source == jf.limits.ErrorSource.pairs
+    ```
     """
 
     none = 0
@@ -57,6 +67,13 @@ class LinearLimit(eqx.Module):
       flow's own end from `coefficients`, relative, zero where they are one.
     - `closed_form`: of one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
     - `prediction`, `rate`, `trajectory`.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk(linear, "exponential"), network)
+    found.direction, found.outcome
+    ```
     """
 
     kind: Code
@@ -97,6 +114,10 @@ class LinearLimit(eqx.Module):
     def _if(self, kind: LimitKind) -> Float[Array, "*b d"] | None:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return None if single and int(self.kind) != kind else self.coefficients
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the gap along the flow, and the coefficients beside the program's optimum."""
+        return draw_limit_of(self, self.coefficients, "gap along the flow", self.program_solution.primal)
 
     def __str__(self) -> str:
         if not is_concrete(self.kind):

@@ -95,6 +95,12 @@ class LinearStaged(AbstractMethod):
     `log_time`: end of regression, `rtol` its tolerance (errors of β are up to a few hundred times that from α = 0.1
     or less); `saves`: save points for the rate; `coordinates`: of regression, None for `Weights`; `Dual` where the
     network allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
+
+    **Example:**
+
+    ```python
+    jf.find_limit(jf.EmpiricalRisk(linear, "exponential"), network, method=jf.LinearStaged())  # the default
+    ```
     """
 
     takes_arrays: ClassVar[bool] = True

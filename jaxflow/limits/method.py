@@ -37,6 +37,12 @@ class AbstractMethod(eqx.Module):
 
     `max_steps` and `gap` come as arrays, one compiled program for all of them, where `takes_arrays` says that no
     Python code looks at them; else as the numbers that they are.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.Staged(), jf.limits.AbstractMethod)
+    ```
     """
 
     takes_arrays: ClassVar[bool] = False
@@ -83,6 +89,12 @@ class Staged(AbstractMethod):
     `jaxflow.flow.ArcLength`; rates are then fitted against that); `solver` and `rtol` of the far stage (None:
     Kvaerno5 with Newton's method, the most accurate a step; `quick_solver()` takes more steps in less time);
     `report`: receives a line a second (see `find_limit`'s `progress`).
+
+    **Example:**
+
+    ```python
+    jf.find_limit(risk, model, method=jf.Staged(near=30.0))
+    ```
     """
 
     takes_arrays: ClassVar[bool] = True

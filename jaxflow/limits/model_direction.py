@@ -57,6 +57,12 @@ class ModelStaged(eqx.Module):
     takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; of a flow to a point
     1e-5, and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see `find_limit`'s
     `progress`.
+
+    **Example:**
+
+    ```python
+    jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own, method=jf.ModelStaged(degree=2))
+    ```
     """
 
     degree: float | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import Code, Outcome, is_concrete
-from jaxflow.limits.limit import LimitKind, Rate, precision_note, when_of
+from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, precision_note, when_of
 from jaxflow.margin import Solution
 from jaxflow.models import OwnModel
 from jaxflow.theory import Prediction
@@ -28,6 +28,13 @@ class KKTPoint(eqx.Module):
       of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
     - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
       subdifferential is that of a point this close.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
+    assert found.kkt.residual < 1e-6
+    ```
     """
 
     residual: Float[Array, ""]
@@ -47,6 +54,13 @@ class StationaryFacts(eqx.Module):
       range, `rank` numbers; NaN where it has none.
     - `error`: of the point, relative to its norm: at most $\sqrt{2L/\mu}$ is left of the path of a loss L with least
       eigenvalue μ (Polyak-Łojasiewicz), plus what Newton's method moved. +inf where nothing bounds it.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "squared"), own)
+    found.stationary.residual, found.stationary.eigenvalue, found.stationary.error
+    ```
     """
 
     residual: Float[Array, ""]
@@ -75,6 +89,14 @@ class ModelLimit(eqx.Module):
     - `prediction`, `program_solution`, `excess`: where a rule is registered for the model's class, the program that it
       names, its solution, and how far the flow's coefficients at margin one are above its optimum; else None and +inf.
     - `rate`: the distance from the limit falls like $(\log t)^{-\text{exponent}}$. `trajectory`: the exact flow.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
+    assert found.outcome == "kkt_point"
+    found.direction, found.margin, found.kkt_residual
+    ```
     """
 
     kind: Code
@@ -121,6 +143,11 @@ class ModelLimit(eqx.Module):
     def _is_not(self, kind: LimitKind) -> bool:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return single and int(self.kind) != kind
+
+    def plot(self) -> Any:
+        """A Matplotlib figure: the distance from the limit along the flow, and the trained parameters of the limit."""
+        point = self.kind.value.ndim == 0 and int(self.kind) == LimitKind.point
+        return draw_limit_of(self, self.params if point else self.unit, "distance from the limit along the flow")
 
     def __str__(self) -> str:
         if not is_concrete(self.kind):

@@ -43,6 +43,14 @@ def find_limits(
     **Arguments, errors:** as `jaxflow.find_limit`; `model`: a `MultiHeadAttention` whose layers are all of one
     degree (W, or factors). In each `Limit` the trajectory is the joint one, seen from that layer: its model,
     velocity, multipliers and gradient norm; log time, arc length and norm are common.
+
+    **Example:**
+
+    ```python
+    layers = jf.models.MultiHeadAttention.init(jax.random.key(0), data, [head, head])
+    for one in jf.limits.find_limits(risk, layers, throw=False):
+        print(one)
+    ```
     """
     method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
     if model.degree is None:

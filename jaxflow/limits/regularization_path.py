@@ -33,6 +33,13 @@ class PathStatus(enum.IntEnum):
     risk falls towards the inside of the ball. `flat`: the gradient has vanished beside the excess (attention is on
     other tokens than the reference's). `unfinished`: the search ran out of steps. `outside`: the start lies
     outside of the constraint, or where the risk is below its reference.
+
+    **Example:**
+
+    ```python
+    path = jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0]))
+    assert path.status.names is jf.limits.PathStatus
+    ```
     """
 
     stationary = 1
@@ -50,6 +57,13 @@ class RegularizationPath(eqx.Module):
     - `objective` `(S, m)`: $\log(L-L_\alpha)$, or $\log L$ where there is no reference; +inf where no number.
     - `residual`, `multiplier`, `status`, `steps` `(S, m)`: see `SphereMinimum` and `PathStatus`.
     - `slack` `(S, m)`: the least slack of the constraint, +inf without one.
+
+    **Example:**
+
+    ```python
+    path = jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0]))
+    path.objective, path.residual
+    ```
     """
 
     radii: Float[Array, " m"]
@@ -119,6 +133,12 @@ def regularization_path(
     **Returns:** a `RegularizationPath`.
 
     **Raises:** `ValueError` naming the argument.
+
+    **Example:**
+
+    ```python
+    jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
+    ```
     """
     models = list(starts) if isinstance(starts, Sequence) else [starts]
     require(len(models) > 0, "starts", "expected at least one model")
@@ -217,6 +237,13 @@ class SeparatingCone(eqx.Module):
 
     **Arguments:** `data`; `low`: one barring token for each query, Booleans in the shape of the logits; `high`: the
     tokens with scores no less than α's, but α; `epsilon`.
+
+    **Example:**
+
+    ```python
+    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    cone = jf.limits.SeparatingCone(data, low, high, jnp.asarray(0.1))
+    ```
     """
 
     data: TokenData
@@ -236,7 +263,14 @@ class SeparatingCone(eqx.Module):
 def low_and_high(
     scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"], selection: Bool[Array, "*n T"]
 ) -> tuple[Bool[Array, "*n T"], Bool[Array, "*n T"]]:
-    """Tokens with lower, and with no lower, scores than the selected ones: Definition 3 of Tarzanagh et al."""
+    """Tokens with lower, and with no lower, scores than the selected ones: Definition 3 of Tarzanagh et al.
+
+    **Example:**
+
+    ```python
+    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    ```
+    """
     own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1, keepdims=True)
     others = visible & ~selection
     return others & (scores < own), others & (scores >= own)
@@ -248,6 +282,13 @@ def cone_depth(
     r"""$\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}(a_{it}-a_{i\tau})$ of (5), and the barring tokens t.
 
     +inf where no query has a token above; −inf where one has and none below.
+
+    **Example:**
+
+    ```python
+    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    jf.limits.cone_depth(model.logits(data), low, high)
+    ```
     """
     barred = jnp.max(jnp.where(high, logits, -jnp.inf), axis=-1)
     best = jnp.max(jnp.where(low, logits, -jnp.inf), axis=-1)

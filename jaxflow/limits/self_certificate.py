@@ -83,6 +83,14 @@ def flow_certificate(
 
     Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller value: from W the
     gap falls like a power of $\|W\|$, from the velocity of the combined parametrisation exponentially.
+
+    **Example:**
+
+    ```python
+    end = limit.trajectory.final
+    program = jf.margin.attention_svm(data, limit.selection)
+    certificate, direction = jf.limits.flow_certificate(program, end.model, end.velocity, end.multipliers)
+    ```
     """
     return better_of(program, *flow_bounds(program, model, velocity, multipliers))
 
@@ -100,7 +108,14 @@ def better_of(
 
 
 def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
-    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects."""
+    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=9.0, stop=jf.CertificateGap(0.5, jf.limits.flow_certifier()))
+    ```
+    """
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
         data: Any = risk.data

@@ -26,6 +26,13 @@ class AttentionProgram(AbstractProgram):
     With `diagonal` the weights are $W=\mathrm{diag}(\beta)$, the primal is $\beta$ `(d,)` and
     $A_{it}=(x_{ia_i}-x_{it})\odot z_i$; otherwise the primal is W `(d, d)` and
     $A_{it}=(x_{ia_i}-x_{it})z_i^\top$.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.attention_svm(data, limit.selection)
+    program.margins(limit.flow_direction)  # at least one at every token that is not selected
+    ```
     """
 
     norm: AbstractNorm
@@ -177,6 +184,12 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
 
     Source: Tarzanagh et al. (2023) eq. (Att-SVM), (Att-SVM$_\star$), (11), (Gen-SVM), (SAtt-SVM);
     Sheen et al. (2024) ($\ell_1$-SVM).
+
+    **Example:**
+
+    ```python
+    jf.margin.attention_svm(data, limit.selection, norm="nuclear")
+    ```
     """
     require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     data.check()

@@ -16,7 +16,14 @@ FARKAS_MULTIPLE = 500.0
 
 
 class CertificateSource(enum.IntEnum):
-    """Who supplied the primal and dual point of a certificate."""
+    """Who supplied the primal and dual point of a certificate.
+
+    **Example:**
+
+    ```python
+    assert limit.flow_certificate.source == jf.margin.CertificateSource.flow
+    ```
+    """
 
     none = 0
     flow = 1
@@ -30,6 +37,12 @@ class ProgramResult(enum.IntEnum):
     larger gap. `infeasible`: a Farkas certificate was found and checked. `budget_spent`: the iterations ran
     out. `failed`: no answer (NaN data, numerical failure). `stationary`: a KKT point of a program that is not
     convex, with no claim that it is the global minimum.
+
+    **Example:**
+
+    ```python
+    assert limit.program_solution.result == jf.margin.ProgramResult.optimal
+    ```
     """
 
     not_run = 0
@@ -54,6 +67,13 @@ class Certificate(eqx.Module):
     - `source`: `none`, `flow` or `program`.
     - `farkas`: $N^*(\sum\lambda_kA_k)/(\sum\lambda_k\max_k\|A_k\|_F)$; zero (to rounding) is Gordan's proof
       that no V has positive margins.
+
+    **Example:**
+
+    ```python
+    certificate = limit.certificate
+    assert certificate.dual_value <= certificate.primal_value * (1 + 1e-12)
+    ```
     """
 
     primal_value: Float[Array, ""]
@@ -82,6 +102,13 @@ class Solution(eqx.Module):
 
     `primal` is scaled to margin one and zero where there is none; `dual` is scaled to $N^*(A^*\\lambda)=1$,
     or, for an infeasible program, is the Farkas ray with sum one. Read `result` before the numbers.
+
+    **Example:**
+
+    ```python
+    solution = jf.margin.solve(jf.margin.attention_svm(data, limit.selection))
+    assert solution.result == "optimal" and solution.certificate.duality_gap < 1e-10
+    ```
     """
 
     primal: Inexact[Array, "..."]
@@ -117,6 +144,14 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
 
     **Returns:** a `Certificate`. A missing bound (non-positive margin, zero weights, NaN input) gives
     `duality_gap = +inf`, never NaN. A program without constraints has optimum zero: gap 0.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.attention_svm(data, limit.selection)
+    solution = jf.margin.solve(program)
+    jf.margin.certify(program, 7 * solution.primal, solution.dual)  # of any scale
+    ```
     """
     if isinstance(source, str) and source not in CertificateSource.__members__:
         raise unknown_name("source", source, CertificateSource.__members__)

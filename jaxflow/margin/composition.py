@@ -21,7 +21,16 @@ from jaxflow.margin.program import AbstractProgram, Compact
 
 
 class FiniteComponentProgram(AbstractProgram):
-    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7)."""
+    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7).
+
+    **Example:**
+
+    ```python
+    both = jnp.zeros((3, 4), bool).at[:, :2].set(True)
+    program = jf.margin.finite_component(data, both, jnp.full((3, 4), 0.25))
+    jf.margin.solve(program)
+    ```
+    """
 
     base: AttentionProgram
     log_ratios: Float[Array, "n ..."]
@@ -77,6 +86,13 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
     **Returns:** a program; `solve` gives $W^{fin}$, or `infeasible` where no W reaches the proportions.
 
     **Raises:** `ValueError` naming the argument.
+
+    **Example:**
+
+    ```python
+    both = jnp.zeros((3, 4), bool).at[:, :2].set(True)
+    jf.margin.finite_component(data, both, jnp.full((3, 4), 0.25))
+    ```
     """
     base = attention_svm(data, selection)
     attention = jnp.asarray(attention)
@@ -95,7 +111,14 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
 
 class Combination(eqx.Module):
     r"""$W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ with its correlation; γ is +inf where the correlation grows
-    with γ without limit, and then `weights` is $\bar W^{mm}$."""
+    with γ without limit, and then `weights` is $\bar W^{mm}$.
+
+    **Example:**
+
+    ```python
+    jf.margin.best_combination(limit.flow_direction, jnp.zeros((4, 4)), limit.flow_direction).correlation
+    ```
+    """
 
     weights: Float[Array, "d d"]
     gamma: Float[Array, ""]
@@ -111,6 +134,13 @@ def best_combination(
     onto the plane of F and $\bar W$:
     $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
     $\langle W,F_\perp\rangle>0$.
+
+    **Example:**
+
+    ```python
+    found = jf.margin.best_combination(limit.flow_direction, jnp.zeros((4, 4)), limit.flow_direction)
+    assert jnp.allclose(found.correlation, 1.0)
+    ```
     """
     unit = direction / jnp.linalg.norm(direction)
     inside = jnp.sum(finite * unit)

@@ -25,7 +25,15 @@ MAX_SELECTIONS = 20_000_000
 
 
 class AssumptionStatus(enum.IntEnum):
-    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program."""
+    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program.
+
+    **Example:**
+
+    ```python
+    all_choices = jf.margin.enumerate_selections(data, head)
+    assert all_choices.assumption_B1.names is jf.margin.AssumptionStatus
+    ```
+    """
 
     holds = 1
     violated = 2
@@ -43,6 +51,13 @@ class Enumeration(eqx.Module):
     - `all_optimal_support`: the stronger condition of §5.2: for every feasible $\alpha\ne$ opt *every* query with
       $\alpha_i\ne\mathrm{opt}_i$ has $\mathrm{opt}_i$ among its support indices.
     - `assumption_B1`: all tokens are support vectors of the optimal choice (`violated` if it is infeasible).
+
+    **Example:**
+
+    ```python
+    found = jf.margin.enumerate_selections(data, head)
+    assert found.selections.shape == (4**3, 3)
+    ```
     """
 
     selections: Int[Array, "N q"]
@@ -156,6 +171,13 @@ def enumerate_selections(
     **Raises:** `ValueError` for traced, invalid or tied data, an unknown norm, or more than 2e7 choices.
 
     Source: Tarzanagh et al. (2023) Definition 2, Assumptions B.1 and D.
+
+    **Example:**
+
+    ```python
+    found = jf.margin.enumerate_selections(data, head)
+    found.status  # what Definition 2 says of every choice
+    ```
     """
     require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")

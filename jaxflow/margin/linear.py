@@ -36,7 +36,15 @@ class AbstractLinearProgram(AbstractProgram):
 
 class MaxMarginProgram(AbstractLinearProgram):
     r"""$\min N(\rho)$ s.t. $y_i\,\mathrm{Re}(x_i^\top S^\top\rho)\ge1$. Yun et al. (2021) eq. (38), Cor.
-    1–3."""
+    1–3.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.max_margin(linear.inputs, linear.targets, "l1")
+    jf.margin.solve(program).primal
+    ```
+    """
 
     norm: AbstractNorm
     inputs: Float[Array, "n d"]
@@ -71,7 +79,15 @@ class MaxMarginProgram(AbstractLinearProgram):
 
 class MinimumNormProgram(AbstractLinearProgram):
     r"""$\min N(\rho)$ s.t. $\mathrm{Re}(x_i^\top S^\top\rho)=y_i$. Yun et al. (2021) Theorems 4 and 6 in
-    their limits."""
+    their limits.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.minimum_norm(linear.inputs, linear.targets, "l1")
+    jf.margin.solve(program).primal
+    ```
+    """
 
     norm: AbstractNorm
     inputs: Float[Array, "n d"]
@@ -159,6 +175,12 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     **Raises:** `ValueError` naming the argument.
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 2 with eq. (38), Corollaries 1–3.
+
+    **Example:**
+
+    ```python
+    jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets)).primal
+    ```
     """
     data = LinearData(inputs, labels)
     data.check()
@@ -181,6 +203,12 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
     **Raises:** `ValueError` naming the argument.
 
     Source: Yun, Krishnan, Mobahi (2021), Theorem 6 (ℓ2) and Remark 4 (ℓ1 as α → 0).
+
+    **Example:**
+
+    ```python
+    jf.margin.solve(jf.margin.minimum_norm(linear.inputs, linear.targets)).primal
+    ```
     """
     data = LinearData(inputs, targets)
     data.check()

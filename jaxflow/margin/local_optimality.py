@@ -28,6 +28,13 @@ class LocalOptimality(eqx.Module):
     - `status`: `global_` (the optimal tokens), `local`, `not_local`, `ambiguous` (a token whose margin is
       within 1e-6 of one, neither clearly support nor clearly not, decides), `not_applicable` (no solution).
     - `excess`: margin − 1 of every masked token, +inf elsewhere.
+
+    **Example:**
+
+    ```python
+    found = jf.margin.is_locally_optimal(data, head, limit.selection, limit.program_solution)
+    found.support  # the tokens that hold the margin
+    ```
     """
 
     locally_optimal: Bool[Array, ""]
@@ -49,6 +56,12 @@ def is_locally_optimal(data: TokenData, head: Any, selection: Any, solution: Sol
     - `solution`: `solve(attention_svm(data, selection, ...))`, in any norm (Definition 4).
 
     **Raises:** `ValueError` as `attention_svm`.
+
+    **Example:**
+
+    ```python
+    assert jf.margin.is_locally_optimal(data, head, limit.selection, limit.program_solution).locally_optimal
+    ```
     """
     norm = "l1" if solution.primal.ndim == 1 else "frobenius"
     program = attention_svm(data, selection, norm)

@@ -19,6 +19,14 @@ class AbstractAttention(AbstractModel):
     """Attention with some parametrisation of the combined weights W, equation (2) of Tarzanagh et al. (2023).
 
     The attention weights are trained, the head stays fixed, unless the risk's `trainable` says otherwise.
+
+    **Example:**
+
+    ```python
+    assert isinstance(model, jf.models.AbstractAttention)
+    model.combined_weights()  # (d, d)
+    model.attention(data)  # (n, T)
+    ```
     """
 
     head: eqx.AbstractVar[Head]
@@ -67,12 +75,27 @@ class AbstractAttention(AbstractModel):
 
 
 def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"]:
-    r"""$X_i^\top s_i$ for every output."""
+    r"""$X_i^\top s_i$ for every output.
+
+    **Example:**
+
+    ```python
+    assert jf.models.mix(data, model.attention(data)).shape == (3, 4)
+    ```
+    """
     return jnp.einsum("ntd,nt->nd" if data.single_query else "ntd,nkt->nkd", data.tokens, attention)
 
 
 def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Array, "*n T"]:
-    r"""$\langle\nabla h, x_{it}\rangle$ for every output and token."""
+    r"""$\langle\nabla h, x_{it}\rangle$ for every output and token.
+
+    **Example:**
+
+    ```python
+    mixed = jf.models.mix(data, model.attention(data))
+    jf.models.token_slopes(data, jf.models.head_gradients(model.head, mixed))  # (n, T)
+    ```
+    """
     return jnp.einsum("ntd,nd->nt" if data.single_query else "ntd,nkd->nkt", data.tokens, gradients)
 
 
@@ -94,7 +117,15 @@ def _two_uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> tuple[A
 
 
 class CombinedAttention(AbstractAttention):
-    """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023)."""
+    """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023).
+
+    **Example:**
+
+    ```python
+    jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+    jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
+    ```
+    """
 
     W: Float[Array, "d d"]
     head: Head
@@ -126,7 +157,14 @@ class CombinedAttention(AbstractAttention):
 
 
 class FactoredAttention(AbstractAttention):
-    r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023)."""
+    r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023).
+
+    **Example:**
+
+    ```python
+    jf.models.FactoredAttention.init(jax.random.key(1), data, head, m=2)  # K and Q of shape (4, 2)
+    ```
+    """
 
     K: Float[Array, "d m"]
     Q: Float[Array, "d m"]
@@ -170,7 +208,15 @@ class FactoredAttention(AbstractAttention):
 
 
 class DiagonalAttention(AbstractAttention):
-    r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1."""
+    r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1.
+
+    **Example:**
+
+    ```python
+    jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
+    jf.models.DiagonalAttention(jnp.ones(4), jnp.ones(4), head)
+    ```
+    """
 
     k: Float[Array, " d"]
     q: Float[Array, " d"]

@@ -17,7 +17,15 @@ Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
 
 class AbstractModel(eqx.Module):
     """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place, and any
-    callable on one input."""
+    callable on one input.
+
+    **Example:**
+
+    ```python
+    assert isinstance(model, jf.models.AbstractModel)
+    model.outputs(data)  # (n,)
+    ```
+    """
 
     @abc.abstractmethod
     def outputs(self, data: Any) -> Float[Array, "..."]:
@@ -37,7 +45,14 @@ class AbstractModel(eqx.Module):
 
 
 def linearize(model: Any, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
-    """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model."""
+    """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model.
+
+    **Example:**
+
+    ```python
+    outputs, pullback = jf.models.linearize(model, data, jf.models.default_trainable(model))
+    ```
+    """
     if isinstance(model, AbstractModel):
         return model.linearize(data, trainable)
     return linearize_outputs(lambda m: outputs_of(m, data), model, trainable)
@@ -49,6 +64,13 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
     A last axis of length one is dropped where the targets have none.
 
     **Raises:** `ValueError` naming `model`: no callable, does not accept an input, or outputs unlike the targets.
+
+    **Example:**
+
+    ```python
+    assert jf.models.outputs_of(model, data).shape == (3,)
+    jf.models.outputs_of(lambda x: jnp.sum(x), linear)  # a plain callable, input by input
+    ```
     """
     if hasattr(model, "outputs"):
         return model.outputs(data)
@@ -75,6 +97,13 @@ def linearize_outputs(
     """Linearizes any output function of a model by automatic differentiation.
 
     Enough wherever the outputs themselves do not saturate: the scale of the loss passes through untouched.
+
+    **Example:**
+
+    ```python
+    trained = jf.models.default_trainable(model)
+    outputs, pullback = jf.models.linearize_outputs(lambda m: m.outputs(data), model, trained)
+    ```
     """
     params, frozen = eqx.partition(model, trainable)
     values, vjp = jax.vjp(lambda p: outputs(eqx.combine(p, frozen)), params)
@@ -86,7 +115,15 @@ def linearize_outputs(
 
 
 def default_trainable(model: Any) -> PyTree:
-    """The model's own choice, or every inexact array of a model that makes none."""
+    """The model's own choice, or every inexact array of a model that makes none.
+
+    **Example:**
+
+    ```python
+    trained = jf.models.default_trainable(model)
+    assert trained.W and not trained.head.v  # W is trained, the head is not
+    ```
+    """
     if isinstance(model, AbstractModel):
         return model.trainable()
     return jax.tree.map(eqx.is_inexact_array, model)
@@ -103,6 +140,12 @@ def attention_and_head(model: Any) -> PyTree:
     head, name no limit. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
     lets them vanish, at rates that differ between sequences. `find_limit` therefore refuses; `integrate` follows
     the joint flow.
+
+    **Example:**
+
+    ```python
+    jf.EmpiricalRisk(data, "logistic", trainable=jf.models.attention_and_head)
+    ```
     """
     return jax.tree.map(eqx.is_inexact_array, model)
 

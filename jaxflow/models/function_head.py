@@ -20,6 +20,13 @@ class FunctionHead(eqx.Module):
 
     **Raises:** `ValueError` naming `head` where what is fixed has no hash (a list of arrays hidden in a static
     field, say).
+
+    **Example:**
+
+    ```python
+    h = jf.models.FunctionHead(lambda x: jnp.tanh(x[0]))
+    assert h(jnp.zeros(3)) == 0
+    ```
     """
 
     params: PyTree

@@ -18,7 +18,14 @@ from jaxflow.models.function_head import FunctionHead
 
 
 class LinearHead(eqx.Module):
-    r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1."""
+    r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1.
+
+    **Example:**
+
+    ```python
+    assert jf.models.LinearHead(jnp.ones(4))(jnp.ones(4)) == 4
+    ```
+    """
 
     v: Float[Array, " d"]
 
@@ -37,6 +44,12 @@ class MLPHead(eqx.Module):
 
     The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. Where
     the flow slides along a kink a smooth integrator steps to and fro; `jaxflow.find_limit` reports it.
+
+    **Example:**
+
+    ```python
+    assert jf.models.MLPHead(-jnp.eye(4))(jnp.ones(4)) == 0
+    ```
     """
 
     V: Float[Array, "r d"]
@@ -57,7 +70,15 @@ class MLPHead(eqx.Module):
 
 
 class ConcaveHead(eqx.Module):
-    r"""$h(x) = v^\top x-\lambda\|x\|^2$. Tarzanagh et al. (2023) §6 (Lemma 6, Figs. 9 and 12)."""
+    r"""$h(x) = v^\top x-\lambda\|x\|^2$. Tarzanagh et al. (2023) §6 (Lemma 6, Figs. 9 and 12).
+
+    **Example:**
+
+    ```python
+    h = jf.models.ConcaveHead(jnp.ones(4), 0.1)
+    assert jnp.allclose(h(jnp.ones(4)), 3.6)
+    ```
+    """
 
     v: Float[Array, " d"]
     lam: Float[Array, ""]
@@ -82,6 +103,12 @@ class PositionHeads(eqx.Module):
     **Arguments:** `heads`: K heads (anything that is a head for itself), or an array `(K, d)` of linear ones.
 
     As a function it maps K points `(K, d)` to `(K,)`.
+
+    **Example:**
+
+    ```python
+    jf.models.PositionHeads((jf.models.LinearHead(jnp.ones(4)), jf.models.LinearHead(jnp.zeros(4))))
+    ```
     """
 
     heads: tuple[Head, ...]
@@ -105,6 +132,12 @@ def as_head(head: Any) -> Head:
     `PositionHeads`; an array `(d,)`, or a list of numbers, as `LinearHead`.
 
     **Raises:** `ValueError` naming `head`.
+
+    **Example:**
+
+    ```python
+    assert isinstance(jf.models.as_head(jnp.ones(4)), jf.models.LinearHead)
+    ```
     """
     if isinstance(head, tuple | list) and not _numbers(head):
         return cast(Head, PositionHeads(head))
@@ -123,12 +156,26 @@ def _numbers(parts: Any) -> bool:
 
 
 def head_outputs(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
-    r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output."""
+    r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output.
+
+    **Example:**
+
+    ```python
+    assert jf.models.head_outputs(model.head, data.tokens[:, 0]).shape == (3,)
+    ```
+    """
     return _each_output(head, points, lambda h: h)
 
 
 def head_gradients(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output."""
+    r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output.
+
+    **Example:**
+
+    ```python
+    assert jf.models.head_gradients(model.head, data.tokens[:, 0]).shape == (3, 4)
+    ```
+    """
     return _each_output(head, points, jax.grad)
 
 
@@ -148,6 +195,12 @@ def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     too, and `data.visible` says which count.
 
     **Returns:** `(n, T)`, or `(n, k, T)` for k outputs per sequence.
+
+    **Example:**
+
+    ```python
+    assert jf.models.token_scores(data, head).shape == (3, 4)
+    ```
     """
     head = as_head(head)
     check_head(head, data)
@@ -160,7 +213,14 @@ def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
 
 
 def is_linear(head: Any) -> bool:
-    """Whether the head, or that of every position, is a `LinearHead`."""
+    """Whether the head, or that of every position, is a `LinearHead`.
+
+    **Example:**
+
+    ```python
+    assert jf.models.is_linear(model.head)
+    ```
+    """
     heads = head.heads if isinstance(head, PositionHeads) else (head,)
     return all(isinstance(h, LinearHead) for h in heads)
 

@@ -21,7 +21,15 @@ SCHEMES = ("random", "zero_last", "equal", "identity")
 
 
 class AbstractLinearNetwork(AbstractModel):
-    r"""$f(x;\Theta)=x^\top\beta(\Theta)$ for `LinearData`; `layers` is Θ, all of it trained."""
+    r"""$f(x;\Theta)=x^\top\beta(\Theta)$ for `LinearData`; `layers` is Θ, all of it trained.
+
+    **Example:**
+
+    ```python
+    assert isinstance(network, jf.models.AbstractLinearNetwork)
+    network.linear_coefficients()  # (d,)
+    ```
+    """
 
     @property
     @abc.abstractmethod
@@ -63,6 +71,13 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
     r"""$\beta=w_1\odot\cdots\odot w_L$, equation (11).
 
     **Arguments:** `weights`: $(w_1,\dots,w_L)$, each `(d,)`, L ≥ 2. **Raises:** `ValueError` naming `weights`.
+
+    **Example:**
+
+    ```python
+    jf.models.DiagonalLinearNetwork((jnp.ones(3), jnp.ones(3)))
+    jf.models.DiagonalLinearNetwork.init(jax.random.key(0), linear, depth=2, alpha=0.1)
+    ```
     """
 
     weights: tuple[Float[Array, " d"], ...]
@@ -120,6 +135,12 @@ class DeepLinearNetwork(AbstractLinearNetwork):
 
     **Arguments:** `weights`: $(W_1,\dots,W_{L-1},w_L)$, $W_l$ of shape $(d_l,d_{l+1})$, $w_L$ of shape $(d_L,)$; any
     widths. **Raises:** `ValueError` naming `weights`.
+
+    **Example:**
+
+    ```python
+    jf.models.DeepLinearNetwork.init(jax.random.key(0), linear, depth=3, alpha=0.1)
+    ```
     """
 
     weights: tuple[Float[Array, "..."], ...]
@@ -178,6 +199,13 @@ class DeepMatrixSensing(AbstractLinearNetwork):
     (13) omits only rescales time.
 
     **Arguments:** `weights`: $(W_1,\dots,W_L)$, matrices that can be multiplied. **Raises:** `ValueError`.
+
+    **Example:**
+
+    ```python
+    sensing = jf.models.DeepMatrixSensing((jnp.eye(2), jnp.eye(2)))
+    sensing.linear_coefficients()  # W1 W2 as a vector of length 4
+    ```
     """
 
     weights: tuple[Float[Array, "a b"], ...]

@@ -22,6 +22,13 @@ class OwnModel(eqx.Module):
     `module` is the user's model again. It is called on every input $x_i$, or its `outputs(data)` where it has one.
 
     **Raises:** `ValueError` naming `model` where what is fixed has no hash.
+
+    **Example:**
+
+    ```python
+    own = jf.models.OwnModel(lambda x: jnp.sum(x))
+    assert own.outputs(linear).shape == (2,)
+    ```
     """
 
     params: PyTree
@@ -51,7 +58,7 @@ class AbstractOwnAttention(AbstractAttention):
     linear one. `degree` is that of W in the trained parameters; where it is not declared, `find_limit` looks for it.
 
     ```python
-    class SymmetricAttention(jaxflow.models.AbstractOwnAttention):
+    class SymmetricAttention(jf.models.AbstractOwnAttention):
         U: jax.Array
 
         def combined_weights(self):

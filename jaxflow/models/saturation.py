@@ -9,7 +9,15 @@ from jaxflow._core import exp_nonpositive
 
 
 def log_attention(logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Float[Array, "*n T"]:
-    r"""$\log s_{it}$ for $s_i=\mathrm{softmax}(a_i)$ over the visible tokens; −inf at hidden ones."""
+    r"""$\log s_{it}$ for $s_i=\mathrm{softmax}(a_i)$ over the visible tokens; −inf at hidden ones.
+
+    **Example:**
+
+    ```python
+    logits = jnp.array([[0.0, 1000.0]])
+    assert jf.models.log_attention(logits, jnp.ones((1, 2), bool))[0, 0] == -1000  # where e^(-1000) is zero
+    ```
+    """
     return jax.nn.log_softmax(jnp.where(visible, logits, -jnp.inf), axis=-1)
 
 
@@ -35,6 +43,13 @@ def logit_multipliers(
     output weights $w_i=\partial L/\partial f_i$ of order one.
 
     M is constant under differentiation: $e^M P$ is what is being represented.
+
+    **Example:**
+
+    ```python
+    logits, visible = jnp.array([[0.0, 1.0]]), jnp.ones((1, 2), bool)
+    jf.models.logit_multipliers(logits, visible, jnp.array([[1.0, 0.0]]), jnp.ones(1))  # log scale, multipliers
+    ```
     """
     log_s = log_attention(logits, visible)
     s = jnp.exp(log_s)

@@ -36,6 +36,12 @@ class LinearTensorNetwork(AbstractLinearNetwork):
       `jaxflow.theory.find_decomposition` looks for one if L = 2, and `verify_decomposition` checks a given one.
 
     **Raises:** `ValueError` naming the argument.
+
+    **Example:**
+
+    ```python
+    jf.models.as_tensor_network(network)  # the same function in the general form
+    ```
     """
 
     data_tensor: Float[Array, "..."]
@@ -127,7 +133,14 @@ class LinearTensorNetwork(AbstractLinearNetwork):
 
 
 def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: int | None = None) -> Array:
-    r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0)."""
+    r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0).
+
+    **Example:**
+
+    ```python
+    assert jf.models.contract(jnp.eye(3), (jnp.ones(3), jnp.ones(3))) == 3
+    ```
+    """
     for axis, vector in reversed(list(enumerate(vectors))):
         if axis != skip:
             tensor = jnp.tensordot(tensor, vector, axes=((axis,), (0,)))
@@ -135,13 +148,27 @@ def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: in
 
 
 def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
-    r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$."""
+    r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$.
+
+    **Example:**
+
+    ```python
+    assert jf.models.diagonal_tensor(3, depth=2).shape == (3, 3, 3)
+    ```
+    """
     index = jnp.arange(d)
     return jnp.zeros((d,) * (depth + 1)).at[(index,) * (depth + 1)].set(1.0)
 
 
 def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
-    r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$."""
+    r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$.
+
+    **Example:**
+
+    ```python
+    assert jf.models.convolutional_tensor(3, (3, 2)).shape == (3, 2, 3)
+    ```
+    """
     total = sum(jnp.ix_(*(jnp.arange(k) for k in sizes)))
     return jax.nn.one_hot(jnp.asarray(total) % d, d)
 
@@ -150,6 +177,12 @@ def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{fc}}$ by the block construction of appendix B, for $v_l=\mathrm{vec}(W_l)$ by columns.
 
     **Arguments:** `dims`: $d_1,\dots,d_L$. Large: for tests and for theorems on the general form.
+
+    **Example:**
+
+    ```python
+    jf.models.fully_connected_tensor((3, 2))
+    ```
     """
     tensor = jnp.eye(dims[0])
     for previous, following in zip(dims, dims[1:], strict=False):
@@ -163,6 +196,13 @@ def as_tensor_network(network: AbstractLinearNetwork) -> LinearTensorNetwork:
     """The network in the general form, its data tensor built: an oracle for small sizes.
 
     **Raises:** `ValueError` for a network whose data tensor is not known here.
+
+    **Example:**
+
+    ```python
+    general = jf.models.as_tensor_network(network)
+    assert jnp.allclose(general.linear_coefficients(), network.linear_coefficients())
+    ```
     """
     layers = network.layers
     if isinstance(network, LinearTensorNetwork):

@@ -25,6 +25,7 @@ from jaxflow.papers.run import reproduce as reproduce
 from jaxflow.papers.run import verify as verify
 from jaxflow.papers.statement import Statement as Statement
 from jaxflow.report import Row as Row
+from jaxflow.report import as_json as as_json
 from jaxflow.report import counted as counted
 from jaxflow.report import told as told
 from jaxflow.report import worst as worst

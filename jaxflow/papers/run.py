@@ -13,6 +13,7 @@ from jaxflow.report import (
     CLAIMS,
     ROWS,
     Claim,
+    Finding,
     Row,
     as_json,
     findings_markdown,
@@ -20,6 +21,7 @@ from jaxflow.report import (
     refuse_existing,
     write_json,
 )
+from jaxflow.study.progress import duration
 
 SEED = 0
 
@@ -119,17 +121,35 @@ def verify(
 
     **Arguments:** `only`: names of checks, all by default; the others as in `reproduce`.
 
+    The rows of the checks that are done stand in `verify-partial.md` as long as there are others to be computed.
+
     **Returns:** the files by kind, and the rows.
 
     **Raises:** as `plan_verify`, before anything is computed; as `Dataset.collect`.
     """
     checks, paths = plan_verify(paper, scale=scale, only=only, out=out, overwrite=overwrite)
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)
-    numbers = run.numbers(checks, lambda dataset, name: f"{dataset}.{name}")
-    findings = [finding for check in checks for finding in check.find(numbers[check.dataset.name])[0]]
-    findings.sort(key=lambda finding: _place(finding.source))
-    rows = [Row.of(finding) for finding in findings]
     title = f"{paper}: its statements, held to instances ({scale} scale, seed {seed})"
+    partial = paths["table"].with_name("verify-partial.md")
+    found: dict[str, list[Finding]] = {}
+
+    def judged(numbers: dict[str, Any]) -> list[Finding]:
+        for check in checks:
+            if check.dataset.name in numbers and check.name not in found:
+                found[check.name] = check.find(numbers[check.dataset.name])[0]
+        return sorted((one for findings in found.values() for one in findings), key=lambda one: _place(one.source))
+
+    def so_far(numbers: dict[str, Any]) -> None:
+        if any(check.dataset.name not in numbers for check in checks):
+            partial.write_text(findings_markdown(f"{title}: so far", ROWS, judged(numbers)), encoding="utf-8")
+            say(f"{len(found)} of {len(checks)} checks, {duration(run.seconds())} so far; their rows: {partial}")
+
+    numbers = run.numbers(checks, lambda dataset, name: f"{dataset}.{name}", so_far)
+    partial.unlink(missing_ok=True)
+    # By the saved numbers alone.
+    found.clear()
+    findings = judged(numbers)
+    rows = [Row.of(finding) for finding in findings]
     record = {"title": title, "rows": [as_json(row) for row in rows]}
     arguments = {"paper": paper, "scale": scale, "only": list(only)}
     run.write(findings_markdown(title, ROWS, findings), "rows", record, arguments)
@@ -144,8 +164,18 @@ class _Run:
         self.say, self.executor, self.progress = say, executor, progress
         self.started = time.monotonic()
 
-    def numbers(self, entries: list[Entry], named: Callable[[str, str], str]) -> dict[str, Any]:
-        """The typed numbers by dataset, as they were saved; `named` names an array of the file."""
+    def seconds(self) -> float:
+        """Since the command began."""
+        return time.monotonic() - self.started
+
+    def numbers(
+        self,
+        entries: list[Entry],
+        named: Callable[[str, str], str],
+        so_far: Callable[[dict[str, Any]], None] = lambda numbers: None,
+    ) -> dict[str, Any]:
+        """The typed numbers by dataset, as they were saved; `named` names an array of the file; `so_far` is told of
+        the datasets that are done whenever another one is."""
         datasets = {entry.dataset.name: entry.dataset for entry in entries}
         folder, file = self.paths["data"].parent, self.paths["data"]
         where = {"scale": self.scale, "seed": self.seed}
@@ -157,6 +187,7 @@ class _Run:
             if self.overwrite:
                 dataset.begin_again(folder, **where)
             found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
+            so_far({done: datasets[done].typed(raw) for done, raw in found.items()})
         fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
         places = {(name, part, field): named(name, _array(part, field)) for name, part, field in fields}
         save_arrays(file, {place: found[name][part][field] for (name, part, field), place in places.items()})
@@ -169,8 +200,7 @@ class _Run:
         """The table, the same for machines, and how it came to be."""
         self.paths["table"].write_text(table, encoding="utf-8")
         write_json(self.paths[kind], record)
-        seconds = time.monotonic() - self.started
-        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, seconds=seconds))
+        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, seconds=self.seconds()))
         _unfinished(self.paths).unlink()
 
 

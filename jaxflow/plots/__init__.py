@@ -1,4 +1,4 @@
-"""Floor 9: pictures, drawn from saved numbers alone."""
+"""Floor 1: pictures, drawn from saved numbers alone."""
 
 from jaxflow.plots.columns import draw_columns as draw_columns
 from jaxflow.plots.composition import draw_composition as draw_composition
@@ -7,6 +7,8 @@ from jaxflow.plots.convergence import draw_convergence as draw_convergence
 from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.multi_token import draw_token_counts as draw_token_counts
 from jaxflow.plots.multi_token import draw_token_histograms as draw_token_histograms
+from jaxflow.plots.path import draw_limit as draw_limit
+from jaxflow.plots.path import draw_path as draw_path
 from jaxflow.plots.plane import PlanePanel as PlanePanel
 from jaxflow.plots.plane import draw_plane as draw_plane
 from jaxflow.plots.ranks import draw_ranks as draw_ranks

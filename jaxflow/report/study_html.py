@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxflow import study
-from jaxflow._core import Outcome
 from jaxflow.plots import study as plots
 from jaxflow.report.outputs import refuse_existing
 from jaxflow.study import counting, pictures
@@ -69,7 +68,7 @@ def percentage_table(results: Any) -> Table:
             row = selected.sel(outcome=code)
             if int(row["count"]) == 0:
                 continue
-            decided = Outcome[code] in counting.DECIDED
+            decided = code in table.attrs["given"].split(", ")
             conditional = _interval(row, "given_") if decided else "-"
             count = f"{int(row['count']):,}"
             rows.append(
@@ -119,7 +118,10 @@ def _scroll(table: Table) -> str:
 
 
 def _definitions(results: Any) -> str:
-    rows = [(code.name, counting.DEFINITIONS[code]) for code in Outcome]
+    known = counting.outcomes_of(results)
+    own = {name: f"an outcome of the experiment's own, code {code}" for name, code in known.items()}
+    told = {code.name: text for code, text in counting.DEFINITIONS.items() if known.get(code.name) == code.value}
+    rows = list((own | told).items())
     rows += [
         (str(name), str(array.attrs["long_name"]))
         for name, array in results.data_vars.items()

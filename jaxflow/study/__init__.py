@@ -9,6 +9,7 @@ from jaxflow.study.experiment import AbstractExperiment as AbstractExperiment
 from jaxflow.study.experiment import FunctionExperiment as FunctionExperiment
 from jaxflow.study.keys import subkey as subkey
 from jaxflow.study.keys import trial_key as trial_key
+from jaxflow.study.pictures import plot as plot
 from jaxflow.study.reading import Status as Status
 from jaxflow.study.reading import open_results as open_results
 from jaxflow.study.reading import status as status
@@ -21,4 +22,5 @@ from jaxflow.study.study import Study as Study
 from jaxflow.study.tables import Table as Table
 from jaxflow.study.tables import quantities as quantities
 from jaxflow.study.tables import summary as summary
+from jaxflow.study.tables import to_dataframe as to_dataframe
 from jaxflow.study.token_selection import TokenSelection as TokenSelection

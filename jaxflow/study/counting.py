@@ -58,6 +58,13 @@ def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray
     **Arguments:** arrays that broadcast; `confidence` between 0 and 1.
 
     **Returns:** lower and upper ends; 0 and 1 where the total is 0.
+
+    **Example:**
+
+    ```python
+    low, high = jf.study.wilson(73, 100)
+    assert low < 0.73 < high
+    ```
     """
     require(0 < confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
     count, total = np.asarray(count, float), np.asarray(total, float)
@@ -76,7 +83,7 @@ def percentages(
     results: Any,
     over: str | Sequence[str] = "trial",
     *,
-    given: Iterable[Outcome | str] = DECIDED,
+    given: Iterable[Outcome | str] | None = None,
     groups: Mapping[str, Iterable[Outcome | str]] | None = None,
     confidence: float = 0.95,
     rule: str = "certified",
@@ -87,8 +94,8 @@ def percentages(
 
     - `results`: of a study, complete or not.
     - `over`: the axes that are pooled; a row remains for each value of the others.
-    - `given`: the condition of the conditional percentages; by default the decided outcomes, that is all but
-      `ambiguous`, `undecided` and `failed`.
+    - `given`: the condition of the conditional percentages; by default the decided outcomes (`DECIDED`; of an
+      experiment with outcomes of its own, all but `ambiguous`, `undecided` and `failed`).
     - `groups`: names for sets of outcomes, which may overlap (`"local, including global"`); by default every
       outcome by itself.
     - `confidence`: of the intervals (Wilson's).
@@ -103,6 +110,12 @@ def percentages(
 
     **Raises:** `ValueError` for unknown axes, outcomes or rules, and for the rule `"settled"` where settled
     selections stand without a status.
+
+    **Example:**
+
+    ```python
+    jf.study.percentages(results)["percentage"].sel(outcome="globally_optimal")
+    ```
     """
     import xarray
 
@@ -117,18 +130,21 @@ def percentages(
     for name in pooled:
         if name not in codes.dims:
             raise unknown_name("over", name, [str(dim) for dim in codes.dims])
-    condition = as_outcomes("given", given)
+    names = outcomes_of(results)
+    condition = decided(names) if given is None else as_codes("given", given, names)
     kept = [str(dim) for dim in codes.dims if dim not in pooled]
     values = codes.transpose(*kept, *pooled).values
     shape = values.shape[: len(kept)]
-    table = np.stack([(values == code).reshape(*shape, -1).sum(-1) for code in Outcome], axis=-1)
+    table = np.zeros((*shape, 1 + max(names.values())), int)
+    for code in names.values():
+        table[..., code] = (values == code).reshape(*shape, -1).sum(-1)
     ran = table[..., 1:].sum(-1)
-    held = table[..., [int(code) for code in condition]].sum(-1)
-    axis, sets = "outcome", {code.name: (code,) for code in Outcome if code != Outcome.not_run}
+    held = table[..., list(condition)].sum(-1)
+    axis, sets = "outcome", {name: (code,) for name, code in names.items() if code}
     if groups is not None:
-        axis, sets = "group", {name: as_outcomes(f"groups[{name!r}]", members) for name, members in groups.items()}
-    count = np.stack([table[..., [int(m) for m in members]].sum(-1) for members in sets.values()], axis=-1)
-    both = [[int(m) for m in members if m in condition] for members in sets.values()]
+        axis, sets = "group", {name: as_codes(f"groups[{name!r}]", some, names) for name, some in groups.items()}
+    count = np.stack([table[..., list(members)].sum(-1) for members in sets.values()], axis=-1)
+    both = [[code for code in members if code in condition] for members in sets.values()]
     conditional = np.stack([table[..., members].sum(-1) for members in both], axis=-1)
 
     dims = [*kept, axis]
@@ -142,13 +158,13 @@ def percentages(
             found[prefix + name] = (dims, value)
     coordinates = {name: results[name].values for name in kept if name in results.coords} | {axis: list(sets)}
     answer = xarray.Dataset(found, coords=coordinates)
-    names = ", ".join(code.name for code in condition)
-    answer.attrs = {"confidence": confidence, "given": names, "pooled": ", ".join(pooled), "rule": rule}
+    told = ", ".join(name for name, code in names.items() if code in condition)
+    answer.attrs = {"confidence": confidence, "given": told, "pooled": ", ".join(pooled), "rule": rule}
     answer["count"].attrs["long_name"] = f"instances that ended so, counted by the rule: {RULES[rule]}"
     answer["percentage"].attrs["long_name"] = "percentage of all instances that ran"
-    answer["given_percentage"].attrs["long_name"] = f"percentage of the instances that ended in one of: {names}"
+    answer["given_percentage"].attrs["long_name"] = f"percentage of the instances that ended in one of: {told}"
     answer["ran"].attrs["long_name"] = "denominator: instances that ran, however they ended"
-    answer["given"].attrs["long_name"] = f"denominator: instances that ended in one of: {names}"
+    answer["given"].attrs["long_name"] = f"denominator: instances that ended in one of: {told}"
     return answer
 
 
@@ -156,6 +172,13 @@ def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
     """Codes of `Outcome` by the rule `"settled"`: `selection_settled` becomes `globally_optimal` or `locally_optimal`
     where the status of the selection (`SelectionStatus`) says so. Another status leaves it as it is: a selection that
     is not locally optimal may be lost again.
+
+    **Example:**
+
+    ```python
+    settled, globally = int(jf.Outcome.selection_settled), int(jf.SelectionStatus.global_)
+    assert jf.study.settled_selections([settled], [globally])[0] == jf.Outcome.globally_optimal
+    ```
     """
     outcomes, statuses = np.asarray(outcomes), np.asarray(statuses)
     settled = outcomes == Outcome.selection_settled.value
@@ -164,15 +187,33 @@ def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
     return found.astype(outcomes.dtype)
 
 
-def as_outcomes(argument: str, names: Iterable[Outcome | str]) -> tuple[Outcome, ...]:
+def outcomes_of(results: Any) -> dict[str, int]:
+    """Names and codes of a study's outcomes, in the order of the codes: as stored beside them, else `Outcome`'s."""
+    attributes = results["outcome"].attrs
+    if "flag_meanings" not in attributes:
+        return {code.name: int(code) for code in Outcome}
+    values = np.atleast_1d(attributes["flag_values"]).tolist()
+    pairs = zip(str(attributes["flag_meanings"]).split(), map(int, values), strict=True)
+    return dict(sorted(pairs, key=lambda pair: pair[1]))
+
+
+def decided(names: Mapping[str, int]) -> tuple[int, ...]:
+    """The codes that answer the question: `DECIDED`, or of other outcomes all that do not say the opposite."""
+    if dict(names) == {code.name: int(code) for code in Outcome}:
+        return tuple(int(code) for code in DECIDED)
+    open_ = {Outcome.not_run.name, Outcome.ambiguous.name, Outcome.undecided.name, Outcome.failed.name}
+    return tuple(code for name, code in names.items() if name not in open_)
+
+
+def as_codes(argument: str, wanted: Iterable[Outcome | str], names: Mapping[str, int]) -> tuple[int, ...]:
     """**Raises:** `ValueError` for a name that is no outcome, with the nearest; for `not_run`, which is no end."""
     found = []
-    for name in names:
-        if isinstance(name, str) and name not in Outcome.__members__:
-            raise unknown_name(argument, name, Outcome.__members__)
-        outcome = Outcome[name] if isinstance(name, str) else Outcome(name)
-        require(outcome != Outcome.not_run, argument, "an instance that was not run has not ended")
-        found.append(outcome)
+    for name in wanted:
+        text = name if isinstance(name, str) else next((n for n, code in names.items() if code == int(name)), str(name))
+        if text not in names:
+            raise unknown_name(argument, text, names)
+        require(names[text] != Outcome.not_run, argument, "an instance that was not run has not ended")
+        found.append(names[text])
     return tuple(found)
 
 
@@ -182,6 +223,12 @@ def decode(codes: Any) -> Any:
     **Returns:** an `xarray.DataArray` of strings for a `DataArray`, else a NumPy array (or one string).
 
     **Raises:** `ValueError` for a number that is no code.
+
+    **Example:**
+
+    ```python
+    jf.study.decode(results["outcome"])  # names in place of codes
+    ```
     """
     attributes = getattr(codes, "attrs", {})
     names = {int(code): code.name for code in Outcome}

@@ -20,11 +20,26 @@ from jaxflow.limits import find_limit
 class AbstractExperiment(eqx.Module):
     """What a study repeats. Written for one instance; the engine batches it, stores it and counts it.
 
-    A subclass gives `setup`, `summarize` and the field `method`; the other methods are hooks with a default.
-    Fields are settings: they are recorded with the results and are the same for every cell.
-    """
+    A subclass gives `setup` and `summarize`; the other methods are hooks with a default. Its fields are settings: they
+    are recorded with the results and are the same for every cell. One called `method` says how `find_limit` is to
+    follow the flow.
 
-    method: eqx.AbstractVar[Any]
+    **Example:**
+
+    ```python
+    class Starts(jf.study.AbstractExperiment):
+        def setup(self, key, d=2):
+            start = jf.models.DiagonalLinearNetwork((jnp.ones(d), jnp.ones(d)))
+            inputs = jnp.eye(d) + 0.1 * jax.random.normal(key, (d, d))
+            return jf.EmpiricalRisk(jf.data.LinearData(inputs, jnp.ones(d)), "exponential"), start
+
+        def summarize(self, limit):
+            return {"outcome": limit.outcome, "excess": limit.excess}
+
+
+    jf.study.Study(Starts(), {"d": [2]}, trials=4)
+    ```
+    """
 
     @abc.abstractmethod
     def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
@@ -34,7 +49,8 @@ class AbstractExperiment(eqx.Module):
     def summarize(self, limit: Any) -> dict[str, Any]:
         """What is kept of a limit: scalars or small arrays, and `outcome` among them.
 
-        Names, shapes and dtypes must be the same in every cell. A `Code` is stored with its names.
+        Names, shapes and dtypes must be the same in every cell. A `Code` is stored with its names. `outcome` is one of
+        `Outcome`, or a `Code` of an enumeration of the experiment's own (0 is `not_run`, 9 `failed`).
         """
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
@@ -44,15 +60,14 @@ class AbstractExperiment(eqx.Module):
         """
 
         def one(key: Any) -> dict[str, Any]:
-            risk, model = self.setup(key, **factors)
-            return self.summarize(find_limit(risk, model, method=self.method, throw=False))
+            return self.summarize(self.replay(key, **factors))
 
         return jax.jit(jax.vmap(one))
 
     def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
         """One instance again, in full: by default its limit with trajectory."""
         risk, model = self.setup(key, **factors)
-        return find_limit(risk, model, method=self.method, throw=False)
+        return find_limit(risk, model, method=getattr(self, "method", None), throw=False)
 
     def name(self) -> str:
         """What the keys are hashed from. Two experiments of one name draw the same instances."""
@@ -81,17 +96,28 @@ class AbstractExperiment(eqx.Module):
 
 
 class FunctionExperiment(AbstractExperiment):
-    """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`."""
+    """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`.
+
+    What it returns as `outcome` is counted: numbers of `Outcome`, or a `Code` of an enumeration of its own.
+
+    **Example:**
+
+    ```python
+    def draw(key, d=2):
+        return {"value": jax.random.normal(key, (d,)).sum()}
+
+
+    jf.study.FunctionExperiment(draw)  # what a study makes of a function
+    ```
+    """
 
     function: Callable[..., Any] = eqx.field(static=True)
     label: str = eqx.field(static=True)
-    method: Any
 
     def __init__(self, function: Callable[..., Any], name: str | None = None):
         require(callable(function), "experiment", f"expected an experiment or a function, got {function!r}")
         self.function = function
         self.label = name or getattr(function, "__name__", type(function).__name__)
-        self.method = None
 
     def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
         raise TypeError(f"experiment: {self.label} is a function; it has no risk and no model")

@@ -61,10 +61,25 @@ def as_keys(data: np.ndarray) -> Key[Array, "..."]:
 
 
 def trial_key(seed: int, experiment: str, data_factors: Mapping[str, Any], trial: int) -> Key[Array, ""]:
-    """The key of one instance."""
+    """The key of one instance.
+
+    **Example:**
+
+    ```python
+    jf.study.trial_key(0, "TokenSelection", {"d": 4}, trial=17)
+    ```
+    """
     return as_keys(key_data(seed, experiment, data_factors, [trial])[0])
 
 
 def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
-    """The key of one of several draws of an instance, by what is drawn: another draw shifts none of the others."""
+    """The key of one of several draws of an instance, by what is drawn: another draw shifts none of the others.
+
+    **Example:**
+
+    ```python
+    key = jax.random.key(0)
+    tokens, start = jf.study.subkey(key, "tokens"), jf.study.subkey(key, "start")
+    ```
+    """
     return jax.random.fold_in(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))

@@ -131,6 +131,13 @@ def chunk_path(name: str, index: Sequence[int], trailing: int) -> str:
     return "/".join([name, "c", *map(str, index), *("0" for _ in range(trailing))])
 
 
+def is_intact(chunk: bytes) -> bool:
+    """Whether the bytes of a result's chunk agree with the CRC-32C that they end in."""
+    import google_crc32c  # what Zarr itself computes it by
+
+    return google_crc32c.value(chunk[:-4]) == int.from_bytes(chunk[-4:], "little")
+
+
 def as_json(variables: Sequence[Variable]) -> str:
     """The layout of the results as a string."""
     return json.dumps([[v.name, v.dtype, list(v.shape), v.meanings] for v in variables])

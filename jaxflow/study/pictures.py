@@ -4,12 +4,65 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, require
-from jaxflow.study.counting import percentages
+from jaxflow._core import require, unknown_name
+from jaxflow.study.counting import outcomes_of, percentages
 from jaxflow.study.tables import as_text, factor_names
 
 # What a page can show; a study with more cells is to be cut by its user.
 MOST_PANELS = 6
+
+
+KINDS = ("bars", "curves", "heat_map")
+
+
+def plot(
+    results: Any,
+    kind: str = "bars",
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    outcome: str = "globally_optimal",
+    conditional: bool = False,
+) -> Any:
+    """A Matplotlib figure of a study's percentages.
+
+    **Arguments:**
+
+    - `results`: of a study, complete or not. `kind`: `"bars"`, every outcome stacked along one factor; `"curves"`, one
+      outcome with its 95% intervals; `"heat_map"`, one outcome over two factors.
+    - `x`, `y`: factors; None for those with most values.
+    - `outcome`: for curves and heat maps. `conditional`: of the decided instances in place of all that ran (not for
+      heat maps).
+
+    **Raises:** `ValueError` for unknown kinds, factors or outcomes (with the nearest name), or too few factors.
+
+    **Example:**
+
+    ```python
+    jf.study.plot(results)
+    jf.study.plot(results, "curves", outcome="undecided")
+    ```
+    """
+    from jaxflow.plots import draw_heat_map, draw_percentage_bars, draw_percentage_curves
+
+    if kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+    names = factor_names(results)
+    for chosen in (x, y):
+        if chosen is not None and chosen not in names:
+            raise unknown_name("x" if chosen == x else "y", chosen, names)
+    if outcome not in outcomes_of(results):
+        raise unknown_name("outcome", outcome, outcomes_of(results))
+    x = picture_axis(results) if x is None else x
+    if x is None:
+        raise ValueError("x: a study without factors has no axis; look at `summary` or `percentages`")
+    if kind == "bars":
+        return draw_percentage_bars(bars(results, x, conditional=conditional))
+    if kind == "curves":
+        return draw_percentage_curves(curves(results, x, outcome, conditional=conditional))
+    others = [name for name in names if name != x]
+    require(bool(others), "y", "a heat map wants two factors")
+    return draw_heat_map(heat_map(results, x, others[0] if y is None else y, outcome))
 
 
 def picture_axis(results: Any) -> str | None:
@@ -28,7 +81,7 @@ def bars(results: Any, x: str, *, conditional: bool = False) -> dict[str, np.nda
     table = percentages(results)
     prefix, denominator = ("given_", "given") if conditional else ("", "ran")
     others, titles, stacked = _panels(table, x)
-    occurred = [code.name for code in Outcome if code and bool((table["count"].sel(outcome=code.name) > 0).any())]
+    occurred = [name for name in table["outcome"].values.tolist() if bool((table["count"].sel(outcome=name) > 0).any())]
     percentage = stacked[prefix + "percentage"].sel(outcome=occurred).transpose("panel", x, "outcome").values
     return {
         "x": _plain(table[x].values),

@@ -1,6 +1,7 @@
 """How far a study has come, driven between blocks: rate, time left and outcomes so far."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,16 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.study.plan import Plan
 
+OUTCOMES = {int(code): code.name for code in Outcome}
+
 
 class Silent:
     """No progress."""
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int) -> None:
-        """A run begins where `blocks` are complete, with these outcomes."""
+    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
+        """A run begins where `blocks` are complete, with these outcomes; `names` are those of the codes."""
 
-    def advance(self, counts: np.ndarray) -> None:
+    def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
         """A block was committed."""
 
     def say(self, line: str) -> None:
@@ -48,7 +51,7 @@ class Bar:
         self._live = Live(Group(self._bar, self._outcomes), console=console, refresh_per_second=4)
         self._task: Any = None
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int) -> None:
+    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
         self._counts = np.array(counts)
         self._before = int(counts.sum())
         self._total = plan.instance_count
@@ -60,10 +63,10 @@ class Bar:
             rate="",
             left="",
         )
-        self._outcomes.plain = outcomes_in_words(self._counts)
+        self._outcomes.plain = outcomes_in_words(self._counts, names)
         self._live.start()
 
-    def advance(self, counts: np.ndarray) -> None:
+    def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
         self._counts = self._counts + counts
         done = int(self._counts.sum())
         rate = (done - self._before) / max(time.monotonic() - self._started, 1e-9)
@@ -73,7 +76,7 @@ class Bar:
             rate=f"{rate:.3g}/s",
             left=f"{duration((self._total - done) / rate)} left" if rate > 0 else "",
         )
-        self._outcomes.plain = outcomes_in_words(self._counts)
+        self._outcomes.plain = outcomes_in_words(self._counts, names)
 
     def say(self, line: str) -> None:
         self._live.console.print(line, markup=False, soft_wrap=True)
@@ -82,9 +85,9 @@ class Bar:
         self._live.stop()
 
 
-def outcomes_in_words(counts: np.ndarray) -> str:
+def outcomes_in_words(counts: np.ndarray, names: Mapping[int, str] = OUTCOMES) -> str:
     """`12 globally_optimal, 3 failed`: what occurred, in the order of the codes."""
-    return ", ".join(f"{int(counts[code])} {code.name}" for code in Outcome if counts[code])
+    return ", ".join(f"{int(counts[code])} {name}" for code, name in names.items() if counts[code])
 
 
 def duration(seconds: float) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome
 from jaxflow.study import layout, manifest
 from jaxflow.study.files import read_file
 from jaxflow.study.layout import CHECKSUMS, chunk_path
 from jaxflow.study.plan import Plan
-from jaxflow.study.progress import outcomes_in_words
+from jaxflow.study.results import CODES, names_of_codes
 from jaxflow.study.store import digest, read_attributes, read_plan
 
 
@@ -23,6 +22,13 @@ def open_results(store_path: str | Path) -> Any:
     `xarray.open_zarr` reads the same, with the checksums of the blocks beside it.
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+
+    **Example:**
+
+    ```python
+    with jf.study.open_results("draws.zarr") as stored:
+        print(dict(stored.sizes))
+    ```
     """
     import xarray
 
@@ -37,6 +43,12 @@ class Status:
 
     `counts` are by outcome, over instances in complete blocks. `complete` is True only where every block is
     there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run.
+
+    **Example:**
+
+    ```python
+    assert jf.study.status("draws.zarr").complete
+    ```
     """
 
     path: Path
@@ -55,7 +67,6 @@ class Status:
     def __str__(self) -> str:
         plan = self.plan
         done = sum(self.counts.values())
-        codes = np.array([self.counts.get(code.name, 0) for code in Outcome])
         lines = [
             f"{self.path}: {plan.experiment['name']}, seed {plan.seed}",
             f"factors: {', '.join(f'{name} ({len(values)})' for name, values in plan.factors.items()) or 'none'}; "
@@ -63,7 +74,7 @@ class Status:
             f"{done:,} of {plan.instance_count:,} instances, {self.blocks} of {plan.block_count} blocks",
         ]
         if done:
-            lines.append(outcomes_in_words(codes))
+            lines.append(", ".join(f"{count} {name}" for name, count in self.counts.items() if count))
         if self.damaged:
             lines.append(f"{self.damaged} blocks are damaged; the next run computes them again")
         if self.mixed:
@@ -80,11 +91,17 @@ def status(store_path: str | Path, verify: bool = False) -> Status:
     **Arguments:** `verify`: also hold every chunk to its checksum (reads the whole store).
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+
+    **Example:**
+
+    ```python
+    print(jf.study.status("draws.zarr"))
+    ```
     """
     path = Path(store_path)
     plan, attributes = read_plan(path), read_attributes(path)
     variables = layout.from_json(attributes["layout"]) if attributes.get("layout") else ()
-    total = np.zeros(len(Outcome), int)
+    total = np.zeros(CODES, int)
     blocks = damaged = 0
     for index in plan.blocks() if variables else ():
         recorded = read_file(path / chunk_path(CHECKSUMS, index, 1))
@@ -102,13 +119,13 @@ def status(store_path: str | Path, verify: bool = False) -> Status:
         blocks += good
         if good:
             codes = np.frombuffer(outcome, np.uint8)[: len(plan.trials_of(index))]
-            total += np.bincount(codes, minlength=len(Outcome))[: len(Outcome)]
+            total += np.bincount(codes, minlength=CODES)
     return Status(
         path=path,
         plan=plan,
         blocks=blocks,
         damaged=damaged,
-        counts={code.name: int(total[code]) for code in Outcome if code != Outcome.not_run},
+        counts={name: int(total[code]) for code, name in names_of_codes(variables).items() if code},
         lacking=tuple(manifest.missing(json.loads(attributes.get("manifest") or "{}"))),
         mixed=str(attributes.get("mixed", "")),
     )

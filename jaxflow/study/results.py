@@ -1,5 +1,6 @@
 """What one block gave, checked: arrays with one row a trial, and what their codes mean."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,7 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
         require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
-            meanings[name] = with_not_run(value.names)
+            meanings[name] = outcome_meanings(value.names) if name == "outcome" else with_not_run(value.names)
         array = np.asarray(jax.device_get(value))
         require(array.dtype.kind in "biuf", who, f"{name} has dtype {array.dtype}; numbers and Booleans can be stored")
         rows = array.shape[0] if array.ndim else 0
@@ -68,13 +69,30 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     if "outcome" not in arrays:
         require(not own_outcome, who, "an experiment says how each instance ended: `outcome` is missing")
         arrays["outcome"] = _unclaimed(arrays, width)
-    outcome = arrays["outcome"]
-    valid = [int(code) for code in Outcome if code != Outcome.not_run]
+    outcome, known = arrays["outcome"], meanings.setdefault("outcome", OUTCOMES)
+    valid = [code for code in known.values() if code != Outcome.not_run]
     good = outcome.ndim == 1 and outcome.dtype.kind in "iu" and bool(np.isin(outcome, valid).all())
-    require(good, who, "outcome must be one code of `Outcome` for each key, and not `not_run`")
+    kind = "`Outcome`" if known == OUTCOMES else f"its own ({', '.join(known)})"
+    require(good, who, f"outcome must be one code of {kind} for each key, and not `not_run`")
     arrays["outcome"] = outcome.astype(np.uint8)
-    meanings["outcome"] = with_not_run(Outcome)
     return arrays, meanings
+
+
+OUTCOMES = with_not_run(Outcome)
+
+
+def outcome_meanings(names: type[enum.IntEnum]) -> dict[str, int]:
+    """Names and codes of the outcomes of an experiment: those of `Outcome`, or of an enumeration of its own.
+
+    Blocks that no worker survived are `failed`, with the code that `Outcome` has for it, in every study.
+
+    **Raises:** `ValueError` where 0, or that code, means something else.
+    """
+    failed = Outcome.failed
+    found = with_not_run(names)
+    taken = [name for name, code in found.items() if (name == failed.name) != (code == failed.value)]
+    require(not taken, names.__name__, f"{failed.name} has the code {failed.value} in every study; change {taken}")
+    return {**found, failed.name: failed.value}
 
 
 def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
@@ -84,6 +102,16 @@ def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
         if array.dtype.kind == "f":
             broken |= np.isnan(array).reshape(width, -1).any(1)
     return np.where(broken, Outcome.failed.value, Outcome.undecided.value).astype(np.uint8)
+
+
+# A code is one byte.
+CODES = 256
+
+
+def names_of_codes(layout: tuple[Variable, ...]) -> dict[int, str]:
+    """The names of the outcomes by code; those of `Outcome` for an empty layout."""
+    found = next((variable.meanings for variable in layout if variable.name == "outcome"), OUTCOMES)
+    return {code: name for name, code in sorted(found.items(), key=lambda item: item[1])}
 
 
 def failed_block(layout: tuple[Variable, ...], width: int) -> dict[str, np.ndarray]:

@@ -15,7 +15,7 @@ from jaxflow.study.blocks import job_of
 from jaxflow.study.executors import AbstractEngine
 from jaxflow.study.files import disk_full, write_log
 from jaxflow.study.plan import Index
-from jaxflow.study.results import BlockResult, failed_block
+from jaxflow.study.results import CODES, BlockResult, failed_block
 from jaxflow.study.store import Store
 
 # A block that was being computed whenever a worker died, this many times, is given up as `failed`.
@@ -23,7 +23,17 @@ DEATHS = 3
 
 
 class Interrupted(KeyboardInterrupt):
-    """The study was asked to stop; blocks in flight were finished, and the message says how to go on."""
+    """The study was asked to stop; blocks in flight were finished, and the message says how to go on.
+
+    **Example:**
+
+    ```python
+    try:
+        study.run("draws.zarr", progress=False)
+    except jf.study.Interrupted as stop:  # after Ctrl-C: the same call goes on
+        print(stop)
+    ```
+    """
 
 
 class Run:
@@ -49,7 +59,7 @@ class Run:
         store, total = self.store, self.store.plan.block_count
         missing = set(self._waiting)
         complete = [index for index in store.plan.blocks() if index not in missing]
-        self.progress.start(store.plan, store.counts(complete), self._done)
+        self.progress.start(store.plan, store.counts(complete), self._done, store.outcome_names())
         try:
             with self._first_interrupt_stops():
                 if complete and self._waiting:
@@ -143,7 +153,8 @@ class Run:
             write_log(self.store.path, {"event": "block", "block": list(index), **result.where})
         self._done += 1
         count = len(self.store.plan.trials_of(index))
-        self.progress.advance(np.bincount(result.arrays["outcome"][:count], minlength=len(Outcome)))
+        counted = np.bincount(result.arrays["outcome"][:count], minlength=CODES)
+        self.progress.advance(counted, self.store.outcome_names())
 
     @contextmanager
     def _first_interrupt_stops(self) -> Iterator[None]:

@@ -35,6 +35,15 @@ def read_spec(path: str | Path) -> Study:
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no TOML, unknown entries (with the nearest name), an
     experiment that cannot be imported, and as `Study`.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    Path("spec.toml").write_text('experiment = "TokenSelection"')
+    jf.study.read_spec("spec.toml")
+    ```
     """
     source = Path(path)
     require(not source.is_dir(), "spec", f"{source} is a folder")
@@ -68,6 +77,15 @@ def study_of_store(path: str | Path) -> Study:
 
     **Raises:** `ValueError` where its experiment cannot be made from an import path and settings: then the script
     that began it has to be run again.
+
+    **Example:**
+
+    ```python
+    try:
+        jf.study.study_of_store("draws.zarr")
+    except ValueError as reason:  # this experiment is no importable function
+        print(reason)
+    ```
     """
     plan: Plan = read_plan(Path(path))
     told = plan.experiment

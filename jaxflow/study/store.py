@@ -10,20 +10,37 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, require
+from jaxflow._core import require
 from jaxflow.study import layout, manifest, migrate
 from jaxflow.study.files import read_file, side_folder, write_file
 from jaxflow.study.layout import CHECKSUM_BYTES, CHECKSUMS, Encoder, chunk_path
 from jaxflow.study.plan import Index, Plan
-from jaxflow.study.results import Variable, difference
+from jaxflow.study.results import CODES, Variable, difference, names_of_codes
 
 
 class OtherStudy(ValueError):
-    """The store holds another study, or results that these would not continue bit by bit."""
+    """The store holds another study, or results that these would not continue bit by bit.
+
+    **Example:**
+
+    ```python
+    try:
+        jf.study.Study(draw, {"d": [2, 3]}, trials=10, seed=1).run("draws.zarr", progress=False)
+    except jf.study.OtherStudy as reason:
+        print(reason)
+    ```
+    """
 
 
 class TwoResults(ValueError):
-    """One key gave two results: the experiment is not a function of its key, or has changed."""
+    """One key gave two results: the experiment is not a function of its key, or has changed.
+
+    **Example:**
+
+    ```python
+    assert issubclass(jf.study.TwoResults, ValueError)  # raised where a key gives another result than before
+    ```
+    """
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
@@ -89,8 +106,11 @@ class Store:
             return Store(path, plan, definitions, attributes)
         migrate.migrate(path, read_attributes)
         attributes = read_attributes(path)
-        _require_same(path, plan, json.loads(attributes["study"]))
+        stored = Plan.from_identity(json.loads(attributes["study"]))
+        _require_same(path, plan, stored)
         attributes["mixed"] = _mixed(path, attributes, now, allow_mixed)
+        if stored.trials < plan.trials:
+            _grow(path, stored, plan, attributes)
         return Store(path, plan, definitions, attributes)
 
     def commit(self, index: Index, arrays: Mapping[str, np.ndarray], variables: tuple[Variable, ...]) -> bool:
@@ -111,6 +131,7 @@ class Store:
             self.check_again(index, arrays, recorded)
             if self.is_complete(index):
                 return False
+        self._check_grown(index, pieces)
         for name in sorted(pieces, key=lambda name: name == "outcome"):
             self._write(*pieces[name])
         sums = b"".join(digest(pieces[variable.name][1]) for variable in variables)
@@ -165,19 +186,39 @@ class Store:
 
     def counts(self, indices: Iterator[Index] | list[Index]) -> np.ndarray:
         """How many trials of complete blocks ended in each outcome."""
-        total = np.zeros(len(Outcome), int)
+        total = np.zeros(CODES, int)
         for index in indices:
             data = read_file(self.path / chunk_path("outcome", index, 0)) or b""
             codes = np.frombuffer(data, np.uint8)[: len(self.plan.trials_of(index))]
-            total += np.bincount(codes, minlength=len(Outcome))[: len(Outcome)]
+            total += np.bincount(codes, minlength=CODES)
         return total
+
+    def outcome_names(self) -> dict[int, str]:
+        """What the codes of `outcome` mean; those of `Outcome` while nothing is known of the results."""
+        return names_of_codes(self.variables or ())
 
     def finish(self) -> list[str]:
         """Declares the store complete, unless the manifest lacks something (which is returned)."""
         lacking = manifest.missing(json.loads(self.attributes["manifest"] or "{}"))
+        self.attributes.pop(GROWN, None)
         self.attributes["complete"] = int(not lacking)
         self._write_metadata(self.variables)
         return lacking
+
+    def _check_grown(self, index: Index, pieces: Mapping[str, tuple[str, bytes]]) -> None:
+        """**Raises:** `TwoResults` where trials that a smaller study had computed came out otherwise."""
+        first = self.plan.trials_of(index).start
+        before = [count - first for count in self.attributes.get(GROWN, []) if 0 < count - first < self.plan.block]
+        for variable in self.variables or () if before and not self.attributes["mixed"] else ():
+            path, data = pieces[variable.name]
+            size = before[-1] * int(np.prod(variable.shape, dtype=int)) * np.dtype(variable.dtype).itemsize
+            held = read_file(self.path / path)
+            # A damaged chunk has nothing to say.
+            if held is not None and layout.is_intact(held) and held[:size] != data[:size]:
+                raise TwoResults(
+                    f"experiment: {variable.name} of trials {first} to {first + before[-1] - 1} at "
+                    f"{self.plan.values_at(index)} came out otherwise than before the study in {self.path} grew"
+                )
 
     def _encode(self, index: Index, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
         count = len(self.plan.trials_of(index))
@@ -216,11 +257,34 @@ def digest(data: bytes | None) -> bytes:
     return b"" if data is None else hashlib.sha256(data).digest()[:CHECKSUM_BYTES]
 
 
-def _require_same(path: Path, plan: Plan, stored: Mapping[str, Any]) -> None:
+# The attribute with the numbers of trials that the study had before, while blocks that it grew into are open.
+GROWN = "grown"
+
+
+def _grow(path: Path, stored: Plan, plan: Plan, attributes: dict[str, Any]) -> None:
+    """Opens the last block of each cell, where it was not full; the attributes become those of the larger study.
+
+    Nothing but checksums is removed: the block is computed again, and its first trials are held to what is there.
+    Killed in between, the store is that of the smaller study, with some blocks to be computed again.
+    """
+    if stored.trials % stored.block:
+        for index in stored.blocks():
+            if index[-1] == stored.blocks_a_cell - 1:
+                (path / chunk_path(CHECKSUMS, index, 1)).unlink(missing_ok=True)
+    known = json.loads(attributes["manifest"] or "{}")
+    attributes["study"] = json.dumps(plan.identity())
+    attributes["manifest"] = json.dumps(known | {"arguments": plan.identity()})
+    attributes["complete"] = 0
+    attributes[GROWN] = [*attributes.get(GROWN, []), stored.trials]
+
+
+def _require_same(path: Path, plan: Plan, held: Plan) -> None:
     # Through JSON, where tuples are lists.
-    wanted = json.loads(json.dumps(plan.identity()))
+    wanted, stored = (json.loads(json.dumps(p.identity())) for p in (plan, held))
     differing = [
-        f"{name} {stored.get(name)} there, {wanted[name]} here" for name in wanted if stored.get(name) != wanted[name]
+        f"{name} {stored.get(name)} there, {wanted[name]} here"
+        for name in wanted
+        if stored.get(name) != wanted[name] and not (name == "trials" and held.trials < plan.trials)
     ]
     if differing:
         raise OtherStudy(

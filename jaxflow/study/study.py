@@ -9,6 +9,7 @@ from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors, identity_of
 from jaxflow.study.files import only_writer, write_log
 from jaxflow.study.keys import trial_key
+from jaxflow.study.pictures import plot
 from jaxflow.study.plan import Plan, as_plain
 from jaxflow.study.progress import Bar, Silent
 from jaxflow.study.reading import Status, open_results, status
@@ -31,6 +32,13 @@ class Study:
 
     **Raises:** `ValueError` that names the argument: unknown factors (with the nearest name), factors without
     values, a value twice, no trials.
+
+    **Example:**
+
+    ```python
+    study = jf.study.Study(jf.study.TokenSelection(), {"d": [2, 4]}, {"parametrization": ["W", "KQ"]}, trials=500)
+    # study.run("selection.zarr"), and study.replay(d=4, parametrization="W", trial=17)
+    ```
     """
 
     def __init__(
@@ -64,6 +72,9 @@ class Study:
         allow_mixed: bool = False,
     ) -> Any:
         """Computes what the store does not hold yet; interrupted at any moment, the same call goes on.
+
+        A store of the same study with fewer trials grows: the instances that it holds stay as they are, to the bit,
+        and only the others are computed.
 
         **Arguments:**
 
@@ -109,6 +120,12 @@ class Study:
         """How far the store of this study has come. **Raises:** `ValueError` where it belongs to another study."""
         require(read_plan(Path(store_path)) == self.plan, "store_path", f"{store_path} belongs to another study")
         return status(store_path)
+
+    def plot(self, store_path: str | Path, kind: str = "bars", **how: Any) -> Any:
+        """A figure of the store's percentages: `jaxflow.study.plot` of its results. **Raises:** as `status`, `plot`."""
+        require(read_plan(Path(store_path)) == self.plan, "store_path", f"{store_path} belongs to another study")
+        with open_results(store_path) as results:
+            return plot(results, kind, **how)
 
     def replay(self, *, trial: int, **factors: Any) -> Any:
         """One instance again, in full, from its name: by default its limit with trajectory.

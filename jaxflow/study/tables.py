@@ -9,11 +9,21 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
+from jaxflow.study.counting import decode, outcomes_of
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column names. `print` it; a notebook shows it as HTML."""
+    """Rows of text under column names. `print` it; a notebook shows it as HTML.
+
+    **Example:**
+
+    ```python
+    table = jf.study.summary(results)
+    print(table)
+    table.rows
+    ```
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -41,20 +51,34 @@ class Table:
 
 
 def summary(results: Any) -> Table:
-    """Outcomes of each cell, counted: every instance is in exactly one column."""
-    names = factor_names(results)
+    """Outcomes of each cell, counted: every instance is in exactly one column.
+
+    **Example:**
+
+    ```python
+    print(jf.study.summary(results))
+    ```
+    """
+    names, known = factor_names(results), outcomes_of(results)
     counted = []
     for cell, selected in cells(results, names):
         codes = selected["outcome"].values
-        counted.append((cell, [int((codes == code).sum()) for code in Outcome], codes.size))
-    occurred = [code for code in Outcome if any(counts[code] for _, counts, _ in counted)]
-    rows = tuple((*cell, *(str(counts[code]) for code in occurred), str(total)) for cell, counts, total in counted)
-    columns = (*names, *(code.name for code in occurred), "instances")
+        counted.append((cell, {name: int((codes == code).sum()) for name, code in known.items()}, codes.size))
+    occurred = [name for name in known if any(counts[name] for _, counts, _ in counted)]
+    rows = tuple((*cell, *(str(counts[name]) for name in occurred), str(total)) for cell, counts, total in counted)
+    columns = (*names, *occurred, "instances")
     return Table("Outcomes", columns, rows, "Every instance is in exactly one column of outcomes.")
 
 
 def quantities(results: Any) -> Table:
-    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted."""
+    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted.
+
+    **Example:**
+
+    ```python
+    print(jf.study.quantities(results))
+    ```
+    """
     names = factor_names(results)
     reals = [
         str(name)
@@ -71,6 +95,39 @@ def quantities(results: Any) -> Table:
             rows.append((*cell, name, *numbers, str(values.size - finite.size), str(values.size)))
     columns = (*names, "quantity", "median", "least", "largest", "not finite", "of")
     return Table("Quantities", columns, tuple(rows), "Median, least and largest are of the finite values.")
+
+
+def to_dataframe(results: Any) -> Any:
+    """One row an instance, as a `pandas.DataFrame`: factors, `trial`, outcomes and other codes by name, numbers.
+
+    A small array of an instance becomes one column an entry, `direction_0`, `direction_1`. Every instance is there,
+    `not_run` ones too.
+
+    **Example:**
+
+    ```python
+    rows = jf.study.to_dataframe(results)
+    assert len(rows) == 20  # one an instance
+    ```
+    """
+    import pandas
+
+    axes = (*factor_names(results), "trial")
+    shape = tuple(results.sizes[name] for name in axes)
+    places = np.unravel_index(np.arange(int(np.prod(shape))), shape)
+    columns: dict[str, Any] = {name: results[name].values[at] for name, at in zip(axes, places, strict=True)}
+    for name, array in results.data_vars.items():
+        coded = decode(array) if "flag_meanings" in array.attrs else array
+        rest = [dim for dim in coded.dims if dim not in axes]
+        flat = coded.transpose(*axes, *rest).values.reshape(len(places[0]), -1)
+        if not rest:
+            columns[str(name)] = flat[:, 0]
+            continue
+        inner = tuple(results.sizes[dim] for dim in rest)
+        for at in range(flat.shape[1]):
+            index = "_".join(str(int(i)) for i in np.unravel_index(at, inner))
+            columns[f"{name}_{index}"] = flat[:, at]
+    return pandas.DataFrame(columns)
 
 
 def factor_names(results: Any) -> tuple[str, ...]:

@@ -53,6 +53,13 @@ class TokenSelection(AbstractExperiment):
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `horizon`: arc length of the first explicit stretch (None: 100 for W, 30 for factors, which soon are stiff);
     `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round.
+
+    **Example:**
+
+    ```python
+    experiment = jf.study.TokenSelection(gap=1e-6)
+    jf.study.Study(experiment, {"n": [3], "T": [4], "d": [4]}, {"parametrization": ["W"]}, trials=8)
+    ```
     """
 
     method: Any = None

@@ -13,7 +13,14 @@ from jaxflow.models.base import mark_trainable, require_shape
 
 
 class PlusMinusAttention(AbstractAttention):
-    r"""Attention trained through $W=\mathrm{diag}(w)$, $w=\frac12(w_+^{\odot2}-w_-^{\odot2})$ (Lemma 4.1)."""
+    r"""Attention trained through $W=\mathrm{diag}(w)$, $w=\frac12(w_+^{\odot2}-w_-^{\odot2})$ (Lemma 4.1).
+
+    **Example:**
+
+    ```python
+    jf.theory.PlusMinusAttention.init(jax.random.key(0), data, head)
+    ```
+    """
 
     w_plus: Float[Array, " d"]
     w_minus: Float[Array, " d"]
@@ -67,6 +74,12 @@ def unbalanced_start(
     `in_key` (True: $\xi_k$ is the one; None: all) make no difference to β(t).
 
     **Arguments:** `omega`: $\omega_0$ `(d,)`, no entry zero.
+
+    **Example:**
+
+    ```python
+    diagonal, plus_minus = jf.theory.unbalanced_start(0.1 * jnp.ones(4), head)
+    ```
     """
     chosen = jnp.ones(omega.shape, bool) if in_key is None else in_key
     size = jnp.sqrt(2.0) * omega
@@ -77,7 +90,14 @@ def unbalanced_start(
 
 
 def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Array, "n T d"]:
-    r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM)."""
+    r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM).
+
+    **Example:**
+
+    ```python
+    assert jf.theory.constraint_rows(data, limit.selection).shape == (3, 4, 4)
+    ```
+    """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
     rows = (best - data.tokens) * data.queries[:, None, :]
     return jnp.where(selection[..., None], 0.0, rows)
@@ -89,6 +109,12 @@ def integral_form(
     r"""$\beta=\omega_0^{\odot2}\odot\sinh(B\phi)$, equation (19), with $\phi=2\int p\,d\tau$.
 
     An identity between β(t) and an integral along the path, not a closed form.
+
+    **Example:**
+
+    ```python
+    jf.theory.integral_form(data, limit.selection, 0.1 * jnp.ones(4), jnp.zeros((3, 4)))
+    ```
     """
     B = constraint_rows(data, selection)
     return omega**2 * jnp.sinh(jnp.einsum("ntd,nt->d", B, 2.0 * pushes))
@@ -102,6 +128,12 @@ class AveragedResiduals(eqx.Module):
     - `predicted`: $\max_{j}|\ln(2|\hat\beta_j|/\omega_{0j}^2)|/\ln\mu$ over the support, what
       $(B\lambda)_j=\mathrm{arcsinh}(\beta_j/\omega_{0j}^2)/\ln\mu$ leaves of `stationarity` there as μ → ∞.
     - `log_margin`: ln μ; without a meaning, as all the others, while μ ≤ 1 (then NaN).
+
+    **Example:**
+
+    ```python
+    print(jf.theory.AveragedResiduals.__doc__)  # what `averaged_residuals` returns
+    ```
     """
 
     stationarity: Float[Array, ""]
@@ -122,6 +154,18 @@ def averaged_residuals(
 
     The factor is that of A.5, $\lambda=\frac{2}{\ln\mu}\int p$ with 1/n inside of p. (A.7 recalls λ as
     $\frac2{n\ln\mu}\phi$, which would apply 2/n twice.)
+
+    **Example:**
+
+    ```python
+    diagonal, _ = jf.theory.unbalanced_start(0.1 * jnp.ones(4), head)
+    path = jf.theory.accumulate(risk, diagonal, jnp.array([5.0]))
+    end = jax.tree.map(lambda x: x[0], path.models)
+    residuals = jf.theory.averaged_residuals(
+        data, limit.selection, 0.1 * jnp.ones(4), end.k * end.q, path.pushes[0], end.k * end.q
+    )
+    residuals.stationarity, residuals.slackness
+    ```
     """
     B = constraint_rows(data, selection)
     margins = jnp.where(selection | ~data.visible, jnp.inf, jnp.einsum("ntd,d->nt", B, beta))

@@ -19,6 +19,14 @@ class Directions(eqx.Module):
     - `gap_by_margin`, `gap_by_norm` `(m,)`: the Cauchy gap $\max_{s\ge t}\|D(s)-D(t)\|_F/\|D(\text{last})\|_F$ over
       the later times of the path; NaN where D(t) is undefined. A limit exists only if it tends to zero: it is a
       measurement, not a proof.
+
+    **Example:**
+
+    ```python
+    weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
+    found = jf.theory.directions(data, limit.selection, weights)
+    found.by_margin, found.gap_by_margin
+    ```
     """
 
     margin: Float[Array, " m"]
@@ -29,20 +37,43 @@ class Directions(eqx.Module):
 
 
 def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence)."""
+    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence).
+
+    **Example:**
+
+    ```python
+    assert jnp.allclose(jf.theory.margin_of(data, limit.selection, limit.flow_direction), 1.0, atol=1e-6)
+    ```
+    """
     logits = jnp.einsum("ntd,nd->nt", data.tokens, data.queries @ W.T)
     best = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
     return jnp.min(jnp.where(selection | ~data.visible, jnp.inf, best - logits))
 
 
 def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$."""
+    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$.
+
+    **Example:**
+
+    ```python
+    W = jf.theory.margin_normalised(data, limit.selection, 5 * limit.flow_direction)
+    assert jnp.allclose(W, limit.flow_direction, atol=1e-6)
+    ```
+    """
     mu = margin_of(data, selection, W)
     return jnp.where(mu > 0, W / jnp.where(mu > 0, mu, 1.0), jnp.nan)
 
 
 def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Array, "m d d"]) -> Directions:
-    """Both directions of the combined weights at increasing times, with their Cauchy gaps."""
+    """Both directions of the combined weights at increasing times, with their Cauchy gaps.
+
+    **Example:**
+
+    ```python
+    weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
+    jf.theory.directions(data, limit.selection, weights)
+    ```
+    """
     margin = jax.vmap(lambda W: margin_of(data, selection, W))(weights)
     by_margin = jax.vmap(lambda W: margin_normalised(data, selection, W))(weights)
     size = jnp.linalg.norm(weights, axis=(-2, -1))[:, None, None]
@@ -52,7 +83,15 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
 
 def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
     r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path, over the later s where D(s) is defined;
-    NaN where D(t) is not."""
+    NaN where D(t) is not.
+
+    **Example:**
+
+    ```python
+    path = jnp.array([[1.0, 1.0], [1.0, 0.1], [1.0, 0.0]])
+    jf.theory.cauchy_gap(path)  # falls where a path converges
+    ```
+    """
     flat = path.reshape(path.shape[0], -1)
     distance = jnp.linalg.norm(flat[:, None, :] - flat[None, :, :], axis=-1)
     index: Any = jnp.arange(flat.shape[0])

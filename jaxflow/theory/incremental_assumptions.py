@@ -14,6 +14,14 @@ def stage_assumptions(stages: Stages, model: HadamardNetwork) -> tuple[Assumptio
     is continuous; Assumption 4.5 is measured by `return_distances`.
 
     **Arguments:** `stages` of `model`, whose weights at the start are looked at.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
+    squared = jf.EmpiricalRisk(linear, "squared")
+    jf.theory.stage_assumptions(jf.theory.incremental_learning(squared, start), start)
+    ```
     """
     logs = model.log_weights
     # (u - v)/(u + v) or its inverse, whichever is smaller: zero where |u| = |v|.

@@ -187,6 +187,15 @@ def return_distances(
     those of before); `draws`: perturbations; `noise`: standard deviation.
 
     **Returns:** $\max_i|a_i-a_i^{k+1}|$ for each; +inf where the flow found no limit.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
+    squared = jf.EmpiricalRisk(linear, "squared")
+    stages = jf.theory.incremental_learning(squared, start)
+    jf.theory.return_distances(squared, start, jnp.zeros(3), stages.products[0], key=jax.random.key(1), draws=1)
+    ```
     """
     slopes = product_slopes(risk, model.h)
     scale = jnp.max(jnp.abs(slopes(jnp.zeros_like(before))))

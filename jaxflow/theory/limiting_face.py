@@ -16,6 +16,14 @@ class LimitingFace(eqx.Module):
       constraint is not active yet, and the instantaneous multipliers certify another face: until $\ln\mu$ of order
       $1/\lambda_{il}$.
     - `least_multiplier`: the least positive $\lambda_{il}$, over their sum.
+
+    **Example:**
+
+    ```python
+    rows = jf.theory.constraint_rows(data, limit.selection)
+    face = jf.theory.limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
+    face.behind, face.least_multiplier
+    ```
     """
 
     behind: Float[Array, ""]
@@ -25,6 +33,13 @@ class LimitingFace(eqx.Module):
 def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> LimitingFace:
     r"""**Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: of a certified
     solution of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
+
+    **Example:**
+
+    ```python
+    rows = jf.theory.constraint_rows(data, limit.selection)
+    jf.theory.limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
+    ```
     """
     active = dual > ZERO * jnp.max(dual)
     values = jnp.einsum("ntd,d->nt", rows, beta)
@@ -44,6 +59,12 @@ def second_order_multipliers(
     $(B\dot\phi)_j=\dot\beta_j/\beta_j\propto1-c_j/(\mu\hat\beta_j)$, hence multipliers, over their sum, of the form
     $\lambda+c/\log t+o(1/\log t)$. Two successive times give λ (Richardson's extrapolation); the first time, and those
     with $\log t\le0$, keep what they have.
+
+    **Example:**
+
+    ```python
+    jf.theory.second_order_multipliers(jnp.array([10.0, 20.0, 30.0]), jnp.ones((3, 2, 4)))
+    ```
     """
     shares = multipliers / jnp.sum(jnp.abs(multipliers), axis=(-2, -1), keepdims=True)
     before, now = log_times[:-1, None, None], log_times[1:, None, None]

@@ -18,6 +18,12 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
     r"""λ of Theorem 2: $\max_{l_0}\min_{l\ne l_0,j}|[U_l^\top v_l]_j|^2-|[U_{l_0}^\top v_{l_0}]_j|^2$.
 
     Any layer may be the small one (Remark 2). With the scale in $v_l$, this is $\alpha^2\lambda$.
+
+    **Example:**
+
+    ```python
+    assert jf.theory.layer_gap((jnp.ones(3), jnp.zeros(3))) == 1
+    ```
     """
     sizes = jnp.stack([jnp.abs(eta) ** 2 for eta in etas])
     gaps = sizes[:, None] - sizes[None, :]
@@ -26,13 +32,27 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
 
 
 def small_layer(etas: tuple[Array, ...], theorem: str = "Theorem 2") -> Assumption:
-    """Theorem 2's initial condition; the slack is α²λ."""
+    """Theorem 2's initial condition; the slack is α²λ.
+
+    **Example:**
+
+    ```python
+    assert jf.theory.small_layer((jnp.ones(3), jnp.zeros(3))).holds
+    ```
+    """
     gap = layer_gap(etas)
     return Assumption(f"one layer is smaller than the others in every component ({theorem})", gap > 0, gap)
 
 
 def equal_layers(etas: tuple[Array, ...]) -> Assumption:
-    r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10."""
+    r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10.
+
+    **Example:**
+
+    ```python
+    assert jf.theory.equal_layers((jnp.ones(3), jnp.zeros(3))).holds
+    ```
+    """
     *first, last = etas
     size = jnp.abs(first[0])
     off = [jnp.max(jnp.abs(jnp.abs(eta) - size)) for eta in first] + [jnp.max(jnp.abs(last))]
@@ -45,6 +65,13 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
     r"""Theorem 6.1: least eigenvalues of $W_l^\top W_l-W_{l+1}W_{l+1}^\top$ (≥ 0), the last of them positive.
 
     The first may vanish: it holds down to −1e-12 of the layers' size, which is rounding.
+
+    **Example:**
+
+    ```python
+    deep = jf.models.DeepLinearNetwork.init(jax.random.key(0), linear)
+    jf.theory.fully_connected_start(deep)
+    ```
     """
     gaps = network.conserved()
     size = jnp.sum(network.layers[0] ** 2)
@@ -58,14 +85,29 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
 
 
 def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption:
-    r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1)."""
+    r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1).
+
+    **Example:**
+
+    ```python
+    summed = jf.EmpiricalRisk(linear, "exponential", reduction="sum")
+    jf.theory.below_one(summed, network).slack
+    ```
+    """
     outputs = risk.source.outputs(network)
     value = jnp.sum(risk.loss.value(outputs, risk.source.targets(outputs)))
     return Assumption("the summed loss has fallen below one (Theorem 1, Corollary 1)", value < 1.0, 1.0 - value)
 
 
 def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"]) -> Float[Array, " d"]:
-    r"""The unit vector of $X^\top r$, from multipliers on any positive scale."""
+    r"""The unit vector of $X^\top r$, from multipliers on any positive scale.
+
+    **Example:**
+
+    ```python
+    assert jnp.allclose(jnp.linalg.norm(jf.theory.push_direction(linear.inputs, jnp.ones(2))), 1.0)
+    ```
+    """
     push = inputs.T @ multipliers
     size = jnp.linalg.norm(push)
     return push / jnp.where(size > 0, size, 1.0)
@@ -76,6 +118,13 @@ def push_converges(directions: Float[Array, "saves d"], tolerance: float = 1e-6)
 
     **Arguments:** `directions`: unit vectors at save points far out. The slack is `tolerance` less
     $1-\cos$ between the last one and the middle one.
+
+    **Example:**
+
+    ```python
+    still = jnp.tile(jnp.array([1.0, 0.0]), (5, 1))
+    assert jf.theory.push_converges(still).holds
+    ```
     """
     drift = 0.5 * jnp.sum((directions[-1] - directions[directions.shape[0] // 2]) ** 2)
     return Assumption("X^T r converges in direction (Remark 1)", drift <= tolerance, tolerance - drift)
@@ -89,6 +138,12 @@ def singular_residual(
     $u=X^\top r/\|X^\top r\|$. With unit layers $\hat v_l$ and $s=\mathsf M(-u)\circ(\hat v_1,\dots,\hat v_L)$, the
     largest $\|\mathsf M(-u)\circ(\hat v_1,\dots,I,\dots,\hat v_L)-s\hat v_l\|/|s|$ of (8). The tensor is not built: its
     contractions are derivatives of $-u^\top\beta(\Theta)$.
+
+    **Example:**
+
+    ```python
+    jf.theory.singular_residual(network, linear, jnp.ones(2))
+    ```
     """
     u = push_direction(data.inputs, multipliers)
     unit = jax.tree.map(lambda v: v / jnp.sqrt(jnp.sum(v**2)), network.layers)
@@ -107,6 +162,12 @@ def top_singular_share(
     r"""Theorem 2 for L = 2: the least $|[S u]_j|/\max_k|[Su]_k|$ over components that stay in ρ, weighted.
 
     $\sum_j|\rho_j||[Su]_j|/(\sum_j|\rho_j|\max_k|[Su]_k|)$, one exactly where ρ lives on top singular vectors only.
+
+    **Example:**
+
+    ```python
+    jf.theory.top_singular_share(network, jf.models.decomposition_of(network), linear, jnp.ones(2))
+    ```
     """
     push = jnp.abs(decomposition.transform @ push_direction(data.inputs, multipliers))
     rho = jnp.abs(decomposition.singular_coefficients(network.layers))

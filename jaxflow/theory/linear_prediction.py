@@ -86,7 +86,14 @@ def sparse_norm(depth: int) -> AbstractNorm:
 
 
 def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> AbstractPrimal:
-    """Where to read ρ of `predict(risk, network).program` off a network of this kind."""
+    """Where to read ρ of `predict(risk, network).program` off a network of this kind.
+
+    **Example:**
+
+    ```python
+    read = jf.theory.primal_map(jf.EmpiricalRisk(linear, "exponential"), network)
+    ```
+    """
     data = linear_data(risk)
     if not risk.loss.margin:
         program: Any = predict_regression(risk, network).program

@@ -34,6 +34,13 @@ class NormLike(AbstractNorm):
     Not a norm: it is not homogeneous. `dual` is its convex conjugate, $\tfrac12\sum_je_j^2q_L(e_j^{L-2}g_j)^2$.
 
     **Arguments:** `start`: e, positive; `depth`: L.
+
+    **Example:**
+
+    ```python
+    program = jf.theory.interpolation_program(network, linear)
+    assert isinstance(program.norm, jf.theory.NormLike)
+    ```
     """
 
     start: Float[Array, " m"]
@@ -75,6 +82,13 @@ class InterpolationProgram(AbstractProgram):
     r"""$\min_\rho Q(\rho)$ s.t. $A\rho=y$, $A=XS^\top$; `decomposition`: S and $U_l$, `etas`: the start $U_l^\top v_l$.
 
     `solve` and `certify` of this class take the place of `jaxflow.margin.solve` and `certify`, which are for norms.
+
+    **Example:**
+
+    ```python
+    program = jf.theory.interpolation_program(network, linear)
+    assert isinstance(program, jf.theory.InterpolationProgram)
+    ```
     """
 
     norm: NormLike
@@ -174,6 +188,13 @@ def interpolation_program(network: AbstractLinearNetwork, data: LinearData) -> I
     """The program of Theorem 4 for a network with a real decomposition, from its start.
 
     **Raises:** `ValueError` for a network without one.
+
+    **Example:**
+
+    ```python
+    program = jf.theory.interpolation_program(network, linear)
+    program.norm(jnp.ones(3))
+    ```
     """
     if isinstance(network, DeepMatrixSensing):
         found, etas = _sensing(network, data)

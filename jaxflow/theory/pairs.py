@@ -40,7 +40,15 @@ ROUNDINGS = 8.0
 
 
 class AbstractPairs(eqx.Module):
-    r"""`rows`: A `(n, m)`; `first`, `second`: a(0) and b(0), `(m,)`; `base`: both layers at the start."""
+    r"""`rows`: A `(n, m)`; `first`, `second`: a(0) and b(0), `(m,)`; `base`: both layers at the start.
+
+    **Example:**
+
+    ```python
+    pairs = jf.theory.pairs_of(network, linear.inputs)
+    assert isinstance(pairs, jf.theory.AbstractPairs)
+    ```
+    """
 
     rows: eqx.AbstractVar[Float[Array, "n m"]]
     first: eqx.AbstractVar[Float[Array, " m"]]
@@ -159,6 +167,12 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Abs
 
     One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
     tensor networks with a real decomposition (Assumption 1). The answer depends on types and shapes alone.
+
+    **Example:**
+
+    ```python
+    assert jf.theory.pairs_of(network, linear.inputs) is not None  # two layers
+    ```
     """
     if network.depth != 2 or getattr(network, "activation", None) is not None:
         return None
@@ -193,6 +207,14 @@ class PairLimit(eqx.Module):
       range of H) plus its own roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the
       rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers. +inf
       where H is singular to rounding along a direction that β does depend on: data that nearly repeat each other.
+
+    **Example:**
+
+    ```python
+    pairs = jf.theory.pairs_of(network, linear.inputs)
+    found = jf.theory.pair_limit(pairs, network, linear.targets, jnp.zeros(2))
+    found.coefficients, found.error
+    ```
     """
 
     dual: Float[Array, " n"]
@@ -207,6 +229,14 @@ def pair_limit(
     r"""The root of $A\rho(\nu)=y$ by Newton's method from `dual`, such as `pairs.dual_of` of the end of a flow.
 
     **Arguments:** `network`: of the kind and shape that `pairs` was made of; `targets`: y.
+
+    **Example:**
+
+    ```python
+    pairs = jf.theory.pairs_of(network, linear.inputs)
+    found = jf.theory.pair_limit(pairs, network, linear.targets, jnp.zeros(2))
+    assert jnp.allclose(linear.inputs @ found.coefficients, linear.targets)
+    ```
     """
 
     def newton(_: Any, dual: Array) -> Array:
@@ -219,7 +249,16 @@ def pair_limit(
 
 
 def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]) -> PairLimit:
-    """Theorem 5 in closed form, from data and start alone: ν by bisection. **Arguments:** `pairs` of one datum."""
+    """Theorem 5 in closed form, from data and start alone: ν by bisection. **Arguments:** `pairs` of one datum.
+
+    **Example:**
+
+    ```python
+    pairs = jf.theory.pairs_of(network, linear.inputs[:1])
+    found = jf.theory.datum_limit(pairs, network, jnp.asarray(1.0))
+    assert jnp.allclose(linear.inputs[0] @ found.coefficients, 1.0)
+    ```
+    """
     plus, minus = pairs.first + pairs.second, pairs.first - pairs.second
     return _judged(pairs, network, target[None], invert(pairs.rows[0], plus, minus, target)[None])
 
@@ -230,6 +269,13 @@ def datum_direction(
     r"""Theorem 3: β at margin one along the top singular vectors of one datum, y = ±1, and whether others tie.
 
     Values that tie because of the network's form (one for each hidden unit) lead to the same β.
+
+    **Example:**
+
+    ```python
+    pairs = jf.theory.pairs_of(network, linear.inputs[:1])
+    direction, tied = jf.theory.datum_direction(pairs, network, jnp.asarray(1.0))
+    ```
     """
     s = pairs.rows[0]
     top = jnp.argmax(jnp.abs(s))

@@ -23,7 +23,14 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Assumption(eqx.Module):
-    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails)."""
+    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails).
+
+    **Example:**
+
+    ```python
+    failed = [a for a in limit.prediction.assumptions if not a.holds]
+    ```
+    """
 
     statement: str = eqx.field(static=True)
     holds: Bool[Array, ""]
@@ -35,6 +42,13 @@ class Prediction(eqx.Module):
 
     Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of
     `theorem`; those that it can are `assumptions`. The theorem's name ends at its first colon.
+
+    **Example:**
+
+    ```python
+    prediction = jf.theory.predict(risk, model, limit.selection)
+    prediction.program, prediction.theorem, prediction.assumptions
+    ```
     """
 
     program: AbstractProgram
@@ -52,12 +66,26 @@ class Prediction(eqx.Module):
 
 
 def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
-    """Whether every one of them holds; True of none."""
+    """Whether every one of them holds; True of none.
+
+    **Example:**
+
+    ```python
+    jf.theory.all_hold(limit.prediction.assumptions)
+    ```
+    """
     return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in assumptions)]))
 
 
 def theorem_or_failures(theorem: str, assumptions: tuple[Assumption, ...]) -> str:
-    """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance."""
+    """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance.
+
+    **Example:**
+
+    ```python
+    jf.theory.theorem_or_failures("Theorem 7", limit.prediction.assumptions)
+    ```
+    """
     failing = [a for a in assumptions if not bool(a.holds)]
     if not failing:
         return f"{theorem}."
@@ -71,7 +99,30 @@ _RULES: dict[type, Rule] = {}
 
 
 def register(model: type) -> Callable[[Rule], Rule]:
-    """Registers `rule(risk, model, selection) -> Prediction` for a model class of your own."""
+    """Registers `rule(risk, model, selection) -> Prediction` for a model class of your own.
+
+    **Example:**
+
+    ```python
+    import equinox as eqx
+
+
+    class Twice(eqx.Module):
+        w: jax.Array
+
+        def linear_coefficients(self):
+            return 2 * self.w
+
+        def __call__(self, x):
+            return self.linear_coefficients() @ x
+
+
+    @jf.theory.register(Twice)
+    def rule(risk, model, selection):
+        program = jf.margin.max_margin(risk.data.inputs, risk.data.targets)
+        return jf.theory.Prediction(program, "Soudry et al. (2018)", ())
+    ```
+    """
 
     def decorate(rule: Rule) -> Rule:
         _RULES[model] = rule
@@ -87,12 +138,26 @@ def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Predictio
     the logits or token indices. Linear networks select nothing: their start matters instead.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
+
+    **Example:**
+
+    ```python
+    prediction = jf.theory.predict(risk, model, limit.selection)
+    jf.margin.solve(prediction.program)
+    ```
     """
     return rule_of(model)(risk, model, selection)
 
 
 def has_rule(model: Any) -> bool:
-    """Whether a theorem is registered for a model's class."""
+    """Whether a theorem is registered for a model's class.
+
+    **Example:**
+
+    ```python
+    assert jf.theory.has_rule(model)
+    ```
+    """
     return any(kind in _RULES for kind in type(model).__mro__)
 
 
@@ -100,6 +165,12 @@ def rule_of(model: Any) -> Rule:
     """The rule that `predict` follows for a model. What is compiled depends on it: a rule registered anew is a new key.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
+
+    **Example:**
+
+    ```python
+    jf.theory.rule_of(model)(risk, model, limit.selection).theorem
+    ```
     """
     for kind in type(model).__mro__:
         if kind in _RULES:

@@ -39,6 +39,14 @@ class PointLimit(eqx.Module):
 
     `push`: $g^{-1}(y/\alpha^2)$. `slack`: $\min_j[U_1^\top v_1]_j^2-[U_2^\top v_2]_j^2$ at the start, which the
     theorem wants positive.
+
+    **Example:**
+
+    ```python
+    x, y = jnp.array([1.0, 0.5, 0.2]), jnp.asarray(1.0)
+    found = jf.theory.point_limit(network, x, y)
+    assert jnp.allclose(x @ found.coefficients, y)
+    ```
     """
 
     layers: tuple[Float[Array, " k"], Float[Array, " l"]]
@@ -55,6 +63,13 @@ def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[
     cancellation.
 
     Source: Theorem 5.
+
+    **Example:**
+
+    ```python
+    x, y = jnp.array([1.0, 0.5, 0.2]), jnp.asarray(1.0)
+    jf.theory.point_limit(network, x, y).coefficients
+    ```
     """
     tensor, found = data_singular(network, x)
     v1, v2 = tensor.weights
@@ -101,6 +116,14 @@ class DirectionLimit(eqx.Module):
     - `coefficients`: unit direction of β; `rate`: $s_2/s_1-1$, the power of ‖β‖ with which the rest of ρ decays;
       layers and β, in which products of a first and a second component remain, converge with half of it.
     - `slack`: as in `PointLimit`.
+
+    **Example:**
+
+    ```python
+    x, y = jnp.array([1.0, 0.5, 0.2]), jnp.asarray(1.0)
+    found = jf.theory.direction_limit(network, x, y)
+    found.coefficients, found.rate
+    ```
     """
 
     first: Float[Array, " k"]
@@ -119,6 +142,13 @@ def direction_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Fl
     $[U_1^\top v_1(0)]_1$, which never changes.
 
     Source: Theorem 3; Corollary 4 for filters of length 1 and 2.
+
+    **Example:**
+
+    ```python
+    x, y = jnp.array([1.0, 0.5, 0.2]), jnp.asarray(1.0)
+    jf.theory.direction_limit(network, x, y).coefficients
+    ```
     """
     tensor, found = data_singular(network, x)
     v1, v2 = tensor.weights
@@ -142,6 +172,12 @@ def filtered_direction(x: Float[Array, " d"], y: Any) -> tuple[Float[Array, " d"
 
     The sign is that of the autocorrelation $x^\top\overleftarrow x$; at zero the singular values tie and the corollary
     is silent. **Returns:** the unit direction and the autocorrelation.
+
+    **Example:**
+
+    ```python
+    direction, correlation = jf.theory.filtered_direction(jnp.array([1.0, 0.5, 0.2]), 1.0)
+    ```
     """
     left, right = jnp.roll(x, -1), jnp.roll(x, 1)
     correlation = x @ left

@@ -65,9 +65,9 @@ def test_arrow_down(build, file, source):
     assert floors.wrong_arrows(build({**ROOMS, file: source})) == []
 
 
-def test_study_and_plots_share_a_floor(build):
-    house = build({"study/run.py": "from jaxflow.plots import draw", "plots/draw.py": ""})
-    assert "sideways, floor 9" in floors.wrong_arrows(house)[0]
+def test_losses_and_plots_share_a_floor(build):
+    house = build({"losses.py": "from jaxflow.plots import draw", "plots/draw.py": ""})
+    assert "sideways, floor 1" in floors.wrong_arrows(house)[0]
 
 
 def test_unknown_room(build):
@@ -117,7 +117,7 @@ def test_eager_import(build, library, source):
         ("limits/find.py", "def f():\n    import cvxpy"),
         ("limits/find.py", "if TYPE_CHECKING:\n    import xarray"),
         ("limits/find.py", "import numpy, jax"),
-        ("plots/draw.py", "import matplotlib"),
+        ("study/draw.py", "import matplotlib"),
     ],
 )
 def test_lazy_import(build, file, source):

@@ -138,3 +138,41 @@ def test_three_parametrisations():
     averaged, gap = (float(x) for x in re.findall(r"residual (\S+), instantaneous gap (\S+)", text)[0])
     assert gap < 1e-3 < averaged
     assert sum("image/png" in output.get("data", {}) for output in done) == 2
+
+
+@pytest.mark.slow
+def test_own_model():
+    done = outputs(run(read(ROOT / "notebooks" / "own_model.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    assert "outcome kkt_point, degree 2" in text
+    assert float(re.findall(r"KKT residual (\S+)", text)[0]) <= 1e-6
+    left, directions = (int(x) for x in re.findall(r"(\d+) of 16 units are left, in (\d+) directions", text)[0])
+    assert 1 <= directions <= left <= 16
+    assert sum("image/png" in output.get("data", {}) for output in done) == 2
+
+
+@pytest.mark.slow
+def test_percentage_study():
+    done = outputs(run(read(ROOT / "notebooks" / "percentage_study.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    assert "the first twenty are the same: True" in text
+    rows = re.findall(r"d = +(\d+), (W|KQ) *: +([\d.]+)% of 60 \(([\d.]+) to ([\d.]+)\)", text)
+    assert len(rows) == 6 and all(float(low) <= float(p) <= float(high) for _, _, p, low, high in rows)
+    assert sum("image/png" in output.get("data", {}) for output in done) == 3
+
+
+@pytest.mark.slow
+def test_reading_a_store():
+    done = outputs(run(read(ROOT / "notebooks" / "reading_a_store.ipynb")))
+    text = "".join(output.text for output in done if output.get("name") == "stdout")
+    assert "complete: True" in text and "globally_optimal" in text
+    assert any("image/png" in output.get("data", {}) for output in done)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_its_page_shows_the_same_cells_and_their_outputs(path):
+    page = (ROOT / "docs" / "notebooks" / f"{path.stem}.md").read_text(encoding="utf-8")
+    cells = read(path).cells
+    places = [page.find(cell.source) for cell in cells]
+    assert min(places) >= 0 and places == sorted(places)
+    assert "```text" in page and f"images/notebooks/{path.stem}-" in page

@@ -61,6 +61,13 @@ class Dual(AbstractStretchedCoordinates):
     The state has n numbers for every d.
 
     **Arguments:** `decomposition`: None for the network's own.
+
+    **Example:**
+
+    ```python
+    small = jf.models.DiagonalLinearNetwork.init(jax.random.key(0), linear)
+    jf.integrate(jf.EmpiricalRisk(linear, "squared"), small, clock="log_time", until=1.0, coordinates=jf.Dual())
+    ```
     """
 
     decomposition: Decomposition | None = None

@@ -67,6 +67,13 @@ class Factors(AbstractCoordinates):
     (KQ-ERM), Tarzanagh et al. 2023): K moves in the span of token differences, Q in that of the queries, and both keep
     the row space of what is there. The same path, speed and norms as in the weights; what never moves stays in the
     context.
+
+    **Example:**
+
+    ```python
+    factored = jf.models.FactoredAttention.init(jax.random.key(1), data, head)
+    jf.integrate(risk, factored, clock="log_time", until=1.0, coordinates=jf.Factors())
+    ```
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:

@@ -28,6 +28,14 @@ class LogHadamard(AbstractStretchedCoordinates):
     methods, form the columns of the Jacobian once and only for the learned coordinates, since
     $\partial(u_iv_i)/\partial\omega_i=u_i^2+v_i^2$ vanishes for all others. The flow is the same. Leave it out where
     the clock differentiates the field (it integrates time): a single derivative gets dearer.
+
+    **Example:**
+
+    ```python
+    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3).scaled(-20.0)
+    clock = jf.RescaledTime(-20.0)
+    jf.integrate(jf.EmpiricalRisk(linear, "squared"), start, clock=clock, until=0.5, coordinates=jf.LogHadamard())
+    ```
     """
 
     separate: bool = False

@@ -59,6 +59,12 @@ class Scores(AbstractCoordinates):
     smaller; with k outputs a sequence min(nk(T−1), d²) numbers. The same path, speed and norms as in the
     weights, with $\partial a/\partial b$ the triangular factor of the features. Nothing is lost to cancellation
     where the Gram matrix is singular.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=1.0, coordinates=jf.Scores())
+    ```
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:

@@ -25,7 +25,14 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Weights(AbstractCoordinates):
-    r"""$\dot\theta=-\nabla L(\theta)$ in the trainable parameters; for every model."""
+    r"""$\dot\theta=-\nabla L(\theta)$ in the trainable parameters; for every model.
+
+    **Example:**
+
+    ```python
+    jf.integrate(risk, model, clock="log_time", until=1.0, coordinates=jf.Weights())  # the default
+    ```
+    """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         params, frozen = eqx.partition(model, risk.filter(model))

@@ -1,0 +1,204 @@
+"""The page of benchmarks, written from their results: python benchmarks/page.py > docs/benchmarks.md.
+
+No number of that page is typed: a test holds the page to what this prints.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def results(name: str) -> dict[str, Any]:
+    """The record of a benchmark."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    return "\n\n".join([HEAD, waiting(), programs(), limits(), gaps(), studies(), own_models(), TAIL]) + "\n"
+
+
+HEAD = """# Benchmarks
+
+Every number of this page is read from a file of `benchmarks/results`; `python benchmarks/page.py` writes the page, and
+a test holds it to the files. Times are of the machine that is named under each table, and of the day when the file was
+written: compare numbers within one table, not between tables. *First run* includes compilation."""
+
+TAIL = """## Run them yourself
+
+```bash
+make bench                  # work and precision of limits, clocks and studies: some minutes
+make bench SCALE=full
+```
+
+The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. A
+result records versions, processor, load and, where it was asked for, the commit."""
+
+
+def waiting() -> str:
+    """What a newcomer waits for."""
+    found = results("latency")
+    rows = [(row["what"], row["cache"], seconds(row["seconds"]), seconds(row["processor"])) for row in found["rows"]]
+    table = markdown(("what", "compiled programs", "seconds", "seconds of processor"), rows)
+    return section(
+        "What a newcomer waits for",
+        "From the start of the process. *Cold*: nothing compiled before; *warm*: compiled programs are on disk.",
+        table,
+        found,
+        "latency.py",
+    )
+
+
+def programs() -> str:
+    """Max-margin programs: certified gaps, and how many a second."""
+    found = results("margin_accuracy")
+    exact = [row for row in found["rows"] if row.get("benchmark") == "certified gap"]
+    rows = []
+    for row in exact:
+        ended = row["results"]
+        solved, others = ended["optimal"], sum(ended.values()) - ended["optimal"] - ended["infeasible"]
+        gap = power(row["largest_gap_of_optimal"])
+        rows.append((row["norm"], sizes(row), count(row["instances"]), count(solved), count(ended["infeasible"]),
+                     count(others), gap))  # fmt: skip
+    columns = ("norm", "n, T, d", "instances", "solved", "certified to have no solution", "others", "largest gap")
+    first = section(
+        "Max-margin programs",
+        "The programs of random tokens. *Solved*: the certified relative gap is below the tolerance (1e-12 in the "
+        "Frobenius norm, 1e-10 else).",
+        markdown(columns, rows),
+        found,
+        "margin_accuracy.py",
+    )
+    found = results("margin_throughput")
+    rows = [
+        (row["norm"], sizes(row), rounded(row["per_second"]), row["reference"], rounded(row["reference_per_second"]),
+         rounded(row["ratio"]))
+        for row in found["rows"]
+        if "ratio" in row and "norm" in row
+    ]  # fmt: skip
+    columns = ("norm", "n, T, d", "programs a second", "reference", "its programs a second", "ratio")
+    second = section(None, "Batches under `vmap`, against CVXPY on the same programs.", markdown(columns, rows), found,
+                     "margin_throughput.py")  # fmt: skip
+    return f"{first}\n\n{second}"
+
+
+def limits() -> str:
+    """The flow against gradient descent."""
+    found = results("run_full")
+    rows = [
+        (row["model"], sizes(row), row["method"], count(row["instances"]), power(row["own_gap"]["median"]),
+         row["own_gap_within"]["1e-03"], row["own_gap_within"]["1e-08"], rounded(row["steps"]["median"]),
+         seconds(row["run_s_per_instance"]))
+        for row in found["limits"]
+    ]  # fmt: skip
+    columns = ("trained", "n, T, d", "method", "instances", "own gap, median", "below 1e-3", "below 1e-8",
+               "steps, median", "seconds an instance")  # fmt: skip
+    text = (
+        "The *own gap* is the duality gap of where the method ended, by its own multipliers. Descent is cheaper and "
+        "ends far from the limit; the flow certifies its end. This record is older than the implicit steps for "
+        "(K, Q), whose numbers are in the next table."
+    )
+    return section("Limits: the flow against descent", text, markdown(columns, rows), found, "run.py --scale full")
+
+
+def gaps() -> str:
+    """The flow's own gap for every kind of model."""
+    found = results("own_gaps")
+    rows = [
+        (row["model"], ", ".join(map(str, row["size"])), row["instances"], power(row["gap"]), row["reached"],
+         ended(row["outcomes"]), power(row["own_gap"]["median"]), seconds(row["seconds"]["median"]))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("model", "size", "instances", "asked for", "reached", "outcomes", "own gap, median", "seconds, median")
+    first = section("How far a flow certifies itself", "", markdown(columns, rows), found, "own_gaps.py --count 100")
+    found = results("factors")
+    kinds = [("(6,8,10)", found["(6,8,10)"])]
+    kinds += [(f"d = m = {d}", row) for d, row in found["dimensions"].items()]
+    rows = [
+        (name, row["instances"], ended(row["outcomes"]), power(row["own_gap_median"]), power(row["own_gap_worst"]),
+         seconds(row["seconds_median"]), seconds(row["seconds_worst"]))
+        for name, row in kinds
+    ]  # fmt: skip
+    columns = ("size", "instances", "outcomes", "own gap, median", "worst", "seconds, median", "worst")
+    second = section(None, "(K, Q), `find_limit`, compiled:", markdown(columns, rows), found, "factors.py")
+    return f"{first}\n\n{second}"
+
+
+def studies() -> str:
+    """The engine of studies against what one would write instead."""
+    found = results("studies")
+    rows = [
+        (row["parametrization"], sizes(row), row["way"], count(row["instances"]), rounded(row["instances_per_s"]),
+         seconds(row["first_run_s"]), ended(row["outcomes"]))
+        for row in found["studies"]
+    ]  # fmt: skip
+    columns = ("trained", "n, T, d", "way", "instances", "a second", "first run, seconds", "outcomes")
+    text = "The tokens that are selected: the study's queues of lanes, against mapping one integration over a batch."
+    return section("Studies", text, markdown(columns, rows), found, "studies.py")
+
+
+def own_models() -> str:
+    """Two-layer ReLU networks."""
+    found = results("own_model")
+    rows = [
+        (row["d"], row["seed"], ended(row["outcomes"]), row["residual <= 1e-6"],
+         rounded(row["sliding kinks"]["median"]), rounded(row["exact steps"]["median"]),
+         count(row["exact steps"]["max"]))
+        for row in found["networks"]
+    ]  # fmt: skip
+    columns = ("d", "seed", "outcomes", "residual below 1e-6", "sliding kinks, median", "steps, median", "largest")
+    text = "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md)."
+    return section("Models of your own", text, markdown(columns, rows), found, "own_model.py")
+
+
+def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str) -> str:
+    """A heading, a sentence, a table, and where it was measured."""
+    place = found["environment"]
+    versions = place["versions"]
+    day = f", {place['started'][:10]}" if "started" in place else ""
+    where = f"{place.get('processor', place['machine'])}, {place['cpu_count']} cores, JAX {versions['jax']}{day}"
+    parts = [f"## {title}" if title else "", text, table, f"*`benchmarks/{script}`; {where}.*"]
+    return "\n\n".join(part for part in parts if part)
+
+
+def markdown(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A table."""
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def sizes(row: dict[str, Any]) -> str:
+    """n, T, d."""
+    return ", ".join(map(str, row["n_T_d"] if "n_T_d" in row else [row[name] for name in ("n", "T", "d")]))
+
+
+def ended(outcomes: dict[str, int]) -> str:
+    """`73 globally optimal, 27 locally optimal`."""
+    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in outcomes.items())
+
+
+def count(number: float) -> str:
+    """`10,000`."""
+    return f"{int(number):,}"
+
+
+def rounded(number: float) -> str:
+    """Three digits at most."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def seconds(number: float) -> str:
+    """Three digits, without a unit."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
+
+
+def power(number: float) -> str:
+    """One digit and a power of ten."""
+    return f"{number:.0e}" if number else "0"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

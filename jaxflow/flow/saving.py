@@ -1,0 +1,86 @@
+"""What an integration keeps of its path: points at readings of the clock, every step, or a curve in between."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxflow._core import is_concrete, require
+from jaxflow.flow.clocks import AbstractClock
+from jaxflow.flow.system import System
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point
+
+
+class DenseOutput(eqx.Module):
+    """The flow at any reading of the clock between start and end, by the solver's own interpolation."""
+
+    flow: System
+    risk: EmpiricalRisk
+    clock: AbstractClock
+    interpolation: Any
+    end: Float[Array, ""]
+
+    def __call__(self, reading: Float[Array, "..."] | float) -> Point:
+        """The point, or points with a leading axis, at readings of the clock; `reached` is False past the end."""
+        s = jnp.asarray(self.clock.internal(jnp.asarray(reading, dtype=float)))
+
+        def one(s: Array) -> Point:
+            inside = jnp.clip(s, 0.0, self.end)
+            # The clock reads the end itself with a rounding of its own.
+            reached = s <= self.end * (1 + 1e-9)
+            return self.flow.point(self.risk, inside, self.interpolation.evaluate(inside), reached)
+
+        return (one if s.ndim == 0 else jax.vmap(one))(s)
+
+
+def wanted(
+    save_at: Any, saveat: diffrax.SaveAt | None, clock: AbstractClock, start: Array, end: Array
+) -> tuple[list[diffrax.SubSaveAt], bool]:
+    """What `diffeqsolve` is asked for beside the end: at most one `SubSaveAt`, and whether a dense output."""
+    if save_at is not None:
+        return [diffrax.SubSaveAt(ts=jnp.clip(clock.internal(save_at), start, end))], False
+    if saveat is None:
+        return [], False
+    sub = saveat.subs
+    if isinstance(sub, diffrax.SubSaveAt) and sub.ts is not None:
+        inside = jnp.clip(clock.internal(jnp.asarray(sub.ts, dtype=float)), start, end)
+        sub = eqx.tree_at(lambda sub: sub.ts, sub, inside)
+    return ([] if sub is None else [sub]), saveat.dense
+
+
+def check_save_at(save_at: Any, until: Any) -> None:
+    """**Raises:** `ValueError` for readings that are no increasing list, or pass the end."""
+    require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")
+    if is_concrete(save_at, until):
+        grid = np.asarray(save_at)
+        require(bool(np.all(np.diff(grid) > 0)), "save_at", "readings must increase")
+        # A last save point that differs from the end by rounding is the end.
+        past = grid[-1] - np.asarray(until) > 1e-9 * max(1.0, abs(float(until)))
+        require(not bool(past), "save_at", f"ends past until = {until}")
+
+
+def check_saveat(saveat: Any, until: Any) -> None:
+    """**Raises:** `ValueError` for what a `Trajectory` cannot hold."""
+    require(isinstance(saveat, diffrax.SaveAt), "saveat", f"expected a diffrax.SaveAt, got {type(saveat).__name__}")
+    more = saveat.solver_state or saveat.controller_state or saveat.made_jump
+    require(not more, "saveat", "states of solvers and controllers are kept by a `jaxflow.flow.Drive`, see its lanes")
+    sub = saveat.subs
+    require(sub is None or isinstance(sub, diffrax.SubSaveAt), "saveat", "expected one set of save points, not `subs`")
+    if sub is not None:
+        plain = sub.fn is diffrax.SubSaveAt(t1=True).fn
+        require(plain, "saveat", "`fn` would see the coordinates; map over `trajectory.points` instead")
+        if sub.ts is not None:
+            check_save_at(jnp.asarray(sub.ts), until)
+
+
+def kept(ts: Array, states: Any, steps: int) -> tuple[Array, Any]:
+    """The save points without what was reserved for `steps` that were not taken; under a trace, all of them."""
+    if not steps or not is_concrete(ts):
+        return ts, states
+    count = int(np.sum(np.isfinite(np.asarray(ts))))
+    return ts[:count], jax.tree.map(lambda x: x[:count], states)

@@ -1,0 +1,120 @@
+"""What a strict build of the documentation would find, without building it: links, pictures, navigation, blocks."""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from jaxflow import papers
+from tests.docs.pages import DOCS, PAGES, ROOT, Page, navigation
+
+LANGUAGES = {"python", "bash", "toml", "text", "bibtex"}
+# Bytes of a picture: a page of forty loads in a moment.
+LARGEST = 150_000
+ids = [page.name for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_and_pictures_lead_somewhere(page: Page) -> None:
+    broken = []
+    for target in [*page.links, *page.pictures]:
+        if re.match(r"[a-z]+:", target):
+            assert target.startswith("https://"), target
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.path if not path else (page.path.parent / unquote(path)).resolve()
+        if file.is_relative_to(DOCS / "api"):
+            # Written by the hook while the pages are built: one for each room.
+            room = ROOT / "jaxflow" / file.stem
+            known = (room / "__init__.py").exists() or room.with_suffix(".py").exists()
+        else:
+            known = file.exists() and (not anchor or file.suffix != ".md" or anchor in Page(file).anchors)
+        broken += [] if known else [target]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_blocks_are_labelled_and_parse(page: Page) -> None:
+    for block in page.blocks:
+        assert block.language in LANGUAGES, f"{page.name}:{block.line}: {block.language!r}"
+        if block.language == "python":
+            ast.parse(block.text)
+        if block.language == "toml":
+            tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_fences_are_closed(page: Page) -> None:
+    fences = [line for line in page.path.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith("```")]
+    assert len(fences) == 2 * len(page.blocks)
+
+
+def test_every_page_is_in_the_navigation_or_linked_from_one_that_is() -> None:
+    shown = {(DOCS / name).resolve() for name in navigation()}
+    assert all(path.exists() for path in shown), "the navigation names files that are not there"
+    assert len(shown) == len(navigation())
+    reached, waiting = set(shown), list(shown)
+    while waiting:
+        page = Page(waiting.pop())
+        targets = {(page.path.parent / link.partition("#")[0]).resolve() for link in page.links if "://" not in link}
+        new = {path for path in targets if path.suffix == ".md" and path.exists()} - reached
+        reached |= new
+        waiting += new
+    lost = [str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md") if path.resolve() not in reached]
+    assert not lost
+
+
+def test_every_picture_is_small_and_shown() -> None:
+    files = [path for path in (DOCS / "images").rglob("*") if path.suffix in (".svg", ".webp", ".png")]
+    shown = {(page.path.parent / picture).resolve() for page in PAGES for picture in page.pictures}
+    assert not [path.name for path in files if path.resolve() not in shown]
+    assert not [(path.name, path.stat().st_size) for path in files if path.stat().st_size > LARGEST]
+
+
+def test_pictures_say_what_they_show() -> None:
+    for page in PAGES:
+        texts = [token.content for token in page._inline("image")]
+        assert all(len(text) > 10 for text in texts), page.name
+
+
+def test_the_page_of_benchmarks_is_what_the_results_say() -> None:
+    script = ROOT / "benchmarks" / "page.py"
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, encoding="utf-8")
+    assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == run.stdout
+
+
+def test_the_parser_finds_what_is_wrong(tmp_path: Path) -> None:
+    text = "# A `head` line\n\n[a](b.md#c) ![no](d.png)\n\n```python\n1 +\n```\n"
+    (tmp_path / "page.md").write_text(text)
+    page = Page(tmp_path / "page.md")
+    assert page.links == ["b.md#c"] and page.pictures == ["d.png"] and page.anchors == {"a-head-line"}
+    (block,) = page.blocks
+    assert block.language == "python" and block.line == 5
+    with pytest.raises(SyntaxError):
+        ast.parse(block.text)
+
+
+def test_the_papers_pages_are_what_claims_and_pictures_say() -> None:
+    spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
+    assert spec is not None and spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    for page in sorted((DOCS / "papers").glob("*.md")):
+        assert figures.with_figures(page) == page.read_text(encoding="utf-8"), page.name
+
+
+def test_the_gallery_shows_every_figure_and_how_it_was_drawn() -> None:
+    record = json.loads((DOCS / "images" / "figures.json").read_text(encoding="utf-8"))
+    shown = [picture for page in PAGES if page.path.parent == DOCS / "papers" for picture in page.pictures]
+    assert len(shown) == len(set(shown)) == len(record) >= 35
+    # What can be drawn by `jaxflow reproduce` is in the gallery, and the other way round.
+    drawn = {f"{paper.name}-{entry.name}" for paper in papers.known_papers() for entry in papers.figures_of(paper.name)}
+    assert set(record) == drawn
+    assert {told["scale"] for told in record.values()} <= set(papers.SCALES)
