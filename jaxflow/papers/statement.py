@@ -24,7 +24,7 @@ class Statement(Generic[N]):
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
       for no).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
-      largest residual stands beside it.
+      largest residual stands beside it. Left out, it counts those within the bound.
     - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
       still fall and decides nothing; +inf contradicts.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
@@ -37,7 +37,7 @@ class Statement(Generic[N]):
     residual: Callable[[N], np.ndarray]
     bound: float
     unit: str
-    found: Callable[[N, Mask], str]
+    found: Callable[[N, Mask], str] | None = None
     limit: bool = False
     rate: Callable[[N, Mask], Rate | None] | None = None
     late: bool = False
@@ -56,7 +56,7 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     values: dict[str, float | int] = {"known": seen.size}
     if statement.unit:
         values["largest"] = top
-    words = statement.found(numbers, known)
+    words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
     evidence = _evidence(statement, numbers, inside, known, residual)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
@@ -73,6 +73,11 @@ def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, re
         rate=statement.rate(numbers, known) if statement.rate else None,
         checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
     )
+
+
+def met(bound: float, residual: np.ndarray) -> str:
+    """How many residuals are within the bound; one that is not known is not."""
+    return f"{int(np.sum(residual <= bound))} of {np.size(residual)} within {bound:g}"
 
 
 def median(values: np.ndarray) -> float:
