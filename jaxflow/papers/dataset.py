@@ -45,7 +45,7 @@ class Part:
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
     - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most.
-    - `instances`: the part whose keys these are, itself unless told otherwise.
+    - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
       `"on host"`, called for one instance after the other.
     """
@@ -201,7 +201,8 @@ class PartExperiment(AbstractExperiment):
 
     def name(self) -> str:
         dataset, part = self._found()
-        return f"{dataset.paper}.{dataset.name}.{part.instances or self.part}"
+        own = part.instances or self.part
+        return f"{dataset.paper}.{own}" if "." in own else f"{dataset.paper}.{dataset.name}.{own}"
 
     def settings(self) -> dict[str, Any]:
         return {"where": self.where, "part": self.part, "scale": self.scale}
@@ -232,7 +233,7 @@ def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
 def arrays_of(setting: Any, *names: str) -> Any:
     """A `NamedTuple` with these fields as arrays: settings that differ in them alone share one compiled program.
 
-    NumPy's, which do not ask for a precision before the user has chosen one.
+    NumPy arrays: JAX arrays made at import would fix the precision before the user has chosen one.
     """
     return setting._replace(**{name: jax.tree.map(np.asarray, getattr(setting, name)) for name in names})
 

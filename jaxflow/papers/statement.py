@@ -22,7 +22,7 @@ class Statement(Generic[N]):
     - `inside`: who satisfies the hypotheses, of any shape; `residual`: of the same shape, how far an instance is from
       what is said; NaN where nothing is known of it (not followed, not solved): it is undecided.
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
-      for no).
+      for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
       largest residual stands beside it. Left out, it counts those within the bound.
     - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
@@ -35,8 +35,8 @@ class Statement(Generic[N]):
     says: str
     inside: Callable[[N], Mask]
     residual: Callable[[N], np.ndarray]
-    bound: float
-    unit: str
+    bound: float = 0.0
+    unit: str = ""
     found: Callable[[N, Mask], str] | None = None
     limit: bool = False
     rate: Callable[[N, Mask], Rate | None] | None = None
@@ -73,6 +73,11 @@ def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, re
         rate=statement.rate(numbers, known) if statement.rate else None,
         checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
     )
+
+
+def everyone(values: np.ndarray) -> Mask:
+    """All of these instances are inside the hypotheses."""
+    return np.ones(np.shape(values), bool)
 
 
 def met(bound: float, residual: np.ndarray) -> str:

@@ -21,7 +21,7 @@ from jaxflow.papers.yun2021 import (
     multiplier_direction,
     plane,
 )
-from jaxflow.papers.yun2021.starts import NETWORKS, start_at
+from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
 from jaxflow.report import Finding, Verdict, fit
 from jaxflow.theory import layer_gap, point_limit
 from tests.papers.made_up.yun2021 import classification, direction, regression
@@ -46,9 +46,9 @@ def test_figure_1_from_the_name_to_the_files(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         flow = archive["regression.flow"]
-    assert flow.shape == (3, 1, 2, plane.DIRECTIONS, plane.SAVES, 2)
+    assert flow.shape == (3, 1, 2, DIRECTIONS, plane.SAVES, 2)
     # Every path starts at α² z̄: the first save point is t = e^−6.
-    wanted = np.array(plane.SCALES_1)[:, None, None] ** 2 * plane.directions()[None]
+    wanted = np.array(plane.SCALES_1)[:, None, None] ** 2 * directions()[None]
     np.testing.assert_allclose(flow[:, 0, :, :, 0], np.broadcast_to(wanted, (3, 2, 4, 2)), atol=0.1)
     assert [claim.verdict for claim in claims] == [Verdict.holds] * 3
 

@@ -12,8 +12,8 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, met
-from jaxflow.papers.yun2021.flows import POINT, distance, everyone, flow_end, normal_data, regression
+from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.report import Rate, fit
 from jaxflow.study import subkey
@@ -46,7 +46,7 @@ class Curve(NamedTuple):
     alphas: Float[Any, "*b a"]
     l1: Float[Any, "*b a"]
     l2: Float[Any, "*b a"]
-    ok: Bool[Any, "*b a"]
+    found: Bool[Any, "*b a"]
 
 
 class Flows(NamedTuple):
@@ -56,7 +56,7 @@ class Flows(NamedTuple):
     l1: Float[Any, "*b f"]
     l2: Float[Any, "*b f"]
     error: Float[Any, "*b f"]
-    ok: Bool[Any, "*b f"]
+    found: Bool[Any, "*b f"]
 
 
 class SweepNumbers(NamedTuple):
@@ -123,7 +123,7 @@ def _ends(numbers: SweepNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The excess of each norm towards its end, `(3, b, *)`, and for all of both whether it was found, `(2, 3, b)`."""
     curves = numbers.curves
     small, large = curves.alphas[0, 0] <= SMALL, curves.alphas[0, 0] >= LARGE
-    found = np.stack([curves.ok[..., end].all(axis=-1) for end in (small, large)])
+    found = np.stack([curves.found[..., end].all(axis=-1) for end in (small, large)])
     return curves.l1[..., small], curves.l2[..., large], found
 
 
@@ -157,8 +157,8 @@ def _in_words(numbers: SweepNumbers, known: np.ndarray) -> str:
 MINIMISES = Statement[SweepNumbers](
     source="Theorem 4",
     says="β converges to the minimum of Q among interpolations.",
-    inside=lambda n: everyone(n.flows.ok),
-    residual=lambda n: np.where(n.flows.ok, n.flows.error, np.nan),
+    inside=lambda n: everyone(n.flows.found),
+    residual=lambda n: np.where(n.flows.found, n.flows.error, np.nan),
     bound=POINT,
     unit="relative distance of β",
 )
@@ -167,7 +167,6 @@ BETWEEN = Statement[SweepNumbers](
     says="Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
     inside=lambda n: everyone(_rises(n)),
     residual=_rises,
-    bound=0.0,
     unit="rise of the excess towards its end",
     found=lambda n, known: f"{met(0.0, _rises(n))}; {_in_words(n, known)}",
     limit=True,
@@ -182,8 +181,8 @@ def draw(numbers: SweepNumbers) -> Any:
         for row, (depth, color) in enumerate(zip(DEPTHS, CURVES, strict=False)):
             curves, flows = numbers.curves, numbers.flows
             axis.plot(curves.alphas[row, 0], (curves.l1, curves.l2)[p - 1][row, 0], color=color, label=rf"$L={depth}$")
-            if row < len(flows.ok):
-                ok = flows.ok[row, 0]
+            if row < len(flows.found):
+                ok = flows.found[row, 0]
                 values = (flows.l1, flows.l2)[p - 1][row, 0]
                 axis.plot(flows.alphas[row, 0][ok], values[ok], "o", color=color, markerfacecolor="none")
         axis.set_xscale("log")
@@ -208,7 +207,7 @@ register(
     statements=[MINIMISES, BETWEEN],
     notes=lambda n: [
         "L = 2 approaches the l1 norm like a power of log(1/α), L > 2 like a power of α.",
-        f"Closed forms converged: {int(n.curves.ok.sum())} of {n.curves.ok.size}.",
+        f"Closed forms converged: {int(n.curves.found.sum())} of {n.curves.found.size}.",
     ],
     draw=draw,
 )

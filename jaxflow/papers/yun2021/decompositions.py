@@ -14,8 +14,8 @@ from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.profiles import angle_of, edge, height
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, least, met
-from jaxflow.papers.yun2021.flows import everyone, separable
+from jaxflow.papers.statement import Statement, everyone, least, met
+from jaxflow.papers.yun2021.flows import separable
 from jaxflow.study import subkey
 from jaxflow.theory import find_decomposition, verify_decomposition
 

@@ -12,8 +12,8 @@ from jaxflow.limits import find_limit
 from jaxflow.models import Decomposition, DiagonalLinearNetwork, LinearTensorNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, median
-from jaxflow.papers.yun2021.flows import classification, everyone
+from jaxflow.papers.statement import Statement, everyone, largest, median
+from jaxflow.papers.yun2021.flows import classification
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 
@@ -124,7 +124,6 @@ SPARSER = Statement[DesignedNumbers](
     inside=lambda n: everyone(n.limits.outcome[0]),
     residual=_more,
     bound=-1.0,
-    unit="",
     found=_in_words,
     checked_by=lambda n, known: "the flow's own duality gap",
 )

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import diffrax
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import good
@@ -74,8 +73,3 @@ def distance(a: Any, b: Any) -> Any:
 def direction_distance(a: Any, b: Any) -> Any:
     """Of unit vectors."""
     return jnp.linalg.norm(a / jnp.linalg.norm(a) - b / jnp.linalg.norm(b))
-
-
-def everyone(values: Any) -> np.ndarray:
-    """All of these instances are inside the hypotheses."""
-    return np.ones(np.shape(values), bool)

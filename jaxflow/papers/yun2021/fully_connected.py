@@ -12,8 +12,8 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DeepLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, least, met
-from jaxflow.papers.yun2021.flows import distance, everyone, flow_end, normal_data, regression
+from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
 from jaxflow.report import Rate, fit
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start
@@ -50,7 +50,7 @@ class Approach(NamedTuple):
     alphas: Float[Any, "*b a"]
     error: Float[Any, "*b a"]
     residual: Float[Any, "*b a"]
-    ok: Bool[Any, "*b a"]
+    followed: Bool[Any, "*b a"]
     last: Float[Any, "*b a"]
 
 
@@ -98,7 +98,7 @@ def loss_vanishes(row: int) -> Statement[ConnectedNumbers]:
         source="Theorem 6",
         says=f"part 1, L = {STARTS[row][0]}: from W̄_l = I, w̄_L = 0 the loss tends to zero, for every α",
         inside=lambda n: n.approaches.last[row] > 0,
-        residual=lambda n: np.where(n.approaches.ok[row], n.approaches.residual[row], np.nan),
+        residual=lambda n: np.where(n.approaches.followed[row], n.approaches.residual[row], np.nan),
         bound=FITTED,
         unit="relative residual of the outputs",
         found=lambda n, known: (
@@ -108,7 +108,7 @@ def loss_vanishes(row: int) -> Statement[ConnectedNumbers]:
 
 
 def _done(numbers: ConnectedNumbers, row: int) -> np.ndarray:
-    return np.all(numbers.approaches.ok[row], axis=-1, keepdims=True)[:, 0]
+    return np.all(numbers.approaches.followed[row], axis=-1, keepdims=True)[:, 0]
 
 
 def _fits(numbers: ConnectedNumbers, row: int) -> np.ndarray:
@@ -145,7 +145,7 @@ def small_scale(row: int) -> Statement[ConnectedNumbers]:
     return Statement(
         source="Theorem 6",
         says=f"part 2, L = {depth}, {start}: as α → 0, β tends to the minimum l2-norm solution",
-        inside=lambda n: everyone(n.approaches.ok[row][:, 0]),
+        inside=lambda n: everyone(n.approaches.followed[row][:, 0]),
         residual=residual,
         bound=ROUNDING,
         unit="error at any α" if exact else "growth of the error from one α to a smaller one",

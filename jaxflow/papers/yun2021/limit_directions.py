@@ -20,8 +20,8 @@ from jaxflow.models import (
 )
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, met
-from jaxflow.papers.yun2021.flows import classification, direction_distance, everyone, separable
+from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
 from jaxflow.report import Rate, common_rate
 from jaxflow.study import subkey
 from jaxflow.theory import push_converges, push_direction, top_singular_share
@@ -169,7 +169,7 @@ def _followed(limits: Direction, values: Any) -> np.ndarray:
 
 
 def _starts(row: int) -> Any:
-    """Who satisfies the condition on the start. Corollary 1 asks for none at time zero."""
+    """Who satisfies the condition on the start. Corollary 1 has none at time zero."""
     if row == CONNECTED:
         return lambda n: everyone(n.limits.start[row])
     return lambda n: n.limits.start[row] > 0

@@ -13,9 +13,9 @@ from jaxflow.flow import Dual
 from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, met
+from jaxflow.papers.statement import Statement, everyone, largest, met
 from jaxflow.papers.yun2021 import flows
-from jaxflow.papers.yun2021.flows import POINT, distance, everyone, flow_end, normal_data, regression
+from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit, interpolation_program
 

@@ -1,4 +1,8 @@
-r"""Loss-rate bounds of the proofs (D.1, E.1, (62), (73), H.1), and the factor that the first two lack."""
+r"""Loss-rate bounds of the proofs (D.1, E.1, (62), (73), H.1), and the factor that the first two lack.
+
+From $\dot{\mathcal L}\le-c\mathcal L^2$ follows $\mathcal L(t)\le\mathcal L(0)/(1+\mathcal L(0)\,ct)$; the displays of
+D.1 and E.1 lack the factor $\mathcal L(0)$ in the denominator.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +10,9 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import good
+from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
@@ -19,13 +23,6 @@ from jaxflow.papers.statement import Statement, least, met
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start, layer_gap
-from jaxflow.theory.loss_bounds import (
-    algebraic_bound,
-    classification_rate,
-    exponential_bound,
-    printed_bound,
-    regression_rate,
-)
 
 TRIALS = {"quick": 10, "paper": 500, "large": 5000}
 N, D = 2, 3
@@ -35,6 +32,44 @@ ABOVE = 1e-6
 # An explicit method of order eight beside the default, with steps a thousand times as exact.
 AGAIN_NAME, AGAIN_RTOL = "Dopri8", 1e-11
 REGRESSIONS = ("diagonal", "fully connected")
+
+
+def classification_rate(
+    gap: Float[Array, ""], transform: Inexact[Array, "m d"], margin: Float[Array, ""], depth: int
+) -> Float[Array, ""]:
+    r"""$c=\alpha^{2L-2}\lambda^{L-1}s_{\min}(S)^2\gamma^2$ of D.1.
+
+    **Arguments:** `gap`: $\alpha^2\lambda$ (see `layer_gap`); `margin`: γ, the largest margin of a unit vector. E.1 is
+    the case L = 2 with $s_{\min}(S)^2\gamma^2$ replaced by $\|s\|_2^2$: S = s as a column and γ = 1.
+    """
+    return gap ** (depth - 1) * jnp.min(linalg.singular_values(transform)) ** 2 * margin**2
+
+
+def regression_rate(
+    gap: Float[Array, ""], transform: Inexact[Array, "m d"], inputs: Float[Array, "n d"], depth: int
+) -> Float[Array, ""]:
+    r"""$2\alpha^{2L-2}\lambda^{L-1}s_{\min}(S)^2s_{\min}(X)^2$ of (62); (73) with S = s as a column and X = 1.
+
+    H.1 has the same with S = I and without the 2, a weaker bound.
+    """
+    least = jnp.min(linalg.singular_values(transform))
+    smallest = jnp.min(linalg.singular_values(inputs))
+    return 2.0 * gap ** (depth - 1) * least**2 * smallest**2
+
+
+def algebraic_bound(start: Float[Array, ""], rate: Float[Array, ""], times: Float[Array, " t"]) -> Float[Array, " t"]:
+    r"""$\mathcal L(0)/(1+\mathcal L(0)ct)$."""
+    return start / (1.0 + start * rate * times)
+
+
+def printed_bound(start: Float[Array, ""], rate: Float[Array, ""], times: Float[Array, " t"]) -> Float[Array, " t"]:
+    r"""$\mathcal L(0)/(1+ct)$, as D.1 and E.1 have it: too small where $\mathcal L(0)<1$."""
+    return start / (1.0 + rate * times)
+
+
+def exponential_bound(start: Float[Array, ""], rate: Float[Array, ""], times: Float[Array, " t"]) -> Float[Array, " t"]:
+    r"""$\mathcal L(0)e^{-ct}$."""
+    return start * jnp.exp(-rate * times)
 
 
 class Separable(NamedTuple):

@@ -13,10 +13,10 @@ from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.limits.linear_method import Interpolated
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
-from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, least, met
-from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, everyone, regression
+from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, regression
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.report import Rate, common_rate, fit
 from jaxflow.study import subkey
@@ -61,7 +61,7 @@ class Ends(NamedTuple):
     error: Float[Any, "*b a"]
     along: Float[Any, "*b a"]
     slack: Float[Any, "*b a"]
-    ok: Bool[Any, "*b a"]
+    followed: Bool[Any, "*b a"]
 
 
 class Turns(NamedTuple):
@@ -195,7 +195,7 @@ def tie(key: Any, setting: None) -> Tie:
 
 def _networks(scale: str) -> dict[str, Setting]:
     d, alphas = SIZES[scale]
-    return {name: arrays_of(Setting(name, d, alphas), "alphas") for name in NETWORKS}
+    return {name: Setting(name, d, np.asarray(alphas)) for name in NETWORKS}
 
 
 ONE_DATUM = Dataset(
@@ -224,7 +224,7 @@ def closed_form(row: int) -> Statement[DatumNumbers]:
         source="Theorem 5",
         says=f"{NETWORKS[row]} network, L = 2, n = 1: both layers' limit points in closed form, α from 1e-4 to 10",
         inside=lambda n: n.ends.slack[row] > 0,
-        residual=lambda n: np.where(n.ends.ok[row], n.ends.error[row], np.nan),
+        residual=lambda n: np.where(n.ends.followed[row], n.ends.error[row], np.nan),
         bound=CLOSED,
         unit="relative distance of the layers",
     )
@@ -233,7 +233,7 @@ def closed_form(row: int) -> Statement[DatumNumbers]:
 def _apart(numbers: DatumNumbers) -> np.ndarray:
     """1 − cos(β, x) of the fully connected network, `(b, a)`; below a rounding nothing can be seen to fall."""
     ends = numbers.ends
-    return np.where(ends.ok[0], np.maximum(1.0 - ends.along[0], np.finfo(float).eps), np.nan)
+    return np.where(ends.followed[0], np.maximum(1.0 - ends.along[0], np.finfo(float).eps), np.nan)
 
 
 def _parallel_rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
@@ -245,7 +245,7 @@ def _parallel_rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
 PARALLEL_LIMIT = Statement[DatumNumbers](
     source="Theorem 5",
     says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
-    inside=lambda n: everyone(n.ends.ok[0][:, 0]),
+    inside=lambda n: everyone(n.ends.followed[0][:, 0]),
     residual=lambda n: _apart(n)[:, 0],
     bound=PARALLEL,
     unit="1 − cos(β, x)",

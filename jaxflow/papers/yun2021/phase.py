@@ -14,8 +14,8 @@ from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
-from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION, directions
-from jaxflow.papers.yun2021.starts import NETWORKS, start_at
+from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
+from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
 from jaxflow.plots import new_figure
 from jaxflow.report import Rate, common_rate, fit
 

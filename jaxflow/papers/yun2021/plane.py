@@ -17,10 +17,10 @@ from jaxflow.gradient_descent import descend
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, least
+from jaxflow.papers.statement import Statement, everyone, largest, least
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
-from jaxflow.papers.yun2021.flows import classification, direction_distance, everyone, regression
-from jaxflow.papers.yun2021.starts import NETWORKS, start_at
+from jaxflow.papers.yun2021.flows import classification, direction_distance, regression
+from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
 from jaxflow.plots import new_figure
 from jaxflow.theory import point_limit
 
@@ -32,7 +32,6 @@ NORMS = {"fully connected": ("l2", None), "diagonal": ("l1", None), "convolution
 RATES = (1e-3, 5e-4)
 REGRESSION_STEPS = 5_000
 STEPS = {"quick": 20_000, "paper": 2_000_000, "large": 2_000_000}
-DIRECTIONS = 4
 SAVES = 200
 # Arc length of the classification paths: ‖β‖ of 1e40, far beyond any picture.
 FAR = 1e20
@@ -88,26 +87,18 @@ class Plane3(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A network from starts of sizes `alphas`, and the steps of gradient descent."""
+    """A network from starts of sizes `alphas` in `directions` `(4, 2)`, and the steps of gradient descent."""
 
     network: str
     alphas: tuple[float, ...]
     steps: int
-
-
-def directions() -> np.ndarray:
-    r"""The four $\bar z_j$ (the paper's are random and not given): one in each quadrant, of different length."""
-    key = jax.random.key(2021)
-    angle_key, size_key = jax.random.split(key)
-    angles = 0.5 * np.pi * (np.arange(DIRECTIONS) + np.asarray(jax.random.uniform(angle_key, (DIRECTIONS,))))
-    sizes = np.asarray(jax.random.uniform(size_key, (DIRECTIONS,), minval=0.4, maxval=1.0))
-    return sizes[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    directions: Any
 
 
 def _each(one: Any, setting: Setting) -> Any:
     """`one` of every scale and direction."""
     inner = jax.vmap(one, in_axes=(None, 0))
-    return jax.vmap(inner, in_axes=(0, None))(jnp.asarray(setting.alphas), jnp.asarray(directions()))
+    return jax.vmap(inner, in_axes=(0, None))(jnp.asarray(setting.alphas), setting.directions)
 
 
 def _betas(models: Any) -> Any:
@@ -174,9 +165,12 @@ ONCE = {"quick": 1, "paper": 1, "large": 1}
 SCALES_1, SCALES_3, SCALES_3C = (0.01, 1.0), (0.5,), (0.01, 0.5, 1.0)
 
 
+def _settings(alphas: tuple[float, ...], steps: int) -> dict[str, Setting]:
+    return {name: Setting(name, alphas, steps, directions()) for name in NETWORKS}
+
+
 def _regressions(alphas: tuple[float, ...]) -> Part:
-    cells = {name: Setting(name, alphas, REGRESSION_STEPS) for name in NETWORKS}
-    return Part(Regression, regress, cells, ONCE, block=1)
+    return Part(Regression, regress, lambda scale: _settings(alphas, REGRESSION_STEPS), ONCE, block=1)
 
 
 FIGURE_1 = Dataset("yun2021", "fig1", Plane1, {"regression": _regressions(SCALES_1)}, where=f"{__name__}:FIGURE_1")
@@ -189,7 +183,7 @@ FIGURE_3 = Dataset(
         "classification": Part(
             Classification,
             classify,
-            lambda scale: {name: Setting(name, SCALES_3C, STEPS[scale]) for name in NETWORKS},
+            lambda scale: _settings(SCALES_3C, STEPS[scale]),
             ONCE,
             block=1,
         ),
@@ -214,17 +208,13 @@ def _point_off(numbers: Any) -> np.ndarray:
     return np.linalg.norm(numbers.regression.end - limit, axis=-1) / np.linalg.norm(limit, axis=-1)
 
 
-def _descent_off(numbers: Any) -> np.ndarray:
-    return np.linalg.norm(numbers.regression.descent[..., -1, :] - numbers.regression.limit, axis=-1)
-
-
 def _shrinks(points: np.ndarray) -> np.ndarray:
     """By network, 1 where the points of some α spread as far as those of a larger one."""
     return np.where(np.all(np.diff(_spread(points), axis=1) > 0, axis=1), 0.0, 1.0)
 
 
 def _agree(numbers: Any, known: np.ndarray) -> str:
-    """The flow's own ends know nothing of the closed form."""
+    """By the ends of the flows, which are computed without the closed form."""
     wrong = _shrinks(numbers.regression.limit) > 0
     return "the ends of the flows" if np.all(_shrinks(numbers.regression.end)[wrong] > 0) else ""
 
@@ -236,25 +226,21 @@ POINT_5 = Statement[Any](
     residual=_point_off,
     bound=FLOW,
     unit="relative distance from the closed form",
-    found=lambda n, known: (
-        f"{known.sum()} starts, whose condition has slack {least(n.regression.slack[known]):.1e} or more"
-    ),
+    found=lambda n, known: f"the condition on the starts has slack {least(n.regression.slack[known]):.1e} or more",
 )
 DESCENT_ENDS = Statement[Any](
     source="§6",
     says="The prediction of limit points is accurate for the solution found by GD (η = 1e-3, 5,000 steps).",
     inside=lambda n: everyone(n.regression.slack),
-    residual=_descent_off,
+    residual=lambda n: np.linalg.norm(n.regression.descent[..., -1, :] - n.regression.limit, axis=-1),
     bound=DESCENT,
     unit="distance",
 )
 LESS_DEPENDENT = Statement[Plane1](
     source="§6",
     says="The solution is less dependent on initial directions when α is small.",
-    inside=lambda n: everyone(NETWORKS),
+    inside=lambda n: np.ones(len(NETWORKS), bool),
     residual=lambda n: _shrinks(n.regression.limit),
-    bound=0.0,
-    unit="",
     found=lambda n, known: (
         "largest distance between the four limits: " + _by_network(_spread(n.regression.limit), SCALES_1)
     ),
@@ -267,10 +253,7 @@ ALIGNS = Statement[Plane3](
     residual=lambda n: n.classification.off,
     bound=DIRECTION,
     unit="distance of unit vectors",
-    found=lambda n, known: (
-        f"at log t of {least(n.classification.log_time):.1e} or more, in at most {int(n.classification.steps.max())} "
-        "steps"
-    ),
+    found=lambda n, known: f"at log t of {least(n.classification.log_time):.1e}, {n.classification.steps.max()} steps",
 )
 LOSS_REACHED = Statement[Plane3](
     source="§6",
@@ -281,8 +264,7 @@ LOSS_REACHED = Statement[Plane3](
     bound=LOSS,
     unit="loss",
     found=lambda n, known: (
-        f"losses {least(n.classification.loss):.1e} to {largest(n.classification.loss):.1e} after "
-        f"{int(n.classification.descent_steps.max()):,} steps"
+        f"{least(n.classification.loss):.1e} or more; {n.classification.descent_steps.max():,} steps"
     ),
 )
 
@@ -304,7 +286,7 @@ def _depends_in_words(numbers: Plane3, known: np.ndarray) -> str:
 DEPENDENT = Statement[Plane3](
     source="§6",
     says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
-    inside=lambda n: everyone(NETWORKS),
+    inside=lambda n: np.ones(len(NETWORKS), bool),
     residual=lambda n: -_spread(_unit_descent(n)).max(axis=1),
     bound=-DEPENDS,
     unit="minus the largest distance of two directions",

@@ -19,6 +19,7 @@ from jaxflow.papers.yun2021.multiplier_direction import Path, PushNumbers
 from jaxflow.papers.yun2021.one_datum import DatumNumbers, Ends, Tie, Turns
 from jaxflow.papers.yun2021.phase import Diagram, PhaseNumbers
 from jaxflow.papers.yun2021.plane import Classification, Plane1, Plane3, Regression
+from tests.papers.made_up.cross_check import programs
 
 
 def regression(off: float, spread: float, end: float = 0.0, slack: float = 1.0, scales: int = 2) -> Regression:
@@ -199,6 +200,7 @@ def structure() -> list[StructureNumbers]:
 
 
 PROBES = {
+    "programs": lambda: programs(6),
     "fig1": figure_1,
     "fig3": figure_3,
     "filters": filters,
