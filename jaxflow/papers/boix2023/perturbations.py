@@ -96,12 +96,10 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Perturbed:
     task, noise = make_task(key, size), NOISES[kind]
     path = path_of(task, PAPER[-1], task.until)
     windows = (entry_windows if noise.moves_clock else random_windows)(key, task, path, noise.count)
-    found = [
-        _window(subkey(key, kind, str(at)), task, path, noise, time, length)
-        for at, (time, length) in enumerate(windows)
-    ]
-    # Windows that are missing, as none where nothing is known.
-    none = Perturbed(*(np.full_like(x, np.nan if x.dtype.kind == "f" else 0) for x in found[0]))
+    found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
+    p, m = path.products.shape[1], size.saves
+    unknown, line, lines = np.asarray(np.nan), np.full(m, np.nan), np.full((m, p), np.nan)
+    none = Perturbed(unknown, unknown, unknown, unknown, np.asarray(0), np.asarray(False), line, lines, line, lines)
     return Perturbed(*(np.stack(column) for column in zip(*found, *[none] * (noise.count - len(found)), strict=True)))
 
 

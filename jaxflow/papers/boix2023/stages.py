@@ -100,12 +100,11 @@ def _order_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
 def _entering(numbers: ToyNumbers) -> np.ndarray:
     """How many products enter from the middle of one plateau of the flow to the next: Algorithm 1 lets one enter by
     construction. NaN unless both plateaus were reached."""
-    seen, path = toy(numbers), numbers.paths
-    row = seen.smallest
-    there = [np.interp(seen.middles, path.times[row, 0], column) for column in path.products[row, 0].T]
-    supports = np.concatenate([np.zeros((1, len(there)), bool), np.abs(np.stack(there, axis=1)) > ACTIVE])
+    seen = toy(numbers)
+    there = seen.plateaus[seen.smallest]
+    supports = np.concatenate([np.zeros_like(there[:1], bool), np.abs(there) > ACTIVE])
     new = np.sum(supports[1:] & ~supports[:-1], axis=1)
-    arrived = seen.distances[row] <= WEIGHT_ACCURACY
+    arrived = seen.distances[seen.smallest] <= WEIGHT_ACCURACY
     return np.where(arrived & np.append(True, arrived[:-1]), new, np.nan)
 
 

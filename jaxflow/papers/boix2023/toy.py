@@ -84,7 +84,8 @@ class Prediction(NamedTuple):
 class Path(NamedTuple):
     r"""The flow at one α: times, losses and products at its steps, the last one repeated; whether it got to its end;
     `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
-    there is none), and `distances` $\max_i|a_i-a_i^{k+1}|$ in the middle of the plateau (NaN beyond the end).
+    there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
+    $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
 
     `effort`: accepted steps until every stage has reached half of its product, from here, and for the smallest α also
     from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others).
@@ -98,6 +99,7 @@ class Path(NamedTuple):
     steps: Int[Any, "*b"]
     accepted: Int[Any, "*b"]
     crossings: Float[Any, "*b k"]
+    plateaus: Float[Any, "*b k p"]
     distances: Float[Any, "*b k"]
     effort: Float[Any, "*b 3"]
 
@@ -185,7 +187,7 @@ def follow(key: Any, setting: tuple[Size, float]) -> Path:
             ordinary = path_of(task, ORDINARY, LATER * task.until, solver=solver)
             effort[1 + at] = steps_to_stages(ordinary, predicted)
     times, losses, products = (filled(values, size.saves) for values in (path.times, path.losses, path.products))
-    crossings, distances = compare(path, predicted)
+    crossings, plateaus = compare(path, predicted)
     return Path(
         np.asarray(log_alpha),
         times,
@@ -195,7 +197,8 @@ def follow(key: Any, setting: tuple[Size, float]) -> Path:
         np.asarray(int(stats["num_steps"])),
         np.asarray(int(stats["num_accepted_steps"])),
         crossings,
-        distances,
+        plateaus,
+        np.max(np.abs(plateaus - predicted.products), axis=1),
         np.asarray(effort),
     )
 
@@ -230,15 +233,15 @@ def steps_to_stages(path: ProductPath, predicted: Prediction) -> float:
 
 
 def compare(path: ProductPath, predicted: Prediction) -> tuple[np.ndarray, np.ndarray]:
-    """Crossings and distances of a `Path`."""
-    crossings, distances = np.full(predicted.times.shape, np.nan), np.full(predicted.times.shape, np.nan)
+    """Crossings and plateaus of a `Path`."""
+    crossings, plateaus = np.full(predicted.times.shape, np.nan), np.full(predicted.products.shape, np.nan)
     for k, (time, passed) in enumerate(zip(predicted.times, _halves(path, predicted), strict=True)):
         if len(passed):
             crossings[k] = passed[np.argmin(np.abs(passed - time))]
         middle = middle_of(predicted, k)
         if middle <= path.times[-1] * (1.0 + 1e-12):
-            distances[k] = np.max(np.abs(path.products_at(middle)[0] - predicted.products[k]))
-    return crossings, distances
+            plateaus[k] = path.products_at(middle)[0]
+    return crossings, plateaus
 
 
 def middle_of(predicted: Prediction, k: int) -> float:
@@ -280,6 +283,7 @@ class Toy(NamedTuple):
     until: float
     log_alphas: np.ndarray
     crossings: np.ndarray
+    plateaus: np.ndarray
     distances: np.ndarray
     ok: np.ndarray
 
@@ -299,11 +303,6 @@ class Toy(NamedTuple):
         before = np.concatenate([[0.0], self.times[:-1]])
         return (self.times - before > SEPARATED * self.times) & (self.next - self.times > SEPARATED * self.times)
 
-    @property
-    def middles(self) -> np.ndarray:
-        """Of the plateaus."""
-        return 0.5 * (self.times + np.minimum(self.next, self.until))
-
 
 def toy(numbers: ToyNumbers) -> Toy:
     """The one task."""
@@ -321,6 +320,7 @@ def toy(numbers: ToyNumbers) -> Toy:
         until=float(found.until[0, 0]),
         log_alphas=paths.log_alpha[:, 0],
         crossings=paths.crossings[:, 0][:, real],
+        plateaus=paths.plateaus[:, 0][:, real],
         distances=paths.distances[:, 0][:, real],
         ok=paths.ok[:, 0],
     )

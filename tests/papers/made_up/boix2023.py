@@ -60,7 +60,8 @@ def toy(
         boxed(stages),
         Path(
             log_alphas[:, None], grid * one[..., None], losses * one[..., None], paths[:, None], np.full((4, 1), ok),
-            one.astype(int), one.astype(int), crossings[:, None], np.full((4, 1, 3), distance), np.ones((4, 1, 3)),
+            one.astype(int), one.astype(int), crossings[:, None], products * np.ones((4, 1, 1, 1)),
+            np.full((4, 1, 3), distance), np.ones((4, 1, 3)),
         ),
     )  # fmt: skip
 
