@@ -1,6 +1,7 @@
 """Floor 11: one package per paper, one file per figure, and the theorems that the library predicts by."""
 
 from jaxflow.papers import boix2023 as boix2023
+from jaxflow.papers import cross_check as cross_check
 from jaxflow.papers import sheen2024 as sheen2024
 from jaxflow.papers import tarzanagh2023 as tarzanagh2023
 from jaxflow.papers import yun2021 as yun2021

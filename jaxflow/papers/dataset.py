@@ -44,8 +44,8 @@ class Part:
     - `one(key, setting)`: the record of one instance.
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
-    - `trials`: instances of a cell at each scale; `block`: how many are computed together.
-    - `instances`: the part whose keys these are, itself unless told otherwise.
+    - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most.
+    - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
       `"on host"`, called for one instance after the other.
     """
@@ -130,7 +130,9 @@ class Dataset(Generic[N]):
         cells = {"cell": list(part.settings(scale))}
         factors = {"data_factors": cells} if part.own_instances else {"method_factors": cells}
         experiment = PartExperiment(where=self.where, part=name, scale=scale)
-        return Study(experiment, **factors, trials=part.trials[scale], seed=seed, block=part.block)
+        # A block is filled up to its width: where there are fewer instances that would be work for nothing.
+        trials, block = part.trials[scale], min(part.block, part.trials[scale])
+        return Study(experiment, **factors, trials=trials, seed=seed, block=block)
 
     def _folder(self, folder: Path, scale: str, seed: int) -> Path:
         return folder / "numbers" / f"{scale}-seed{seed}" / self.name
@@ -199,7 +201,8 @@ class PartExperiment(AbstractExperiment):
 
     def name(self) -> str:
         dataset, part = self._found()
-        return f"{dataset.paper}.{dataset.name}.{part.instances or self.part}"
+        own = part.instances or self.part
+        return f"{dataset.paper}.{own}" if "." in own else f"{dataset.paper}.{dataset.name}.{own}"
 
     def settings(self) -> dict[str, Any]:
         return {"where": self.where, "part": self.part, "scale": self.scale}
@@ -230,7 +233,7 @@ def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
 def arrays_of(setting: Any, *names: str) -> Any:
     """A `NamedTuple` with these fields as arrays: settings that differ in them alone share one compiled program.
 
-    NumPy's, which do not ask for a precision before the user has chosen one.
+    NumPy arrays: JAX arrays made at import would fix the precision before the user has chosen one.
     """
     return setting._replace(**{name: jax.tree.map(np.asarray, getattr(setting, name)) for name in names})
 

@@ -22,9 +22,9 @@ class Statement(Generic[N]):
     - `inside`: who satisfies the hypotheses, of any shape; `residual`: of the same shape, how far an instance is from
       what is said; NaN where nothing is known of it (not followed, not solved): it is undecided.
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
-      for no).
+      for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
-      largest residual stands beside it.
+      largest residual stands beside it. Left out, it counts those within the bound.
     - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
       still fall and decides nothing; +inf contradicts.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
@@ -35,9 +35,9 @@ class Statement(Generic[N]):
     says: str
     inside: Callable[[N], Mask]
     residual: Callable[[N], np.ndarray]
-    bound: float
-    unit: str
-    found: Callable[[N, Mask], str]
+    bound: float = 0.0
+    unit: str = ""
+    found: Callable[[N, Mask], str] | None = None
     limit: bool = False
     rate: Callable[[N, Mask], Rate | None] | None = None
     late: bool = False
@@ -56,7 +56,7 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     values: dict[str, float | int] = {"known": seen.size}
     if statement.unit:
         values["largest"] = top
-    words = statement.found(numbers, known)
+    words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
     evidence = _evidence(statement, numbers, inside, known, residual)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
@@ -73,6 +73,16 @@ def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, re
         rate=statement.rate(numbers, known) if statement.rate else None,
         checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
     )
+
+
+def everyone(values: np.ndarray) -> Mask:
+    """All of these instances are inside the hypotheses."""
+    return np.ones(np.shape(values), bool)
+
+
+def met(bound: float, residual: np.ndarray) -> str:
+    """How many residuals are within the bound; one that is not known is not."""
+    return f"{int(np.sum(residual <= bound))} of {np.size(residual)} within {bound:g}"
 
 
 def median(values: np.ndarray) -> float:

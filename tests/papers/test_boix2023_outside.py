@@ -1,41 +1,48 @@
 """Algorithm 1 outside its assumptions: weight decay against the flow, full heads against their weights, verdicts."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxflow import papers
 from jaxflow.losses import Logistic
-from jaxflow.papers.boix2023.verify import decay, heads
-from jaxflow.papers.boix2023.verify.heads_flow import Factors, HeadProducts, follow_head
-from jaxflow.papers.boix2023.verify.outside import instance
-from jaxflow.report import Verdict
+from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, weight_decay
+from jaxflow.papers.boix2023.full_head_flow import Factors, HeadProducts, follow_head
+from jaxflow.report import Finding, Verdict
 from jaxflow.theory import StageResult
+from tests.papers.made_up import boix2023 as made_up
+
+
+def found(name: str, numbers: Any) -> list[Finding]:
+    return next(entry for entry in papers.entries_of("boix2023") if entry.name == name).find(numbers)[0]
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, np.ndarray]:
-    return decay.compute(decay.Size(2), jax.random.key(1))
+def measured() -> weight_decay.DecayNumbers:
+    rows = [weight_decay.follow(key, None) for key in jax.random.split(jax.random.key(1), 2)]
+    return weight_decay.DecayNumbers(jax.tree.map(lambda *x: np.stack(x)[None], *rows))
 
 
-def test_the_flow_with_decay_passes_the_predicted_stages(measured):
-    times = measured["times"]
-    learned = ~np.isnan(times)
-    assert learned.sum() >= 4 and not measured["failed"].any()
+def test_the_flow_with_decay_passes_the_predicted_stages(measured: weight_decay.DecayNumbers) -> None:
+    flows = measured.flows
+    learned = ~np.isnan(flows.times)
+    assert learned.sum() >= 4 and flows.ok.all()
     # 1/log(1/α) = 1e-3, times the logarithm of the ratio of half a product to α²'s prefactor: of order ten.
-    assert np.max(np.abs(measured["crossings"] / times - 1.0)[learned]) <= 2e-2
-    assert np.max(measured["distance"][learned]) <= decay.WEIGHTS
-    assert np.max(measured["excess"]) <= decay.MINIMISER
-    rows = decay.DecayCheck().rows(measured)
-    assert [row.verdict for row in rows] == [Verdict.holds, Verdict.holds]
+    assert np.max(np.abs(flows.passed / flows.times - 1.0)[learned]) <= 2e-2
+    assert np.max(flows.distance[learned]) <= weight_decay.WEIGHTS
+    assert np.max(flows.excess) <= weight_decay.MINIMISER
+    assert [one.verdict for one in found("decay", measured)] == [Verdict.holds, Verdict.holds]
 
 
 def test_logarithms_with_decay_against_weights():
-    risk, model = instance(jax.random.key(3), Logistic())
+    risk, model = beyond_assumptions.draw(jax.random.key(3), Logistic())
     log_alpha, rate = -6.0, 0.05
-    readings = jnp.linspace(0.0, 10.0, decay.READINGS)
-    good, path = decay.flow_with_decay(risk, model.scaled(log_alpha), log_alpha, rate, readings)
+    readings = jnp.linspace(0.0, 10.0, weight_decay.READINGS)
+    good, path = weight_decay.flow_with_decay(risk, model.scaled(log_alpha), log_alpha, rate, readings)
     start = model.scaled(log_alpha)
 
     def field(time, weights, args):
@@ -52,23 +59,36 @@ def test_logarithms_with_decay_against_weights():
     assert np.allclose(path[-1], u * v, atol=1e-4 * float(jnp.max(jnp.abs(u * v))))
 
 
-def test_decay_verdicts_follow_the_numbers(measured):
-    check = decay.DecayCheck()
-    swapped = measured | {"crossings": -measured["crossings"]}
-    assert check.rows(swapped)[0].evidence.contradicted == check.rows(swapped)[0].instances > 0
-    assert check.rows(swapped)[0].verdict == Verdict.not_settled
-    lost = measured | {"crossings": np.full_like(measured["crossings"], np.nan), "failed": np.ones(2, bool)}
-    assert check.rows(lost)[0].evidence.undecided == check.rows(swapped)[0].instances
-    assert check.rows(measured | {"excess": np.array([0.1, 0.0])})[1].verdict == Verdict.not_settled
-    stuck = np.full_like(measured["results"], StageResult.not_converged)
-    nobody = measured | {"results": stuck, "excess": np.full(2, np.nan)}
-    assert check.rows(nobody)[1].verdict == Verdict.not_settled and check.rows(nobody)[1].evidence.undecided == 2
+def test_decay_verdicts_follow_the_numbers() -> None:
+    good, swapped, lost = made_up.decays()
+    assert [one.verdict for one in found("decay", good)] == [Verdict.holds] * 2
+    order, end = found("decay", swapped)
+    assert order.evidence.contradicted == order.evidence.inside == 3 and order.verdict is Verdict.not_settled
+    assert end.verdict is Verdict.not_settled
+    assert [one.evidence.undecided for one in found("decay", lost)] == [3, 3]
+    # A product that comes back is no instance of an order.
+    back = good.flows.coordinates.copy()
+    back[0, 0, 1] = 0
+    again = weight_decay.DecayNumbers(good.flows._replace(coordinates=back))
+    assert found("decay", again)[0].evidence.inside == 2
+    stuck = good.flows._replace(
+        results=np.full_like(good.flows.results, StageResult.not_converged), excess=np.full((1, 3), np.nan)
+    )
+    assert found("decay", weight_decay.DecayNumbers(stuck))[1].evidence.undecided == 3
+
+
+def test_an_order_needs_all_of_its_times() -> None:
+    times = np.array([1.0, 2.0, np.nan])
+    assert beyond_assumptions.disorder(np.array([1.0, 2.0, np.nan]), times) == 0.0
+    assert beyond_assumptions.disorder(np.array([2.0, 1.0, np.nan]), times) == 1.0
+    assert np.isnan(beyond_assumptions.disorder(np.array([1.0, np.nan, np.nan]), times))
+    assert beyond_assumptions.well_apart(np.stack([times, [1.0, 1.05, 2.0]])).tolist() == [True, False]
 
 
 def test_readings_stand_close_at_stages_however_late_the_next_one_is():
     times = np.array([3.2, 4.9, 1.6e5])
-    readings = decay.readings_of(times, 3.2e5)
-    assert readings.shape == (decay.READINGS,) and np.all(np.diff(readings) > 0)
+    readings = weight_decay.readings_of(times, 3.2e5)
+    assert readings.shape == (weight_decay.READINGS,) and np.all(np.diff(readings) > 0)
     assert readings[0] == 0.0 and readings[-1] == pytest.approx(3.2e5)
     for time in times:
         near = readings[np.abs(readings - time) < 0.05 * time]
@@ -78,16 +98,16 @@ def test_readings_stand_close_at_stages_however_late_the_next_one_is():
 
 def test_crossings_go_away_from_zero():
     times = np.array([0.0, 1.0, 2.0, 3.0])
-    assert decay.crossings(times, -np.exp([-3.0, -1.0, -2.0, 0.0]), -np.exp(-1.5)) == pytest.approx([0.75, 2.25])
+    assert weight_decay.crossings(times, -np.exp([-3.0, -1.0, -2.0, 0.0]), -np.exp(-1.5)) == pytest.approx([0.75, 2.25])
 
 
 def test_factors_of_a_full_head_against_its_weights():
-    risk, weights = heads.instance(jax.random.key(2))
+    risk, weights = full_heads.draw(jax.random.key(2))
     log_alpha, until = -2.0, 20.0
     scaled = jnp.exp(log_alpha) * weights
 
     def products(pair):
-        return pair[:, : heads.D] @ jnp.swapaxes(pair[:, heads.D :], -1, -2)
+        return pair[:, : full_heads.D] @ jnp.swapaxes(pair[:, full_heads.D :], -1, -2)
 
     start = Factors.of(weights, log_alpha)
     # Rounding of a QR factorisation.
@@ -104,28 +124,13 @@ def test_factors_of_a_full_head_against_its_weights():
     assert np.allclose(found["singular"][-1], expected, atol=1e-3 * float(expected.max()))
 
 
-def path_of(apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """V O learns at 2, K Q at 5; the third value of each is never learned."""
-    times = np.arange(9.0)
-    singular = np.zeros((9, 2, 3))
-    singular[2:, 1, 0] = 1.0
-    singular[5:, 0, 0] = 0.5
-    singular[:, 0, 2] = 1e-9
-    gradient = np.zeros(9)
-    gradient[3 if apart else 7] = -5.0
-    return times, singular, gradient
+def test_stages_of_full_heads_by_hand() -> None:
+    assert full_heads.stages_of(*made_up.head_path(True)) == [[3], [0]]
+    assert full_heads.stages_of(*made_up.head_path(False)) == [[3, 0]]
 
-
-def test_stages_of_full_heads_by_hand():
-    assert heads.stages_of(*path_of(True)) == [[3], [0]]
-    assert heads.stages_of(*path_of(False)) == [[3, 0]]
-    check = heads.HeadsCheck()
-
-    def verdicts(apart: bool, good: bool = True) -> list[Verdict]:
-        times, singular, gradient = (np.broadcast_to(x, (3, 2, *x.shape)) for x in path_of(apart))
-        data = {"times": times, "singular": singular, "log_gradient": gradient, "good": np.full((3, 2), good)}
-        return [row.verdict for row in check.rows(data)]
+    def verdicts(*arguments: bool) -> list[Verdict]:
+        return [one.verdict for one in found("heads", made_up.head(*arguments))]
 
     assert verdicts(True) == [Verdict.holds, Verdict.holds]
     assert verdicts(False) == [Verdict.not_settled] * 2
-    assert verdicts(True, good=False) == [Verdict.not_settled] * 2
+    assert verdicts(True, False) == [Verdict.not_settled] * 2

@@ -1,18 +1,20 @@
 """The practical transformers: models, spectra, data, and training that continues exactly where it stopped."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.papers.boix2023 import lora_claims, rank_claims
+from jaxflow.papers.boix2023 import lora, training
 from jaxflow.papers.boix2023 import practical as pr
-from jaxflow.papers.boix2023.practical.runs import runs_of
-from jaxflow.papers.boix2023.practical.spectra import Part, head_products, measure
+from jaxflow.papers.boix2023.practical.spectra import head_products, measure
 from jaxflow.papers.boix2023.practical.train import next_token, optimizer_of, text_batches
 from jaxflow.papers.registry import find_figure
 from jaxflow.report import Verdict
+from tests.papers.made_up import boix2023 as made_up
 
 SMALL = pr.Shape(layers=1, heads=2, width=4, head=2, mlp=4)
 
@@ -131,105 +133,44 @@ def test_unknown_optimizer_is_named():
         optimizer_of(pr.Recipe("adan", 1.0, 0, 1, 1))
 
 
-def spectrum(rank: np.ndarray) -> np.ndarray:
-    """Two normalised singular values with these stable ranks, between one and two, and two zeros."""
-    second = np.sqrt(np.clip(rank - 1.0, 0.0, 1.0))
-    return np.stack([np.ones_like(second), second, 0 * second, 0 * second], axis=-1)
+def verdicts(name: str, *arguments: Any, **how: Any) -> list[Verdict]:
+    return [one.verdict for one in find_figure("boix2023", name).find(made_up.training(*arguments, **how))[0]]
 
 
-def ranks(
-    by_scale: list[list[float]], prefix: str = "images", *, start: float = 1.9, published: bool = True
-) -> dict[str, np.ndarray]:
-    """Four measurements of each (scale, seed), two layers of two heads: the last rank given, the others lower.
-
-    The singular values grow to their last values one after another."""
-    last = np.asarray(by_scale)[None, :, :, None, None]
-    values = np.broadcast_to(
-        last - np.array([0.3, 0.2, 0.1, 0.0])[:, None, None, None, None], (4, *last.shape[1:3], 2, 2)
-    )
-    first = np.full(values.shape, start)
-    data = {f"{prefix}_scales": np.array([1.0, 0.1]), f"{prefix}_steps": np.array([1, 2, 3, 4])}
-    data |= {f"{prefix}_published": np.asarray(published), f"{prefix}_losses": np.ones(values.shape[:3])}
-    grown = spectrum(values)
-    # Of half of their last value: the first from the first measurement, the second from the second, and so on.
-    growth = np.where(np.arange(4)[:, None] >= np.arange(4)[None, :], 1.0, 0.1)[:, None, None, None, None, :]
-    for name in ("KQ", "VO"):
-        part = Part(
-            rank=values,
-            initial=first,
-            weights=first,
-            spectrum=np.maximum(grown, 0.01) * growth,
-            initial_spectrum=spectrum(first)[..., :2],
-            weights_spectrum=spectrum(first)[..., :2],
-            top=np.ones(values.shape),
-            initial_top=np.ones(values.shape),
-        )
-        data |= {f"{prefix}_{name}_{field}": value for field, value in part._asdict().items()}
-    return data
-
-
-def both_networks(by_scale: list[list[float]], published: bool = False) -> dict[str, np.ndarray]:
-    """The same of a small network and of that of Appendix B."""
-    return ranks(by_scale, published=published) | ranks(by_scale, "network", published=published)
-
-
-def worse(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same backwards in time, from a start of rank one: ranks fall and singular values vanish in order."""
-    turned = {k: v[::-1] if v.ndim > 3 else v for k, v in data.items()}
-    fallen = {k: np.ones_like(v) for k, v in data.items() if k.endswith(("_initial", "_weights"))}
-    bare = {
-        k: v * np.array([1.0, 0.0]) for k, v in data.items() if k.endswith(("initial_spectrum", "weights_spectrum"))
-    }
-    return turned | fallen | bare
-
-
-def test_verdicts_follow_the_numbers():
+def test_verdicts_on_ranks_follow_the_numbers():
     out, holds, open_ = Verdict.outside_hypotheses, Verdict.holds, Verdict.not_settled
-
-    def verdicts(data, figure=rank_claims.by_scale):
-        return [claim.verdict for claim in figure(data)[0]]
-
+    ordered, falling = made_up.ORDERED, made_up.FALLING
     # The paper's networks, then each of ours.
-    ordered = [[1.6, 1.6], [1.5, 1.5]]
-    assert verdicts(ranks(ordered)) == [holds, out, out]
-    assert verdicts(ranks([[1.6, 1.6], [1.7, 1.7]])) == verdicts(ranks([[1.6, 1.6], [1.5, 1.7]])) == [open_, out, out]
+    assert verdicts("fig7", ordered, True) == [holds, out, out]
+    assert verdicts("fig7", falling, True) == verdicts("fig7", [[1.6, 1.6], [1.5, 1.7]], True) == [open_, out, out]
     # Networks that are not the paper's prove and refute nothing of it; of themselves they say what they say.
-    assert verdicts(ranks(ordered, published=False)) == [out, holds, holds]
-    assert verdicts(ranks([[1.6, 1.6], [1.7, 1.7]], published=False)) == [out, open_, open_]
-
-    def growth(data):
-        return rank_claims.growth(data, ("images",))
-
-    toy = ranks(ordered, published=False)
-    assert verdicts(toy, growth) == [out, holds, holds] * 2
-    assert verdicts(worse(toy), growth) == [out, open_, open_] * 2
-    assert verdicts(toy, rank_claims.evolution) == [out, holds, holds] * 3
-    assert verdicts(worse(toy), rank_claims.evolution)[:6] == [out, open_, open_] * 2
+    assert verdicts("fig7", ordered, False) == [out, holds, holds]
+    assert verdicts("fig7", falling, False) == [out, open_, open_]
+    assert verdicts("fig4", ordered, False) == ([out] + [holds] * 8) * 2
+    assert verdicts("fig4", ordered, False, backwards=True) == ([out] + [open_] * 8) * 2
+    assert verdicts("fig6", ordered, False) == [out, holds, holds] * 3
+    assert verdicts("fig6", ordered, False, backwards=True)[:6] == [out, open_, open_] * 2
     # All singular values at once, as far as the measurements tell.
-    at_once = toy | {k: np.broadcast_to(v[-1:], v.shape) for k, v in toy.items() if k.endswith("_spectrum")}
-    claim = rank_claims.evolution(at_once)[0][1]
+    toy = made_up.training(ordered, False)
+    at_once = toy.adam.spectrum.copy()
+    at_once[:] = at_once[:, :, :, -1:]
+    claim = find_figure("boix2023", "fig6").find(toy._replace(adam=toy.adam._replace(spectrum=at_once)))[0][1]
     assert claim.verdict == open_ and claim.evidence.undecided == claim.evidence.inside
 
 
 def test_verdicts_on_spectra_follow_the_numbers():
     out, holds, open_ = Verdict.outside_hypotheses, Verdict.holds, Verdict.not_settled
-    toy = both_networks([[1.6, 1.6], [1.5, 1.5]])
-    figures = {name: find_figure("boix2023", name).figure for name in ("fig1", "fig5", "fig14", "fig15")}
-
-    def verdicts(name, data):
-        return [claim.verdict for claim in figures[name].claims(data)[0]]
-
+    ordered = made_up.ORDERED
     # The paper's networks, then the small one and that of Appendix B.
-    assert verdicts("fig1", toy) == [out, holds, holds] * 3
-    assert verdicts("fig1", worse(toy)) == [out, open_, open_] * 3
-    # Half of the start's stable rank: 1.5 of 1.9 is not.
-    assert verdicts("fig5", toy) == [out] + [open_] * 4 + [out] + [holds] * 4
-    small = toy | {k: np.full_like(v, 0.9) for k, v in toy.items() if k.endswith("_rank")}
-    assert verdicts("fig5", small)[:5] == [out] + [holds] * 4
+    assert verdicts("fig1", ordered, False) == [out, holds, holds] * 3
+    assert verdicts("fig1", ordered, False, backwards=True) == [out, open_, open_] * 3
+    # Half of the start's stable rank: 1.6 of 1.9 is not.
+    assert verdicts("fig5", ordered, False) == [out] + [open_] * 4 + [out] + [holds] * 4
+    assert verdicts("fig5", [[0.9, 0.9], [0.9, 0.9]], False)[:5] == [out] + [holds] * 4
     for name in ("fig14", "fig15"):
-        assert verdicts(name, toy) == ([out] + [holds] * 4) * 2
-        assert verdicts(name, worse(toy)) == ([out] + [open_] * 4) * 2
-        assert verdicts(name, toy | {"images_published": np.asarray(True)})[0] == holds
+        assert verdicts(name, ordered, False) == ([out] + [holds] * 4) * 2
+        assert verdicts(name, ordered, False, backwards=True) == ([out] + [open_] * 4) * 2
+        assert verdicts(name, ordered, True)[0] == holds
 
 
 def test_spectra_of_what_is_added_and_of_the_start():
@@ -256,11 +197,21 @@ def test_spectra_of_what_is_added_and_of_the_start():
 
 
 def test_pictures_of_spectra_are_drawn_from_what_is_saved():
-    toy = both_networks([[1.6, 1.6], [1.5, 1.5]])
-    assert runs_of(toy, "images").parts["KQ"].rank.shape == (4, 2, 2, 2, 2)
-    for name, axes in (("fig1", 2), ("fig5", 4), ("fig14", 8), ("fig15", 4), ("fig6", 4)):
-        figure = find_figure("boix2023", name).figure.draw(toy)
-        assert len(figure.axes) == axes and all(axis.lines for axis in figure.axes)
+    toy = made_up.training(made_up.ORDERED, False)
+    assert training.product(toy, "adam", "KQ", default=False).rank.shape == (4, 2, 2, 2, 2)
+    assert training.product(toy, "adam", "KQ").rank.shape == (4, 1, 2, 2, 2)
+    for name, axes in (("fig1", 2), ("fig4", 4), ("fig5", 4), ("fig14", 8), ("fig15", 4), ("fig6", 4), ("fig7", 2)):
+        entry = find_figure("boix2023", name)
+        figure = entry.draw(toy)
+        assert len(figure.axes) == axes and all(axis.lines for axis in figure.axes) and entry.find(toy)[1]
+
+
+def test_runs_are_kept_with_both_products_on_one_axis():
+    names = ("rank", "initial", "weights", "spectrum", "initial_spectrum", "weights_spectrum", "top", "initial_top")
+    found = {f"images_{part}_{name}": np.full(3, i) for i, part in enumerate(("KQ", "VO")) for name in names}
+    found |= {f"images_{name}": np.zeros(2) for name in ("steps", "losses", "scales", "published")}
+    kept = training._trained(found, "images_")
+    assert kept.rank.tolist() == [[0, 0, 0], [1, 1, 1]] and kept.losses.shape == (2,)
 
 
 def test_adapters_start_as_the_model_and_train_products_of_their_rank_alone():
@@ -287,33 +238,26 @@ def test_an_update_cut_down_to_its_whole_rank_is_the_update():
     assert jnp.allclose(pr.cut(now, then, 0, 4)(image), initial(image), atol=1e-12)
 
 
-def lora_data(needed: list[int]) -> dict[str, np.ndarray]:
-    """Four runs of one scale with stable ranks 1, 2, 3, 4 in which these ranks suffice."""
-    ranks = np.array([0, 1, 2, 4])
-    enough = ranks >= np.array(needed)[None, :, None]
-    data = {"ranks": ranks, "scales": np.array([1.0]), "steps": np.array(10)}
-    data |= {"full_loss": np.ones((1, 4)), "full_accuracy": np.ones((1, 4))}
-    for way in ("lora", "cut"):
-        data |= {f"{way}_loss": np.where(enough, 1.05, 1.2), f"{way}_accuracy": np.where(enough, 0.998, 0.9)}
-    stable = np.arange(1.0, 5.0).reshape(1, 4, 1, 1)
-    return data | {"KQ_rank": stable, "VO_rank": stable}
-
-
 def test_verdicts_on_sufficient_ranks_follow_the_numbers():
-    found = lora_claims.sufficient(lora_data([0, 1, 4, 9]))
-    assert found["lora_sufficient"].tolist() == [[0, 1, 4, 8]]
-    lucky = lora_data([0, 0, 0, 0])
-    lucky["cut_loss"][0, 0] = [1.0, 9.0, 1.0, 1.0]
-    assert lora_claims.sufficient(lucky)["cut_sufficient"].tolist() == [[2, 0, 0, 0]]
+    def found(needed):
+        return find_figure("boix2023", "lora").find(made_up.bounded(needed, (0, 1, 2, 4)))[0]
+
+    runs = lora.runs_of(made_up.bounded([0, 1, 4, 9], (0, 1, 2, 4)))
+    assert lora.sufficient(runs, "lora", 0).tolist() == [[0, 1, 4, 8]]
+    lucky = lora.runs_of(made_up.bounded([0, 0, 0, 0], (0, 1, 2, 4)))
+    lucky.cut_loss[0, 0] = [1.0, 9.0, 1.0, 1.0]
+    assert lora.sufficient(lucky, "cut", 0).tolist() == [[2, 0, 0, 0]]
     # Four runs are too few for a small p-value: 2 of 24 permutations.
-    claims = lora_claims.claims_of(lora_data([0, 1, 2, 4]))[0]
-    assert claims[0].values["rho"] == pytest.approx(1.0) and claims[0].values["p"] == pytest.approx(2 / 24)
-    assert claims[0].verdict == Verdict.not_settled and claims[-1].verdict == Verdict.holds
-    assert lora_claims.claims_of(lora_data([4, 4, 9, 9]))[0][-1].verdict == Verdict.not_settled
-    same = lora_claims.claims_of(lora_data([1, 1, 1, 1]))[0]
+    four = found([0, 1, 2, 4])
+    assert "ρ = 1.00 over 4 runs (p = 0.0833" in four[0].measured
+    assert four[0].verdict == Verdict.not_settled and four[-1].verdict == Verdict.holds
+    assert found([4, 4, 9, 9])[-1].verdict == Verdict.not_settled
+    same = found([1, 1, 1, 1])
     assert "no correlation is defined" in same[0].measured and same[0].verdict == Verdict.not_settled
     x = np.arange(9.0)
-    assert lora_claims.correlation(x, -x)[0] == pytest.approx(-1.0) and lora_claims.correlation(x, -x)[1] < 0.01
+    assert lora.correlation(x, -x)[0] == pytest.approx(-1.0) and lora.correlation(x, -x)[1] < 0.01
+    entry = find_figure("boix2023", "lora")
+    assert len(entry.draw(made_up.bounded([0, 1, 2, 4])).axes) == 3 and len(entry.find(made_up.bounded([0, 1]))[1]) == 5
 
 
 def by_hand(shape: pr.Shape, first: int, last: int, tokens: int) -> int:

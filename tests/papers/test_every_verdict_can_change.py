@@ -28,7 +28,7 @@ FIXED: dict[tuple[str, str], dict[int, str]] = {
     ("sheen2024", "general"): {5: BY_NATURE},
     ("tarzanagh2023", "fig6"): {4: "said of Assumption B.1, of which these numbers say nothing"},
     ("tarzanagh2023", "local-convergence"): {1: BY_NATURE},
-    ("yun2021", "directions"): dict.fromkeys((0, 5, 6, 8), NO_RATE),
+    ("yun2021", "directions"): dict.fromkeys((0, 11), NO_RATE),
 }
 
 

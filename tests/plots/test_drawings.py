@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxflow.plots import draw_convergence, draw_limits, save_figure
+from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
+from jaxflow.plots import draw_limits, save_figure
 
 
 def convergence_numbers() -> dict[str, np.ndarray]:

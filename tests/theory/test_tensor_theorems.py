@@ -22,6 +22,7 @@ from jaxflow.models import (
     diagonal_tensor,
     even_part,
 )
+from jaxflow.papers.yun2021.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
 from jaxflow.theory import (
     direction_limit,
     equal_layers,
@@ -38,7 +39,6 @@ from jaxflow.theory import (
     top_singular_share,
     verify_decomposition,
 )
-from jaxflow.theory.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
 
 KEY = jax.random.key(7)
 N, D = 2, 4

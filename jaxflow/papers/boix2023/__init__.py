@@ -1,17 +1,15 @@
 """E. Boix-Adserà, E. Littwin, E. Abbe, S. Bengio, J. Susskind, Transformers learn through gradual rank increase."""
 
-from jaxflow.papers.boix2023 import fig2 as fig2
-from jaxflow.papers.boix2023 import fig3 as fig3
-from jaxflow.papers.boix2023 import fig4 as fig4
-from jaxflow.papers.boix2023 import fig6 as fig6
-from jaxflow.papers.boix2023 import fig7 as fig7
-from jaxflow.papers.boix2023 import fig8 as fig8
-from jaxflow.papers.boix2023 import fig9 as fig9
-from jaxflow.papers.boix2023 import fig10 as fig10
-from jaxflow.papers.boix2023 import fig11 as fig11
+from jaxflow.papers.boix2023 import beyond_assumptions as beyond_assumptions
+from jaxflow.papers.boix2023 import full_heads as full_heads
 from jaxflow.papers.boix2023 import lora as lora
+from jaxflow.papers.boix2023 import perturbations as perturbations
+from jaxflow.papers.boix2023 import ranks as ranks
+from jaxflow.papers.boix2023 import small_instances as small_instances
 from jaxflow.papers.boix2023 import spectra as spectra
-from jaxflow.papers.boix2023 import verify as verify
+from jaxflow.papers.boix2023 import stages as stages
+from jaxflow.papers.boix2023 import supports as supports
+from jaxflow.papers.boix2023 import weight_decay as weight_decay
 from jaxflow.papers.registry import Paper, register_paper
 
 register_paper(

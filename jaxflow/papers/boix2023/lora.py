@@ -1,6 +1,8 @@
-"""`reproduce boix2023 lora`: does the stable rank of ΔW predict the rank that suffices? Beyond the paper."""
+"""`reproduce boix2023 lora`: does the stable rank of ΔW predict the rank that suffices? Beyond the paper.
 
-from collections.abc import Callable
+The runs of figure 7 again, with updates of bounded rank: by adapters in training, and cut down after it.
+"""
+
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,23 +10,29 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
-from jaxflow.papers.boix2023 import lora_claims
 from jaxflow.papers.boix2023.practical.adapters import Adapted, cut
 from jaxflow.papers.boix2023.practical.images import digits
 from jaxflow.papers.boix2023.practical.models import ViT
-from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, digits_key, start_models
+from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, start_models
 from jaxflow.papers.boix2023.practical.spectra import head_products, stable_rank
 from jaxflow.papers.boix2023.practical.train import classification, image_batches, train
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.plots import draw_sufficient_rank
-from jaxflow.report import Claim
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement
+from jaxflow.plots import CURVES, new_figure
 
-RUN_TIMES = {
-    "quick": "2 seeds of 3 scales and 3 ranks, 100 steps of Adam, about a minute",
-    "paper": "5 seeds of 3 scales and 6 ranks, 1,000 steps of Adam, about five minutes on two cores",
-    "large": "the published size of the model, for an accelerator",
-}
+# An update of bounded rank suffices if the loss over all images is at most this much above that of full training
+# from the same start on the same batches. Set before anything was run.
+TOLERANCE = 0.1
+# Percentage points of accuracy that may be lost instead, for the second criterion.
+POINTS = 0.5
+WAYS = {"lora": "adapters trained from the start", "cut": "the trained update cut down"}
+CRITERIA = (f"loss within {TOLERANCE:.0%}", f"accuracy within {POINTS:g} points")
+# Permutations behind a p-value; the smallest that can be found is one in so many.
+PERMUTATIONS = 9999
+LEVEL = 0.05
 
 
 class Ranks(NamedTuple):
@@ -42,23 +50,31 @@ SIZES = {
 }
 
 
-@register_figure("boix2023", "lora", title="The rank of updates that suffices", run_times=RUN_TIMES)
-class LoraFigure(AbstractFigure):
-    r"""The runs of figure 7 again, with updates of bounded rank: by adapters in training, and cut down after it."""
+class Bounded(NamedTuple):
+    """Losses and accuracies over all images by scale and seed `(s, t)`, of full training and with updates of r `ranks`
+    in both ways; stable ranks of what full training added to either product, `(s, t, l, h)`."""
 
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], digits_key(seed), say)
+    scales: Float[Any, "*b s"]
+    ranks: Int[Any, "*b r"]
+    steps: Int[Any, "*b"]
+    full_loss: Float[Any, "*b s t"]
+    full_accuracy: Float[Any, "*b s t"]
+    lora_loss: Float[Any, "*b s t r"]
+    lora_accuracy: Float[Any, "*b s t r"]
+    cut_loss: Float[Any, "*b s t r"]
+    cut_accuracy: Float[Any, "*b s t r"]
+    KQ_rank: Float[Any, "*b s t l h"]
+    VO_rank: Float[Any, "*b s t l h"]
 
-    def draw(self, data: Data) -> Any:
-        return draw_sufficient_rank(data | lora_claims.sufficient(data), 1.0 + lora_claims.TOLERANCE)
 
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        return lora_claims.claims_of(data)
+class LoraNumbers(NamedTuple):
+    """`runs` `(1, 1)`: all of them."""
+
+    runs: Bounded
 
 
-def compute(what: Ranks, key: Any, say: Callable[[str], None]) -> Data:
-    """Losses and accuracies over all images, with axes scale, seed (and rank) for `full`, `cut` and `lora`; stable
-    ranks of what full training added, `(scale, seed, layer, head)`."""
+def compute(key: Any, what: Ranks) -> Bounded:
+    """Full training, its updates cut down, and adapters of every rank."""
     size, ranks = what
     data = digits()
     side, channels = data.images.shape[1], data.images.shape[-1]
@@ -66,7 +82,7 @@ def compute(what: Ranks, key: Any, say: Callable[[str], None]) -> Data:
     models, runs = start_models(size, key, make)
     draw = image_batches(data.images, data.labels)
     images, labels = jnp.asarray(data.images, jnp.float32), jnp.asarray(data.labels, jnp.int32)
-    width = max(ranks)
+    width, steps = max(ranks), [size.recipe.steps]
 
     def judge(model: Any) -> Any:
         right = jnp.argmax(jax.vmap(model)(images), axis=-1) == labels
@@ -78,29 +94,232 @@ def compute(what: Ranks, key: Any, say: Callable[[str], None]) -> Data:
         cuts = jax.lax.map(lambda rank: judge(cut(model, initial, rank, width)), jnp.asarray(ranks))
         return found | {"full": judge(model), "cut": cuts}
 
-    steps = [size.recipe.steps]
-    say("full training")
-    full = train(models, runs, size.recipe, classification, draw, measure, steps, say=say).measured
-    count = len(size.scales) * size.seeds
+    def trained(starts: Any, measure: Any) -> Any:
+        found = train(starts, runs, size.recipe, classification, draw, measure, steps, say=lambda line: None)
+        return jax.tree.map(lambda x: x[0], found.measured)
+
     scales = jnp.repeat(jnp.asarray(size.scales, jnp.float32), size.seeds)
 
     def adapted(key: Any, base: Any, scale: Any, rank: Any) -> Any:
+        # Every rank starts from the same directions: those that are switched off are the last ones.
         found = Adapted.init(jax.random.fold_in(key, size.recipe.steps), base, width, rank, scale)
         return jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x, found)
 
-    losses, accuracies = [], []
-    for rank in ranks:
-        say(f"adapters of rank {rank}")
-        # Every rank starts from the same directions: those that are switched off are the last ones.
-        starts = eqx.filter_vmap(adapted)(runs, models, scales, jnp.full(count, rank))
-        found = train(starts, runs, size.recipe, classification, draw, lambda now, _: judge(now), steps, say=say)
-        losses.append(found.measured["loss"][0])
-        accuracies.append(found.measured["accuracy"][0])
+    full = trained(models, measure)
+    starts = [eqx.filter_vmap(adapted)(runs, models, scales, jnp.full(len(scales), rank)) for rank in ranks]
+    adapters = jax.tree.map(
+        lambda *x: jnp.stack(x, -1), *(trained(start, lambda now, _: judge(now)) for start in starts)
+    )
+    ways = {"full": full["full"], "cut": full["cut"], "lora": adapters}
+    flat = {f"{way}_{name}": values for way, found in ways.items() for name, values in found.items()}
+    flat |= {f"{part}_rank": full[f"{part}_rank"] for part in ("KQ", "VO")}
+    split = {name: np.asarray(x).reshape(len(size.scales), size.seeds, *np.shape(x)[1:]) for name, x in flat.items()}
+    return Bounded(np.asarray(size.scales), np.asarray(ranks), np.asarray(steps[0]), **split)
 
-    def split(x: Any) -> np.ndarray:
-        return np.asarray(x).reshape(len(size.scales), size.seeds, *np.shape(x)[1:])
 
-    flat = {f"{kind}_{name}": split(full[kind][name][0]) for kind in ("full", "cut") for name in ("loss", "accuracy")}
-    flat |= {name: split(full[name][0]) for name in ("KQ_rank", "VO_rank")}
-    flat |= {"lora_loss": split(np.stack(losses, -1)), "lora_accuracy": split(np.stack(accuracies, -1))}
-    return flat | {"scales": np.asarray(size.scales), "ranks": np.asarray(ranks), "steps": np.asarray(steps[0])}
+LORA = Dataset(
+    "boix2023",
+    "lora",
+    LoraNumbers,
+    {
+        "runs": Part(
+            Bounded, compute, lambda scale: {"digits": SIZES[scale]}, dict.fromkeys(SIZES, 1), block=1, way="on host"
+        )
+    },
+    where=f"{__name__}:LORA",
+)
+
+
+def runs_of(numbers: LoraNumbers) -> Bounded:
+    """Without cells and trials."""
+    return Bounded(*(values[0, 0] for values in numbers.runs))
+
+
+def sufficient(runs: Bounded, way: str, criterion: int) -> np.ndarray:
+    """The smallest rank that suffices, `(scale, seed)`; twice the largest where none does.
+
+    Of ranks in increasing order; from it on all of them have to be good: one lucky run does not suffice.
+    """
+    if criterion == 0:
+        good = getattr(runs, f"{way}_loss") <= (1.0 + TOLERANCE) * runs.full_loss[..., None]
+    else:
+        good = getattr(runs, f"{way}_accuracy") >= runs.full_accuracy[..., None] - POINTS / 100.0
+    lasting = np.flip(np.logical_and.accumulate(np.flip(good, -1), axis=-1), -1)
+    return np.where(lasting.any(axis=-1), runs.ranks[np.argmax(lasting, axis=-1)], 2 * runs.ranks[-1])
+
+
+def stable(runs: Bounded) -> np.ndarray:
+    """The mean over products, layers and heads, `(scale, seed)`."""
+    return np.mean([ranks.mean(axis=(-1, -2)) for ranks in (runs.KQ_rank, runs.VO_rank)], axis=0)
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Spearman's correlation and its two-sided p-value by permutation, which ties do not spoil; NaN where one of them
+    is the same everywhere."""
+    from scipy.stats import permutation_test, rankdata
+
+    if not (np.ptp(x) > 0 and np.ptp(y) > 0):
+        return float("nan"), float("nan")
+    left, right = (rankdata(z) - 0.5 * (np.size(z) + 1) for z in (x, y))
+    size = float(np.sqrt(np.sum(left**2) * np.sum(right**2)))
+
+    def statistic(z: Any, axis: int = -1) -> Any:
+        return np.sum(z * right, axis=axis) / size
+
+    rng = np.random.default_rng(0)
+    test = permutation_test(
+        (left,), statistic, permutation_type="pairings", n_resamples=PERMUTATIONS, vectorized=True, rng=rng
+    )
+    return float(statistic(left)), float(test.pvalue)
+
+
+def predicts(way: str, criterion: int) -> Statement[LoraNumbers]:
+    """One correlation over all runs; without a small p-value it says nothing."""
+
+    def both(numbers: LoraNumbers) -> tuple[float, float]:
+        runs = runs_of(numbers)
+        return correlation(stable(runs).ravel(), sufficient(runs, way, criterion).ravel())
+
+    def residual(numbers: LoraNumbers) -> np.ndarray:
+        rho, p = both(numbers)
+        return np.asarray([-np.sign(rho) if p < LEVEL else np.nan])
+
+    def found(numbers: LoraNumbers, known: np.ndarray) -> str:
+        runs, (rho, p) = runs_of(numbers), both(numbers)
+        ranks = sufficient(runs, way, criterion).ravel()
+        none = int(np.sum(ranks > runs.ranks[-1]))
+        counts = [f"{rank} in {int(np.sum(ranks == rank))}" for rank in runs.ranks if np.any(ranks == rank)]
+        told = ", ".join(counts + ([f"none of those tried in {none}"] if none else []))
+        start = f"Spearman's ρ = {rho:.2f} over {ranks.size} runs (p = {p:.4f} by permutation)"
+        if np.isnan(rho):
+            start = f"no correlation is defined: one of the two is the same in all {ranks.size} runs"
+        return f"{start}; smallest rank that suffices: {told}"
+
+    return Statement(
+        source="Beyond the paper",
+        says=f"The stable rank of ΔW predicts the rank that suffices ({WAYS[way]}, {CRITERIA[criterion]}).",
+        inside=lambda n: np.ones(1, bool),
+        residual=residual,
+        bound=-1.0,
+        found=found,
+    )
+
+
+def enough(way: str) -> Statement[LoraNumbers]:
+    """By run."""
+
+    def found(numbers: LoraNumbers, known: np.ndarray) -> str:
+        ranks, off = stable(runs_of(numbers)), residual(numbers)
+        return (
+            f"in {int(np.sum(off <= 0))} of {off.size} runs, where stable ranks are {ranks.min():.2f} to "
+            f"{ranks.max():.2f} (mean over products, layers and heads)"
+        )
+
+    def residual(numbers: LoraNumbers) -> np.ndarray:
+        runs = runs_of(numbers)
+        return 1.0 * sufficient(runs, way, 0) - np.ceil(stable(runs))
+
+    return Statement(
+        source="Beyond the paper",
+        says=f"A rank of the stable rank, rounded up, suffices ({WAYS[way]}, {CRITERIA[0]}).",
+        inside=lambda n: np.ones(runs_of(n).full_loss.shape, bool),
+        residual=residual,
+        found=found,
+    )
+
+
+def notes(numbers: LoraNumbers) -> list[str]:
+    """What was run, and every scale."""
+    runs, rows = runs_of(numbers), []
+
+    def listed(loss: np.ndarray, accuracy: np.ndarray) -> str:
+        return ", ".join(f"{a:.4f} ({b:.1%})" for a, b in zip(loss.mean(axis=0), accuracy.mean(axis=0), strict=True))
+
+    for i, scale in enumerate(runs.scales):
+        ways = "; ".join(
+            f"{words} {listed(getattr(runs, f'{way}_loss')[i], getattr(runs, f'{way}_accuracy')[i])}"
+            for way, words in WAYS.items()
+        )
+        full = listed(runs.full_loss[i][:, None], runs.full_accuracy[i][:, None])
+        rows.append(f"scale {scale:g}: stable rank {stable(runs)[i].mean():.2f}; full training {full}; {ways}.")
+    within = "; ".join(_within(runs, way) for way in WAYS)
+    return [
+        f"{runs.full_loss.size} runs ({len(runs.scales)} scales of {runs.full_loss.shape[1]} seeds, {int(runs.steps)} "
+        f"steps of Adam), ranks tried {', '.join(map(str, runs.ranks))}. Adapters: the attention weights stay where "
+        "they start, every head's W_K W_Qᵀ and W_V W_Oᵀ get a trained product of so many columns; all other layers are "
+        "trained. Loss and accuracy over all 1,797 images, on which the models are trained.",
+        f"Tolerances, set before the first run: loss at most {TOLERANCE:.0%} above that of full training of the same "
+        f"start and batches; accuracy at most {POINTS:g} points below. A rank suffices if all larger ones do, too.",
+        f"Over all runs a smaller scale lowers both ranks. Within one scale, ρ by loss: {within}.",
+        "Adapters are given the steps of full training: a rank that does not suffice may be too small, or too slow.",
+        *rows,
+    ]
+
+
+def _within(runs: Bounded, way: str) -> str:
+    listed = []
+    for scale, x, y in zip(runs.scales, stable(runs), sufficient(runs, way, 0), strict=True):
+        rho = correlation(x, y)[0]
+        listed.append(f"one rank for all at {scale:g}" if np.isnan(rho) else f"{rho:.2f} at {scale:g}")
+    return f"{WAYS[way]} {', '.join(listed)}"
+
+
+# A colour for each scale, a line and marks for each way.
+LINES = {"lora": ("-o", "adapters"), "cut": ("--s", "cut down")}
+
+
+def draw(numbers: LoraNumbers) -> Any:
+    """Loss by rank relative to that of full training (bars: smallest to largest), and the smallest rank that suffices
+    against the stable rank."""
+    from matplotlib.ticker import LogFormatter, StrMethodFormatter
+
+    figure, axes = new_figure(3, width=13.0, height=3.9)
+    runs = runs_of(numbers)
+    for axis, (way, (line, name)) in zip(axes, LINES.items(), strict=False):
+        for row, (scale, color) in enumerate(zip(runs.scales, CURVES, strict=False)):
+            ratio = getattr(runs, f"{way}_loss")[row] / runs.full_loss[row][:, None]
+            middle = np.median(ratio, axis=0)
+            spread = np.stack([middle - ratio.min(axis=0), ratio.max(axis=0) - middle])
+            x, label = np.arange(len(runs.ranks)) + 0.08 * (row - 1), f"scale {scale:g}"
+            axis.errorbar(x, middle, spread, fmt=line, color=color, capsize=2, markersize=4, label=label)
+        axis.axhline(1.0 + TOLERANCE, color="#000000", linewidth=0.8, linestyle=":", label="suffices below")
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        # Between powers of ten only where few of them are in sight.
+        axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))
+        axis.set_xticks(np.arange(len(runs.ranks)), [str(rank) for rank in runs.ranks])
+        axis.set_xlabel("rank $r$ of every head's update")
+        axis.set_title(f"loss / loss of full training ({name})", fontsize=10)
+    axes[0].legend(frameon=False, fontsize=8)
+    last = axes[-1]
+    for way, (line, name) in LINES.items():
+        places = np.searchsorted(runs.ranks, sufficient(runs, way, 0))
+        style: Any = {"markersize": 5, "alpha": 0.8, "fillstyle": "full" if way == "lora" else "none"}
+        for row, color in zip(range(len(runs.scales)), CURVES, strict=False):
+            # Side by side: many runs share a rank.
+            y = places[row] + (0.08 if way == "lora" else -0.08)
+            last.plot(stable(runs)[row], y, line[-1], color=color, label=None if row else name, **style)
+    last.set_yticks(np.arange(len(runs.ranks) + 1), [*(str(rank) for rank in runs.ranks), "none"])
+    last.set_ylim(-0.5, len(runs.ranks) + 0.5)
+    last.set_xlabel(r"stable rank $\|\Delta W\|_F^2/\|\Delta W\|_2^2$, mean")
+    last.set_title("smallest rank that suffices", fontsize=10)
+    last.legend(frameon=False, fontsize=8)
+    return figure
+
+
+register(
+    LORA,
+    "lora",
+    title="The rank of updates that suffices",
+    run_times={
+        "quick": "2 seeds of 3 scales and 3 ranks, 100 steps of Adam, about a minute",
+        "paper": "5 seeds of 3 scales and 6 ranks, 1,000 steps of Adam, about five minutes on two cores",
+        "large": "the published size of the model, for an accelerator",
+    },
+    statements=[
+        *(predicts(way, criterion) for way in WAYS for criterion in range(len(CRITERIA))),
+        *(enough(way) for way in WAYS),
+    ],
+    notes=notes,
+    draw=draw,
+)

@@ -1,27 +1,50 @@
-"""Figures 3, 10 and 11: what the flow at α = 1e-32 does with noise on its weights."""
+"""`reproduce boix2023 fig3`, `fig10`, `fig11`: what the flow at α = 1e-32 does with noise on its weights.
 
-from collections.abc import Callable
+Figure 10: five random times, noise of standard deviation 0.05 on every weight above 1e-5 (Assumption 4.4); figure 11:
+0.01, at times when a weight has just passed 1e-5 (Assumption 4.5); figure 3: one of each.
+"""
+
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from jaxflow.flow import ProductPath, follow_products, perturbed
-from jaxflow.papers.boix2023.toy import PAPER, SIZES, Size, Task, alpha_text, follow, make_task, reached
-from jaxflow.papers.registry import Data
-from jaxflow.report import Claim, count_evidence
+from jaxflow.papers.boix2023.toy import (
+    ONCE,
+    PAPER,
+    PARTS,
+    SIZES,
+    TIME,
+    Size,
+    Task,
+    alpha_text,
+    entries,
+    filled,
+    make_task,
+    path_of,
+    reached,
+)
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement
+from jaxflow.plots import new_figure
+from jaxflow.study import subkey
 
+RUN_TIMES = {
+    "quick": "60 samples of 5 x 4 tokens, 10 perturbations, under a minute",
+    "paper": "1,000 samples of 10 x 50 tokens, 10 perturbations, three minutes, most of them Algorithm 1",
+    "large": "as paper, 40 stages, for an accelerator",
+}
 # The paper's threshold for a weight that is not negligible.
 THRESHOLD = 1e-5
-
-# Share of the horizon during which a perturbed flow is watched.
+# Share of the horizon during which a flow with noise is watched.
 WINDOW = 0.05
-
 # "Quickly converge": a distance down to this share of what the noise did to the products.
 RETURNED = 0.05
-
 # "Tend to the limiting endpoint": a distance of this share of the largest product there. The path is known at its
 # steps, which are this far apart while it moves.
 ENDPOINT = 0.01
@@ -39,127 +62,179 @@ class Noise(NamedTuple):
     moves_clock: bool
 
 
-PLATEAU = Noise(5, 0.05, False)
-ENTRY = Noise(5, 0.01, True)
+NOISES = {"plateau": Noise(5, 0.05, False), "entry": Noise(5, 0.01, True)}
 
 
-class Window(NamedTuple):
-    """A time of the unperturbed flow at which noise sets in, and for how long the perturbed flow is watched."""
+class Perturbed(NamedTuple):
+    """Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
-    time: float
-    length: float
+    `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; how many
+    weights were `young`, smaller than the noise; whether it was followed; times and products of both flows, filled up.
+    """
 
-
-class Run(NamedTuple):
-    """The unperturbed flow of a task at the paper's smallest α, and the key of all noise."""
-
-    task: Task
-    path: ProductPath
-    key: Any
-
-
-def prepare(scale: str, seed: int, say: Callable[[str], None]) -> Run:
-    """The flow that is to be perturbed."""
-    size: Size = SIZES[scale]
-    task = make_task(size, seed, say)
-    return Run(task, follow(task, PAPER[-1], say), jax.random.fold_in(jax.random.key(seed), 10))
+    start: Float[Any, "*b w"]
+    noise: Float[Any, "*b w"]
+    end: Float[Any, "*b w"]
+    allowed: Float[Any, "*b w"]
+    young: Int[Any, "*b w"]
+    followed: Bool[Any, "*b w"]
+    times: Float[Any, "*b w m"]
+    products: Float[Any, "*b w m p"]
+    plain_times: Float[Any, "*b w m"]
+    plain_products: Float[Any, "*b w m p"]
 
 
-def random_windows(run: Run, count: int) -> list[Window]:
-    """Uniformly random times after the first stage, as in figure 10; the last window lies within the path."""
-    shares = np.sort(np.asarray(jax.random.uniform(jax.random.fold_in(run.key, 1), (count,))))
-    first, last = float(run.task.stages.times[0]), run.task.until * (1.0 - 2 * WINDOW)
+class NoiseNumbers(NamedTuple):
+    """`noise` `(2, 1)`: of each of `NOISES`, on the task of figure 2."""
+
+    noise: Perturbed
+
+
+def perturb(key: Any, setting: tuple[Size, str]) -> Perturbed:
+    """Flows with noise, and without."""
+    size, kind = setting
+    task, noise = make_task(key, size), NOISES[kind]
+    path = path_of(task, PAPER[-1], task.until)
+    windows = (entry_windows if noise.moves_clock else random_windows)(key, task, path, noise.count)
+    found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
+    p, m = path.products.shape[1], size.saves
+    unknown, line, lines = np.asarray(np.nan), np.full(m, np.nan), np.full((m, p), np.nan)
+    none = Perturbed(unknown, unknown, unknown, unknown, np.asarray(0), np.asarray(False), line, lines, line, lines)
+    return Perturbed(*(np.stack(column) for column in zip(*found, *[none] * (noise.count - len(found)), strict=True)))
+
+
+def random_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
+    """Start and length: random times after the first stage, as in figure 10; the last one ends within the path."""
+    shares = np.sort(np.asarray(jax.random.uniform(subkey(key, "times"), (count,))))
+    first, last = float(task.stages.times[0]), task.until * (1.0 - 2 * WINDOW)
     times = first + shares * max(last - first, 0.0)
-    return [Window(float(time), WINDOW * run.task.until) for time in times]
+    return [(float(time), WINDOW * task.until) for time in times]
 
 
-def entry_windows(run: Run, count: int) -> list[Window]:
+def entry_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
     """When a weight has just passed the threshold, as in figure 11: evenly chosen among the stages.
 
     A weight of 1e-5 is still far from its stage. The window lasts until the unperturbed product has passed half of
     what is predicted, and then as long as every other.
     """
-    stages = run.task.stages
     windows = {}
-    for k in range(int(stages.count)):
-        coordinate = int(stages.coordinates[k])
-        product = float(np.asarray(stages.products)[k, coordinate])
-        passed = run.path.crossings(coordinate, float(np.sign(product)) * (1.1 * THRESHOLD) ** 2)
-        grown = run.path.crossings(coordinate, 0.5 * product)
+    for k in range(int(task.stages.count)):
+        coordinate = int(task.stages.coordinates[k])
+        product = float(np.asarray(task.stages.products)[k, coordinate])
+        passed = path.crossings(coordinate, float(np.sign(product)) * (1.1 * THRESHOLD) ** 2)
+        grown = path.crossings(coordinate, 0.5 * product)
         if len(passed) and len(grown):
-            end = float(grown[0]) + WINDOW * run.task.until
+            end = float(grown[0]) + WINDOW * task.until
             # One more window is left, into which what noise has hastened may run.
-            if end <= run.task.until * (1.0 - WINDOW):
-                windows[float(passed[0])] = Window(float(passed[0]), end - float(passed[0]))
+            if end <= task.until * (1.0 - WINDOW):
+                windows[float(passed[0])] = end - float(passed[0])
     times = sorted(windows)
     chosen = np.unique(np.linspace(0, len(times) - 1, min(count, len(times))).round().astype(int))
-    return [windows[times[i]] for i in chosen]
+    return [(times[i], windows[times[i]]) for i in chosen]
 
 
-def perturb(run: Run, windows: list[Window], noise: Noise, prefix: str, say: Callable[[str], None]) -> Data:
-    """Perturbed and unperturbed products over these windows."""
-    data: Data = {}
-    starts, noisy, ends, fine, sizes, young = [], [], [], [], [], []
-    for number, (time, length) in enumerate(windows):
-        model = _at(run, time)
-        key = jax.random.fold_in(jax.random.fold_in(run.key, 2), 100 * int(1000 * noise.deviation) + number)
-        moved = perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD)
-        path = follow_products(run.task.risk, moved, PAPER[-1], length)
-        inside = (run.path.times >= time) & (run.path.times <= time + length)
-        grid = np.unique(np.concatenate([[time], run.path.times[inside], [time + length]]))
-        plain = run.path.products_at(grid)
-        name = f"{prefix}{number}"
-        data |= {f"{name}_times": time + path.times, f"{name}_products": path.products}
-        data |= {f"{name}_plain_times": grid, f"{name}_plain_products": plain}
-        starts.append(time)
-        weights = np.maximum(*np.abs(np.stack(model.log_weights.mantissas())))
-        young.append(int(np.sum((weights > THRESHOLD) & (weights < noise.deviation))))
-        noisy.append(np.max(np.abs(path.products[0] - plain[0])))
-        if noise.moves_clock:
-            later = run.path.products[run.path.times >= time]
-            ends.append(np.min(np.max(np.abs(path.products[-1] - later), axis=1)))
-            sizes.append(ENDPOINT * np.max(np.abs(path.products[-1])))
-        else:
-            there = run.path.products_at(np.minimum(time + path.times, run.path.times[-1]))
-            ends.append(np.min(np.max(np.abs(path.products - there), axis=1)))
-            sizes.append(RETURNED * noisy[-1])
-        fine.append(reached(path, length))
-        say(f"noise {noise.deviation:g} at {time:.4g}: products off by {noisy[-1]:.2e}, later by {ends[-1]:.2e}")
-    data |= {f"{prefix}start": np.asarray(starts), f"{prefix}noise": np.asarray(noisy)}
-    return data | {
-        f"{prefix}end": np.asarray(ends),
-        f"{prefix}allowed": np.asarray(sizes),
-        f"{prefix}succeeded": np.asarray(fine),
-        f"{prefix}young": np.asarray(young),
-        "d": np.asarray(_width(run)),
-    }
-
-
-def claim(data: Data, prefix: str, source: str, sentence: str) -> Claim:
-    """Whether the perturbed flows came back."""
-    noisy = data[f"{prefix}noise"] > 0
-    end = data[f"{prefix}end"]
-    # Before the first stage there is no weight to perturb, and nothing to come back from.
-    fine = data[f"{prefix}succeeded"] & noisy
-    back = fine & (end <= data[f"{prefix}allowed"])
-    listed = ", ".join(f"{value:.1e}" for value in end[fine])
-    allowed = ", ".join(f"{value:.1e}" for value in data[f"{prefix}allowed"][fine])
-    count = int(fine.sum())
-    # A window that is too short is no counterexample, nor is a flow that was not followed to its end.
-    evidence = count_evidence(back[noisy], decided=back[noisy])
-    young = fine & (data[f"{prefix}young"] > 0)
-    return Claim(
-        source,
-        sentence,
-        f"{int(back.sum())} of {count} came back within their windows; distance of products left: {listed}, where "
-        f"{allowed} are allowed; at {int(young.sum())} times noise hit a weight smaller than itself, of which "
-        f"{int(np.sum(young & back))} came back; {int(np.sum(~noisy))} of {len(end)} times had no weight to perturb",
-        evidence,
-        {"returned": int(back.sum()), "perturbations": count, "worst": float(end[fine].max(initial=0.0))},
+def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, length: float) -> Perturbed:
+    model, saves = _at(task, path, time), task.size.saves
+    moved = follow_products(
+        task.risk, perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD), PAPER[-1], length
+    )
+    inside = (path.times >= time) & (path.times <= time + length)
+    grid = np.unique(np.concatenate([[time], path.times[inside], [time + length]]))
+    plain = path.products_at(grid)
+    weights = np.maximum(*np.abs(np.stack(model.log_weights.mantissas())))
+    off = np.max(np.abs(moved.products[0] - plain[0]))
+    if noise.moves_clock:
+        later = path.products[path.times >= time]
+        end = np.min(np.max(np.abs(moved.products[-1] - later), axis=1))
+        allowed = ENDPOINT * np.max(np.abs(moved.products[-1]))
+    else:
+        there = path.products_at(np.minimum(time + moved.times, path.times[-1]))
+        end, allowed = np.min(np.max(np.abs(moved.products - there), axis=1)), RETURNED * off
+    young = np.sum((weights > THRESHOLD) & (weights < noise.deviation))
+    return Perturbed(
+        start=np.asarray(time),
+        noise=off,
+        end=np.asarray(end),
+        allowed=np.asarray(allowed),
+        young=np.asarray(young),
+        followed=np.asarray(reached(moved, length)),
+        times=filled(time + moved.times, saves),
+        products=filled(moved.products, saves),
+        plain_times=filled(grid, saves),
+        plain_products=filled(plain, saves),
     )
 
 
-def notes() -> list[str]:
+def _at(task: Task, path: ProductPath, time: float) -> Any:
+    model = task.student.scaled(PAPER[-1])
+    sums = jnp.asarray(path.log_sums_at(time)[0])
+    logs = model.log_weights
+    new = eqx.tree_at(lambda x: (x.log_sum, x.log_difference), logs, (sums, logs.log_conserved - sums))
+    return model.with_weights(new)
+
+
+NOISE = Dataset(
+    "boix2023",
+    "noise",
+    NoiseNumbers,
+    {
+        "noise": Part(
+            Perturbed,
+            perturb,
+            lambda scale: {kind: (SIZES[scale], kind) for kind in NOISES},
+            ONCE,
+            instances="toy.stages",
+            way="on host",
+        )
+    },
+    where=f"{__name__}:NOISE",
+)
+
+KINDS = tuple(NOISES)
+SENTENCES = (
+    "The training dynamics quickly converge to the original unperturbed trajectory (Assumption 4.4).",
+    "The nonlinear dynamics are robust and tend to the limiting endpoint under perturbation (Assumption 4.5).",
+)
+
+
+def windows_of(numbers: NoiseNumbers, kind: int, only: slice = slice(None)) -> Any:
+    """The record of one kind of noise, its windows alone."""
+    found = numbers.noise
+    there = np.flatnonzero(~np.isnan(found.start[kind, 0]))[only]
+    return type(found)(*(values[kind, 0][there] for values in found))
+
+
+def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[NoiseNumbers]:
+    """Wherever there was a weight to perturb. A window that is too short is no counterexample, nor is a flow that was
+    not followed to its end."""
+
+    def left(numbers: NoiseNumbers) -> np.ndarray:
+        seen = windows_of(numbers, kind, only)
+        return np.where(seen.followed, seen.end / np.where(seen.allowed > 0, seen.allowed, 1.0), np.nan)
+
+    def found(numbers: NoiseNumbers, known: np.ndarray) -> str:
+        seen = windows_of(numbers, kind, only)
+        back, young = known & (left(numbers) <= 1.0), known & (seen.young > 0)
+        listed, allowed = (", ".join(f"{value:.1e}" for value in x[known]) for x in (seen.end, seen.allowed))
+        return (
+            f"{int(back.sum())} of {int(known.sum())} came back within their windows; distance of products left: "
+            f"{listed}, where {allowed} are allowed; at {int(young.sum())} times noise hit a weight smaller than "
+            f"itself, of which {int(np.sum(young & back))} came back; {int(np.sum(seen.noise <= 0))} of {known.size} "
+            "times had no weight to perturb"
+        )
+
+    return Statement(
+        source=source,
+        says=SENTENCES[kind],
+        inside=lambda n: windows_of(n, kind, only).noise > 0,
+        residual=left,
+        bound=1.0,
+        found=found,
+        late=True,
+    )
+
+
+def notes(numbers: NoiseNumbers) -> list[str]:
     """What the numbers stand for."""
     return [
         f"α = {alpha_text(PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}; it "
@@ -177,13 +252,58 @@ def notes() -> list[str]:
     ]
 
 
-def _width(run: Run) -> int:
-    return run.task.student.u.shape[0] // 2
+def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
+    """One panel for each window: entries of the flow with noise (solid) and without (dashed)."""
+    figure, axes = new_figure(len(panels), width=max(3.3 * len(panels), 7.0), height=3.4)
+    for axis, (seen, at, title) in zip(axes, panels, strict=True):
+        for part, (color, symbol) in PARTS.items():
+            lines = axis.plot(seen.times[at], entries(seen.products[at], part), color=color, linewidth=1.0)
+            lines[0].set_label(rf"${symbol}$")
+            plain = entries(seen.plain_products[at], part)
+            axis.plot(seen.plain_times[at], plain, "--", color="#000000", linewidth=0.6)
+        axis.plot([], [], "--", color="#000000", linewidth=0.6, label="unperturbed")
+        low, high = axis.get_ylim()
+        if high - low < 0.1:
+            # Nothing to be seen: not at a scale of rounding either.
+            axis.set_ylim(min(low, -0.1), max(high, 0.1))
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(TIME, fontsize=8)
+    axes[0].set_ylabel("entry")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
 
 
-def _at(run: Run, time: float) -> Any:
-    model = run.task.student.scaled(PAPER[-1])
-    sums = jnp.asarray(run.path.log_sums_at(time)[0])
-    logs = model.log_weights
-    new = eqx.tree_at(lambda x: (x.log_sum, x.log_difference), logs, (sums, logs.log_conserved - sums))
-    return model.with_weights(new)
+def draw_kind(numbers: NoiseNumbers, kind: int) -> Any:
+    """All windows of one kind of noise."""
+    seen = windows_of(numbers, kind)
+    return draw_panels([(seen, at, f"({'abcde'[at]}) from {time:.3g}") for at, time in enumerate(seen.start)])
+
+
+def draw_both(numbers: NoiseNumbers) -> Any:
+    """The last window of either kind."""
+    titles = ("(a) Assumption 4.4", "(b) Assumption 4.5")
+    return draw_panels([(windows_of(numbers, kind), -1, title) for kind, title in enumerate(titles)])
+
+
+LAST = slice(-1, None)
+register(
+    NOISE,
+    "fig3",
+    title="The assumptions of Theorem 4.1 under noise",
+    run_times=RUN_TIMES,
+    statements=[comes_back("Figure 3 (a)", 0, LAST), comes_back("Figure 3 (b)", 1, LAST)],
+    notes=notes,
+    draw=draw_both,
+)
+for _kind, (_number, _title) in enumerate(
+    ((10, "Noise of 0.05 on the learned weights at random times"), (11, "Noise of 0.01 as a weight becomes active"))
+):
+    register(
+        NOISE,
+        f"fig{_number}",
+        title=_title,
+        run_times=RUN_TIMES,
+        statements=[comes_back(f"Figure {_number}", _kind)],
+        notes=notes,
+        draw=lambda n, kind=_kind: draw_kind(n, kind),
+    )

@@ -1,219 +1,51 @@
-"""`reproduce boix2023 fig1`, fig5, fig14, fig15: spectra of what training adds to attention heads, and of the start."""
+r"""`reproduce boix2023 fig1`, `fig5`, `fig14`: spectra of what training adds to attention heads, and of the start.
 
-from collections.abc import Callable
+Figures 1, 5 and 14 (16, 18) of Boix-Adserà et al. (2023) in kind: $W_KW_Q^\top$ at the start, $\Delta W_KW_Q^\top$
+later. The paper's are ViTs on CIFAR-10, CIFAR-100 and ImageNet; these are a small ViT and the one that the paper trains
+on CIFAR-10, both on scikit-learn's digits.
+"""
+
 from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, Runs, digits_key, image_runs, runs_of
-from jaxflow.papers.boix2023.rank_claims import RUNS, Look, each, grows, lower_than_start, notes, said
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.plots import LayerPanel, SpectrumPanel, draw_layer_ranks, draw_spectrum_panels
-from jaxflow.report import Claim
+from jaxflow.papers.boix2023.ranks import CIFAR, MORE, VITS
+from jaxflow.papers.boix2023.training import (
+    PRODUCTS,
+    RUN_TIMES,
+    RUNS,
+    TRAINING,
+    Look,
+    Product,
+    TrainingNumbers,
+    grows,
+    lower_than_start,
+    notes,
+    product,
+    said,
+)
+from jaxflow.papers.registry import register
+from jaxflow.plots import new_grid
 
-RUN_TIMES = {
-    "quick": "a small ViT: 5 seeds, 200 steps of Adam; the ViT of Appendix B: 6 steps; a minute",
-    "paper": "a small ViT: 5 seeds, 1,000 steps of Adam; the ViT of Appendix B: 200 steps; six minutes",
-    "large": "the published size of the model, for an accelerator",
-}
-CIFAR, MORE = "ViTs on CIFAR-10 and ImageNet", "ViTs on CIFAR-10, CIFAR-100 and ImageNet"
+BOTH = "ViTs on CIFAR-10 and ImageNet"
 # "Extreme", a word without a number in the paper: at most half of the stable rank of the start.
 EXTREME = 0.5
 # Of a picture of one head: the first seed's first head.
 SEED, HEAD = 0, 0
-
-
-# On the same digits: a small transformer from five starts, and the one of Appendix B from one.
-PREFIXES = ("images", "network")
 # Of deeper networks the pictures show these layers, as the paper does.
 LAYERS = (0, 2, 4)
 
 
-def compute(scale: str, seed: int, say: Callable[[str], None]) -> Data:
-    """The runs of figure 4 on digits by Adam, from the default scale, with the spectra of the start."""
-    found = image_runs(IMAGES[scale]._replace(scales=(1.0,)), digits_key(seed), say)
-    network = image_runs(NETWORKS[scale], digits_key(seed), say)
-    return found | {f"network_{name.removeprefix('images_')}": value for name, value in network.items()}
-
-
-@register_figure("boix2023", "fig1", title="Spectra of one head: the start and what is added", run_times=RUN_TIMES)
-class Figure1(AbstractFigure):
-    r"""Figure 1 of Boix-Adserà et al. (2023) in kind: $W_KW_Q^\top$ at the start, $\Delta W_KW_Q^\top$ later.
-
-    The paper's are heads of ViTs on CIFAR-10 and on ImageNet; these are one of a small ViT and one of the ViT that the
-    paper trains on CIFAR-10, both on scikit-learn's digits.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(scale, seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_spectrum_panels([panel(data, prefix, "KQ", layer=1) for prefix in PREFIXES])
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        first = "The difference between trained and initial weights has low rank"
-        claims = said("Figure 1", f"{first}.", CIFAR, each(data, PREFIXES, ("KQ",), lower_than_start))
-        claims += said(
-            "Figure 1",
-            "The rank of this difference grows gradually during training.",
-            CIFAR,
-            each(data, PREFIXES, ("KQ",), grows),
-        )
-        claims += said(
-            "Figure 1",
-            f"{first}: its stable rank is below that of the trained weights themselves.",
-            CIFAR,
-            each(data, PREFIXES, ("KQ",), _not_the_weights),
-        )
-        return claims, [note for prefix in PREFIXES for note in notes(data, prefix)]
-
-
-@register_figure("boix2023", "fig5", title="Spectra after training against the start", run_times=RUN_TIMES)
-class Figure5(AbstractFigure):
-    r"""Figure 5 of Boix-Adserà et al. (2023) in kind: one head a layer, after training; two ViTs on digits.
-
-    The paper's is a ViT on CIFAR-10.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(scale, seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_spectrum_panels([panel(data, *one, last=True) for one in _shown(data) if one[1] == "KQ"])
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        start = "The learned perturbation exhibits extreme low-rank bias post-training"
-        sentence = f"{start} even in default initialization scales"
-        network = "the ViT on CIFAR-10"
-        claims = said(
-            "Figure 5",
-            f"{sentence}: its stable rank is at most half of that of the start.",
-            network,
-            each(data, PREFIXES, ("KQ", "VO"), _half),
-        )
-        claims += said(
-            "Figure 5",
-            f"{sentence}: its normalised singular values lie below those of the start.",
-            network,
-            each(data, PREFIXES, ("KQ", "VO"), _below),
-        )
-        return claims, [note for prefix in PREFIXES for note in notes(data, prefix)]
-
-
-@register_figure("boix2023", "fig14", title="Spectra during training, by layer and product", run_times=RUN_TIMES)
-class Figure14(AbstractFigure):
-    r"""Figures 14, 16 and 18 of Boix-Adserà et al. (2023) in kind: every layer, both products, from start to end.
-
-    The paper's are ViTs on CIFAR-10 (14), CIFAR-100 (16) and ImageNet (18); these are two ViTs on digits, a small
-    one and that of Appendix B. The weights themselves are drawn beside what was added to them.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(scale, seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_spectrum_panels([panel(data, *one) for one in _shown(data)])
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        sentence = "To capture the low-rank bias with a non-vanishing initialization scale, we study the difference"
-        claims = said(
-            "Figures 14, 16, 18",
-            f"{sentence}: normalised singular values of ΔW below those of W(0).",
-            MORE,
-            each(data, PREFIXES, ("KQ", "VO"), _below),
-        )
-        claims += said(
-            "Figures 14, 16, 18",
-            f"{sentence}: stable rank of ΔW below that of W(T) itself.",
-            MORE,
-            each(data, PREFIXES, ("KQ", "VO"), _not_the_weights),
-        )
-        return claims, [note for prefix in PREFIXES for note in notes(data, prefix)]
-
-
-@register_figure("boix2023", "fig15", title="Stable ranks during training, layer by layer", run_times=RUN_TIMES)
-class Figure15(AbstractFigure):
-    r"""Figures 15, 17 and 19 of Boix-Adserà et al. (2023) in kind: stable ranks of both products in every layer.
-
-    The paper's are ViTs on CIFAR-10 (15), CIFAR-100 (17) and ImageNet (19); these are two ViTs on digits.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(scale, seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_layer_ranks([_ranks(data, prefix, i) for prefix in PREFIXES for i in range(_layers(data, prefix))])
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        sentence = "We find evidence of gradual increase in stable rank, leading to a low rank bias"
-        claims = said(
-            "Figures 15, 17, 19",
-            f"{sentence}: higher at the end, in every layer.",
-            MORE,
-            each(data, PREFIXES, ("KQ", "VO"), grows),
-        )
-        claims += said(
-            "Figures 15, 17, 19",
-            f"{sentence}: below the start, in every layer.",
-            MORE,
-            each(data, PREFIXES, ("KQ", "VO"), lower_than_start),
-        )
-        return claims, [note for prefix in PREFIXES for note in notes(data, prefix)]
-
-
-def panel(data: Data, prefix: str, part: str, layer: int, *, last: bool = False) -> SpectrumPanel:
-    """One head at the first scale: the start, and ΔW at up to five of the measurements, or at the last alone."""
-    runs = runs_of(data, prefix)
-    here = runs.parts[part]
-    at = (slice(None), 0, SEED, layer, HEAD)
-    points = len(runs.steps)
-    shown = [points - 1] if last else sorted({round(x) for x in np.linspace(0, points - 1, 5)})
-    product = "$W_KW_Q^" if part == "KQ" else "$W_VW_O^"
-    return SpectrumPanel(
-        title=f"{product}\\top$, layer {layer + 1}; {RUNS[prefix]}",
-        start=here.initial_spectrum[at][0],
-        weights=here.weights_spectrum[at][-1],
-        steps=runs.steps[shown],
-        added=here.spectrum[at][shown],
-    )
-
-
-def _layers(data: Data, prefix: str) -> int:
-    return runs_of(data, prefix).parts["KQ"].rank.shape[-2]
-
-
-def _shown(data: Data) -> list[tuple[str, str, int]]:
-    """Runs, product and layer of every panel of figure 14."""
-    found = []
-    for prefix in PREFIXES:
-        count = _layers(data, prefix)
-        layers = LAYERS if count > max(LAYERS) else range(count)
-        found += [(prefix, part, layer) for part in ("KQ", "VO") for layer in layers]
-    return found
-
-
-def _ranks(data: Data, prefix: str, layer: int) -> LayerPanel:
-    runs = runs_of(data, prefix)
-    return LayerPanel(
-        title=f"layer {layer + 1}; {RUNS[prefix]}",
-        steps=runs.steps,
-        added={part: here.rank[:, 0, :, layer] for part, here in runs.parts.items()},
-        start={part: float(here.initial[0, 0, :, layer].mean()) for part, here in runs.parts.items()},
-    )
-
-
-def _half(runs: Runs, part: str) -> Look:
+def _half(here: Product) -> Look:
     """By scale, seed, layer and head."""
-    here = runs.parts[part]
     ratio = here.rank[-1] / here.initial[-1]
     good = ratio <= EXTREME
     told = f"{int(good.sum())} of {good.size} heads; ratio median {np.median(ratio):.2f}, largest {ratio.max():.2f}"
     return Look(told, good)
 
 
-def _below(runs: Runs, part: str) -> Look:
+def _below(here: Product) -> Look:
     """By scale, seed, layer and head: σ_i/σ_1 of ΔW below that of W(0) for every i from 2 to the heads' dimension."""
-    here = runs.parts[part]
     start, end = here.initial_spectrum[-1], here.spectrum[-1]
     # W(0) has no more singular values than a head is wide, ΔW twice as many: those have nothing to be held against.
     count = start.shape[-1] if start.shape[-1] < end.shape[-1] else int(np.max(np.sum(start > 0, axis=-1)))
@@ -224,9 +56,8 @@ def _below(runs: Runs, part: str) -> Look:
     return Look(told, good)
 
 
-def _not_the_weights(runs: Runs, part: str) -> Look:
+def _not_the_weights(here: Product) -> Look:
     """By scale, seed, layer and head: the stable rank of ΔW is below that of W(T)."""
-    here = runs.parts[part]
     good = here.rank[-1] < here.weights[-1]
     # Frobenius norms from the largest singular values.
     size = here.top[-1] * np.sqrt(here.rank[-1]) / (here.initial_top[-1] * np.sqrt(here.initial[-1]))
@@ -235,3 +66,88 @@ def _not_the_weights(runs: Runs, part: str) -> Look:
         f"{here.weights[-1].mean():.2f}, W(0) {here.initial[-1].mean():.2f}; ‖ΔW‖/‖W(0)‖ median {np.median(size):.2f}"
     )
     return Look(told, good)
+
+
+def draw_heads(numbers: TrainingNumbers, heads: list[tuple[str, str, int]], last: bool = False) -> Any:
+    """Normalised spectra of one head a panel, from the default scale: the start red, what was added green, the darker
+    the later (up to five of the measurements, or the `last` alone), the weights at the end dashed."""
+    columns = min(3, len(heads))
+    rows = -(-len(heads) // columns)
+    figure, grid = new_grid(rows, columns, width=4.2 * columns, height=3.2 * rows)
+    for axis, (name, part, layer) in zip(grid.ravel(), heads, strict=False):
+        here, at = product(numbers, name, part), (0, SEED, layer, HEAD)
+        points = len(here.steps)
+        shown = [points - 1] if last else sorted({round(x) for x in np.linspace(0, points - 1, 5)})
+        start, weights = here.initial_spectrum[0][at], here.weights_spectrum[-1][at]
+        axis.plot(np.arange(1, len(start) + 1), start, "-", color="#C1272D", linewidth=2, label="W(0)")
+        axis.plot(np.arange(1, len(weights) + 1), weights, "--", color="#8C8C8C", linewidth=1.2, label="W(T)")
+        for row, point in enumerate(shown):
+            values, shade = here.spectrum[point][at], 0.8 * (1.0 - (row + 1) / len(shown))
+            color, label = (shade, 0.35 + 0.6 * shade, shade), f"ΔW, step {here.steps[point]}"
+            axis.plot(np.arange(1, len(values) + 1), values, "-", color=color, label=label)
+        axis.set_title(f"${PRODUCTS[part][1]}$, layer {layer + 1}; {RUNS[name]}", fontsize=9)
+        axis.set_ylim(0.0, 1.02)
+        axis.set_xlabel("i")
+        axis.legend(frameon=False, fontsize=7)
+    for axis in grid.ravel()[len(heads) :]:
+        axis.remove()
+    for axis in grid[:, 0]:
+        axis.set_ylabel(r"$\sigma_i/\sigma_1$")
+    return figure
+
+
+def _shown(numbers: TrainingNumbers, parts: tuple[str, ...]) -> list[tuple[str, str, int]]:
+    """Runs, product and layer of every panel."""
+    found = []
+    for name in VITS:
+        count = product(numbers, name, "KQ").rank.shape[-2]
+        layers = LAYERS if count > max(LAYERS) else range(count)
+        found += [(name, part, layer) for part in parts for layer in layers]
+    return found
+
+
+FIRST = "The difference between trained and initial weights has low rank"
+AFTER = "The learned perturbation exhibits extreme low-rank bias post-training even in default initialization scales"
+STUDIED = "To capture the low-rank bias with a non-vanishing initialization scale, we study the difference"
+OWN = "its stable rank is below that of the trained weights themselves"
+MANY = "Figures 14, 16, 18"
+
+register(
+    TRAINING,
+    "fig1",
+    title="Spectra of one head: the start and what is added",
+    run_times=RUN_TIMES,
+    statements=[
+        *said("Figure 1", f"{FIRST}.", BOTH, VITS, lower_than_start, ("KQ",)),
+        *said("Figure 1", "The rank of this difference grows gradually during training.", BOTH, VITS, grows, ("KQ",)),
+        *said("Figure 1", f"{FIRST}: {OWN}.", BOTH, VITS, _not_the_weights, ("KQ",)),
+    ],
+    notes=notes(*VITS),
+    draw=lambda n: draw_heads(n, [(name, "KQ", 1) for name in VITS]),
+)
+register(
+    TRAINING,
+    "fig5",
+    title="Spectra after training against the start",
+    run_times=RUN_TIMES,
+    statements=[
+        *said("Figure 5", f"{AFTER}: its stable rank is at most half of that of the start.", CIFAR, VITS, _half),
+        *said(
+            "Figure 5", f"{AFTER}: its normalised singular values lie below those of the start.", CIFAR, VITS, _below
+        ),
+    ],
+    notes=notes(*VITS),
+    draw=lambda n: draw_heads(n, _shown(n, ("KQ",)), last=True),
+)
+register(
+    TRAINING,
+    "fig14",
+    title="Spectra during training, by layer and product",
+    run_times=RUN_TIMES,
+    statements=[
+        *said(MANY, f"{STUDIED}: normalised singular values of ΔW below those of W(0).", MORE, VITS, _below),
+        *said(MANY, f"{STUDIED}: stable rank of ΔW below that of W(T) itself.", MORE, VITS, _not_the_weights),
+    ],
+    notes=notes(*VITS),
+    draw=lambda n: draw_heads(n, _shown(n, ("KQ", "VO"))),
+)

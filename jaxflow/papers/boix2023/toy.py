@@ -1,18 +1,25 @@
-"""The toy task of Appendix A: an attention head with diagonal weights learns from another one."""
+"""The toy task of Appendix A: an attention head with diagonal weights learns from another one.
 
+Its flows from starts of many sizes, with Algorithm 1 beside them, behind figures 2, 8 and 9.
+"""
+
+import functools
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from jaxflow.flow import ProductPath, follow_products, stage_solver
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
 from jaxflow.theory import Stages, incremental_learning
 
@@ -26,21 +33,82 @@ ORDINARY = math.log(1e-8)
 LATER = 1.15
 
 
+# Stages of which the next follows after this share of their own time, or later, are well separated.
+SEPARATED = 0.05
+
+
 class Size(NamedTuple):
-    """`n` samples of `T` tokens in dimension `d`; the first `stages` stages; `alphas` by their logarithms."""
+    """`n` samples of `T` tokens in dimension `d`; the first `stages` stages; `alphas` by their logarithms; paths are
+    kept at up to `saves` of their steps."""
 
     n: int
     T: int
     d: int
     stages: int
     alphas: tuple[float, ...]
+    saves: int
 
 
 SIZES = {
-    "quick": Size(60, 5, 4, 5, (PAPER[1], PAPER[3], PAPER[5], BEYOND[1])),
-    "paper": Size(1000, 10, 50, 12, PAPER + BEYOND),
-    "large": Size(1000, 10, 50, 40, PAPER + BEYOND),
+    "quick": Size(60, 5, 4, 5, (PAPER[1], PAPER[3], PAPER[5], BEYOND[1]), 256),
+    "paper": Size(1000, 10, 50, 12, PAPER + BEYOND, 512),
+    "large": Size(1000, 10, 50, 40, PAPER + BEYOND, 2048),
 }
+RUN_TIMES = {
+    "quick": "60 samples of 5 x 4 tokens, 4 scales, 10 perturbations, a minute",
+    "paper": "1,000 samples of 10 x 50 tokens, 8 scales, a dozen stages, 10 perturbations, ten minutes",
+    "large": "as paper, 40 stages, for an accelerator",
+}
+ONCE = {"quick": 1, "paper": 1, "large": 1}
+
+
+class Prediction(NamedTuple):
+    r"""Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
+
+    `times` $T_{k+1}$ and the `next` ones, `coordinates`, products and losses on the plateau; `gaps`, `curvatures`,
+    `leaving`: slacks of Assumptions 4.3 and 4.4; `initial_loss`.
+    """
+
+    times: Float[Any, "*b k"]
+    next: Float[Any, "*b k"]
+    coordinates: Int[Any, "*b k"]
+    products: Float[Any, "*b k p"]
+    losses: Float[Any, "*b k"]
+    gaps: Float[Any, "*b k"]
+    curvatures: Float[Any, "*b k"]
+    leaving: Float[Any, "*b k"]
+    initial_loss: Float[Any, "*b"]
+    until: Float[Any, "*b"]
+
+
+class Path(NamedTuple):
+    r"""The flow at one α: times, losses and products at its steps, the last one repeated; whether it got to its end;
+    `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
+    there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
+    $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
+
+    `effort`: accepted steps until every stage has reached half of its product, from here, and for the smallest α also
+    from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others).
+    """
+
+    log_alpha: Float[Any, "*b"]
+    times: Float[Any, "*b m"]
+    losses: Float[Any, "*b m"]
+    products: Float[Any, "*b m p"]
+    ok: Bool[Any, "*b"]
+    steps: Int[Any, "*b"]
+    accepted: Int[Any, "*b"]
+    crossings: Float[Any, "*b k"]
+    plateaus: Float[Any, "*b k p"]
+    distances: Float[Any, "*b k"]
+    effort: Float[Any, "*b 3"]
+
+
+class ToyNumbers(NamedTuple):
+    """`stages` `(1, 1)`, `paths` `(a, 1)` from every α, on one task."""
+
+    stages: Prediction
+    paths: Path
 
 
 class Task(NamedTuple):
@@ -50,34 +118,212 @@ class Task(NamedTuple):
     student: HadamardNetwork
     stages: Stages
     until: float
+    size: Size
 
 
-def make_task(size: Size, seed: int, say: Callable[[str], None]) -> Task:
-    """The instance of a seed with its predicted stages, all of them within the horizon."""
-    key_task, key_student = jax.random.split(jax.random.fold_in(jax.random.key(seed), 2))
-    data, _ = diagonal_head_task(key_task, size.n, size.T, size.d)
+def make_task(key: Any, size: Size) -> Task:
+    """The instance of a key with its predicted stages, all of them within the horizon."""
+    return _task(tuple(jax.random.key_data(key).tolist()), size)
+
+
+# All parts use the same task one after another, and Algorithm 1 takes minutes at the size of the paper.
+@functools.lru_cache(maxsize=1)
+def _task(words: tuple[int, ...], size: Size) -> Task:
+    key = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
+    data, _ = diagonal_head_task(subkey(key, "task"), size.n, size.T, size.d)
     risk = EmpiricalRisk(data, Squared())
-    student = HadamardNetwork.init(key_student, DiagonalHead(), DiagonalHead.size(size.d))
+    student = HadamardNetwork.init(subkey(key, "student"), DiagonalHead(), DiagonalHead.size(size.d))
     stages = jax.device_get(_predict(risk, student, size.stages + 1))
-    times = np.asarray(stages.times)
-    count = int(stages.count)
-    say(f"Algorithm 1: {count} stages, T_1 = {times[0]:.4g}, T_{count} = {times[count - 1]:.4g}")
+    times, count = np.asarray(stages.times), int(stages.count)
     # To the middle of the last plateau whose end is known.
     until = 0.5 * (times[count - 2] + times[count - 1]) if count > size.stages else 1.1 * times[count - 1]
-    return Task(risk, student, stages, float(until))
+    return Task(risk, student, stages, float(until), size)
 
 
-@partial(jax.jit, static_argnums=2)
+@eqx.filter_jit
 def _predict(risk: Any, student: Any, stages: int) -> Stages:
     return incremental_learning(risk, student, max_stages=stages)
 
 
-def follow(task: Task, log_alpha: float, say: Callable[[str], None]) -> ProductPath:
+def predict(key: Any, size: Size) -> Prediction:
+    """Algorithm 1, up to the horizon."""
+    task = make_task(key, size)
+    stages, k = task.stages, size.stages
+    inside = np.asarray(stages.times)[:k] <= task.until
+
+    def kept(values: Any, rest: float) -> np.ndarray:
+        first = np.asarray(values)[:k]
+        return np.where(inside.reshape(-1, *[1] * (first.ndim - 1)), first, rest)
+
+    return Prediction(
+        kept(stages.times, np.inf),
+        kept(np.asarray(stages.times)[1:], np.inf),
+        kept(stages.coordinates, -1).astype(int),
+        kept(stages.products, np.nan),
+        kept(stages.losses, np.nan),
+        kept(stages.gaps, np.nan),
+        kept(stages.curvatures, np.nan),
+        kept(stages.leaving, np.nan),
+        initial_loss=np.asarray(stages.initial_loss),
+        until=np.asarray(task.until),
+    )
+
+
+def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPath:
     """The flow of the task from a start of this size."""
-    path = follow_products(task.risk, task.student.scaled(log_alpha), log_alpha, task.until)
-    steps = int(path.trajectory.stats["num_steps"])
-    say(f"α = {alpha_text(log_alpha)}: {steps} steps")
-    return path
+    return follow_products(task.risk, task.student.scaled(log_alpha), log_alpha, until, **how)
+
+
+def follow(key: Any, setting: tuple[Size, float]) -> Path:
+    """The flow from a start of this size."""
+    size, log_alpha = setting
+    task, predicted = make_task(key, size), predict(key, size)
+    path = path_of(task, log_alpha, task.until)
+    stats = path.trajectory.stats
+    effort = [steps_to_stages(path, predicted), np.nan, np.nan]
+    if log_alpha == min(size.alphas):
+        # What a start costs that no number holds.
+        for at, solver in enumerate((stage_solver(), None)):
+            ordinary = path_of(task, ORDINARY, LATER * task.until, solver=solver)
+            effort[1 + at] = steps_to_stages(ordinary, predicted)
+    times, losses, products = (filled(values, size.saves) for values in (path.times, path.losses, path.products))
+    crossings, plateaus = compare(path, predicted)
+    return Path(
+        np.asarray(log_alpha),
+        times,
+        losses,
+        products,
+        np.asarray(reached(path, task.until)),
+        np.asarray(int(stats["num_steps"])),
+        np.asarray(int(stats["num_accepted_steps"])),
+        crossings,
+        plateaus,
+        np.max(np.abs(plateaus - predicted.products), axis=1),
+        np.asarray(effort),
+    )
+
+
+def filled(values: Any, count: int) -> np.ndarray:
+    """The first axis filled up with the last entry; of longer ones as many, evenly, with both ends."""
+    values = np.asarray(values)
+    if len(values) > count:
+        return values[np.linspace(0, len(values) - 1, count).round().astype(int)]
+    return np.concatenate([values, np.repeat(values[-1:], count - len(values), axis=0)])
+
+
+def reached(path: ProductPath, until: float) -> bool:
+    """Whether the integration came to its end."""
+    return bool(path.times[-1] >= until * (1.0 - 1e-12))
+
+
+def _halves(path: ProductPath, predicted: Prediction) -> list[np.ndarray]:
+    """For each stage the times at which the flow passes half of the predicted product."""
+    return [
+        path.crossings(int(i), 0.5 * float(products[i])) if i >= 0 else np.zeros(0)
+        for i, products in zip(predicted.coordinates, predicted.products, strict=True)
+    ]
+
+
+def steps_to_stages(path: ProductPath, predicted: Prediction) -> float:
+    """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
+    halves = [passed for passed, i in zip(_halves(path, predicted), predicted.coordinates, strict=True) if i >= 0]
+    if not all(len(passed) for passed in halves):
+        return math.nan
+    return float(np.sum(path.times <= max(passed[0] for passed in halves)))
+
+
+def compare(path: ProductPath, predicted: Prediction) -> tuple[np.ndarray, np.ndarray]:
+    """Crossings and plateaus of a `Path`."""
+    crossings, plateaus = np.full(predicted.times.shape, np.nan), np.full(predicted.products.shape, np.nan)
+    for k, (time, passed) in enumerate(zip(predicted.times, _halves(path, predicted), strict=True)):
+        if len(passed):
+            crossings[k] = passed[np.argmin(np.abs(passed - time))]
+        middle = middle_of(predicted, k)
+        if middle <= path.times[-1] * (1.0 + 1e-12):
+            plateaus[k] = path.products_at(middle)[0]
+    return crossings, plateaus
+
+
+def middle_of(predicted: Prediction, k: int) -> float:
+    """Of a plateau; the last one ends at the horizon where nothing follows."""
+    end = predicted.next[k] if np.isfinite(predicted.next[k]) else predicted.until
+    return 0.5 * float(predicted.times[k] + end)
+
+
+TOY = Dataset(
+    "boix2023",
+    "toy",
+    ToyNumbers,
+    {
+        "stages": Part(Prediction, predict, lambda scale: {"Algorithm 1": SIZES[scale]}, ONCE, 1, way="on host"),
+        "paths": Part(
+            Path,
+            follow,
+            lambda scale: {f"log alpha={alpha:.6g}": (SIZES[scale], alpha) for alpha in SIZES[scale].alphas},
+            ONCE,
+            instances="stages",
+            way="on host",
+        ),
+    },
+    where=f"{__name__}:TOY",
+)
+
+
+class Toy(NamedTuple):
+    """What was predicted, k stages, and the paths of a scales, without what was filled up."""
+
+    times: np.ndarray
+    next: np.ndarray
+    products: np.ndarray
+    losses: np.ndarray
+    gaps: np.ndarray
+    curvatures: np.ndarray
+    leaving: np.ndarray
+    initial_loss: float
+    until: float
+    log_alphas: np.ndarray
+    crossings: np.ndarray
+    plateaus: np.ndarray
+    distances: np.ndarray
+    ok: np.ndarray
+
+    @property
+    def smallest(self) -> int:
+        """The row of the smallest α."""
+        return int(np.argmin(self.log_alphas))
+
+    @property
+    def lateness(self) -> np.ndarray:
+        """Relative errors of the times, `(a, k)`."""
+        return self.crossings / self.times - 1.0
+
+    @property
+    def separated(self) -> np.ndarray:
+        """Which stages have both neighbours at a distance."""
+        before = np.concatenate([[0.0], self.times[:-1]])
+        return (self.times - before > SEPARATED * self.times) & (self.next - self.times > SEPARATED * self.times)
+
+
+def toy(numbers: ToyNumbers) -> Toy:
+    """The one task."""
+    found, paths = numbers.stages, numbers.paths
+    real = np.isfinite(found.times[0, 0])
+    return Toy(
+        times=found.times[0, 0][real],
+        next=found.next[0, 0][real],
+        products=found.products[0, 0][real],
+        losses=found.losses[0, 0][real],
+        gaps=found.gaps[0, 0][real],
+        curvatures=found.curvatures[0, 0][real],
+        leaving=found.leaving[0, 0][real],
+        initial_loss=float(found.initial_loss[0, 0]),
+        until=float(found.until[0, 0]),
+        log_alphas=paths.log_alpha[:, 0],
+        crossings=paths.crossings[:, 0][:, real],
+        plateaus=paths.plateaus[:, 0][:, real],
+        distances=paths.distances[:, 0][:, real],
+        ok=paths.ok[:, 0],
+    )
 
 
 def alpha_text(log_alpha: float) -> str:
@@ -88,90 +334,15 @@ def alpha_text(log_alpha: float) -> str:
     return f"{math.exp(log_alpha):.3g}" if exponent > -4.5 else f"1e{round(exponent)}"
 
 
-def paths_data(task: Task, size: Size, say: Callable[[str], None]) -> Data:
-    """The flow at every α, and the prediction."""
-    stages = task.stages
-    inside = np.asarray(stages.times) <= task.until
-    data: Data = {
-        "log_alphas": np.asarray(size.alphas),
-        "d": np.asarray(size.d),
-        "until": np.asarray(task.until),
-        "stage_times": np.asarray(stages.times)[inside],
-        "stage_coordinates": np.asarray(stages.coordinates)[inside],
-        "stage_products": np.asarray(stages.products)[inside],
-        "stage_losses": np.asarray(stages.losses)[inside],
-        "stage_gaps": np.asarray(stages.gaps)[inside],
-        "stage_curvatures": np.asarray(stages.curvatures)[inside],
-        "stage_leaving": np.asarray(stages.leaving)[inside],
-        "stage_next": np.append(np.asarray(stages.times), np.inf)[1:][inside],
-        "initial_loss": np.asarray(stages.initial_loss),
-        "succeeded": np.zeros(len(size.alphas), bool),
-        "steps": np.zeros(len(size.alphas), int),
-        "accepted": np.zeros(len(size.alphas), int),
-        "crossings": np.full((len(size.alphas), int(inside.sum())), np.nan),
-        "distances": np.full((len(size.alphas), int(inside.sum())), np.nan),
-    }
-    for row, log_alpha in enumerate(size.alphas):
-        path = follow(task, log_alpha, say)
-        data[f"times_{row}"] = path.times
-        data[f"losses_{row}"] = path.losses
-        data[f"products_{row}"] = path.products
-        data["succeeded"][row] = reached(path, task.until)
-        data["steps"][row] = int(path.trajectory.stats["num_steps"])
-        data["accepted"][row] = int(path.trajectory.stats["num_accepted_steps"])
-        data["crossings"][row], data["distances"][row] = compare(path, data)
-        if log_alpha == min(size.alphas):
-            data["steps_to_stages"] = np.asarray([steps_to_stages(path, data), *_ordinary(task, data, say)])
-    return data
+# Both products of matrices with their colour and symbol, and the label of the time axis.
+PARTS = {
+    "KQ": (COLORS["combined"], r"\mathrm{diag}(w_K)\,\mathrm{diag}(w_Q)"),
+    "VO": (COLORS["factored"], r"\mathrm{diag}(w_V)\,\mathrm{diag}(w_O)"),
+}
+TIME = r"rescaled time $t/\log(1/\alpha)$"
 
 
-def steps_to_stages(path: ProductPath, data: Data) -> float:
-    """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
-    halves = [
-        path.crossings(int(coordinate), 0.5 * float(products[coordinate]))
-        for coordinate, products in zip(data["stage_coordinates"], data["stage_products"], strict=True)
-    ]
-    if not all(len(passed) for passed in halves):
-        return math.nan
-    return float(np.sum(path.times <= max(passed[0] for passed in halves)))
-
-
-def _ordinary(task: Task, data: Data, say: Callable[[str], None]) -> list[float]:
-    """The same from a start of 1e-8, with the solver of the smallest scales and with the one of this: what a start
-    costs that no number holds."""
-    student = task.student.scaled(ORDINARY)
-    found = []
-    for solver in (stage_solver(), None):
-        path = follow_products(task.risk, student, ORDINARY, LATER * task.until, solver=solver)
-        name = "the solver of the smallest scales" if solver else "its own solver"
-        say(f"α = {alpha_text(ORDINARY)} by {name}: {len(path.times) - 1} accepted steps")
-        found.append(steps_to_stages(path, data))
-    return found
-
-
-def reached(path: ProductPath, until: float) -> bool:
-    """Whether the integration came to its end."""
-    return bool(path.times[-1] >= until * (1.0 - 1e-12))
-
-
-def compare(path: ProductPath, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    r"""For each stage the time at which the flow passes half the predicted product of $i_k$ (nearest to $T_{k+1}$;
-    NaN where it never does), and $\max_i|a_i-a_i^{k+1}|$ in the middle of the plateau (NaN where its end is
-    beyond the horizon)."""
-    crossings, distances = [], []
-    ends = np.minimum(data["stage_next"], data["until"] if np.isinf(data["stage_next"][-1]) else np.inf)
-    for time, end, coordinate, products in zip(
-        data["stage_times"], ends, data["stage_coordinates"], data["stage_products"], strict=True
-    ):
-        passed = path.crossings(int(coordinate), 0.5 * float(products[coordinate]))
-        crossings.append(passed[np.argmin(np.abs(passed - time))] if len(passed) else np.nan)
-        middle = 0.5 * (time + end)
-        known = middle <= path.times[-1] * (1.0 + 1e-12)
-        distances.append(np.max(np.abs(path.products_at(middle)[0] - products)) if known else np.nan)
-    return np.asarray(crossings), np.asarray(distances)
-
-
-def entries(data: Data, part: str) -> slice:
-    """Which products are those of $w_K\\odot w_Q$ (`KQ`) or of $w_V\\odot w_O$ (`VO`)."""
-    d = int(data["d"])
-    return slice(0, d) if part == "KQ" else slice(d, 2 * d)
+def entries(products: np.ndarray, part: str) -> np.ndarray:
+    """The products of $w_K\\odot w_Q$ (`KQ`) or of $w_V\\odot w_O$ (`VO`)."""
+    d = products.shape[-1] // 2
+    return products[..., :d] if part == "KQ" else products[..., d:]

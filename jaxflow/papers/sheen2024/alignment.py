@@ -156,7 +156,7 @@ TOO_NARROW = Statement[AlignedNumbers](
 
 
 def notes(numbers: AlignedNumbers) -> list[str]:
-    """Assumptions, and the starts that the theorem does not speak of."""
+    """Assumptions, and starts outside of the theorem."""
     inside = of_theorem_5_1(numbers).hypotheses
     return [
         f"{int(inside.sum())} of {inside.size} instances from the start (5) satisfy Assumptions 2, 3 and 4.",

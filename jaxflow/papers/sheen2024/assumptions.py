@@ -104,8 +104,6 @@ SEPARABLE = Statement[AssumptionNumbers](
     f"{SHAPE}.",
     inside=_inside,
     residual=lambda n: np.where(_decided(cell_of(n.separability, 0)), cell_of(n.separability, 0).diagonal <= 0, np.nan),
-    bound=0.0,
-    unit="",
     found=_in_words,
     checked_by=lambda n, known: "Farkas rays",
 )
@@ -135,7 +133,6 @@ GAP = Statement[AssumptionNumbers](
     says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
     inside=lambda n: np.ones(n.gaps.slack.shape, bool),
     residual=_other_side,
-    bound=0.0,
     unit="slack beyond the bound",
     found=_gaps_in_words,
 )

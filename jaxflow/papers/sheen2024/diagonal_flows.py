@@ -1,4 +1,4 @@
-"""Flows of diagonal weights in both parametrisations to log t = 1e6, with everything that App. A.2–A.5 speak of."""
+"""Flows of diagonal weights in both parametrisations to log t = 1e6, with all quantities of App. A.2–A.5."""
 
 from typing import Any, NamedTuple
 

@@ -29,7 +29,7 @@ RTOL = 1e-8
 
 class FailureNumbers(NamedTuple):
     """Diagonal flows with `gaps` `(6, b)`: of `MULTIPLES` of what Assumption 3 needs; `spreads` `(4, b)`: `SPREADS` of
-    the other scores; `random` `(1, b)`: tokens that know nothing of either assumption. The same tokens throughout.
+    the other scores; `random` `(1, b)`: tokens drawn without regard to either assumption. The same tokens throughout.
     `broken` `(9, c)`: aligned flows, Assumption 4 (i), (ii), (iii) broken by each of `AMOUNTS`, on the same instances.
     """
 
@@ -156,8 +156,6 @@ SELECTS = Statement[FailureNumbers](
     says="Under Assumptions 2 and 3 gradient flow selects the optimal tokens.",
     inside=lambda n: _assumed(n.gaps),
     residual=lambda n: wrong(n.gaps),
-    bound=0.0,
-    unit="",
     found=lambda n, known: _counted(n.gaps, _assumed(n.gaps)),
 )
 LARGE_LOSS = Statement[FailureNumbers](
@@ -165,8 +163,6 @@ LARGE_LOSS = Statement[FailureNumbers](
     says="The initial loss is small enough: without it a wrong token may be selected.",
     inside=lambda n: _feasible(n.gaps) & ~_assumed(n.gaps),
     residual=lambda n: wrong(n.gaps),
-    bound=0.0,
-    unit="",
     found=_outside_in_words,
     beyond=True,
 )
@@ -175,8 +171,6 @@ SPHERE = Statement[FailureNumbers](
     says="Neither is met: tokens and head uniform on the unit sphere.",
     inside=lambda n: _feasible(n.random),
     residual=lambda n: wrong(n.random),
-    bound=0.0,
-    unit="",
     found=_random_in_words,
     beyond=True,
 )
@@ -185,8 +179,6 @@ RELAXED = Statement[FailureNumbers](
     says="Assumption 2 can be relaxed by allowing small perturbations for non-optimal scores.",
     inside=lambda n: _assumed(n.spreads),
     residual=lambda n: wrong(n.spreads),
-    bound=0.0,
-    unit="",
     found=_spread_in_words,
 )
 
@@ -220,7 +212,6 @@ def broken(part: int) -> Statement[FailureNumbers]:
         says="Alignment is preserved and the limit solves (W⋆-SVM) if Assumption 4 holds.",
         inside=lambda n: np.asarray(n.broken.ok[_rows(part)]),
         residual=lambda n: n.broken.alignment[_rows(part), :, -1],
-        bound=0.0,
         unit="alignment error / ‖K‖ at the end",
         found=found,
         beyond=True,

@@ -174,7 +174,6 @@ def other_norm(row: int, norm: int) -> Statement[LimitNumbers]:
         inside=lambda n: feasible(n.limits),
         residual=lambda n: -_excess(n.limits, row, norm),
         bound=-APART,
-        unit="",
         found=found,
     )
 
@@ -224,8 +223,6 @@ AS_PRINTED = Statement[LimitNumbers](
     says=f"‖β(t)‖ → ∞ under Assumptions 1 and 2 alone, as printed; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "frobenius"),
     residual=lambda n: _at_rest(_diagonal(n)),
-    bound=0.0,
-    unit="",
     found=_printed_in_words,
     checked_by=_checked,
 )
@@ -246,8 +243,6 @@ WHERE_FEASIBLE = Statement[LimitNumbers](
     says=f"‖β(t)‖ → ∞ under Assumption 2 where the ℓ1-SVM is feasible; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "l1"),
     residual=lambda n: _at_rest(_diagonal(n)),
-    bound=0.0,
-    unit="",
     found=_feasible_in_words,
 )
 

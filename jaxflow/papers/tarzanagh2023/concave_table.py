@@ -124,7 +124,7 @@ def predictivity(
 ) -> dict[str, Array]:
     r"""Correlations of W with the solution of (Gen-SVM) and with $W^{SVMeq}$ for a set of selected tokens.
 
-    Where all tokens are selected (Gen-SVM) asks for nothing and is solved by zero: no correlation with it (NaN),
+    Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
     and $W^{SVMeq}=W^{fin}$. `spanned` takes of W only what attention sees, its part in the span of
     $(x_t-x_\tau)z^\top$. Every matrix of `moved` is correlated with the direction, too.
     """

@@ -153,7 +153,7 @@ def _open_question(data: Data, rows: np.ndarray, which: str) -> Claim:
         text += f"; the largest excess of another direction is {largest:.2g}"
     if len(above):
         text += f"; open ones stand {np.median(above):.2g} above the convex bound in the median"
-    # The excess is that over the solver's own solution, which knows nothing of the flow.
+    # The excess is that over the solver's own solution, computed without the flow.
     means = "the program's solution, found from the data alone" if against and largest > ROUNDING else ""
     evidence = Evidence(int(directions + still_open), int(against), int(still_open), checked_by=means)
     return Claim(

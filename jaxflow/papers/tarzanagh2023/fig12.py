@@ -10,7 +10,7 @@ from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
 from jaxflow.papers.tarzanagh2023.concave_table import table
 from jaxflow.papers.tarzanagh2023.lemma6_claims import claims_of_fig12
-from jaxflow.plots import draw_token_histograms
+from jaxflow.plots import COLORS, CURVES, new_figure
 
 
 class Size(NamedTuple):
@@ -69,3 +69,50 @@ def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
         row |= {"exact_size": counts, "exact_near_tie": near, "exact_draws": np.asarray(draws)}
         rows.append(row)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"taus": np.asarray(size.taus)}
+
+
+FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
+
+
+def draw_token_histograms(data: dict[str, np.ndarray]) -> Any:
+    r"""λ, the number of selected tokens and its distribution, for each τ of condition (8).
+
+    **Arguments:** `data` with `taus` `(k,)`, `lam`, `size`, `flow_selected`, `descent_selected` `(k, b)`, and
+    `exact_size` `(k, m)`.
+    """
+    figure, axes = new_figure(3, width=12.5, height=4.0)
+    taus, T = data["taus"], data["scores"].shape[-1]
+    axes[0].boxplot(list(data["lam"]), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
+    axes[0].set_ylabel(r"$\lambda$")
+    axes[0].set_title(r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", fontsize=10)
+    axes[1].plot(taus, taus, "--", color=COLORS["faint"], label=r"bounds of Lemma 6: 2 and $\tau$")
+    axes[1].plot(taus, np.full(len(taus), 2), "--", color=COLORS["faint"])
+    for name, color, shift, label in (
+        ("size", "black", -0.15, r"$|\mathrm{supp}\,s^\star|$"),
+        ("flow_selected", FLOW, 0.0, "flow"),
+        ("descent_selected", DESCENT, 0.15, "descent"),
+    ):
+        mean = data[name].mean(axis=1)
+        spread = np.stack([mean - data[name].min(axis=1), data[name].max(axis=1) - mean])
+        axes[1].errorbar(taus + shift, mean, spread, fmt="o", color=color, markersize=4, capsize=3, label=label)
+    axes[1].set_ylabel("number of selected tokens")
+    axes[1].set_title("(b) their number; bars: smallest to largest", fontsize=10)
+    axes[1].legend(frameon=False, fontsize=8)
+    for axis in axes[:2]:
+        axis.set_xlabel(r"$\tau$")
+        axis.set_xticks(taus)
+    numbers = np.arange(1, T + 1)
+    width = 0.8 / len(taus)
+    for i, (tau, color) in enumerate(zip(taus, CURVES, strict=False)):
+        place = numbers + (i - (len(taus) - 1) / 2) * width
+        shares = [np.mean(data["flow_selected"][i] == number) for number in numbers]
+        exact = [np.mean(data["exact_size"][i] == number) for number in numbers]
+        axes[2].bar(place, shares, width, color=color, alpha=0.7, label=rf"$\tau={tau}$")
+        axes[2].plot(place, exact, "k_", markersize=5)
+    axes[2].plot([], [], "k_", label=rf"exact, {data['exact_size'].shape[1]:,} instances")
+    axes[2].set_xlabel("number of selected tokens")
+    axes[2].set_ylabel("share of instances")
+    axes[2].set_xticks(numbers)
+    axes[2].set_title("(c) distribution of their number: flow (bars)", fontsize=10)
+    axes[2].legend(frameon=False, fontsize=8)
+    return figure

@@ -11,7 +11,7 @@ from jaxflow.papers.registry import AbstractFigure, Data, register_figure
 from jaxflow.papers.tarzanagh2023.concave import draw_batch
 from jaxflow.papers.tarzanagh2023.concave_claims import claims_of_fig9
 from jaxflow.papers.tarzanagh2023.concave_table import table
-from jaxflow.plots import draw_token_counts
+from jaxflow.plots import COLORS, new_figure
 
 
 class Size(NamedTuple):
@@ -68,3 +68,75 @@ def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
         say(f"λ = {lam}: flow, published descent and programs of {size.trials} instances")
         rows.append(table(draw_batch(size.T, size.d, keys, jnp.full(size.trials, lam))))
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"lambdas": np.asarray(size.lambdas)}
+
+
+# A distance below rounding is drawn at rounding.
+ROUNDING = 1e-16
+FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
+
+
+def draw_token_counts(data: dict[str, np.ndarray]) -> Any:
+    r"""Tokens selected against λ; 1 − corr(W, $W^{mm}$) (dotted) and 1 − corr(W, $W^{SVMeq}$) (solid).
+
+    **Arguments:** `data` with `lambdas` `(l,)`, `size` `(l, b)` (the exact support) and, for p in flow and descent,
+    `p_selected`, `p_kept`, `p_corr_direction`, `p_corr_combined` `(l, b)`.
+    """
+    figure, axes = new_figure(3, width=12.5, height=4.0)
+    x = data["lambdas"]
+    axis = axes[0]
+    low, high = data["size"].min(axis=1), data["size"].max(axis=1)
+    axis.fill_between(x, low, high, color=COLORS["faint"], alpha=0.2, linewidth=0)
+    axis.plot(x, data["size"].mean(axis=1), "-", color="black", label=r"$|\mathrm{supp}\,s^\star|$, all instances")
+    kept = data["descent_kept"]
+    axis.plot(x, _mean(data["descent_selected"], kept), "s--", color=DESCENT, markersize=4, label="descent, survivors")
+    axis.plot(
+        x, _mean(data["flow_selected"], data["flow_kept"]), "o--", color=FLOW, markersize=4, label="flow, survivors"
+    )
+    axis.set_ylabel("number of selected tokens")
+    axis.set_ylim(0, data["scores"].shape[-1] + 0.5)
+    share = axis.twinx()
+    share.spines["top"].set_visible(False)
+    for name, color in (("flow", FLOW), ("descent", DESCENT)):
+        share.plot(x, data[f"{name}_kept"].mean(axis=1), ":", color=color, linewidth=1.2)
+    share.set_ylim(0, 1.05)
+    share.set_ylabel("share kept by the filter (dotted)")
+    axis.set_xlabel(r"$\lambda$")
+    axis.set_title("(a) tokens selected; band: smallest to largest", fontsize=10)
+    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    _draw_fit(axes[1], data, x, [np.arange(len(x)) == i for i in range(len(x))])
+    axes[1].set_xlabel(r"$\lambda$")
+    axes[1].set_title(r"(b) predictivity against $\lambda$", fontsize=10)
+    numbers = np.arange(1, data["scores"].shape[-1] + 1)
+    _draw_fit(axes[2], data, numbers, list(numbers))
+    axes[2].set_xlabel("number of selected tokens")
+    axes[2].set_xticks(numbers)
+    axes[2].set_title("(c) predictivity against their number", fontsize=10)
+    # Room for the legend above the curves.
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(low, high * (high / low) ** 0.6)
+    axes[1].legend(frameon=False, fontsize=8, loc="upper left")
+    return figure
+
+
+def _draw_fit(axis: Any, data: dict[str, np.ndarray], x: np.ndarray, groups: list[Any]) -> None:
+    """Means over groups of instances: rows of the λ grid (Boolean arrays), or numbers of selected tokens."""
+    for name, color, which in (("flow", FLOW, "all"), ("descent", DESCENT, "survivors")):
+        counts = data["size"] if name == "flow" else data["descent_selected"]
+        inside = data["flow_good"] if name == "flow" else data["descent_kept"]
+        for quantity, line, symbol in (("combined", "-", r"W^{SVMeq}"), ("direction", ":", r"W^{mm}")):
+            values = np.maximum(1.0 - data[f"{name}_corr_{quantity}"], ROUNDING)
+            members = [
+                inside & ~np.isnan(values) & (group[:, None] if isinstance(group, np.ndarray) else counts == group)
+                for group in groups
+            ]
+            means = np.array([values[member].mean() if member.any() else np.nan for member in members])
+            axis.plot(
+                x, means, line, marker=".", color=color, label=rf"$1-\mathrm{{corr}}(W,{symbol})$, {name}, {which}"
+            )
+    axis.set_yscale("log")
+
+
+def _mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Row by row over the mask; NaN where it is empty."""
+    count = mask.sum(axis=1)
+    return np.where(count > 0, np.sum(values * mask, axis=1) / np.maximum(count, 1), np.nan)

@@ -89,5 +89,5 @@ def _sharper(data: Data) -> str:
     ]
     return (
         "Exactly, s* has at least 2 entries where λ > gap_1/2 and at most τ where 2λ is at most the sum of m gap_m "
-        f"over m ≤ τ: (8) asks for more than that on both sides. The bound τ is attained on {', '.join(reached)}."
+        f"over m ≤ τ: (8) requires more than that on both sides. The bound τ is attained on {', '.join(reached)}."
     )

@@ -124,7 +124,7 @@ def _towards(runs: Runs, kind: str, where: str) -> Claim:
     # Both programs may have one solution; then neither is nearer. Rounding of 1 - corr is 1e-15.
     different = np.abs(far - near) > 1e-9
     nearer = int(np.sum((near < far)[different]))
-    # None where there is no run: files of numbers know no NaN.
+    # None where there is no run: JSON has no NaN.
     found = {"median": float(np.median(near)), "largest": float(near.max())} if len(near) else {}
     shown = f"median {found['median']:.1e}, largest {found['largest']:.1e}" if found else "of nothing"
     # Those that are not there may be late, and what has not settled may do so: at a finite length both are open.

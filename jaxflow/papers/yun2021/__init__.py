@@ -3,15 +3,19 @@
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.registry import Paper, Theorem, register_paper
 from jaxflow.papers.yun2021 import alpha_sweep as alpha_sweep
+from jaxflow.papers.yun2021 import decompositions as decompositions
 from jaxflow.papers.yun2021 import designed as designed
 from jaxflow.papers.yun2021 import dual_form as dual_form
 from jaxflow.papers.yun2021 import ensemble as ensemble
-from jaxflow.papers.yun2021 import fig1 as fig1
-from jaxflow.papers.yun2021 import fig3 as fig3
 from jaxflow.papers.yun2021 import filters as filters
+from jaxflow.papers.yun2021 import fully_connected as fully_connected
+from jaxflow.papers.yun2021 import limit_directions as limit_directions
+from jaxflow.papers.yun2021 import limit_points as limit_points
+from jaxflow.papers.yun2021 import loss_bounds as loss_bounds
 from jaxflow.papers.yun2021 import multiplier_direction as multiplier_direction
+from jaxflow.papers.yun2021 import one_datum as one_datum
 from jaxflow.papers.yun2021 import phase as phase
-from jaxflow.papers.yun2021 import verify as verify
+from jaxflow.papers.yun2021 import plane as plane
 
 register_paper(
     Paper(

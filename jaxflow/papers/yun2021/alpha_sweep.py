@@ -1,147 +1,213 @@
 """`reproduce yun2021 alpha-sweep`: Theorem 4's limit between the least l1 and the least l2 norm, L = 2, 3, 4."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.yun2021.verify.shared import distance, fit, flow_end, map_instances, regression
-from jaxflow.plots.linear_curves import draw_alpha_sweep
-from jaxflow.report import Claim, Evidence, Rate, bounded_evidence, count_evidence
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
+from jaxflow.plots import CURVES, new_figure
+from jaxflow.report import Rate, fit
+from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit
 
 DEPTHS = (2, 3, 4)
-# The flow's limit, integrated at rtol 1e-9, against the closed form.
-FLOW = 1e-8
 # Ends of the curves, at which the excess is fitted, and the accuracy of the norms of closed forms.
 SMALL, LARGE, FLAT = 1e-2, 1e2, 1e-9
+# n data in d dimensions, and how many α from 1e-4 to 1e3 on the curves.
+SIZES = {"quick": (3, 8, 25), "paper": (5, 20, 61), "large": (5, 20, 121)}
+FLOW_ALPHAS = (0.01, 0.1, 1.0, 10.0)
+# Depths of the flows, which take far longer than closed forms.
+FLOW_DEPTHS = {"quick": (2,), "paper": (2, 3), "large": (2, 3, 4)}
+TRIALS = {"quick": 1, "paper": 1, "large": 10}
 
 
-class Size(NamedTuple):
-    """Data sets n × d; α of the curves (closed form) and of the flows, and the depths of the flows."""
+class Setting(NamedTuple):
+    """Networks of this `depth` on n data in d dimensions, at scales `alphas`."""
 
+    depth: int
     n: int
     d: int
-    curve: int
-    flows: tuple[float, ...]
-    depths: tuple[int, ...]
+    alphas: tuple[float, ...]
 
 
-SIZES = {
-    "quick": Size(3, 8, 25, (0.1, 1.0), (2,)),
-    "paper": Size(5, 20, 61, (0.01, 0.1, 1.0, 10.0), (2, 3)),
-    "large": Size(5, 20, 121, (0.01, 0.1, 1.0, 10.0), (2, 3, 4)),
-}
+class Curve(NamedTuple):
+    r"""One data set and depth: norms of the closed form, $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$, over their minima
+    among interpolations, minus one, `(a,)`; whether it was found."""
+
+    alphas: Float[Any, "*b a"]
+    l1: Float[Any, "*b a"]
+    l2: Float[Any, "*b a"]
+    found: Bool[Any, "*b a"]
 
 
-@register_figure(
+class Flows(NamedTuple):
+    """As `Curve`, of the flow's limit; `error`: its relative distance from the closed form."""
+
+    alphas: Float[Any, "*b f"]
+    l1: Float[Any, "*b f"]
+    l2: Float[Any, "*b f"]
+    error: Float[Any, "*b f"]
+    found: Bool[Any, "*b f"]
+
+
+class SweepNumbers(NamedTuple):
+    """`curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data."""
+
+    curves: Curve
+    flows: Flows
+
+
+def _excess(X: Any, y: Any, rho: Any) -> tuple[Any, Any]:
+    least = [solve(minimum_norm(X, y, norm)).primal for norm in ("l1", "l2")]
+    one, two = jnp.sum(jnp.abs(rho), axis=1), jnp.linalg.norm(rho, axis=1)
+    return one / jnp.sum(jnp.abs(least[0])) - 1.0, two / jnp.linalg.norm(least[1]) - 1.0
+
+
+def closed(key: Any, setting: Setting) -> Curve:
+    """The limits of Theorem 4 in closed form from w̄ = 1."""
+    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
+    alphas = jnp.asarray(setting.alphas)
+    found = jax.lax.map(lambda a: interpolation_limit(X, y, jnp.full(setting.d, a), setting.depth), alphas)
+    return Curve(alphas, *_excess(X, y, found.singular), found.converged)
+
+
+def follow(key: Any, setting: Setting) -> Flows:
+    """Where flows end."""
+    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
+
+    def one(alpha: Any) -> tuple[Any, ...]:
+        data = LinearData(X, y)
+        start = DiagonalLinearNetwork.init(jax.random.key(0), data, depth=setting.depth, alpha=alpha, scheme="identity")
+        end = flow_end(regression(X, y), start)
+        aim = interpolation_limit(X, y, start.layers[0], setting.depth)
+        return end.beta, distance(end.beta, aim.singular), end.ok & aim.converged
+
+    alphas = jnp.asarray(setting.alphas)
+    beta, error, ok = jax.lax.map(one, alphas)
+    return Flows(alphas, *_excess(X, y, beta), error, ok)
+
+
+def _curves(scale: str) -> dict[str, Setting]:
+    n, d, count = SIZES[scale]
+    alphas = tuple(np.geomspace(1e-4, 1e3, count).tolist())
+    return {f"L={depth}": Setting(depth, n, d, alphas) for depth in DEPTHS}
+
+
+def _flows(scale: str) -> dict[str, Setting]:
+    alphas = FLOW_ALPHAS[1:3] if scale == "quick" else FLOW_ALPHAS
+    return {f"L={depth}": Setting(depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
+
+
+SWEEP = Dataset(
     "yun2021",
+    "alpha-sweep",
+    SweepNumbers,
+    {
+        "curves": Part(Curve, closed, _curves, TRIALS, way="in turn"),
+        "flows": Part(Flows, follow, _flows, TRIALS, instances="curves", way="in turn"),
+    },
+    where=f"{__name__}:SWEEP",
+)
+
+
+def _ends(numbers: SweepNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The excess of each norm towards its end, `(3, b, *)`, and for all of both whether it was found, `(2, 3, b)`."""
+    curves = numbers.curves
+    small, large = curves.alphas[0, 0] <= SMALL, curves.alphas[0, 0] >= LARGE
+    found = np.stack([curves.found[..., end].all(axis=-1) for end in (small, large)])
+    return curves.l1[..., small], curves.l2[..., large], found
+
+
+def _rises(numbers: SweepNumbers) -> np.ndarray:
+    """The largest rise of the excess towards its end, of l1 and l2, `(2, 3, b)`; below rounding nothing is left to
+    fall."""
+    l1, l2, found = _ends(numbers)
+    rises = [np.where(one > FLAT, np.diff(values, axis=-1), -np.inf).max(axis=-1) for values, one in
+             ((l1[..., ::-1], l1[..., -2::-1]), (l2, l2[..., 1:]))]  # fmt: skip
+    return np.where(found, np.maximum(rises, -1.0), np.nan)
+
+
+def _slowest(numbers: SweepNumbers, known: np.ndarray) -> Rate | None:
+    """L = 2 approaches the l1 norm like a power of log(1/α)."""
+    small = numbers.curves.alphas[0, 0] <= SMALL
+    x = np.log(np.log(1.0 / numbers.curves.alphas[0, 0, small]))
+    fits = [fit(x, np.log(np.maximum(one, np.finfo(float).tiny))) for one in numbers.curves.l1[0][:, small]]
+    slopes, halves = np.transpose(fits)
+    return Rate(-slopes.mean(), halves.max(), None, law="excess of the l1 norm at L = 2 against log(1/α)")
+
+
+def _in_words(numbers: SweepNumbers, known: np.ndarray) -> str:
+    alphas, l1, l2 = numbers.curves.alphas[0, 0], numbers.curves.l1, numbers.curves.l2
+    small = ", ".join(f"{largest(one[:, 0]):.1e} (L = {L})" for one, L in zip(l1, DEPTHS, strict=True))
+    return (
+        f"excess of the l1 norm at α = {alphas[0]:.0e}: {small}; of the l2 norm at α = {alphas[-1]:.0e}: "
+        f"{largest(l2[..., -1]):.1e} or less"
+    )
+
+
+MINIMISES = Statement[SweepNumbers](
+    source="Theorem 4",
+    says="β converges to the minimum of Q among interpolations.",
+    inside=lambda n: everyone(n.flows.found),
+    residual=lambda n: np.where(n.flows.found, n.flows.error, np.nan),
+    bound=POINT,
+    unit="relative distance of β",
+)
+BETWEEN = Statement[SweepNumbers](
+    source="Remark 4",
+    says="Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
+    inside=lambda n: everyone(_rises(n)),
+    residual=_rises,
+    unit="rise of the excess towards its end",
+    found=lambda n, known: f"{met(0.0, _rises(n))}; {_in_words(n, known)}",
+    limit=True,
+    rate=_slowest,
+)
+
+
+def draw(numbers: SweepNumbers) -> Any:
+    r"""$\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$ over their minima against α; lines: closed form, circles: flows."""
+    figure, axes = new_figure(2, width=10.0, height=3.8)
+    for p, axis in enumerate(axes, start=1):
+        for row, (depth, color) in enumerate(zip(DEPTHS, CURVES, strict=False)):
+            curves, flows = numbers.curves, numbers.flows
+            axis.plot(curves.alphas[row, 0], (curves.l1, curves.l2)[p - 1][row, 0], color=color, label=rf"$L={depth}$")
+            if row < len(flows.found):
+                ok = flows.found[row, 0]
+                values = (flows.l1, flows.l2)[p - 1][row, 0]
+                axis.plot(flows.alphas[row, 0][ok], values[ok], "o", color=color, markerfacecolor="none")
+        axis.set_xscale("log")
+        axis.set_yscale("symlog", linthresh=1e-3)
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel(r"initial scale $\alpha$")
+        axis.set_ylabel(rf"$\|\rho^\infty\|_{p}\,/\,\min\|\rho\|_{p}-1$")
+    axes[0].plot([], [], "o", color="#555555", markerfacecolor="none", label="flow")
+    axes[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+register(
+    SWEEP,
     "alpha-sweep",
     title="Theorem 4: the limit point between least l1 norm (small starts) and least l2 norm (large ones)",
     run_times={
         "quick": "75 limits in closed form, 2 flows, some seconds",
         "paper": "183 limits in closed form, 8 flows, about a minute",
-        "large": "363 limits in closed form, 12 flows, some minutes",
+        "large": "3,630 limits in closed form, 120 flows, some minutes",
     },
+    statements=[MINIMISES, BETWEEN],
+    notes=lambda n: [
+        "L = 2 approaches the l1 norm like a power of log(1/α), L > 2 like a power of α.",
+        f"Closed forms converged: {int(n.curves.found.sum())} of {n.curves.found.size}.",
+    ],
+    draw=draw,
 )
-class AlphaSweep(AbstractFigure):
-    r"""Excess of $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$ over their minima, for α from 1e-4 to 1e3, $\bar w=1$."""
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        size = SIZES[scale]
-        x_key, y_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 4))
-        X, y = jax.random.normal(x_key, (size.n, size.d)), jax.random.normal(y_key, (size.n,))
-        least = [solve(minimum_norm(X, y, norm)) for norm in ("l1", "l2")]
-        best = [float(jnp.sum(jnp.abs(least[0].primal))), float(jnp.linalg.norm(least[1].primal))]
-        alphas = jnp.geomspace(1e-4, 1e3, size.curve)
-        data: Data = {"alphas": np.asarray(alphas), "depths": np.asarray(DEPTHS), "best": np.asarray(best)}
-        curves: dict[str, list[np.ndarray]] = {}
-        for depth in DEPTHS:
-            say(f"L = {depth}: {size.curve} limits in closed form")
-            found = map_instances(lambda a, L=depth: _closed(X, y, a, L), alphas)
-            for name, value in found.items():
-                curves.setdefault(name, []).append(value)
-        data |= {name: np.stack(values) for name, values in curves.items()}
-        flows = []
-        for depth in size.depths:
-            say(f"L = {depth}: {len(size.flows)} flows")
-            found = map_instances(lambda a, L=depth: _flow(X, y, a, L), jnp.asarray(size.flows))
-            flows += [
-                (depth, a, n1, n2, error, ok)
-                for a, n1, n2, error, ok in zip(
-                    size.flows, found["l1"], found["l2"], found["error"], found["followed"], strict=True
-                )
-            ]
-        return data | {"flows": np.asarray(flows, float)}
-
-    def draw(self, data: Data) -> Any:
-        return draw_alpha_sweep(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        flows = data["flows"]
-        done = flows[:, 5] > 0
-        worst = float(flows[done, 4].max(initial=0.0))
-        small, large = data["l1"][:, 0] / data["best"][0] - 1, data["l2"][:, -1] / data["best"][1] - 1
-        ends = max(float(small.max()), float(large.max()))
-        return [
-            Claim(
-                "Theorem 4",
-                "β converges to the minimum of Q among interpolations.",
-                f"{int(done.sum())} of {len(flows)} flows reached the limit, the farthest {worst:.1e} off (relative)",
-                bounded_evidence(np.where(done, flows[:, 4], np.nan), FLOW),
-                {"worst": worst, "flows": int(done.sum())},
-            ),
-            Claim(
-                "Remark 4",
-                "Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
-                f"excess of the l1 norm at α = {data['alphas'][0]:.0e}: "
-                + ", ".join(f"{v:.1e} (L = {L})" for v, L in zip(small, DEPTHS, strict=True))
-                + f"; of the l2 norm at α = {data['alphas'][-1]:.0e}: {large.max():.1e} or less",
-                _approach(data),
-                {"largest": ends},
-            ),
-        ], [
-            "L = 2 approaches the l1 norm like a power of log(1/α), L > 2 like a power of α.",
-            f"Closed forms converged: {int(data['converged'].sum())} of {data['converged'].size}.",
-        ]
-
-
-def _approach(data: Data) -> Evidence:
-    r"""Curves of the excess, by depth, towards either end: each must fall, the slowest of them with a rate."""
-    alphas = data["alphas"]
-    small, large = alphas <= SMALL, alphas >= LARGE
-    l1, l2 = data["l1"] / data["best"][0] - 1, data["l2"] / data["best"][1] - 1
-    # Below rounding there is nothing left to fall.
-    falls = [np.all((np.diff(one) >= 0) | (one[1:] <= FLAT)) for one in l1[:, small]]
-    falls += [np.all((np.diff(one) <= 0) | (one[:-1] <= FLAT)) for one in l2[:, large]]
-    slowest = np.maximum(l1[0, small], np.finfo(float).tiny)
-    slope, half = fit(np.log(np.log(1.0 / alphas[small])), np.log(slowest))
-    rate = Rate(-slope, half, None, law="excess of the l1 norm at L = 2 against log(1/α)")
-    solved = np.concatenate([data["converged"][:, small].all(axis=1), data["converged"][:, large].all(axis=1)])
-    return count_evidence(np.asarray(falls), decided=solved, limit=True, rate=rate)
-
-
-def _closed(X: Any, y: Any, alpha: Any, depth: int) -> dict[str, Any]:
-    found = interpolation_limit(X, y, jnp.full(X.shape[1], alpha), depth)
-    rho = found.singular
-    return {"l1": jnp.sum(jnp.abs(rho)), "l2": jnp.linalg.norm(rho), "converged": found.converged}
-
-
-def _flow(X: Any, y: Any, alpha: Any, depth: int) -> dict[str, Any]:
-    data = LinearData(X, y)
-    start = DiagonalLinearNetwork.init(jax.random.key(0), data, depth=depth, alpha=alpha, scheme="identity")
-    found = flow_end(regression(X, y), start)
-    beta = found["beta"]
-    closed = interpolation_limit(X, y, start.layers[0], depth).singular
-    return {
-        "l1": jnp.sum(jnp.abs(beta)),
-        "l2": jnp.linalg.norm(beta),
-        "error": distance(beta, closed),
-        "followed": found["followed"],
-    }

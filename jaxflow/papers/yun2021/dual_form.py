@@ -14,7 +14,7 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, least
-from jaxflow.papers.yun2021.verify.shared import classification, distance, separable
+from jaxflow.papers.yun2021.flows import classification, distance, separable
 from jaxflow.study import subkey
 
 TRIALS = {"quick": 3, "paper": 100, "large": 1000}

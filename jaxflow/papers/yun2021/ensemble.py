@@ -16,7 +16,7 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
-from jaxflow.papers.yun2021.verify.shared import POINT, distance, regression
+from jaxflow.papers.yun2021.flows import POINT, distance, regression
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit
 

@@ -15,7 +15,7 @@ from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
-from jaxflow.papers.yun2021.verify.shared import DIRECTIONS, classification, direction_distance
+from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
 from jaxflow.theory import direction_limit, filtered_direction

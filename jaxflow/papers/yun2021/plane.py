@@ -1,148 +1,399 @@
-r"""Paths of linear coefficients in the plane: the flow, gradient descent and the predicted limits, three networks."""
+r"""`reproduce yun2021 fig1` and `fig3`: paths of linear coefficients in the plane, three networks.
 
-from collections.abc import Callable
-from functools import partial
+Figures 1 and 3 of Yun et al. (2021): the flow, gradient descent, and the predicted limits. The classification data are
+$([1\ 2],+1)$ and $([0\ {-3}],-1)$, on which the convolutional network is degenerate: both margins of its limit
+direction are equal.
+"""
+
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
-from jaxflow.data import LinearData
 from jaxflow.flow import integrate
-from jaxflow.losses import Exponential, Squared
-from jaxflow.margin import max_margin, minimum_norm, solve
-from jaxflow.models import AbstractLinearNetwork
-from jaxflow.papers.registry import Data
-from jaxflow.papers.yun2021.starts import NETWORKS, start_at
-from jaxflow.papers.yun2021.verify.shared import DIRECTIONS as DIRECTIONS_CONTROLLER
-from jaxflow.risk import EmpiricalRisk
+from jaxflow.gradient_descent import descend
+from jaxflow.margin import max_margin, solve
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, least
+from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
+from jaxflow.papers.yun2021.flows import classification, direction_distance, regression
+from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
+from jaxflow.plots import new_figure
 from jaxflow.theory import point_limit
 
 # §6: one point for regression, two for classification.
 X_REGRESSION, Y_REGRESSION = np.array([[1.0, 2.0]]), np.array([1.0])
 X_CLASSIFICATION, Y_CLASSIFICATION = np.array([[1.0, 2.0], [0.0, -3.0]]), np.array([1.0, -1.0])
 NORMS = {"fully connected": ("l2", None), "diagonal": ("l1", None), "convolutional": ("l1", "dft")}
-RATE = {"regression": 1e-3, "classification": 5e-4}
-DIRECTIONS = 4
+# Learning rates of gradient descent, and its steps: the paper's 5,000 and 2,000,000 at its scale.
+RATES = (1e-3, 5e-4)
+REGRESSION_STEPS = 5_000
+STEPS = {"quick": 20_000, "paper": 2_000_000, "large": 2_000_000}
 SAVES = 200
 # Arc length of the classification paths: ‖β‖ of 1e40, far beyond any picture.
 FAR = 1e20
+# Flow against closed form: integration at rtol 1e-8 (the tests hold it at 1e-10 with tighter steps).
+FLOW = 1e-6
+# Gradient descent has step size 1e-3: its end may be off by a multiple of that.
+DESCENT = 1e-2
+# The direction of the flow at the end of the path.
+DIRECTION = 1e-8
+# "About 1e-5", the loss at the end of the paper's descent: within a factor of ten.
+LOSS = 1e-4
+# Unit vectors at this distance depend on the start.
+DEPENDS = 1e-2
 
 
-class Size(NamedTuple):
-    """Steps of gradient descent: the paper's 5,000 (regression) and 2,000,000 (classification) at its scale."""
+class Regression(NamedTuple):
+    r"""From each start at m save points of the `flow` and of `descent`, $\beta$ `(m, 2)`; the flow's `end`, the `limit`
+    of Theorem 5 `(2,)`, and the `slack` of its condition on the start."""
 
-    regression: int
-    classification: int
-
-
-SIZES = {"quick": Size(5_000, 20_000), "paper": Size(5_000, 2_000_000), "large": Size(5_000, 2_000_000)}
-
-
-def directions() -> np.ndarray:
-    r"""The four $\bar z_j$ (the paper's are random and not given): one in each quadrant, of different length."""
-    key = jax.random.key(2021)
-    angle_key, size_key = jax.random.split(key)
-    angles = 0.5 * np.pi * (np.arange(DIRECTIONS) + np.asarray(jax.random.uniform(angle_key, (DIRECTIONS,))))
-    sizes = np.asarray(jax.random.uniform(size_key, (DIRECTIONS,), minval=0.4, maxval=1.0))
-    return sizes[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    flow: Float[Any, "*b m 2"]
+    descent: Float[Any, "*b m 2"]
+    end: Float[Any, "*b 2"]
+    limit: Float[Any, "*b 2"]
+    slack: Float[Any, "*b"]
 
 
-def compute_plane(task: str, alphas: tuple[float, ...], steps: int, say: Callable[[str], None]) -> Data:
-    """Arrays over (network, α, z̄): `flow` `(.., saves, 2)`, `descent` `(.., saves, 2)`, `limit` and more."""
-    regression = task == "regression"
-    X, y = (X_REGRESSION, Y_REGRESSION) if regression else (X_CLASSIFICATION, Y_CLASSIFICATION)
-    zs = directions()
-    grid = jnp.asarray([(alpha, *z) for alpha in alphas for z in zs])
-    data: dict[str, Any] = {"alphas": np.asarray(alphas), "directions": zs, "inputs": X, "targets": y}
-    data |= {"steps": np.asarray(steps), "learning_rate": np.asarray(RATE[task])}
-    rows: dict[str, list[np.ndarray]] = {}
-    for network in NETWORKS:
-        say(f"{task}, {network}: {len(grid)} starts, flow and {steps:,} steps of gradient descent")
-        found = _runs(network, task, steps)(jnp.asarray(X), jnp.asarray(y), grid)
-        for name, value in found.items():
-            rows.setdefault(name, []).append(np.asarray(value).reshape(len(alphas), len(zs), *value.shape[1:]))
-        norm, transform = NORMS[network]
-        build = minimum_norm if regression else max_margin
-        program = build(X, y, norm, transform)
-        rows.setdefault("program", []).append(np.asarray(program.coefficients(solve(program).primal)))
-    return data | {name: np.stack(values) for name, values in rows.items()}
+class Classification(NamedTuple):
+    r"""As `Regression`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance
+    from that of the `program`; `loss` at the end of the `descent`, which took `descent_steps`."""
+
+    flow: Float[Any, "*b m 2"]
+    descent: Float[Any, "*b m 2"]
+    end: Float[Any, "*b 2"]
+    program: Float[Any, "*b 2"]
+    off: Float[Any, "*b"]
+    log_time: Float[Any, "*b"]
+    steps: Int[Any, "*b"]
+    loss: Float[Any, "*b"]
+    descent_steps: Int[Any, "*b"]
 
 
-def _runs(network: str, task: str, steps: int) -> Callable[..., dict[str, Any]]:
-    one = _regress if task == "regression" else _classify
-    return jax.jit(jax.vmap(partial(one, network, steps), in_axes=(None, None, 0)))
+class Plane1(NamedTuple):
+    """`regression`: of figure 1, over networks, scales and directions `(3, 1, 2, 4)`: one trial is all starts."""
+
+    regression: Regression
 
 
-def _risk(task: str, X: Any, y: Any) -> EmpiricalRisk:
-    return EmpiricalRisk(LinearData(X, y), Squared() if task == "regression" else Exponential(), reduction="sum")
+class Plane3(NamedTuple):
+    """Of figure 3: `regression` `(3, 1, 1, 4)`, `classification` `(3, 1, 3, 4)`."""
+
+    regression: Regression
+    classification: Classification
 
 
-def _regress(network: str, steps: int, X: Any, y: Any, entry: Any) -> dict[str, Any]:
-    risk = _risk("regression", X, y)
-    start = start_at(network, X[0], entry[1:], entry[0])
-    predicted = point_limit(start, X[0], y[0])
-    # From here to interpolation the loss falls by e^(-2 ‖x‖² ‖β‖ t): log t of 6 is far beyond for every α here.
-    path = integrate(risk, start, clock="log_time", until=6.0, save_at=jnp.linspace(-6.0, 6.0, SAVES), throw=False)
-    descent = _descend(risk, start, RATE["regression"], steps)
-    return {
-        "flow": jax.vmap(lambda m: m.linear_coefficients())(path.points.model),
-        "flow_end": path.final.model.linear_coefficients(),
-        "limit": predicted.coefficients,
-        "slack": predicted.slack,
-        "descent": descent,
-        "num_steps": path.stats["num_steps"],
-    }
+class Setting(NamedTuple):
+    """A network from starts of sizes `alphas` in `directions` `(4, 2)`, and the steps of gradient descent."""
+
+    network: str
+    alphas: tuple[float, ...]
+    steps: int
+    directions: Any
 
 
-def _classify(network: str, steps: int, X: Any, y: Any, entry: Any) -> dict[str, Any]:
-    risk = _risk("classification", X, y)
-    start = start_at(network, X[0], entry[1:], entry[0])
-    readings = jnp.concatenate([jnp.linspace(0.01, 6.0, SAVES - 40), jnp.geomspace(7.0, 1e3, 40)])
-    path = integrate(
-        risk, start, clock="arc_length", controller=DIRECTIONS_CONTROLLER, until=1e3, save_at=readings, throw=False
-    )
-    far = integrate(
-        risk,
-        start,
-        clock="log_arc_length",
-        solver="Tsit5",
-        controller=DIRECTIONS_CONTROLLER,
-        until=float(np.log(FAR)),
-        throw=False,
-    )
-    descent = _descend(risk, start, RATE["classification"], steps)
-    end = jax.vmap(lambda b: jnp.sum(jnp.exp(-y * (X @ b))))(descent)[-1]
-    return {
-        "flow": jax.vmap(lambda m: m.linear_coefficients())(path.points.model),
-        "flow_end": _unit(far.final.model.linear_coefficients()),
-        "log_time": far.final.log_time,
-        "descent": descent,
-        "descent_loss": end,
-        "num_steps": far.stats["num_steps"],
-    }
+def _each(one: Any, setting: Setting) -> Any:
+    """`one` of every scale and direction."""
+    inner = jax.vmap(one, in_axes=(None, 0))
+    return jax.vmap(inner, in_axes=(0, None))(jnp.asarray(setting.alphas), setting.directions)
 
 
-def _unit(x: Any) -> Any:
-    return x / jnp.linalg.norm(x)
+def _betas(models: Any) -> Any:
+    return jax.vmap(lambda m: m.linear_coefficients())(models)
 
 
-def _descend(risk: EmpiricalRisk, start: AbstractLinearNetwork, rate: float, steps: int) -> Any:
+def _descend(risk: Any, start: Any, rate: float, steps: int) -> Any:
     """β at `SAVES` equally spaced steps of plain gradient descent."""
-    every = max(1, steps // SAVES)
+    save_at = jnp.arange(1, SAVES + 1) * (steps // SAVES)
+    path = descend(risk, start, steps=steps, learning_rate=rate, normalised=False, save_at=save_at, throw=False)
+    return _betas(path.points.model)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def loss(layers: Any, frozen: AbstractLinearNetwork) -> Any:
-        return risk(eqx.tree_at(lambda n: n.weights, frozen, layers))
 
-    slope = jax.grad(loss)
+def regress(key: Any, setting: Setting) -> Regression:
+    """From every start to interpolation."""
+    X, y = jnp.asarray(X_REGRESSION), jnp.asarray(Y_REGRESSION)
+    risk = regression(X, y)
 
-    def block(layers: Any, _: Any) -> tuple[Any, Any]:
-        layers = jax.lax.fori_loop(
-            0, every, lambda _, w: jax.tree.map(lambda a, g: a - rate * g, w, slope(w, start)), layers
+    def one(alpha: Any, z: Any) -> Regression:
+        start = start_at(setting.network, X[0], z, alpha)
+        predicted = point_limit(start, X[0], y[0])
+        # From here to interpolation the loss falls by e^(-2 ‖x‖² ‖β‖ t): log t of 6 is far beyond for every α here.
+        path: Any = integrate(
+            risk, start, clock="log_time", until=6.0, save_at=jnp.linspace(-6.0, 6.0, SAVES), throw=False
         )
-        return layers, layers
+        end, descent = path.final.model.linear_coefficients(), _descend(risk, start, RATES[0], setting.steps)
+        return Regression(_betas(path.points.model), descent, end, predicted.coefficients, predicted.slack)
 
-    _, saved = jax.lax.scan(block, start.layers, None, length=steps // every)
-    return jax.vmap(lambda layers: eqx.tree_at(lambda n: n.weights, start, layers).linear_coefficients())(saved)
+    return _each(one, setting)
+
+
+def classify(key: Any, setting: Setting) -> Classification:
+    """From every start, far out."""
+    X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
+    risk = classification(X, y)
+    program = max_margin(X, y, *NORMS[setting.network])
+    aim = program.coefficients(solve(program).primal)
+
+    def one(alpha: Any, z: Any) -> Classification:
+        start = start_at(setting.network, X[0], z, alpha)
+        readings = jnp.concatenate([jnp.linspace(0.01, 6.0, SAVES - 40), jnp.geomspace(7.0, 1e3, 40)])
+        common: Any = {"controller": CONTROLLER, "throw": False}
+        path: Any = integrate(risk, start, clock="arc_length", until=1e3, save_at=readings, **common)
+        far = integrate(risk, start, clock="log_arc_length", solver="Tsit5", until=float(np.log(FAR)), **common)
+        end = far.final.model.linear_coefficients()
+        descent = _descend(risk, start, RATES[1], setting.steps)
+        return Classification(
+            _betas(path.points.model),
+            descent,
+            end / jnp.linalg.norm(end),
+            aim,
+            direction_distance(end, aim),
+            far.final.log_time,
+            far.stats["num_steps"],
+            jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
+            jnp.asarray(setting.steps),
+        )
+
+    return _each(one, setting)
+
+
+ONCE = {"quick": 1, "paper": 1, "large": 1}
+# Scales of figure 1; of figure 3, regression and classification.
+SCALES_1, SCALES_3, SCALES_3C = (0.01, 1.0), (0.5,), (0.01, 0.5, 1.0)
+
+
+def _settings(alphas: tuple[float, ...], steps: int) -> dict[str, Setting]:
+    return {name: Setting(name, alphas, steps, directions()) for name in NETWORKS}
+
+
+def _regressions(alphas: tuple[float, ...]) -> Part:
+    return Part(Regression, regress, lambda scale: _settings(alphas, REGRESSION_STEPS), ONCE, block=1)
+
+
+FIGURE_1 = Dataset("yun2021", "fig1", Plane1, {"regression": _regressions(SCALES_1)}, where=f"{__name__}:FIGURE_1")
+FIGURE_3 = Dataset(
+    "yun2021",
+    "fig3",
+    Plane3,
+    {
+        "regression": _regressions(SCALES_3),
+        "classification": Part(
+            Classification,
+            classify,
+            lambda scale: _settings(SCALES_3C, STEPS[scale]),
+            ONCE,
+            block=1,
+        ),
+    },
+    where=f"{__name__}:FIGURE_3",
+)
+
+
+def _spread(points: np.ndarray) -> np.ndarray:
+    """Largest distance between two directions' points `(networks, 1, α, z̄, 2)`: `(networks, α)`."""
+    apart = points[:, 0, :, :, None] - points[:, 0, :, None]
+    return np.linalg.norm(apart, axis=-1).max(axis=(2, 3))
+
+
+def _by_network(values: np.ndarray, alphas: tuple[float, ...]) -> str:
+    rows = (f"{name} {', '.join(f'{v:.1e}' for v in row)}" for name, row in zip(NETWORKS, values, strict=True))
+    return "; ".join(rows) + f" (α = {', '.join(f'{alpha:g}' for alpha in alphas)})"
+
+
+def _point_off(numbers: Any) -> np.ndarray:
+    limit = numbers.regression.limit
+    return np.linalg.norm(numbers.regression.end - limit, axis=-1) / np.linalg.norm(limit, axis=-1)
+
+
+def _shrinks(points: np.ndarray) -> np.ndarray:
+    """By network, 1 where the points of some α spread as far as those of a larger one."""
+    return np.where(np.all(np.diff(_spread(points), axis=1) > 0, axis=1), 0.0, 1.0)
+
+
+def _agree(numbers: Any, known: np.ndarray) -> str:
+    """By the ends of the flows, which are computed without the closed form."""
+    wrong = _shrinks(numbers.regression.limit) > 0
+    return "the ends of the flows" if np.all(_shrinks(numbers.regression.end)[wrong] > 0) else ""
+
+
+POINT_5 = Statement[Any](
+    source="Theorem 5",
+    says="Theoretical predictions on limit points (the flow).",
+    inside=lambda n: n.regression.slack > 0,
+    residual=_point_off,
+    bound=FLOW,
+    unit="relative distance from the closed form",
+    found=lambda n, known: f"the condition on the starts has slack {least(n.regression.slack[known]):.1e} or more",
+)
+DESCENT_ENDS = Statement[Any](
+    source="§6",
+    says="The prediction of limit points is accurate for the solution found by GD (η = 1e-3, 5,000 steps).",
+    inside=lambda n: everyone(n.regression.slack),
+    residual=lambda n: np.linalg.norm(n.regression.descent[..., -1, :] - n.regression.limit, axis=-1),
+    bound=DESCENT,
+    unit="distance",
+)
+LESS_DEPENDENT = Statement[Plane1](
+    source="§6",
+    says="The solution is less dependent on initial directions when α is small.",
+    inside=lambda n: np.ones(len(NETWORKS), bool),
+    residual=lambda n: _shrinks(n.regression.limit),
+    found=lambda n, known: (
+        "largest distance between the four limits: " + _by_network(_spread(n.regression.limit), SCALES_1)
+    ),
+    checked_by=_agree,
+)
+ALIGNS = Statement[Plane3](
+    source="Theorem 2, Corollaries 1 to 3",
+    says="The linear coefficients converge in direction to the l2, l1 and DFT-l1 max-margin solutions (the flow).",
+    inside=lambda n: everyone(n.classification.off),
+    residual=lambda n: n.classification.off,
+    bound=DIRECTION,
+    unit="distance of unit vectors",
+    found=lambda n, known: f"at log t of {least(n.classification.log_time):.1e}, {n.classification.steps.max()} steps",
+)
+LOSS_REACHED = Statement[Plane3](
+    source="§6",
+    says="All experiments reached a loss of about 1e-5 at the end of gradient descent.",
+    # A shorter run is another experiment.
+    inside=lambda n: n.classification.descent_steps >= STEPS["paper"],
+    residual=lambda n: n.classification.loss,
+    bound=LOSS,
+    unit="loss",
+    found=lambda n, known: (
+        f"{least(n.classification.loss):.1e} or more; {n.classification.descent_steps.max():,} steps"
+    ),
+)
+
+
+def _unit_descent(numbers: Plane3) -> np.ndarray:
+    last = numbers.classification.descent[..., -1, :]
+    return last / np.linalg.norm(last, axis=-1, keepdims=True)
+
+
+def _depends_in_words(numbers: Plane3, known: np.ndarray) -> str:
+    aims = numbers.classification.program
+    away = np.linalg.norm(_unit_descent(numbers) - aims / np.linalg.norm(aims, axis=-1, keepdims=True), axis=-1)
+    return (
+        f"directions {least(away):.1e} to {largest(away):.1e} away from the limits; largest distance between the four: "
+        + _by_network(_spread(_unit_descent(numbers)), SCALES_3C)
+    )
+
+
+DEPENDENT = Statement[Plane3](
+    source="§6",
+    says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
+    inside=lambda n: np.ones(len(NETWORKS), bool),
+    residual=lambda n: -_spread(_unit_descent(n)).max(axis=1),
+    bound=-DEPENDS,
+    unit="minus the largest distance of two directions",
+    found=_depends_in_words,
+)
+
+
+# Halves of the window around the origin.
+WINDOW = 1.5
+# A line style each, for readers who see no difference of colours.
+STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."))
+
+
+def draw_panel(axis: Any, paths: Any, row: int, alpha: float) -> None:
+    r"""β from common starts: flows, ends of gradient descent, and limits; row `row` of the scales."""
+    programs = getattr(paths, "program", None)
+    for i, (network, (color, line)) in enumerate(zip(NETWORKS, STYLES, strict=True)):
+        for j in range(DIRECTIONS):
+            path = paths.flow[i, 0, row, j]
+            axis.plot(*path[np.isfinite(path).all(axis=1)].T, line, color=color, linewidth=1.4)
+            end = paths.descent[i, 0, row, j, -1]
+            axis.plot(*end, marker="x", color=color, markersize=7, linestyle="none", zorder=4)
+            if programs is None:
+                ring = {"marker": "o", "markerfacecolor": "none", "markeredgecolor": color, "markersize": 10}
+                axis.plot(*paths.limit[i, 0, row, j], zorder=5, **ring)
+        if programs is not None:
+            aim = programs[i, 0, 0, 0] / np.linalg.norm(programs[i, 0, 0, 0])
+            axis.plot(*np.stack([0 * aim, 10 * aim]).T, color=color, linewidth=5, alpha=0.22, zorder=1)
+        axis.plot([], [], line, color=color, label=network)
+    axis.plot(*(alpha**2 * directions()).T, "o", color="black", markersize=4, zorder=6, label=r"$\alpha^2\bar z_j$")
+    axis.plot([], [], "x", color="#555555", label="gradient descent, end")
+    if programs is None:
+        (x,), (y,) = X_REGRESSION, Y_REGRESSION
+        first = np.array([-WINDOW, WINDOW])
+        axis.plot(first, (y - x[0] * first) / x[1], color="#F0E442", linewidth=6, zorder=0, label=r"$x^\top\beta=y$")
+        axis.plot([], [], "o", markerfacecolor="none", color="#555555", markersize=9, label="Theorem 5")
+        axis.set_xlim(-1.0, 1.25)
+        axis.set_ylim(-1.0, 1.25)
+        axis.set_title(rf"regression, $\alpha={alpha:g}$", fontsize=10)
+    else:
+        size = 1.12 * float(np.max(np.abs(paths.descent[..., -1, :])))
+        axis.plot([], [], color="#555555", linewidth=5, alpha=0.3, label="max-margin direction")
+        axis.set_xlim(-0.35 * size, size)
+        axis.set_ylim(-0.35 * size, size)
+        axis.set_title(rf"classification, $\alpha={alpha:g}$", fontsize=10)
+    axis.set_xlabel(r"$[\beta]_1$")
+    axis.set_ylabel(r"$[\beta]_2$")
+    axis.set_aspect("equal")
+
+
+def _drawn(panels: list[tuple[Any, int, float]], explained: tuple[int, ...]) -> Any:
+    """A legend in some panels: paths may pass where it would stand in the others."""
+    figure, axes = new_figure(len(panels), width=4.5 * len(panels), height=4.5)
+    for axis, panel in zip(axes, panels, strict=True):
+        draw_panel(axis, *panel)
+    for at in explained:
+        axes[at].legend(frameon=True, framealpha=0.85, edgecolor="none", fontsize=7, loc="lower right")
+    return figure
+
+
+def draw_1(numbers: Plane1) -> Any:
+    r"""Figure 1: $\beta(\Theta)$ of fully connected, diagonal and convolutional networks on $(x,y)=([1\ 2],1)$."""
+    return _drawn([(numbers.regression, row, alpha) for row, alpha in enumerate(SCALES_1)], (0,))
+
+
+def draw_3(numbers: Plane3) -> Any:
+    """Figure 3: regression for one α, classification for three."""
+    panels = [(numbers.classification, row, alpha) for row, alpha in enumerate(SCALES_3C)]
+    return _drawn([(numbers.regression, 0, SCALES_3[0]), *panels], (0, 1))
+
+
+def _notes(numbers: Any) -> list[str]:
+    z = "; ".join(f"({a:.3f}, {b:.3f})" for a, b in directions())
+    return [
+        f"The paper's random directions are not given; ours are {z}.",
+        "Starts: the first layer is the larger one in every singular component (see jaxflow.papers.yun2021.starts).",
+    ]
+
+
+register(
+    FIGURE_1,
+    "fig1",
+    title="Coefficients of three linear networks on a regression task, with the limit points of Theorem 5",
+    run_times={
+        "quick": "24 flows and 5,000 steps of gradient descent from each start, some seconds",
+        "paper": "the same",
+        "large": "the same",
+    },
+    statements=[POINT_5, DESCENT_ENDS, LESS_DEPENDENT],
+    notes=_notes,
+    draw=draw_1,
+)
+
+register(
+    FIGURE_3,
+    "fig3",
+    title="Coefficients of three linear networks on a regression and on a classification task",
+    run_times={
+        "quick": "48 flows; 20,000 steps of gradient descent for classification, under a minute",
+        "paper": "48 flows; 2,000,000 steps of gradient descent for classification, some minutes",
+        "large": "the same",
+    },
+    statements=[POINT_5, DESCENT_ENDS, ALIGNS, LOSS_REACHED, DEPENDENT],
+    notes=lambda n: [
+        *_notes(n),
+        "Convolutional: both margins of the limit tie; the flow decides by the sign of the second coefficient, one "
+        "datum dominates, and the direction converges like a power of the norm.",
+    ],
+    draw=draw_3,
+)

@@ -1,7 +1,7 @@
 r"""Starts with prescribed linear coefficients: $\beta(\Theta(0))=\alpha^2\bar z$ for all three networks (§6).
 
 The paper says that its initial directions do this, and no more. Our choice makes the first layer the larger one in
-every singular component, which is what Theorem 5 (and 3) ask for:
+every singular component, as Theorem 5 (and 3) require:
 
 - diagonal: $\bar w_1=\sqrt{1+|\bar z|}$, $\bar w_2=\bar z/\bar w_1$;
 - convolutional: the same in the Fourier domain, $F\bar w_1=\sqrt{1+|F\bar z|}$, $F\bar w_2=d^{-1/2}F\bar z/F\bar w_1$;
@@ -11,7 +11,9 @@ every singular component, which is what Theorem 5 (and 3) ask for:
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxflow._core import unknown_name
@@ -19,6 +21,16 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvo
 
 # In the order of the paper's legend.
 NETWORKS = ("fully connected", "diagonal", "convolutional")
+DIRECTIONS = 4
+
+
+def directions() -> np.ndarray:
+    r"""The four $\bar z_j$ (the paper's are random and not given): one in each quadrant, of different length."""
+    key = jax.random.key(2021)
+    angle_key, size_key = jax.random.split(key)
+    angles = 0.5 * np.pi * (np.arange(DIRECTIONS) + np.asarray(jax.random.uniform(angle_key, (DIRECTIONS,))))
+    sizes = np.asarray(jax.random.uniform(size_key, (DIRECTIONS,), minval=0.4, maxval=1.0))
+    return sizes[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def start_at(network: str, x: Float[Array, " d"], z: Float[Array, " d"], alpha: Any) -> Any:

@@ -1,162 +1,257 @@
 """Made-up numbers for every statement of boix2023: some that confirm it, some that violate it or decide nothing."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.boix2023 import fig4
-from jaxflow.papers.boix2023.verify import decay
+from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances, supports, weight_decay
+from jaxflow.papers.boix2023.lora import Bounded, LoraNumbers
+from jaxflow.papers.boix2023.perturbations import NoiseNumbers, Perturbed
+from jaxflow.papers.boix2023.toy import Path, Prediction, ToyNumbers
+from jaxflow.papers.boix2023.training import Trained, TrainingNumbers
 from jaxflow.theory import StageResult
-from tests.papers import test_boix2023, test_boix2023_outside, test_boix2023_practical
-
-Data = dict[str, Any]
 
 # Stable ranks after training by scale and seed: lower from a smaller start.
 ORDERED = [[1.6, 1.6], [1.5, 1.5]]
+FALLING = [[1.6, 1.6], [1.7, 1.7]]
 
 
-def perturbed(prefix: str) -> list[Data]:
-    def data(end: float, noise: float = 1.0) -> Data:
-        found = test_boix2023.perturbed_data([noise] * 2, [end] * 2, [True, True])
-        return {prefix + name[1:]: value for name, value in found.items()} | {"d": np.asarray(1)}
-
-    return [data(0.01), data(0.9), data(0.0, 0.0)]
+def boxed(record: Any) -> Any:
+    """One cell and one trial."""
+    return type(record)(*(np.asarray(value)[None, None] for value in record))
 
 
-def both_panels() -> list[Data]:
-    pairs = zip(perturbed("p"), perturbed("e"), strict=True)
-    return [one | other for one, other in pairs]
+def toy(
+    error: float = 1e-5,
+    distance: float = 0.0,
+    swap: bool = False,
+    jump: bool = False,
+    straight: bool = False,
+    late: tuple[float, ...] = (0.8, 0.2, 0.05, 0.0125),
+    ok: bool = True,
+) -> ToyNumbers:
+    """Three stages of four products from four scales, which come later by shares `late` at each; `error`: at the
+    smallest; a `jump` brings two products at once."""
+    times, log_alphas = np.array([1.0, 2.0, 3.0]), np.append(-np.log(100.0) * 4.0 ** np.arange(3), -10_000.0)
+    products = np.array([[0, 0, 1.0, 0], [0, 0, 1.0, 1.0], [1.0, 0, 1.0, 1.0]])
+    if jump:
+        products[1] = [1.0, 1.0, 1.0, 0.0]
+    # Late by 1/log(1/α), if the last one is late by 1e-5.
+    crossings = times * (1.0 + np.append(0.1 / -log_alphas[:-1], error)[:, None])
+    if swap:
+        crossings[-1] = crossings[-1, ::-1]
+    grid = np.linspace(0.0, 4.0, 4001)
+
+    def stairs(shares: np.ndarray) -> np.ndarray:
+        before = np.concatenate([np.zeros((1, 4)), products])
+        return before[np.searchsorted(times * (1.0 + shares), grid, side="right")]
+
+    # The entries of every scale step up a share later than predicted, the smallest ones when they are to.
+    shares = (*late[:3], late[3] if late[3] > 0.1 else 1e-4)
+    paths = np.stack([stairs(share * np.array([0.3, 0.1, 0.05])) for share in shares])
+    # From plateau to plateau, or at one rate.
+    steps = np.interp(grid, [1.0, 1.1, 2.0, 2.1, 3.0, 3.1], [1.0, 0.6, 0.6, 0.3, 0.3, 0.0])
+    losses = np.linspace(1.0, 0.0, grid.size) if straight else steps
+    one, three = np.ones((4, 1)), np.ones(3)
+    stages = Prediction(
+        times, np.array([2.0, 3.0, 5.0]), np.array([2, 3, 0]), products, three, three, three, np.inf * three, 1.0, 4.0
+    )
+    return ToyNumbers(
+        boxed(stages),
+        Path(
+            log_alphas[:, None], grid * one[..., None], losses * one[..., None], paths[:, None], np.full((4, 1), ok),
+            one.astype(int), one.astype(int), crossings[:, None], products * np.ones((4, 1, 1, 1)),
+            np.full((4, 1, 3), distance), np.ones((4, 1, 3)),
+        ),
+    )  # fmt: skip
 
 
-def questions() -> list[Data]:
-    times = np.array([[1.0, 2.0, 3.0]] * 2)
-
-    def data(passed: np.ndarray) -> Data:
-        found: Data = {"count": np.full(2, 3), "square_count": np.full(2, 3), "diverges": np.zeros(2, int)}
-        found |= {"times": times, "square_times": times, "adam": passed}
-        return found | {"crossings": np.stack([passed, passed], axis=1)}
-
-    return [data(times), data(times[:, ::-1]), data(np.where(times > 2.5, np.nan, times))]
+def stages_figure() -> list[ToyNumbers]:
+    return [toy(), toy(error=9e-4, straight=True), toy(distance=1e-3, swap=True), toy(jump=True)]
 
 
-def stages_figure() -> list[Data]:
-    made_up = test_boix2023.made_up
-    far = made_up(error=9e-4) | {"losses_0": np.linspace(1.0, 0.0, 9)}
-    return [made_up(), far, made_up(distance=1e-3, swap=True), made_up(jump=True)]
+def entries() -> list[ToyNumbers]:
+    return [toy(), toy(late=(0.8, 0.2, 0.8, 0.2), jump=True), toy(ok=False)]
 
 
-def entries() -> list[Data]:
-    made_up = test_boix2023.entries_made_up
-    return [
-        made_up((0.8, 0.2, 0.05, 0.0125)),
-        made_up((0.8, 0.2, 0.8, 0.2)),
-        made_up((0.8, 0.2, 0.05, 0.0125)) | {"succeeded": np.zeros(4, bool)},
-    ]
+def noise(end: float, noise: float = 1.0, followed: bool = True) -> NoiseNumbers:
+    """Two windows of either kind, and room for one more."""
+    two = np.array([1.0, 1.0, np.nan]) * np.ones((2, 1, 1))
+    line, lines = np.linspace(0.0, 1.0, 4) * two[..., None], np.ones((2, 1, 3, 4, 2))
+    return NoiseNumbers(
+        Perturbed(
+            two, noise * two, end * two, 0.05 * noise * two, np.zeros((2, 1, 3), int), np.full((2, 1, 3), followed),
+            line, lines, line, lines,
+        )
+    )  # fmt: skip
 
 
-def ranks_growth() -> list[Data]:
-    def all_of(change: Callable[[Data], Data], published: bool) -> Data:
-        found: Data = {}
-        for prefix in fig4.PREFIXES:
-            found |= change(test_boix2023_practical.ranks(ORDERED, prefix, published=published))
-        return found
-
-    worse = test_boix2023_practical.worse
-    return [all_of(dict, True), all_of(dict, False), all_of(worse, False)]
+def perturbed() -> list[NoiseNumbers]:
+    return [noise(0.01), noise(0.9), noise(0.0, 0.0)]
 
 
-def small_scales() -> list[Data]:
-    """Met and not met, by the paper's networks and by ours."""
-    ranks, worse = test_boix2023_practical.both_networks, test_boix2023_practical.worse
-    falling = [[1.6, 1.6], [1.7, 1.7]]
-    both = [ranks(numbers, published) for numbers in (ORDERED, falling) for published in (True, False)]
-    small = both[1] | {name: np.full_like(x, 0.9) for name, x in both[1].items() if name.endswith("_rank")}
-    return [*both, worse(both[0]), worse(both[1]), small]
+def spectrum(rank: np.ndarray) -> np.ndarray:
+    """Two normalised singular values with these stable ranks, between one and two, and two zeros."""
+    second = np.sqrt(np.clip(rank - 1.0, 0.0, 1.0))
+    return np.stack([np.ones_like(second), second, 0 * second, 0 * second], axis=-1)
 
 
-def lora() -> list[Data]:
-    def many(needed: list[int]) -> Data:
-        """Nine runs: three of each, so that a correlation of nine has a small p-value."""
-        ranks = np.array([0, 1, 2, 4, 8, 16])
-        enough = ranks >= np.array(needed)[None, :, None]
-        data: Data = {"ranks": ranks, "scales": np.array([1.0]), "steps": np.array(10)}
-        data |= {"full_loss": np.ones((1, len(needed))), "full_accuracy": np.ones((1, len(needed)))}
-        for way in ("lora", "cut"):
-            data |= {f"{way}_loss": np.where(enough, 1.05, 1.2), f"{way}_accuracy": np.where(enough, 0.998, 0.9)}
-        stable = np.linspace(1.0, 16.0, len(needed)).reshape(1, -1, 1, 1)
-        return data | {"KQ_rank": stable, "VO_rank": stable}
+def ranks(by_scale: list[list[float]], published: bool, *, start: float = 1.9, backwards: bool = False) -> Trained:
+    """Four measurements of each (scale, seed), two layers of two heads: the last rank given, the others lower.
 
+    The singular values grow to their last values one after another; `backwards` in time, from a start of rank one,
+    ranks fall and singular values vanish in order."""
+    last = np.asarray(by_scale)[None, :, :, None, None]
+    lower = np.array([0.3, 0.2, 0.1, 0.0])[:, None, None, None, None]
+    values = np.broadcast_to(last - lower, (4, *last.shape[1:3], 2, 2))
+    first = np.full(values.shape, 1.0 if backwards else start)
+    # Of half of their last value: the first from the first measurement, the second from the second, and so on.
+    growth = np.where(np.arange(4)[:, None] >= np.arange(4)[None, :], 1.0, 0.1)[:, None, None, None, None, :]
+    grown = np.maximum(spectrum(values), 0.01) * growth
+    own = spectrum(first)[..., :2]
+    if backwards:
+        values, grown = values[::-1], grown[::-1]
+    one = np.ones(values.shape)
+    parts = (values, first, first, grown, own, own, one, one)
+    plain = (np.array([1, 2, 3, 4]), one[..., 0, 0], np.array([1.0, 0.1]), published)
+    return boxed(Trained(*plain, *(np.stack([part, part]) for part in parts)))
+
+
+def training(*arguments: Any, **more: Any) -> TrainingNumbers:
+    """The same of all four sets of runs."""
+    return TrainingNumbers(*[ranks(*arguments, **more)] * 4)
+
+
+def networks() -> list[TrainingNumbers]:
+    """Met and not met, by the paper's networks and by ours; and much lower ranks than at the start."""
+    both = [training(numbers, published) for numbers in (ORDERED, FALLING) for published in (True, False)]
+    worse = [training(ORDERED, published, backwards=True) for published in (True, False)]
+    small = [training([[0.9, 0.9], [0.8, 0.8]], published) for published in (True, False)]
+    return [*both, *worse, *small]
+
+
+def bounded(needed: list[int], tried: tuple[int, ...] = (0, 1, 2, 4, 8, 16)) -> LoraNumbers:
+    """Runs of one scale with rising stable ranks in which these ranks suffice."""
+    enough = np.array(tried) >= np.array(needed)[None, :, None]
+    one = np.ones((1, len(needed)))
+    loss, accuracy = np.where(enough, 1.05, 1.2), np.where(enough, 0.998, 0.9)
+    stable = np.linspace(1.0, 16.0, len(needed)).reshape(1, -1, 1, 1)
+    return LoraNumbers(
+        boxed(
+            Bounded(np.array([1.0]), np.array(tried), 10, one, one, loss, accuracy, loss, accuracy, stable, stable)
+        )
+    )  # fmt: skip
+
+
+def lora() -> list[LoraNumbers]:
+    # Nine runs: so that a correlation has a small p-value.
     rising = [0, 0, 1, 1, 2, 4, 8, 8, 16]
-    return [many(rising), many(rising[::-1]), many([1] * 9)]
+    return [bounded(rising), bounded(rising[::-1]), bounded([1] * 9)]
 
 
-def stages_check() -> list[Data]:
-    verified = test_boix2023.verified
-    far = {"measured": verified()["measured"] + 0.5, "distance": np.full((1, 2, 3, 2), 1e-2)}
-    far |= {"entering": np.full((1, 2), 2), "drift": np.full((1, 2), 1e-3)}
-    lost = verified(failed=np.ones((1, 2), bool), drift=np.full((1, 2), np.nan))
-    return [verified(), verified(**far), lost]
+def small(shift: float = 0.0, **changes: Any) -> small_instances.StageNumbers:
+    """Two stages of two instances of either family, each later than predicted by 1/log(1/α)."""
+    shape = (2, 2)
+    predicted = np.broadcast_to([1.0, 2.0], (*shape, 2))
+    late = np.array([1e-1, 1e-2, 1e-3])[:, None] + shift
+    fields: dict[str, Any] = {
+        "inside": np.ones(shape, bool), "count": np.full(shape, 2), "ok": np.ones(shape, bool),
+        "predicted": predicted, "measured": predicted[:, :, None, :] + late, "distance": 1e-9,
+        "entering": 1, "drift": 1e-14,
+    }  # fmt: skip
+    shapes = {"distance": (*shape, 3, 2), "entering": shape, "drift": shape, "ok": shape, "inside": shape}
+    fields |= changes
+    made = {name: np.broadcast_to(value, shapes.get(name, np.shape(value))) for name, value in fields.items()}
+    return small_instances.StageNumbers(small_instances.Measured(**made))
 
 
-def decays() -> list[Data]:
-    n = 3
-    times = np.full((n, decay.STAGES), np.nan)
-    times[:, :2] = 1.0, 3.0
-    coordinates = np.full((n, decay.STAGES), -1)
-    coordinates[:, :2] = 0, 1
-    results = np.full((n, decay.STAGES), int(StageResult.finished))
-    good: Data = {"times": times, "coordinates": coordinates, "results": results, "crossings": times}
-    good |= {"distance": np.where(np.isnan(times), np.nan, 1e-6), "excess": np.zeros(n), "failed": np.zeros(n, bool)}
-    swapped = good | {"crossings": -times, "excess": np.ones(n)}
-    lost = good | {"crossings": np.full_like(times, np.nan), "excess": np.full(n, np.nan), "failed": np.ones(n, bool)}
-    return [good, swapped, lost]
+def stages_check() -> list[small_instances.StageNumbers]:
+    return [small(), small(0.5, distance=1e-2, entering=2, drift=1e-3), small(ok=False, drift=np.nan)]
 
 
-def heads_data() -> list[Data]:
-    def data(apart: bool, good: bool = True) -> Data:
-        parts = (np.broadcast_to(x, (3, 2, *x.shape)) for x in test_boix2023_outside.path_of(apart))
-        times, singular, gradient = parts
-        return {"times": times, "singular": singular, "log_gradient": gradient, "good": np.full((3, 2), good)}
+def orders() -> list[beyond_assumptions.OrderNumbers]:
+    times = np.broadcast_to([1.0, 2.0, 3.0], (1, 2, 3))
 
-    return [data(True), data(False), data(True, good=False)]
+    def data(passed: np.ndarray) -> beyond_assumptions.OrderNumbers:
+        def learned(scales: int) -> beyond_assumptions.Learned:
+            rows = np.repeat(passed[:, :, None], scales, axis=2)
+            return beyond_assumptions.Learned(np.full((1, 2), 3), np.zeros((1, 2), bool), times, rows)
+
+        return beyond_assumptions.OrderNumbers(learned(2), learned(1))
+
+    return [data(times), data(times[..., ::-1]), data(np.where(times > 2.5, np.nan, times))]
 
 
-def supports() -> list[Data]:
-    learned = np.array([[int(StageResult.learned)] * 2 + [int(StageResult.finished)]])
-    support = np.array([[[True, False], [True, True], [True, True]]])
-    order = np.array([[0, 1, -1]])
+def decay(passed: float = 1.0, excess: float = 0.0, ok: bool = True) -> weight_decay.DecayNumbers:
+    """Three instances of two stages; at negative times they are passed in the other order."""
+    shape = (1, 3, weight_decay.STAGES)
+    times, coordinates = np.full(shape, np.nan), np.full(shape, -1)
+    times[..., :2], coordinates[..., :2] = (1.0, 3.0), (0, 1)
+    results = np.full(shape, int(StageResult.finished))
+    distance = np.where(np.isnan(times), np.nan, 1e-6)
+    one = np.ones((1, 3))
+    flows = (results, times, coordinates, passed * times, distance, excess * one, np.full((1, 3), ok))
+    return weight_decay.DecayNumbers(weight_decay.Decayed(*flows))
 
-    def data(second: float, coordinates: np.ndarray = order) -> Data:
-        """Two products enter; at the smaller α the second one at this rescaled time, at the larger one at 3."""
-        times = np.array([[[1.0, 3.0, np.nan], [1.0, second, np.nan]]])
-        found: Data = {"results": learned, "support": support, "residuals": np.zeros((1, 3))}
-        found |= {"coordinates": order, "times": np.array([[1.0, 3.0, np.inf]])}
-        found |= {"flow_coordinates": np.stack([order, coordinates], axis=1), "flow_times": times}
-        return found | {"flow_inside": np.ones(1, bool), "flow_failed": np.zeros(1, bool)}
 
-    # Later by a share of log(1/α); by the same time; in another order at the other scale, which decides nothing.
-    return [data(2.9), data(1.2), data(2.9, order[:, [1, 0, 2]])]
+def decays() -> list[weight_decay.DecayNumbers]:
+    return [decay(), decay(-1.0, 1.0), decay(np.nan, np.nan, False)]
+
+
+def head_path(apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """V O learns at 2, K Q at 5; the third value of each is never learned."""
+    times = np.arange(9.0)
+    singular = np.zeros((9, 2, 3))
+    singular[2:, 1, 0] = 1.0
+    singular[5:, 0, 0] = 0.5
+    singular[:, 0, 2] = 1e-9
+    gradient = np.zeros(9)
+    gradient[3 if apart else 7] = -5.0
+    return times, singular, gradient
+
+
+def head(apart: bool, ok: bool = True) -> full_heads.HeadNumbers:
+    """Two instances at every scale."""
+    paths = (np.broadcast_to(x, (3, 2, *x.shape)) for x in head_path(apart))
+    return full_heads.HeadNumbers(full_heads.Path(*paths, np.full((3, 2), ok)))
+
+
+def heads() -> list[full_heads.HeadNumbers]:
+    return [head(True), head(False), head(True, False)]
+
+
+def support(second: float, other: bool = False, inside: bool = True) -> supports.SupportNumbers:
+    """Two products enter; at the smaller α the second one at this rescaled time, at the larger one at 3; in the `other`
+    order at the smaller one, which decides nothing."""
+    order = np.array([0, 1, -1])
+    found = supports.Found(
+        np.array([StageResult.learned] * 2 + [StageResult.finished]).astype(int),
+        np.array([[True, False], [True, True], [True, True]]),
+        np.zeros(3),
+        order,
+        np.array([1.0, 3.0, np.inf]),
+    )
+    times = np.array([[1.0, 3.0, np.nan], [1.0, second, np.nan]])
+    orders = np.stack([order, order[[1, 0, 2]] if other else order])
+    flows = supports.Entries(orders, times, np.asarray(inside), np.asarray(True))
+    return supports.SupportNumbers(boxed(found), boxed(flows))
+
+
+def supports_data() -> list[supports.SupportNumbers]:
+    # Later by a share of log(1/α); by the same time; in another order.
+    return [support(2.9), support(1.2), support(2.9, other=True)]
 
 
 PROBES = {
-    "fig1": small_scales,
-    "fig5": small_scales,
-    "fig14": small_scales,
-    "fig15": small_scales,
-    "fig3": both_panels,
-    "fig6": small_scales,
-    "outside": questions,
+    **dict.fromkeys(("fig1", "fig4", "fig5", "fig6", "fig7", "fig14", "fig15"), networks),
+    **dict.fromkeys(("fig3", "fig10", "fig11"), perturbed),
     "fig2": stages_figure,
-    "fig4": ranks_growth,
-    "fig7": small_scales,
     "fig8": entries,
     "fig9": entries,
-    "fig10": lambda: perturbed("p"),
-    "fig11": lambda: perturbed("p"),
     "lora": lora,
     "stages": stages_check,
-    "supports": supports,
+    "outside": orders,
     "decay": decays,
-    "heads": heads_data,
+    "heads": heads,
+    "supports": supports_data,
 }

@@ -15,6 +15,7 @@ from jaxflow.papers.sheen2024.failures import AMOUNTS, SPREADS, FailureNumbers
 from jaxflow.papers.sheen2024.failures import MULTIPLES as GAP_MULTIPLES
 from jaxflow.papers.sheen2024.norms import Limit, LimitNumbers
 from jaxflow.theory import score_gap_needed
+from tests.papers.made_up.cross_check import programs
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 REST, BEST = Outcome.finite_stationary_point.value, Outcome.globally_optimal.value
@@ -129,6 +130,7 @@ def assumptions() -> list[AssumptionNumbers]:
 
 
 PROBES: dict[str, Callable[[], list[Any]]] = {
+    "programs": lambda: programs(3),
     "equivalence": diagonal,
     "multipliers": diagonal,
     "rates": diagonal,

@@ -19,6 +19,7 @@ from tests.papers import (
     test_percentages,
     test_verify_paths,
 )
+from tests.papers.made_up.cross_check import programs
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 GLOBAL = SelectionStatus.global_.value
@@ -385,6 +386,7 @@ def smoothness_data() -> list[Data]:
 
 
 PROBES = {
+    "programs": lambda: programs(4),
     "fig9": figure9,
     "fig12": figure12,
     "regularization-paths": paths_data,

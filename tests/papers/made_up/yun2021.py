@@ -5,44 +5,52 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.yun2021 import alpha_sweep, phase
+from jaxflow.papers.yun2021 import limit_directions, phase
+from jaxflow.papers.yun2021.alpha_sweep import Curve, Flows, SweepNumbers
+from jaxflow.papers.yun2021.decompositions import Alignment, Fixed, Residual, StructureNumbers
+from jaxflow.papers.yun2021.designed import Components, DesignedNumbers
 from jaxflow.papers.yun2021.dual_form import DualNumbers, Pair
 from jaxflow.papers.yun2021.ensemble import EnsembleNumbers, Limit
 from jaxflow.papers.yun2021.filters import Filtered, FilterNumbers
+from jaxflow.papers.yun2021.fully_connected import STARTS, Approach, ConnectedNumbers
+from jaxflow.papers.yun2021.limit_points import Point, PointNumbers
+from jaxflow.papers.yun2021.loss_bounds import BoundNumbers, Ratio, Separable
 from jaxflow.papers.yun2021.multiplier_direction import Path, PushNumbers
+from jaxflow.papers.yun2021.one_datum import DatumNumbers, Ends, Tie, Turns
 from jaxflow.papers.yun2021.phase import Diagram, PhaseNumbers
-from tests.papers import test_yun2021
-
-Data = dict[str, Any]
-
-
-DIRECTIONS = np.ones((4, 2))
+from jaxflow.papers.yun2021.plane import Classification, Plane1, Plane3, Regression
+from tests.papers.made_up.cross_check import programs
 
 
-def regression() -> list[Data]:
-    made_up = test_yun2021.made_up_regression
-    wrong = made_up(0.1, 0.0)
-    wrong["flow_end"] = wrong["flow_end"] + 1e-3
-    return [one | {"directions": DIRECTIONS} for one in (made_up(1e-3, 0.1), wrong)]
+def regression(off: float, spread: float, end: float = 0.0, slack: float = 1.0, scales: int = 2) -> Regression:
+    """Four starts at each of two scales, whose limits spread more at the larger one."""
+    limit = np.zeros((3, 1, scales, 4, 2)) + 0.5
+    limit[:, :, -1, 0, 0] += spread
+    path = np.repeat(limit[..., None, :], 3, axis=-2)
+    return Regression(path, path + off, limit + end, limit, np.full((3, 1, scales, 4), slack))
 
 
-def classification() -> list[Data]:
+def classification(off: float = 0.0, spread: float = 1.0, loss: float = 1e-5, steps: int = 2_000_000) -> Classification:
+    """The program's directions, and ends of gradient descent that differ from start to start."""
     aims = np.array([[0.2, 0.4], [0.0, 0.5], [1 / 3, 1 / 3]])
-    unit = aims / np.linalg.norm(aims, axis=1, keepdims=True)
-    end = np.broadcast_to(unit[:, None, None], (3, 1, 4, 2)).copy()
-    apart = 0.2 * np.arange(4)[None, None, :, None, None] * np.array([1.0, 0.0])
+    program = np.broadcast_to(aims[:, None, None, None], (3, 1, 3, 4, 2))
+    end = program / np.linalg.norm(program, axis=-1, keepdims=True)
+    apart = 0.2 * spread * np.arange(4)[None, None, None, :, None, None] * np.array([1.0, 0.0])
+    path = np.repeat(end[..., None, :], 3, axis=-2)
+    one = np.ones(end.shape[:-1])
+    return Classification(
+        path, path + apart, end, program, off * one, 1e30 * one, 50 * one, loss * one, steps * one.astype(int)
+    )
 
-    def data(off: float, spread: float, loss: float) -> Data:
-        found: Data = {"program": aims, "flow_end": end + off, "descent_loss": np.full((3, 1, 4), loss)}
-        found |= {"descent": np.repeat(end[..., None, :], 3, axis=-2) + spread * apart, "alphas": np.array([1.0])}
-        found |= {"steps": np.asarray(2_000_000), "num_steps": np.full((3, 1, 4), 50)}
-        return found | {"log_time": np.full((3, 1, 4), 1e30), "directions": DIRECTIONS}
 
-    pairs = zip(regression(), (data(0.0, 1.0, 1e-5), data(1e-3, 0.0, 1e-3)), strict=True)
-    return [
-        {f"regression.{k}": v for k, v in a.items()} | {f"classification.{k}": v for k, v in b.items()}
-        for a, b in pairs
-    ]
+def figure_1() -> list[Plane1]:
+    good, wrong = regression(1e-3, 0.1), regression(0.1, 0.0, end=1e-3)
+    return [Plane1(good), Plane1(wrong)]
+
+
+def figure_3() -> list[Plane3]:
+    good = Plane3(regression(1e-3, 0.1, scales=1), classification())
+    return [good, Plane3(regression(0.1, 0.0, end=1e-3, scales=1), classification(1e-3, 0.0, 1e-3))]
 
 
 def filters() -> list[FilterNumbers]:
@@ -79,60 +87,67 @@ def pushes() -> list[PushNumbers]:
     return [data(falling), data(np.linspace(0.0, 0.2, 48)), data(falling, False)]
 
 
-def designed() -> list[Data]:
-    def data(count: int, outcome: Outcome) -> Data:
-        found: Data = {
-            "designed": np.where(np.arange(4) < count, 1.0, 0.0),
-            "diagonal": np.where(np.arange(4) < 3, 1.0, 0),
-        }
-        found |= {"accuracy_of": np.array([8, 4, 1]), "designed.outcome": np.asarray(outcome.value)}
-        return found | {"designed.excess": np.asarray(0.0), "designed.flow_gap": np.asarray(0.0)}
+def designed() -> list[DesignedNumbers]:
+    def data(count: int, outcome: Outcome) -> DesignedNumbers:
+        shown = np.stack([np.arange(4) < count, np.arange(4) < 3]).astype(float)[:, None]
+        teacher = np.broadcast_to(np.array([1.0, 0.0, 0.0, 0.0]), (2, 1, 4))
+        return DesignedNumbers(
+            Components(shown, teacher, np.full((2, 1), outcome.value), np.zeros((2, 1)), np.zeros((2, 1)))
+        )
 
     best = Outcome.globally_optimal
     return [data(1, best), data(4, best), data(1, Outcome.undecided)]
 
 
-def sweep() -> list[Data]:
+def sweep() -> list[SweepNumbers]:
     alphas = np.geomspace(1e-4, 1e3, 25)
     small = np.clip(np.log(1.0 / alphas), 1.0, None)
 
-    def data(power: float, error: float) -> Data:
-        l1 = np.stack([1.0 + small**power] * 3)
-        found: Data = {"alphas": alphas, "depths": np.asarray(alpha_sweep.DEPTHS), "best": np.array([1.0, 1.0])}
-        found |= {"l1": l1, "l2": np.ones((3, 25)), "converged": np.ones((3, 25), bool)}
-        return found | {"flows": np.array([[2, 0.1, 1.0, 1.0, error, 1.0]])}
+    def data(power: float, error: float) -> SweepNumbers:
+        one = np.ones((3, 1, 25))
+        curves = Curve(alphas * one, small**power * one, 0.0 * one, one > 0)
+        flow = np.ones((1, 1, 1))
+        return SweepNumbers(curves, Flows(0.1 * flow, flow, flow, error * flow, flow > 0))
 
     return [data(-1.0, 1e-12), data(1.0, 1.0)]
 
 
-def bounds_data() -> list[Data]:
-    def data(ratio: float) -> Data:
-        part: Data = {"corrected": ratio, "printed": ratio, "printed_again": ratio, "start": 0.5, "gap": 1.0}
-        found = {f"separable.{name}": np.full(2, value) for name, value in part.items()}
-        found |= {f"{kind}.{name}": np.full(2, v) for kind in ("squared", "connected") for name, v in
-                  (("ratio", ratio), ("gap", 1.0))}  # fmt: skip
-        return found | {f"{kind}.followed": np.ones(2, bool) for kind in ("separable", "squared", "connected")}
+def bounds() -> list[BoundNumbers]:
+    def data(ratio: float, ok: bool = True) -> BoundNumbers:
+        one, two = np.ones((1, 2)), np.ones((2, 2))
+        separable = Separable(ratio * one, ratio * one, ratio * one, 0.5 * one, one, np.full((1, 2), ok))
+        return BoundNumbers(separable, Ratio(ratio * two, two, np.full((2, 2), ok)))
 
-    return [data(0.9), data(2.0)]
+    return [data(0.9), data(2.0), data(0.9, False)]
 
 
-def connected() -> list[Data]:
+def connected() -> list[ConnectedNumbers]:
     alphas = np.array([0.3, 0.1, 0.03])
 
-    def data(error: np.ndarray, residual: float) -> Data:
-        found: Data = {"alphas": alphas, "depths": np.array([2])}
-        for name in ("identity2", "random2"):
-            found |= {f"{name}.error": error[None], f"{name}.followed": np.ones((1, 3), bool)}
-            found |= {f"{name}.residual": np.full((1, 3), residual), f"{name}.last": np.ones((1, 3))}
-        return found
+    def data(random: np.ndarray, identity: float, residual: float) -> ConnectedNumbers:
+        one = np.ones((4, 1, 3))
+        exact = np.array([scheme == "identity" for _, scheme in STARTS])[:, None, None]
+        error = np.where(exact, identity, random)
+        return ConnectedNumbers(Approach(alphas * one, error, residual * one, one > 0, one))
 
-    return [data(alphas**2, 1e-15), data(alphas[::-1], 1.0)]
+    return [data(alphas**2, 1e-14, 1e-15), data(alphas[::-1], 1e-3, 1.0)]
 
 
-def directions() -> list[Data]:
-    good, bad = test_yun2021.direction_numbers(1e-7), test_yun2021.direction_numbers(0.5, least=-1.0)
-    bad |= {name: np.zeros(3) for name in bad if name.endswith((".slope", ".exponent"))}
-    return [good, bad, good | {name: -np.ones(3) for name in good if name.endswith(".slack")}]
+def direction(gap: float, least: float = 0.0, start: float = 1.0, **changes: Any) -> limit_directions.DirectionNumbers:
+    """Three instances of each network."""
+    one = np.ones((len(limit_directions.KINDS), 3))
+    fields: dict[str, Any] = {
+        "outcome": np.full(one.shape, Outcome.globally_optimal.value), "start": start, "flow_gap": gap,
+        "stationarity": 1e-9, "least_multiplier": least, "program_gap": 1e-13, "singular": gap, "share": gap,
+        "apart": gap, "drift": gap, "exponent": 0.5, "predicted": 0.5, "slope": -1.0,
+    }  # fmt: skip
+    made = {name: value * one.astype(np.asarray(value).dtype) for name, value in (fields | changes).items()}
+    return limit_directions.DirectionNumbers(limit_directions.Direction(**made))
+
+
+def directions() -> list[limit_directions.DirectionNumbers]:
+    bad = direction(0.5, least=-1.0, slope=0.0, exponent=0.0)
+    return [direction(1e-7), bad, direction(1e-7, start=-1.0)]
 
 
 def dual_forms() -> list[DualNumbers]:
@@ -149,59 +164,51 @@ def ensembles() -> list[EnsembleNumbers]:
     return [data(1e-12), data(1.0), data(1e-12, Outcome.failed)]
 
 
-def points() -> list[Data]:
-    def data(error: float, printed: float) -> Data:
-        one: Data = {"error": error, "followed": True, "converged": True, "gap": 1e-15, "steps": 1, "printed": printed}
-        names = ("diagonal2", "small2", "even", "sensing")
-        found = {f"{name}.{what}": np.full(2, value) for name in names for what, value in one.items()}
-        return found | {"depths": np.array([2])}
+def points() -> list[PointNumbers]:
+    def data(error: float, printed: float, ok: bool = True) -> PointNumbers:
+        def part(cells: int) -> Point:
+            one = np.ones((cells, 2))
+            return Point(error * one, printed * one, 1e-15 * one, np.full(one.shape, ok))
 
-    return [data(1e-12, 1e-12), data(1.0, 1.0)]
+        return PointNumbers(part(9), part(1), part(1), part(1))
+
+    return [data(1e-12, 1e-12), data(1.0, 1.0), data(1e-12, 1e-12, False)]
 
 
-def single() -> list[Data]:
-    def data(error: float, along: float, slope: float) -> Data:
-        found: Data = {"alphas": np.array([1e-4, 1e-2, 1.0])}
-        for network in ("fully connected", "diagonal", "convolutional"):
-            # Three data, each at three scales: parallel to x at the smallest ones.
-            gaps = np.tile([along * 1e-8, along * 1e-4, 0.1], 3)
-            found |= {f"{network}.error": np.full(9, error), f"{network}.followed": np.ones(9, bool)}
-            found |= {f"{network}.slack": np.ones(9), f"{network}.along": 1.0 - gaps}
-        sizes = np.tile(np.linspace(1.0, 300.0, 60), (3, 1))
-        for length in (1, 2, 3):
-            errors = np.exp(slope * 0.5 * sizes)[:, :, None] * np.ones(3)
-            part: Data = {"errors": errors, "second": np.exp(slope * sizes), "sizes": sizes, "rate": np.full(3, -0.3)}
-            part |= {"slack": np.ones(3), "filtered": np.full(3, error), "data": np.full(3, error)}
-            part |= {"correlation": np.ones(3), "followed": np.ones(3, bool)}
-            found |= {f"filter{length}.{name}": value for name, value in part.items()}
-        return found | {"tie.rest": np.full(4, error), "tie.least": np.zeros(4), "tie.apart": np.ones(4)}
+def single() -> list[DatumNumbers]:
+    def data(error: float, along: float, slope: float) -> DatumNumbers:
+        one = np.ones((3, 3, 3))
+        # Three data, each at three scales: parallel to x at the smallest ones.
+        gaps = np.array([along * 1e-8, along * 1e-4, 0.1])
+        ends = Ends(np.array([1e-4, 1e-2, 1.0]) * one, error * one, 1.0 - gaps * one, one, one > 0)
+        sizes = np.linspace(1.0, 300.0, 60) * np.ones((3, 3, 1))
+        two, errors = np.ones((3, 3)), np.exp(slope * 0.5 * sizes)[..., None] * np.ones(3)
+        turns = Turns(errors, np.exp(slope * sizes), sizes, -0.3 * two, two, error * two, error * two, two > 0)
+        return DatumNumbers(ends, turns, Tie(np.ones((1, 4)), np.full((1, 4), error), np.zeros((1, 4))))
 
     return [data(1e-14, 1.0, -0.3), data(1.0, 1e6, -0.05)]
 
 
-def structure() -> list[Data]:
-    def data(bad: float, missing: float, plain: float) -> Data:
-        found: Data = {name: np.full(2, bad) for name in ("real", "filters", "given")}
-        found |= {name: np.full(2, missing) for name in ("short", "random")}
-        found |= {"lemma.odd": np.full(2, bad), "lemma.slope": np.ones(2), "lemma.top": np.ones(2)}
-        return found | {
-            "kkt.conjugate": np.full(2, bad),
-            "kkt.plain": np.full(2, plain),
-            "kkt.solved": np.ones(2, bool),
-        }
+def structure() -> list[StructureNumbers]:
+    def data(bad: float, missing: float, plain: float) -> StructureNumbers:
+        drawn = Residual(np.array([[bad, bad], [missing, missing]]))
+        fixed = Fixed(np.full(4, bad), np.full(2, missing), np.full(4, bad), np.full(5, bad), np.ones(5), np.ones(5))
+        programs = Alignment(np.full((1, 2), bad), np.full((1, 2), plain), np.ones((1, 2), bool))
+        return StructureNumbers(drawn, fixed, programs)
 
     return [data(0.0, 0.5, 0.0), data(1.0, 0.0, 1.0)]
 
 
 PROBES = {
-    "fig1": regression,
-    "fig3": classification,
+    "programs": lambda: programs(6),
+    "fig1": figure_1,
+    "fig3": figure_3,
     "filters": filters,
     "phase-diagram": phases,
     "push": pushes,
     "designed-transform": designed,
     "alpha-sweep": sweep,
-    "bounds": bounds_data,
+    "bounds": bounds,
     "connected": connected,
     "directions": directions,
     "dual-form": dual_forms,

@@ -115,7 +115,7 @@ def image_runs(
 
     **Returns:** arrays with axes (point, scale, seed, ...); runs of one seed share batches and initial directions.
     """
-    # Digits are nobody's published data, whatever the network.
+    # The paper does not train on digits, whatever the network.
     size = size._replace(published=size.published and data is not None)
     data = digits() if data is None else data
     _, side, _, channels = data.images.shape

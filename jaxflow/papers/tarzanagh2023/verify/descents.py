@@ -34,7 +34,7 @@ GROWING = {"B.1": (2, 3, 10), "B.2": (3, 3, 3)}
 # Theorem 6, as in the check by the flow; descent that goes before the flow.
 SEPARATING = ((2, 3, 6), (3, 4, 6))
 LEAD = {"quick": 500, "paper": 5_000, "large": 50_000}
-# First steps: far below the bound, at it, and as large as the proof's step 3 wants.
+# First steps: far below the bound, at it, and as large as step 3 of the proof requires.
 FIRST = ("1/L_W", "1/‖W^mm‖", "R_μ/‖∇L(0)‖")
 ALIGNED = 1e-8
 # W(k) grows like log k and ‖∇L(W(k))‖ falls like 1/k: over the last tenfold of steps by this much at least.

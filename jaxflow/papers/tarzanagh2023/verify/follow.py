@@ -45,7 +45,7 @@ def follow(instances: Instance) -> Data:
     - `continued`: whether the flow ran out of steps and is told by what became of it from there.
 
     Where tokens are nearly alike $\|W^{mm}\|$ is in the hundreds, and the steps of one call end before attention has
-    settled. The flow knows nothing of its past: from that end it goes on, once, and what this certifies counts.
+    settled. The flow has no memory: from that end it goes on, once, and what this certifies counts.
     """
     found = _batches(instances)
     ends = found.pop("weights")

@@ -250,7 +250,7 @@ def _row7(data: Data) -> Row:
 
 def _row10(data: Data) -> Row:
     ratios = ", ".join(f"{x:.4f}" for x in data["lemma10"])
-    # The statement wants it below 1 + π for any π from some R on.
+    # The statement requires it to be below 1 + π for any π from some R on.
     broken = bool(data["lemma10"][-1] > 1.0 + 1e-3)
     return Row(
         "Lemma 10",

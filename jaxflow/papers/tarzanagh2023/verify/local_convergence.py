@@ -29,7 +29,7 @@ D = 4
 CHOICES = 4
 # 1 − corr of the starts. 0 stands for the proof's own μ(α) of (67); the other asks how far one may go.
 CORRELATIONS = (0.0, 1e-1)
-# The proof wants R so large that T exp(−RΘδ) is small, δ of (67) and Θ = 1/‖W^mm_α‖: RΘδ is this.
+# The proof requires R so large that T exp(−RΘδ) is small, δ of (67) and Θ = 1/‖W^mm_α‖: RΘδ is this.
 EXPONENT = 20.0
 ALIGNED = 1e-8
 # Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).

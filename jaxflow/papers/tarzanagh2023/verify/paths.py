@@ -59,7 +59,7 @@ SAME = 1e-8
 
 @register_check("tarzanagh2023", "regularization-paths", statements="Theorem 2 and Lemmas 3, 15")
 class Paths(AbstractCheck):
-    """Paths from every choice of tokens; programs and flows know nothing of them."""
+    """Paths from every choice of tokens; neither programs nor flows use them."""
 
     def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
         size = SIZES[scale]

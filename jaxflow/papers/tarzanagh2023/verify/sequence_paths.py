@@ -218,7 +218,7 @@ def _one(shape: Shape, key: Array, choices: Array) -> dict[str, Array]:
 
 
 def _as_path(part: Data, radii: np.ndarray) -> Data:
-    """One set of paths in the names that `row_of_path` asks for."""
+    """One set of paths in the names that `row_of_path` reads."""
     return {f"path_{name}": part[name] for name in ("status", "objective", "residual", "found")} | {"radii": radii}
 
 

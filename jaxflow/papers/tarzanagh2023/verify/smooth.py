@@ -149,7 +149,7 @@ def _row(data: Data, part: str, checked: str) -> Row:
 
 
 def _means(data: Data, part: str, ratios: np.ndarray) -> str:
-    """Whether differences of the loss, which know nothing of its gradient, exceed the constant too."""
+    """Whether differences of the loss, which do not use its gradient, exceed the constant too."""
     if not part.endswith("printed") or not np.any(ratios > 1.0):
         return ""
     again = np.stack([data[f"{name}_{part}_again"] for name in LOSSES])

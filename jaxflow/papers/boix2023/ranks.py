@@ -1,0 +1,223 @@
+"""`reproduce boix2023 fig4`, `fig6`, `fig7`, `fig15`: stable ranks during training, by layer and by initial scale.
+
+Figures 4, 6, 7 and 15 (17, 19) of Boix-Adserà et al. (2023) in kind, on data that are at hand. In figures 6 and 7 the
+initial values of all layers but the token mapper are multiplied by the scale.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jaxflow.papers.boix2023.training import (
+    NAMES,
+    PRODUCTS,
+    RUN_TIMES,
+    RUNS,
+    TRAINING,
+    Look,
+    Product,
+    TrainingNumbers,
+    band,
+    grows,
+    lower_than_start,
+    notes,
+    product,
+    said,
+)
+from jaxflow.papers.registry import register
+from jaxflow.plots import new_figure, new_grid
+
+CIFAR = "the ViT on CIFAR-10"
+MORE = "ViTs on CIFAR-10, CIFAR-100 and ImageNet"
+# Figure 6 shows the first singular values; from the fourth on they are hard to tell apart on small heads.
+SHOWN = 3
+# On the same digits: a small transformer from five starts, and the one of Appendix B from one.
+VITS = ("adam", "network")
+RANK = r"stable rank $\|W\|_F^2/\|W\|_2^2$"
+# Dark to light in the order of the scales.
+SHADES = ("#000000", "#0F5080", "#3A8BC4")
+
+
+def _ordered(here: Product) -> Look:
+    """By seed: the mean over layers and heads rises with the scale."""
+    ranks = here.rank[-1].mean(axis=(-1, -2))
+    order = np.argsort(here.scales)
+    good = np.all(np.diff(ranks[order], axis=0) > 0, axis=0)
+    means = ", ".join(f"{ranks[i].mean():.2f} ± {ranks[i].std():.2f} at {here.scales[i]:g}" for i in order[::-1])
+    return Look(f"stable ranks ordered by scale in {int(good.sum())} of {good.size} seeds; means {means}", good)
+
+
+def _one_by_one(here: Product) -> Look:
+    """By scale, seed and head of the second layer: each of the first singular values of ΔW is no sooner at half of its
+    last value than the one before it, and the last of them later than the first. Where no measurement tells them
+    apart the head is undecided."""
+    values = (here.top[..., None] * here.spectrum)[:, :, :, 1, :, :SHOWN]
+    # The first measurement from which on it stays above half.
+    half = np.argmax(np.flip(np.cumprod(np.flip(values >= 0.5 * values[-1], 0), 0), 0), axis=0)
+    good = np.all(np.diff(half, axis=-1) >= 0, axis=-1) & (half[..., -1] > half[..., 0])
+    steps = np.asarray(here.steps)[half]
+    told = []
+    for i, scale in enumerate(here.scales):
+        when = ", ".join(f"{x:.0f}" for x in steps[i].mean(axis=(0, 1)))
+        told.append(f"{int(good[i].sum())} of {good[i].size} at scale {scale:g} (steps {when})")
+    same = np.all(half == half[..., :1], axis=-1)
+    measured = f"the first {SHOWN} reach half of their last values in order in " + "; ".join(told)
+    return Look(f"{measured}; at once, as measured, in {int(same.sum())}", good, ~same)
+
+
+def _scale_notes(numbers: TrainingNumbers) -> list[str]:
+    found = []
+    for part, name in NAMES.items():
+        here = product(numbers, "adam", part, default=False)
+        ranks = here.rank.mean(axis=(-1, -2, -3))
+        rows = "; ".join(
+            f"{scale:g}: {ranks[0, i]:.2f} → {ranks[:, i].min():.2f} (lowest) → {ranks[-1, i]:.2f}"
+            for i, scale in enumerate(here.scales)
+        )
+        found.append(f"{name}, stable rank at the first measurement, lowest, and last, by scale: {rows}.")
+    return [*found, *notes("adam", default=False)(numbers)]
+
+
+def draw_growth(numbers: TrainingNumbers) -> Any:
+    """Figure 4: in the last layer against the step, mean and standard deviation over heads and seeds."""
+    figure, axes = new_figure(len(RUNS), width=5.0 * len(RUNS), height=3.7)
+    for axis, (name, title) in zip(axes, RUNS.items(), strict=True):
+        for part, (color, symbol) in PRODUCTS.items():
+            here = product(numbers, name, part)
+            values = here.rank[:, 0, :, -1]
+            band(axis, here.steps, values.reshape(len(values), -1), color, rf"$\Delta {symbol}$")
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("step")
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_ylabel(RANK)
+    return figure
+
+
+def draw_spectra(numbers: TrainingNumbers) -> Any:
+    r"""Figure 6: $\sigma_i/\sigma_1$ against the step, for one head of the second layer, a column for each scale."""
+    scales = product(numbers, "adam", "KQ", default=False).scales
+    figure, grid = new_grid(2, len(scales), width=3.3 * len(scales), height=5.6, shared=True)
+    for row, (part, (color, symbol)) in enumerate(PRODUCTS.items()):
+        here = product(numbers, "adam", part, default=False)
+        for column, scale in enumerate(scales):
+            axis = grid[row, column]
+            axis.plot(here.steps, here.spectrum[:, column, 0, 1, 0, :10], color=color, linewidth=1.0)
+            axis.set_title(rf"$\Delta {symbol}$, scale {scale:g}", fontsize=9)
+    for axis in grid[:, 0]:
+        axis.set_ylabel(r"$\sigma_i/\sigma_1$")
+    for axis in grid[-1]:
+        axis.set_xlabel("step")
+    return figure
+
+
+def draw_by_scale(numbers: TrainingNumbers) -> Any:
+    """Figure 7: after training by layer for every scale; bars: standard deviation over seeds of the mean over heads."""
+    figure, axes = new_figure(2, width=9.0, height=3.7)
+    for axis, (part, (_, symbol)) in zip(axes, PRODUCTS.items(), strict=True):
+        here = product(numbers, "adam", part, default=False)
+        values = here.rank[-1].mean(axis=-1)
+        layers = np.arange(values.shape[-1])
+        for row, (scale, shade) in enumerate(zip(here.scales, SHADES, strict=False)):
+            offset = 0.06 * (row - 0.5 * (len(here.scales) - 1))
+            mean, deviation = values[row].mean(axis=0), values[row].std(axis=0)
+            axis.errorbar(layers + 1 + offset, mean, deviation, fmt="o", color=shade, capsize=3, label=f"{scale:g}")
+        axis.set_xticks(layers + 1)
+        axis.set_xlabel("layer")
+        axis.set_title(rf"stable rank of $\Delta {symbol}$", fontsize=10)
+    axes[0].set_ylabel(RANK)
+    axes[0].legend(frameon=False, fontsize=8, title="initialisation scale", title_fontsize=8)
+    return figure
+
+
+def draw_layers(numbers: TrainingNumbers) -> Any:
+    """Figure 15: in every layer, mean and standard deviation over seeds and heads; dotted: the start, where it is not
+    far above."""
+    panels = [(name, at) for name in VITS for at in range(product(numbers, name, "KQ").rank.shape[-2])]
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure, grid = new_grid(rows, columns, width=3.6 * columns, height=3.0 * rows)
+    for axis, (name, at) in zip(grid.ravel(), panels, strict=False):
+        for part, (color, symbol) in PRODUCTS.items():
+            here = product(numbers, name, part)
+            values, start = here.rank[:, 0, :, at].reshape(len(here.steps), -1), float(here.initial[0, 0, :, at].mean())
+            band(axis, here.steps, values, color, rf"$\Delta {symbol}$; W(0): {start:.3g}")
+            if start < 2.0 * values.max():
+                axis.axhline(start, color=color, linestyle=":", linewidth=1.0)
+        axis.set_title(f"layer {at + 1}; {RUNS[name]}", fontsize=9)
+        axis.set_xlabel("step")
+        axis.legend(frameon=False, fontsize=7)
+    for axis in grid.ravel()[len(panels) :]:
+        axis.remove()
+    for axis in grid[:, 0]:
+        axis.set_ylabel(RANK)
+    return figure
+
+
+LEARNED = "The weight perturbation learned during the training process"
+EVIDENT = "Incremental learning dynamics and a low-rank bias are evident for all scales"
+GRADUAL = "We find evidence of gradual increase in stable rank, leading to a low rank bias"
+ALL = "ViTs on CIFAR-10, CIFAR-100 and ImageNet, GPT-2 on Wikitext-103"
+
+register(
+    TRAINING,
+    "fig4",
+    title="Stable rank during training: digits and text",
+    run_times=RUN_TIMES,
+    statements=[
+        *said("Figure 4", f"{LEARNED} gradually increases in stable rank during training.", ALL, tuple(RUNS), grows),
+        *said(
+            "Figure 4",
+            f"{LEARNED} is ultimately low-rank when compared to the initial spectrum.",
+            ALL,
+            tuple(RUNS),
+            lower_than_start,
+        ),
+    ],
+    notes=notes(*RUNS),
+    draw=draw_growth,
+)
+register(
+    TRAINING,
+    "fig6",
+    title="Spectra during training for smaller initial weights",
+    run_times=RUN_TIMES,
+    statements=[
+        statement
+        for sentence, look in (
+            (f"{EVIDENT}: singular values arrive one after another.", _one_by_one),
+            (f"{EVIDENT}: stable ranks below those of the start.", lower_than_start),
+            ("albeit more pronounced at smaller initialization scales.", _ordered),
+        )
+        for statement in said("Figure 6", sentence, CIFAR, ("adam",), look, default=False)
+    ],
+    notes=_scale_notes,
+    draw=draw_spectra,
+)
+register(
+    TRAINING,
+    "fig7",
+    title="Stable rank after training from smaller weights",
+    run_times=RUN_TIMES,
+    statements=said(
+        "Figure 7",
+        "Smaller initialization scales lead to lower-rank attention heads.",
+        CIFAR,
+        ("adam",),
+        _ordered,
+        default=False,
+    ),
+    notes=_scale_notes,
+    draw=draw_by_scale,
+)
+register(
+    TRAINING,
+    "fig15",
+    title="Stable ranks during training, layer by layer",
+    run_times=RUN_TIMES,
+    statements=[
+        *said("Figures 15, 17, 19", f"{GRADUAL}: higher at the end, in every layer.", MORE, VITS, grows),
+        *said("Figures 15, 17, 19", f"{GRADUAL}: below the start, in every layer.", MORE, VITS, lower_than_start),
+    ],
+    notes=notes(*VITS),
+    draw=draw_layers,
+)

@@ -1,0 +1,271 @@
+"""Theorem 4.1 (times, weights, sparsity) and Lemma 4.2 on small random instances."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxflow.data import LinearData
+from jaxflow.flow import LogHadamard, RescaledTime, follow_products, integrate, stage_controller, stage_solver
+from jaxflow.losses import Squared
+from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.report import Rate, common_rate
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
+from jaxflow.teachers import diagonal_head_task
+from jaxflow.theory import StageResult, incremental_learning
+
+FAMILIES = ("linear", "head")
+STAGES = 3
+TRIALS = {"quick": 5, "paper": 40, "large": 1000}
+
+# Where a stage takes the crossing of half its product at a distance from T of about 1/log(1/α), what has to be
+# seen is that distance shrink in proportion from one α to the next.
+LOG_ALPHAS = (-100.0, -1000.0, -10_000.0)
+
+# Stages closer than this share of their time are not separated at the largest α of the ladder.
+SEPARATED = 0.1
+
+# Of the logarithms of weights: what is measured is by how many e-folds a stage comes late, and that may happen to be
+# hundredths of one.
+TOLERANCE = 1e-6
+
+# Allowed distance of the observed order of the error in 1/log(1/α) from one, between the two smallest α.
+ORDER = 0.1
+
+# Weights in the middle of a plateau at the smallest α: what is not learned yet is exponentially small in
+# log(1/α) times the distance to the next stage, so that only the integration's tolerance is left.
+WEIGHTS = 1e-4
+
+# A product counts as nonnegligible from here on: half a product of order one is far above, e^(-1000) far below.
+ACTIVE = 1e-3
+
+# Two integrations whose steps have relative errors of 1e-6 and less, over some hundred of them.
+DRIFT = 1e-8
+
+
+class Measured(NamedTuple):
+    """One instance, at each of a `LOG_ALPHAS` and k stages; NaN where there is no such stage, or it was not reached.
+
+    `inside`: the stages are known, apart, and minima on their supports; `count` of them; `ok`: followed to the end;
+    times `predicted` `(k,)` and `measured` `(a, k)`, `distance` of the products in the middle of the plateaus `(a, k)`;
+    most products `entering` from one plateau to the next at the smallest α; `drift` of u² − v² (NaN: not integrated).
+    """
+
+    inside: Bool[Any, "*b"]
+    count: Int[Any, "*b"]
+    ok: Bool[Any, "*b"]
+    predicted: Float[Any, "*b k"]
+    measured: Float[Any, "*b a k"]
+    distance: Float[Any, "*b a k"]
+    entering: Int[Any, "*b"]
+    drift: Float[Any, "*b"]
+
+
+class StageNumbers(NamedTuple):
+    """`flows` `(2, b)`: of each of `FAMILIES`."""
+
+    flows: Measured
+
+
+def draw(key: Any, family: str) -> tuple[EmpiricalRisk, HadamardNetwork]:
+    """A linear diagonal network of three products, or an attention head of four."""
+    if family == "head":
+        data, _ = diagonal_head_task(subkey(key, "data"), 8, 3, 2)
+        return EmpiricalRisk(data, Squared()), HadamardNetwork.init(subkey(key, "start"), DiagonalHead(), 4)
+    inputs, targets = (jax.random.normal(subkey(key, name), size) for name, size in (("X", (6, 3)), ("y", (6,))))
+    model = HadamardNetwork.init(subkey(key, "start"), DiagonalLinear(), 3)
+    return EmpiricalRisk(LinearData(inputs, targets), Squared()), model
+
+
+@eqx.filter_jit
+def _predict(risk: Any, model: Any, stages: int) -> Any:
+    return incremental_learning(risk, model, max_stages=stages)
+
+
+def measure(key: Any, family: str) -> Measured:
+    """One instance."""
+    return compare(*draw(key, family))
+
+
+def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> Measured:
+    """Algorithm 1 against the flow at every α."""
+    # One stage more than is measured: the last plateau ends where the next stage begins.
+    stages = jax.device_get(_predict(risk, model, most + 1))
+    results = np.asarray(stages.results.value)
+    known = int(np.sum(results == StageResult.learned))
+    count = min(known, most)
+    predicted = np.full(most, np.nan)
+    measured, distance = np.full((2, len(LOG_ALPHAS), most), np.nan)
+    nothing = Measured(*map(np.asarray, (False, count, True, predicted, measured, distance, 0, np.nan)))
+    if count == 0:
+        return nothing
+    # Algorithm 1 itself could not say what comes next: the instance says nothing about the theorem.
+    decided = not np.isin(results, (StageResult.not_converged, StageResult.degenerate)).any()
+    times, products = np.asarray(stages.times)[:count], np.asarray(stages.products)[:count]
+    around = np.concatenate([[0.0], np.asarray(stages.times)[:known]])
+    apart = bool(np.all(np.diff(around) > SEPARATED * around[1:]))
+    inside = np.asarray(decided and apart and np.min(np.asarray(stages.curvatures)[:count]) > 0)
+    predicted[:count] = times
+    # Where nothing follows: half as long again as the last stage took.
+    ends = np.append(around[2:], times[-1] + 0.5 * np.diff(around)[-1])[:count]
+    there = np.zeros((0, products.shape[1]))
+    for step, log_alpha in enumerate(LOG_ALPHAS):
+        start, solver = model.scaled(log_alpha), stage_solver(TOLERANCE)
+        controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
+        path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
+        if path.times[-1] < ends[-1] * (1 - 1e-12):
+            return nothing._replace(inside=inside, ok=np.asarray(False))
+        for k in range(count):
+            coordinate = int(stages.coordinates[k])
+            passed = path.crossings(coordinate, 0.5 * float(products[k, coordinate]))
+            if len(passed):
+                measured[step, k] = passed[np.argmin(np.abs(passed - times[k]))]
+        there = path.products_at(0.5 * (times + ends))
+        distance[step, :count] = np.max(np.abs(there - products), axis=1)
+    active = np.concatenate([np.zeros((1, products.shape[1]), bool), np.abs(there) > ACTIVE])
+    entering = np.max(np.sum(active[1:] & ~active[:-1], axis=1))
+    drift = np.asarray(_drift(risk, model, float(ends[-1])))
+    return Measured(inside, nothing.count, nothing.ok, predicted, measured, distance, entering, drift)
+
+
+def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
+    """How far log(u + v) + log(u − v) moves, relative to itself, when both are integrated."""
+    log_alpha = LOG_ALPHAS[-1]
+    start = model.scaled(log_alpha)
+    path = integrate(
+        risk,
+        start,
+        clock=RescaledTime(log_alpha),
+        until=jnp.asarray(until),
+        coordinates=LogHadamard(separate=True),
+        throw=False,
+    )
+    before, after = start.log_weights.log_conserved, path.final.model.log_weights.log_conserved
+    return float(jnp.max(jnp.abs(after / before - 1.0)))
+
+
+FLOWS = Dataset(
+    "boix2023",
+    "stages",
+    StageNumbers,
+    {"flows": Part(Measured, measure, {family: family for family in FAMILIES}, TRIALS, way="on host")},
+    where=f"{__name__}:FLOWS",
+)
+
+
+def _lateness(flows: Measured) -> np.ndarray:
+    """How far the measured times are from the predicted ones, `(2, b, a, k)`."""
+    return np.abs(flows.measured - flows.predicted[:, :, None, :])
+
+
+def _orders(flows: Measured) -> np.ndarray:
+    """The order of the lateness in 1/log(1/α) between the two smallest α, by stage `(2, b, k)`."""
+    late = _lateness(flows)
+    return np.log10(late[:, :, -2] / late[:, :, -1])
+
+
+def _worst(flows: Measured, values: np.ndarray) -> np.ndarray:
+    """The largest over the stages of an instance; NaN where one of them is not known."""
+    stages = ~np.isnan(flows.predicted)
+    found = np.max(np.where(stages, values, -np.inf), axis=-1, initial=-np.inf)
+    return np.where(flows.ok & stages.any(axis=-1), found, np.nan)
+
+
+def _times(numbers: StageNumbers) -> np.ndarray:
+    return _worst(numbers.flows, np.abs(_orders(numbers.flows) - 1.0))
+
+
+def _tested(flows: Measured) -> np.ndarray:
+    return np.asarray(flows.inside & flows.ok)
+
+
+def _time_rate(numbers: StageNumbers, known: np.ndarray) -> Rate | None:
+    flows = numbers.flows
+    orders = _orders(flows)[_tested(flows)]
+    return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law="distance in time against log(1/α)")
+
+
+def _times_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
+    flows = numbers.flows
+    late = (_lateness(flows)[:, :, -1] / flows.predicted)[_tested(flows)]
+    late, orders = late[~np.isnan(late)], _orders(flows)[_tested(flows)]
+    orders = orders[~np.isnan(orders)]
+    return (
+        f"relative distance at α = e^(-10000): median {median(late):.1e}, at most {largest(late):.1e}; order of the "
+        "distance in 1/log(1/α) between e^(-1000) and e^(-10000): "
+        f"{np.min(orders, initial=np.inf):.3f} to {largest(orders):.3f} over {orders.size} stages"
+    )
+
+
+def _weights(numbers: StageNumbers) -> np.ndarray:
+    return _worst(numbers.flows, numbers.flows.distance[:, :, -1])
+
+
+def _weights_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
+    distance = numbers.flows.distance[_tested(numbers.flows)]
+    last, first = distance[:, -1], distance[:, 0]
+    last = last[~np.isnan(last)]
+    return (
+        f"{met(WEIGHTS, last)} of all plateaus at α = e^(-10000), median {median(last):.1e}; at e^(-100) median "
+        f"{median(first[~np.isnan(first)]):.1e}"
+    )
+
+
+TIMES = Statement[StageNumbers](
+    source="Theorem 4.1 (times)",
+    says="the flow passes half of the product of i_k at rescaled time T_{k+1} as α → 0",
+    inside=lambda n: n.flows.inside,
+    residual=_times,
+    bound=ORDER,
+    unit="|order of the distance in time − 1|",
+    found=_times_in_words,
+    limit=True,
+    rate=_time_rate,
+)
+PLATEAUS = Statement[StageNumbers](
+    source="Theorem 4.1 (weights)",
+    says="θ(t log(1/α)) → θ^k in the middle of every plateau",
+    inside=lambda n: n.flows.inside,
+    residual=_weights,
+    bound=WEIGHTS,
+    unit="distance of the products at e^(-10000)",
+    found=_weights_in_words,
+)
+SPARSITY = Statement[StageNumbers](
+    source="Theorem 4.1 (sparsity)",
+    says="the support grows by at most one coordinate a stage",
+    inside=lambda n: n.flows.inside,
+    residual=lambda n: np.where(n.flows.ok, n.flows.entering, np.nan),
+    bound=1.0,
+    found=lambda n, known: (
+        f"largest increase from one plateau of the flow to the next: {largest(n.flows.entering[_tested(n.flows)]):.0f}"
+    ),
+)
+CONSERVED = Statement[StageNumbers](
+    source="Lemma 4.2",
+    says="u² − v² is conserved: log(u + v) and log(u − v) integrated separately",
+    inside=lambda n: everyone(n.flows.drift),
+    residual=lambda n: n.flows.drift,
+    bound=DRIFT,
+    unit="relative drift of log(u² − v²) at e^(-10000)",
+)
+
+register(
+    FLOWS,
+    "stages",
+    title="Theorem 4.1, Lemma 4.2",
+    run_times={
+        "quick": "5 instances for each of 2 families at 3 scales, a minute",
+        "paper": "40 instances for each of 2 families at 3 scales, some minutes",
+        "large": "1,000 instances for each of 2 families at 3 scales, an hour (estimated)",
+    },
+    statements=[TIMES, PLATEAUS, SPARSITY, CONSERVED],
+    verified=True,
+)

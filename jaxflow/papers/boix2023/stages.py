@@ -1,0 +1,398 @@
+"""`reproduce boix2023 fig2`, `fig8`, `fig9`: loss and entries of a diagonal attention head, down to α = e^(−10000).
+
+Figure 2 of Boix-Adserà et al. (2023): loss against rescaled time for many α, entries at α = 1e-32; figures 8 and 9:
+each entry of $w_K\\odot w_Q$ and of $w_V\\odot w_O$ for every α. A teacher with random diagonal weights labels Gaussian
+sequences; the student starts at $\\alpha\\theta_0$, $\\theta_0$ Gaussian, and follows the gradient flow of the mean
+squared error. Algorithm 1 is drawn over it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jaxflow.papers.boix2023.toy import (
+    PAPER,
+    PARTS,
+    RUN_TIMES,
+    SEPARATED,
+    TIME,
+    TOY,
+    Toy,
+    ToyNumbers,
+    alpha_text,
+    entries,
+    toy,
+)
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.plots import COLORS, new_figure, new_grid
+from jaxflow.report import Rate, common_rate, fit
+
+# Panel (b) shows the smallest scale of the paper.
+SHOWN = PAPER[-1]
+
+# What the limit is held to at the smallest α: relative in time, absolute in products of order one.
+TIME_ACCURACY = 1e-3
+WEIGHT_ACCURACY = 1e-6
+
+# At ordinary scales stages still come earlier or later because of one another, which moves this exponent.
+RATE = 0.1
+
+# A product counts as active from here on (the paper's threshold for a weight is 1e-5).
+ACTIVE = 1e-10
+
+# Share of the time that the loss stands still, at less than a tenth of its mean rate; a smooth exponential decay over
+# the same range spends none of its time that slowly.
+STILL = 0.1
+
+
+def _times(numbers: ToyNumbers) -> np.ndarray:
+    seen = toy(numbers)
+    return np.abs(seen.lateness)[seen.smallest]
+
+
+def _time_rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
+    """How the lateness of the stages falls with log(1/α): one exponent a stage, from all scales that reach it."""
+    seen = toy(numbers)
+    scales, exponents = np.log(-seen.log_alphas), []
+    for errors in np.abs(seen.lateness).T:
+        use = errors > 0
+        exponents.append(-np.polyfit(scales[use], np.log(errors[use]), 1)[0] if use.sum() >= 2 else np.nan)
+    return common_rate(np.asarray(exponents), 1.0, bias=RATE, law="lateness of the stages against log(1/α)")
+
+
+def _times_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+    seen, errors = toy(numbers), _times(numbers)
+    shifts = ", ".join(f"{x:.3g}" for x in (seen.crossings[:, 0] - seen.times[0]) * -seen.log_alphas)
+    apart = errors[seen.separated]
+    return (
+        f"at α = {alpha_text(seen.log_alphas[seen.smallest])} {met(TIME_ACCURACY, apart)} of well-separated stages; "
+        f"of all {met(TIME_ACCURACY, errors)}; the distance of T_1 times log(1/α), one α after the other: {shifts}"
+    )
+
+
+def _distances(numbers: ToyNumbers) -> np.ndarray:
+    seen = toy(numbers)
+    return seen.distances[seen.smallest]
+
+
+def _disorder(crossings: np.ndarray) -> np.ndarray:
+    """Stage by stage: 0 where it comes after all those before it, else 1; NaN where it was not reached."""
+    before = np.fmax.accumulate(np.append(-np.inf, crossings[:-1]))
+    return np.where(np.isnan(crossings), np.nan, np.where(crossings > before, 0.0, 1.0))
+
+
+def _order(numbers: ToyNumbers) -> np.ndarray:
+    seen = toy(numbers)
+    return _disorder(seen.crossings[seen.smallest])
+
+
+def _order_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+    seen = toy(numbers)
+    wrong = [
+        alpha_text(alpha)
+        for alpha, row in zip(seen.log_alphas, seen.crossings, strict=True)
+        if np.any(_disorder(row) > 0)
+    ]
+    return f"{met(0.0, _order(numbers))} at the smallest α; out of order at {', '.join(wrong) or 'no'} of all scales"
+
+
+def _entering(numbers: ToyNumbers) -> np.ndarray:
+    """How many products enter from the middle of one plateau of the flow to the next: Algorithm 1 lets one enter by
+    construction. NaN unless both plateaus were reached."""
+    seen = toy(numbers)
+    there = seen.plateaus[seen.smallest]
+    supports = np.concatenate([np.zeros_like(there[:1], bool), np.abs(there) > ACTIVE])
+    new = np.sum(supports[1:] & ~supports[:-1], axis=1)
+    arrived = seen.distances[seen.smallest] <= WEIGHT_ACCURACY
+    return np.where(arrived & np.append(True, arrived[:-1]), new, np.nan)
+
+
+def _leaving(numbers: ToyNumbers) -> np.ndarray:
+    supports = toy(numbers).products != 0.0
+    return 1.0 * np.sum(supports[:-1] & ~supports[1:], axis=1)
+
+
+def standing_still(times: np.ndarray, losses: np.ndarray) -> float:
+    """Share of rescaled time in which the loss falls at less than a tenth of its mean rate before it has lost 99%."""
+    drop = losses[0] - losses
+    end = int(np.argmax(drop >= 0.99 * drop[-1])) + 1
+    grid = np.linspace(0.0, times[end - 1], 2001)
+    rate = -np.diff(np.interp(grid, times[:end], losses[:end])) / np.diff(grid)
+    return float(np.mean(rate < 0.1 * np.mean(rate)))
+
+
+def _shares(numbers: ToyNumbers) -> np.ndarray:
+    """By α, in the order of the scales."""
+    paths = numbers.paths
+    return np.asarray([standing_still(t, x) for t, x in zip(paths.times[:, 0], paths.losses[:, 0], strict=True)])
+
+
+def _early(numbers: ToyNumbers) -> np.ndarray:
+    at = np.argmin(np.abs(toy(numbers).log_alphas - np.log(0.01)))
+    return -_shares(numbers)[[at]]
+
+
+def _early_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+    pairs = zip(toy(numbers).log_alphas, _shares(numbers), strict=True)
+    return "share of time that the loss stands still: " + ", ".join(f"{alpha_text(a)}: {s:.0%}" for a, s in pairs)
+
+
+TIMES = Statement[ToyNumbers](
+    source="Theorem 4.1",
+    says="Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
+    inside=lambda n: everyone(_times(n)),
+    residual=_times,
+    bound=TIME_ACCURACY,
+    unit="relative distance in time",
+    found=_times_in_words,
+    limit=True,
+    rate=_time_rate,
+    # A stage that the flow has not reached in time may still come closer at a smaller α.
+    late=True,
+)
+WEIGHTS = Statement[ToyNumbers](
+    source="Theorem 4.1",
+    says="θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
+    inside=lambda n: everyone(_distances(n)),
+    residual=_distances,
+    bound=WEIGHT_ACCURACY,
+    unit="distance of the products",
+    # In the middle of a plateau what is left is exponentially small; where it is not, the plateau is not reached.
+    late=True,
+)
+ORDER = Statement[ToyNumbers](
+    source="Algorithm 1",
+    says="Coordinates become active in the order i_0, i_1, ...",
+    inside=lambda n: everyone(_order(n)),
+    residual=_order,
+    found=_order_in_words,
+)
+ONE_AT_A_TIME = Statement[ToyNumbers](
+    source="Theorem 4.1",
+    says="At each stage the sparsity increases by at most one.",
+    inside=lambda n: everyone(_entering(n)),
+    residual=_entering,
+    bound=1.0,
+    found=lambda n, known: (
+        f"products above {ACTIVE:.0e} that enter from the middle of one plateau of the flow to the next, over "
+        f"{known.sum()} of {known.size} stages: at most {largest(_entering(n)[known]):.0f}"
+    ),
+)
+SUPPORT_STAYS = Statement[ToyNumbers](
+    source="Appendix A",
+    says="No coordinates ever leave the support of θ^k (in the toy task), said of Algorithm 1.",
+    inside=lambda n: everyone(_leaving(n)),
+    residual=_leaving,
+)
+EARLY = Statement[ToyNumbers](
+    source="Figure 2",
+    says="Some stagewise learning behavior is already clear with α = 0.01.",
+    inside=lambda n: everyone(_early(n)),
+    residual=_early,
+    bound=-STILL,
+    unit="minus the share of time that the loss stands still at α = 0.01",
+    found=_early_in_words,
+)
+
+
+def _gaps(numbers: ToyNumbers, part: str) -> np.ndarray:
+    """Between one α and the next: the largest difference of an entry, in the mean over time (at the jumps themselves
+    curves differ by as much as the jump is high)."""
+    grid, paths = np.linspace(0.0, toy(numbers).until, 1001), numbers.paths
+    curves = [
+        np.stack([np.interp(grid, times[0], column) for column in entries(products[0], part).T], axis=1)
+        for times, products in zip(paths.times, paths.products, strict=True)
+    ]
+    return np.asarray([np.mean(np.max(np.abs(a - b), axis=1)) for a, b in zip(curves, curves[1:], strict=False)])
+
+
+def converges(figure: str, part: str) -> Statement[ToyNumbers]:
+    """The trajectories of all entries of one product of matrices."""
+
+    def rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
+        # Two scales whose stages are late by shares of 1/log(1/α) differ by what these differ.
+        steps, gaps = -np.diff(-1.0 / toy(numbers).log_alphas), _gaps(numbers, part)
+        if len(gaps) < 3 or min(gaps) <= 0:
+            return None
+        return Rate(*fit(np.log(steps), np.log(gaps)), None, law="the difference against that of 1/log(1/α)")
+
+    return Statement(
+        source=figure,
+        says="As α → 0, the training trajectories tend to a limiting trajectory.",
+        inside=lambda n: np.ones(1, bool),
+        residual=lambda n: _gaps(n, part)[-1:] - _gaps(n, part)[:1],
+        found=lambda n, known: (
+            "mean over time of the largest difference of an entry between one α and the next: "
+            + ", ".join(f"{gap:.2e}" for gap in _gaps(n, part))
+        ),
+        limit=True,
+        rate=rate,
+        late=True,
+    )
+
+
+def rank(part: str) -> Statement[ToyNumbers]:
+    """How many entries are not negligible along the flow."""
+
+    def active(numbers: ToyNumbers) -> np.ndarray:
+        values = entries(numbers.paths.products[toy(numbers).smallest, 0], part)
+        return np.sum(np.abs(values) > ACTIVE, axis=1)
+
+    def jumps(numbers: ToyNumbers) -> np.ndarray:
+        new = 1.0 * np.diff(active(numbers))
+        # What was not followed to its end may still jump.
+        return np.where((new > 1) | toy(numbers).ok[toy(numbers).smallest], new, np.nan)
+
+    def found(numbers: ToyNumbers, known: np.ndarray) -> str:
+        at_end = entries(toy(numbers).products[-1], part)
+        return (
+            f"entries above {ACTIVE:.0e} at the smallest α: at most {int(active(numbers).max())}, "
+            f"{int(np.sum(at_end != 0.0))} predicted at the end; the largest increase within one step of the "
+            f"integration is {int(np.diff(active(numbers)).max(initial=0))}"
+        )
+
+    return Statement(
+        source="Theorem 1.1",
+        says="In each stage the number of nonnegligible entries increases by at most one.",
+        inside=lambda n: everyone(jumps(n)),
+        residual=jumps,
+        bound=1.0,
+        found=found,
+    )
+
+
+def scale_notes(numbers: ToyNumbers) -> list[str]:
+    """What was measured at every α, and what it costs."""
+    seen, paths, found = toy(numbers), numbers.paths, []
+    for row, log_alpha in enumerate(seen.log_alphas):
+        errors, distances = np.abs(seen.lateness)[row], seen.distances[row]
+        errors, known = errors[~np.isnan(errors)], distances[~np.isnan(distances)]
+        end = "" if seen.ok[row] else "; the integration did not reach its end"
+        found.append(
+            f"α = {alpha_text(log_alpha)}: {int(paths.steps[row, 0])} steps, {int(paths.accepted[row, 0])} accepted"
+            f"{end}; {errors.size} of {len(seen.times)} stages reached half of their predicted product, at times off "
+            f"by {median(errors):.1e} (median) to {largest(errors):.1e}; products in the middle of "
+            f"{int(np.sum(known > 0.1))} of {known.size} plateaus are off by more than 0.1."
+        )
+    small, same, own = paths.effort[seen.smallest, 0]
+    return [
+        *found,
+        f"Accepted steps until all stages have reached half of their product: {small:.0f} at the smallest α; at 1e-8 "
+        f"{own:.0f} by the solver for that scale, {same:.0f} by the solver for the smallest scales.",
+    ]
+
+
+def stage_notes(numbers: ToyNumbers) -> list[str]:
+    """Slacks of the assumptions, and what time is."""
+    seen = toy(numbers)
+    left = seen.leaving[np.isfinite(seen.leaving)]
+    return [
+        f"Assumption 4.3: the two smallest waiting times differ by {seen.gaps.min():.2e} or more over {len(seen.gaps)} "
+        + (
+            f"stages; coordinates that left have |g| of {left.min():.1e} or more."
+            if left.size
+            else "stages; none left."
+        ),
+        f"Assumption 4.4: smallest curvature on the support {seen.curvatures.min():.2e}.",
+        f"Well separated: neighbours at a distance of {SEPARATED:.0%} of a stage's own time; "
+        f"{int(seen.separated.sum())} of {len(seen.times)} stages are.",
+        "Time is that of the mean of half squared errors over samples, tokens and entries; another normalisation "
+        "rescales it. The paper trains by SGD and gives no learning rate; here it is the gradient flow.",
+    ]
+
+
+# Dark to light along one hue, so that the order of the scales is read off the lightness.
+SHADES = ("#BFD9EC", "#93BFDF", "#66A5D1", "#3A8BC4", "#1F6FA8", "#0F5080", "#062F4F", "#000000")
+
+
+def _symbol(log_alpha: float) -> str:
+    power = log_alpha / np.log(10.0)
+    return rf"e^{{{log_alpha:.0f}}}" if power < -400 else rf"10^{{{power:.0f}}}"
+
+
+def _stairs(seen: Toy, values: np.ndarray, start: float) -> tuple[np.ndarray, np.ndarray]:
+    times = np.concatenate([[0.0], np.repeat(seen.times, 2), [seen.until]])
+    return times, np.repeat(np.concatenate([[start], values]), 2)
+
+
+def _draw_entries(axis: Any, numbers: ToyNumbers, row: int, parts: tuple[str, ...], legend: bool = True) -> None:
+    """Entries (solid) over the predicted staircases (dashed), and lines at the predicted times."""
+    seen, paths = toy(numbers), numbers.paths
+    for time in seen.times:
+        axis.axvline(time, color="#D9D9D9", linewidth=0.7, zorder=0)
+    for part in parts:
+        color, symbol = PARTS[part]
+        lines = axis.plot(paths.times[row, 0], entries(paths.products[row, 0], part), color=color, linewidth=1.0)
+        lines[0].set_label(rf"${symbol}$")
+        for values in entries(seen.products, part).T:
+            if values.any():
+                axis.plot(*_stairs(seen, values, 0.0), "--", color="#000000", linewidth=0.7)
+    axis.plot([], [], "--", color="#000000", linewidth=0.7, label="Algorithm 1")
+    axis.set_xlim(0.0, seen.until)
+    if legend:
+        axis.legend(frameon=False, fontsize=8)
+
+
+def draw_stages(numbers: ToyNumbers) -> Any:
+    """(a) The loss for every α over the predicted staircase; (b) entries for one α."""
+    seen, paths = toy(numbers), numbers.paths
+    figure, (left, right) = new_figure(2, width=12.0, height=4.2)
+    shades = [SHADES[round(x)] for x in np.linspace(0, len(SHADES) - 1, len(seen.log_alphas))]
+    for row, (log_alpha, shade) in enumerate(zip(seen.log_alphas, shades, strict=True)):
+        label = rf"$\alpha={_symbol(log_alpha)}$"
+        left.plot(paths.times[row, 0], paths.losses[row, 0], color=shade, linewidth=1.2, label=label)
+    stairs = _stairs(seen, seen.losses, seen.initial_loss)
+    left.plot(*stairs, "--", color=COLORS["factored"], linewidth=1.0, label="Algorithm 1")
+    left.set_ylabel(r"loss $\mathcal{L}$")
+    left.set_title("(a) loss", fontsize=10)
+    left.set_xlim(0.0, seen.until)
+    left.legend(frameon=False, fontsize=8)
+    shown = int(np.argmin(np.abs(seen.log_alphas - SHOWN)))
+    _draw_entries(right, numbers, shown, ("KQ", "VO"))
+    right.set_title(rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", fontsize=10)
+    right.set_ylabel("entry")
+    for axis in (left, right):
+        axis.set_xlabel(TIME)
+    return figure
+
+
+def draw_part(numbers: ToyNumbers, part: str) -> Any:
+    """One panel for each α with the entries of `KQ` or `VO`."""
+    seen = toy(numbers)
+    rows = len(seen.log_alphas)
+    columns = min(4, rows)
+    height = -(-rows // columns)
+    figure, grid = new_grid(height, columns, width=3.4 * columns, height=2.9 * height)
+    axes = grid.ravel()
+    for row, axis in enumerate(axes[:rows]):
+        _draw_entries(axis, numbers, row, (part,), legend=row == 0)
+        axis.set_title(rf"$\alpha={_symbol(seen.log_alphas[row])}$", fontsize=10)
+    for axis in axes[rows:]:
+        axis.set_visible(False)
+    for axis in grid[:, 0]:
+        axis.set_ylabel(rf"entries of ${PARTS[part][1]}$", fontsize=9)
+    for axis in axes[max(0, rows - columns) : rows]:
+        axis.set_xlabel(TIME)
+    return figure
+
+
+register(
+    TOY,
+    "fig2",
+    title="Loss and entries of a diagonal attention head in stages",
+    run_times=RUN_TIMES,
+    statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY],
+    notes=lambda n: scale_notes(n) + stage_notes(n),
+    draw=draw_stages,
+)
+for _number, _part in ((8, "KQ"), (9, "VO")):
+    register(
+        TOY,
+        f"fig{_number}",
+        title=f"Entries of diag(w_{_part[0]}) diag(w_{_part[1]}) for smaller and smaller α",
+        run_times=RUN_TIMES,
+        statements=[converges(f"Figure {_number}", _part), rank(_part)],
+        notes=stage_notes,
+        draw=lambda n, part=_part: draw_part(n, part),
+    )

@@ -1,0 +1,244 @@
+"""Trained transformers behind figures 1, 4 to 7, 14 and 15, and what the paper says of them.
+
+Its sentences are about ViTs on CIFAR-10, CIFAR-100 and ImageNet and about GPT-2 on Wikitext-103. A statement about
+those is outside its hypotheses unless they were trained (`published`); beside it stands what the same sentence is worth
+on the runs that were made ("ours"), decided by their numbers. Here the ViT of Appendix B (6 layers of 8 heads, width
+512, heads of 128, patches of 4; Adam, rate 1e-4) is trained on scikit-learn's digits (`network`; of its 500 epochs at
+a batch of 512 only the first steps), and a small one by Adam (`adam`, from three scales of the start) and, as in
+figures 12 and 13, by SGD (`sgd`); and as in figure 20 a GPT-style model, on the help topics of the standard library
+(`text`). All layers are trained on the cross-entropy, from the default initial scale.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.statement import Statement
+from jaxflow.plots import COLORS
+
+RUN_TIMES = {
+    "quick": "5 seeds on images (Adam from 3 scales, SGD) and 3 on text, 200 steps, and 6 of the ViT of Appendix B, "
+    "three minutes",
+    "paper": "5 seeds on images (Adam from 3 scales, SGD) and on text, 1,000 steps, and 200 of the ViT of Appendix B, "
+    "a quarter of an hour",
+    "large": "the published size of the model, for an accelerator",
+}
+RUNS = {
+    "adam": "small ViT, digits, Adam",
+    "sgd": "small ViT, digits, SGD",
+    "network": "the ViT of Appendix B, digits, Adam",
+    "text": "small GPT, help topics, Adam",
+}
+# The products of a head, each with its colour.
+PRODUCTS = {"KQ": (COLORS["combined"], "W_KW_Q^\\top"), "VO": (COLORS["factored"], "W_VW_O^\\top")}
+NAMES = {"KQ": "ΔW_K W_Qᵀ", "VO": "ΔW_V W_Oᵀ"}
+
+
+class Trained(NamedTuple):
+    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds. `losses` of the last batch; `published`:
+    network, recipe and data of the paper.
+
+    Of $W_KW_Q^\top$ and $W_VW_O^\top$ (leading axis) in each of l layers and h heads: stable ranks of
+    $\Delta W=W(t)-W(0)$ (`rank`), of $W(0)$ (`initial`) and of $W(t)$ (`weights`), their $\sigma_i/\sigma_1$ with an
+    axis i more, and $\sigma_1$ of $\Delta W$ and of $W(0)$.
+    """
+
+    steps: Int[Any, "*b p"]
+    losses: Float[Any, "*b p s t"]
+    scales: Float[Any, "*b s"]
+    published: Bool[Any, "*b"]
+    rank: Float[Any, "*b 2 p s t l h"]
+    initial: Float[Any, "*b 2 p s t l h"]
+    weights: Float[Any, "*b 2 p s t l h"]
+    spectrum: Float[Any, "*b 2 p s t l h i"]
+    initial_spectrum: Float[Any, "*b 2 p s t l h j"]
+    weights_spectrum: Float[Any, "*b 2 p s t l h j"]
+    top: Float[Any, "*b 2 p s t l h"]
+    initial_top: Float[Any, "*b 2 p s t l h"]
+
+
+class TrainingNumbers(NamedTuple):
+    """One cell and one trial each: all runs of `RUNS` by name."""
+
+    adam: Trained
+    sgd: Trained
+    network: Trained
+    text: Trained
+
+
+def train_images(key: Any, size: Size) -> Trained:
+    """On scikit-learn's digits."""
+    return _trained(image_runs(size, key, lambda line: None), "images_")
+
+
+def train_text(key: Any, size: Size) -> Trained:
+    """On the help topics."""
+    return _trained(text_runs(size, key, lambda line: None), "text_")
+
+
+def _trained(found: dict[str, Any], prefix: str) -> Trained:
+    def field(name: str) -> np.ndarray:
+        if prefix + name in found:
+            return np.asarray(found[prefix + name])
+        return np.stack([found[f"{prefix}{product}_{name}"] for product in PRODUCTS])
+
+    return Trained(*(field(name) for name in Trained._fields))
+
+
+def _part(one: Any, sizes: Callable[[str], Size], instances: str = "") -> Part:
+    once = {"quick": 1, "paper": 1, "large": 1}
+    return Part(Trained, one, lambda scale: {"runs": sizes(scale)}, once, 1, instances, way="on host")
+
+
+TRAINING = Dataset(
+    "boix2023",
+    "training",
+    TrainingNumbers,
+    {
+        "adam": _part(train_images, lambda scale: IMAGES[scale]),
+        # The same starts and batches.
+        "sgd": _part(train_images, lambda scale: by_sgd(IMAGES[scale]._replace(scales=(1.0,))), "adam"),
+        "network": _part(train_images, lambda scale: NETWORKS[scale], "adam"),
+        "text": _part(train_text, lambda scale: TEXTS[scale]),
+    },
+    where=f"{__name__}:TRAINING",
+)
+
+
+class Product(NamedTuple):
+    """One product of the heads in one set of runs: the fields of `Trained` without their leading axes."""
+
+    steps: np.ndarray
+    losses: np.ndarray
+    scales: np.ndarray
+    published: bool
+    rank: np.ndarray
+    initial: np.ndarray
+    weights: np.ndarray
+    spectrum: np.ndarray
+    initial_spectrum: np.ndarray
+    weights_spectrum: np.ndarray
+    top: np.ndarray
+    initial_top: np.ndarray
+
+
+def product(numbers: TrainingNumbers, name: str, part: str, default: bool = True) -> Product:
+    """`part`: `KQ` or `VO`; `default`: the runs from the default scale alone."""
+    runs = getattr(numbers, name)
+    own = [values[0, 0] for values in runs[:4]] + [values[0, 0, list(PRODUCTS).index(part)] for values in runs[4:]]
+    if default:
+        at = np.flatnonzero(own[2] == 1.0)
+        own = [own[0], own[1][:, at], own[2][at], own[3], *(values[:, at] for values in own[4:])]
+    return Product(*own[:3], bool(own[3]), *own[4:])
+
+
+class Look(NamedTuple):
+    """What one set of runs says: `good` of any shape, where a sentence is met; `decided`: where that is known (all)."""
+
+    measured: str
+    good: np.ndarray
+    decided: np.ndarray | None = None
+
+    @property
+    def missed(self) -> np.ndarray:
+        """As a residual: 0 where it is met, 1 where it is not, NaN where that is not known."""
+        off = np.where(self.good, 0.0, 1.0).ravel()
+        return off if self.decided is None else np.where(self.decided.ravel(), off, np.nan)
+
+
+def said(
+    source: str,
+    sentence: str,
+    networks: str,
+    names: tuple[str, ...],
+    look: Callable[[Product], Look],
+    parts: tuple[str, ...] = ("KQ", "VO"),
+    default: bool = True,
+) -> list[Statement[TrainingNumbers]]:
+    """The paper's sentence of its own networks, and the same of every product in each set of runs."""
+    pairs = [(name, part) for name in names for part in parts]
+
+    def seen(numbers: TrainingNumbers, name: str, part: str) -> tuple[Look, bool]:
+        here = product(numbers, name, part, default)
+        return look(here), here.published
+
+    def theirs(numbers: TrainingNumbers) -> tuple[np.ndarray, np.ndarray]:
+        looks = [seen(numbers, *pair) for pair in pairs]
+        inside = [np.full(one.missed.size, published) for one, published in looks]
+        return np.concatenate([one.missed for one, _ in looks]), np.concatenate(inside)
+
+    def found(numbers: TrainingNumbers, known: np.ndarray) -> str:
+        missed, inside = theirs(numbers)
+        told = f"{int(np.sum(missed[inside] == 0))} of {int(inside.sum())}"
+        return told if inside.any() else f"not run: {networks}"
+
+    def ours(name: str, part: str) -> Statement[TrainingNumbers]:
+        def inside(numbers: TrainingNumbers) -> np.ndarray:
+            one, published = seen(numbers, name, part)
+            return np.full(one.missed.size, not published)
+
+        return Statement(
+            source=f"{source}, ours",
+            says=f"{sentence} ({NAMES[part]}, {RUNS[name]})",
+            inside=inside,
+            residual=lambda n: seen(n, name, part)[0].missed,
+            found=lambda n, known: seen(n, name, part)[0].measured,
+        )
+
+    whole = Statement[TrainingNumbers](
+        source=source,
+        says=sentence,
+        inside=lambda n: theirs(n)[1],
+        residual=lambda n: theirs(n)[0],
+        found=found,
+    )
+    return [whole, *(ours(*pair) for pair in pairs)]
+
+
+def grows(here: Product) -> Look:
+    """By seed and layer: the mean over heads is higher at the end than when first measured."""
+    ranks = here.rank[:, 0].mean(axis=-1)
+    good = ranks[-1] > ranks[0]
+    dips = int(np.sum(np.min(ranks, axis=0) < ranks[0] * (1 - 1e-3)))
+    shown = f"mean {ranks[0].mean():.2f} at step {int(here.steps[0])}, {ranks[-1].mean():.2f} at the end"
+    told = f"higher in {int(good.sum())} of {good.size} layers of {good.shape[0]} seeds ({shown}); dips in {dips}"
+    return Look(told, good)
+
+
+def lower_than_start(here: Product) -> Look:
+    """By scale, seed, layer and head: the stable rank of ΔW at the end is below that of W(0)."""
+    good = here.rank[-1] < here.initial[-1]
+    means = ", ".join(
+        f"{here.rank[-1, i].mean():.2f} against {here.initial[-1, i].mean():.2f} at scale {scale:g}"
+        for i, scale in enumerate(here.scales)
+    )
+    return Look(f"lower in {int(good.sum())} of {good.size} heads; means {means}", good)
+
+
+def notes(*names: str, default: bool = True) -> Callable[[TrainingNumbers], list[str]]:
+    """What was trained, how long, and to which loss."""
+
+    def told(numbers: TrainingNumbers, name: str) -> str:
+        here = product(numbers, name, "KQ", default)
+        losses = here.losses[-1].mean(axis=-1)
+        listed = ", ".join(f"{x:.3f} at scale {scale:g}" for x, scale in zip(losses, here.scales, strict=True))
+        *_, layers, heads = here.rank.shape
+        whose = "Network, recipe and data are those of the paper." if here.published else "Not one of the paper's."
+        return (
+            f"{RUNS[name]}: {len(here.scales)} scales, {here.losses.shape[2]} seeds, {layers} layers of {heads} heads, "
+            f"{int(here.steps[-1])} steps, first measured at {int(here.steps[0])}; mean loss of the last batch "
+            f"{listed}. {whose}"
+        )
+
+    return lambda numbers: [told(numbers, name) for name in names]
+
+
+def band(axis: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
+    """Mean and standard deviation over the second axis."""
+    mean, deviation = values.mean(axis=1), values.std(axis=1)
+    axis.plot(x, mean, "-o", color=color, markersize=3, label=label)
+    axis.fill_between(x, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)

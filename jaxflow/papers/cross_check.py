@@ -1,0 +1,148 @@
+"""Programs of each paper solved again by other means: CVXPY, which hands them to Clarabel.
+
+They are those of the first instances (a tenth or more) that diagonal flows and limit directions are held to, and those
+of random tokens for Tarzanagh et al. (2023).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from jaxflow.data import LinearData, optimal_tokens, random_tokens
+from jaxflow.margin import ProgramResult, attention_svm, max_margin, minimum_norm, solve, solve_cvxpy
+from jaxflow.models import token_scores
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024 import diagonal_flows
+from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.yun2021.flows import normal_data, separable
+from jaxflow.papers.yun2021.limit_directions import SIZES as DIRECTIONS
+from jaxflow.papers.yun2021.limit_directions import network_of
+from jaxflow.study import subkey
+
+# What CVXPY's answers are certified to before they are believed.
+VALUE = 1e-6
+# Instances of each kind.
+TRIALS = {"quick": 3, "paper": 10, "large": 100}
+ALIKE = (ProgramResult.optimal, ProgramResult.infeasible)
+
+
+class Agreement(NamedTuple):
+    """Of one program: the difference of both optimal values, relative to ours; 0 where both say that there is no
+    solution, infinite where one of them does, NaN where one of them fails."""
+
+    apart: Float[Any, "*b"]
+
+
+class ProgramNumbers(NamedTuple):
+    """`programs` `(k, b)`: of every kind."""
+
+    programs: Agreement
+
+
+def compare(program: Any) -> Agreement:
+    """Both answers to one program."""
+    ours, theirs = solve(program), solve_cvxpy(program)
+    known = [next((kind for kind in ALIKE if one.result == kind), None) for one in (ours, theirs)]
+    if None in known:
+        return Agreement(np.asarray(np.nan))
+    if known[0] != known[1]:
+        return Agreement(np.asarray(np.inf))
+    values = [float(one.certificate.primal_value) for one in (ours, theirs)]
+    apart = abs(values[1] / values[0] - 1.0) if known[0] == ProgramResult.optimal else 0.0
+    return Agreement(np.asarray(apart))
+
+
+def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], instances: str, where: str) -> Dataset:
+    """Enters the programs `draw(key, setting)` of a paper, on the keys of the part `instances`."""
+
+    def one(key: Any, setting: Any) -> Agreement:
+        return compare(draw(key, setting))
+
+    def agrees(row: int, name: str) -> Statement[ProgramNumbers]:
+        return Statement(
+            source="Programs",
+            says=f"{name}: the optimal value is that of CVXPY (Clarabel)",
+            inside=lambda n: everyone(n.programs.apart[row]),
+            residual=lambda n: n.programs.apart[row],
+            bound=VALUE,
+            unit="relative difference of the optimal values",
+        )
+
+    parts = {"programs": Part(Agreement, one, kinds, TRIALS, instances=instances, way="on host")}
+    dataset = Dataset(paper, "programs", ProgramNumbers, parts, where=f"{__name__}:{where}")
+    register(
+        dataset,
+        "programs",
+        title="programs against CVXPY",
+        run_times={
+            "quick": f"3 programs of each of {len(kinds)} kinds, half a minute",
+            "paper": f"10 programs of each of {len(kinds)} kinds, a minute",
+            "large": f"100 programs of each of {len(kinds)} kinds, some minutes",
+        },
+        statements=[agrees(row, name) for row, name in enumerate(kinds)],
+        verified=True,
+    )
+    return dataset
+
+
+def _diagonal(key: Any, setting: tuple[str, diagonal_flows.Setting]) -> Any:
+    """The programs that diagonal flows are compared with, and those of other norms on the same data."""
+    norm, instances = setting
+    data, head, _ = diagonal_flows.draw(instances, key)
+    return attention_svm(data, optimal_tokens(token_scores(data, head), data.visible), norm)
+
+
+def _tokens(key: Any, setting: tuple[str, int, int, int]) -> Any:
+    """Random tokens, one of them selected in every sequence."""
+    norm, n, T, d = setting
+    data, _ = random_tokens(subkey(key, "data"), n, T, d)
+    return attention_svm(data, jax.random.randint(subkey(key, "selection"), (n,), 0, T), norm)
+
+
+def _linear(key: Any, setting: tuple[str, str]) -> Any:
+    """The programs that limit directions are compared with, and those of regression on as many data."""
+    task, norm = setting
+    n, d = DIRECTIONS["paper"]
+    if task == "regression":
+        return minimum_norm(*normal_data(subkey(key, "data"), n, d), norm)
+    X, y = separable(subkey(key, "data"), n, d)
+    transform: Any = {"dft": "dft"}.get(task)
+    if task == "transformed":
+        transform = network_of(task, subkey(key, "start"), LinearData(X, y)).decomposition.transform
+    return max_margin(X, y, norm, transform)
+
+
+SETTING = diagonal_flows.FLOWS[next(iter(diagonal_flows.FLOWS))]
+NORMS = ("frobenius", "nuclear", "l1")
+SHEEN = checked(
+    "sheen2024",
+    {f"attention, {norm}": (norm, SETTING) for norm in NORMS},
+    _diagonal,
+    "diagonal-flows.flows",
+    "SHEEN",
+)
+TARZANAGH = checked(
+    "tarzanagh2023",
+    {f"attention, {norm}, d = {d}": (norm, 3, 4, d) for norm in NORMS[:2] for d in (4, 12)},
+    _tokens,
+    "programs.programs",
+    "TARZANAGH",
+)
+YUN = checked(
+    "yun2021",
+    {
+        "max-margin, l2": ("plain", "l2"),
+        "max-margin, l1": ("plain", "l1"),
+        "max-margin, l1 in the Fourier domain": ("dft", "l1"),
+        "max-margin, l1 after a random S": ("transformed", "l1"),
+        "minimum norm, l1": ("regression", "l1"),
+        "minimum norm, l2": ("regression", "l2"),
+    },
+    _linear,
+    "directions.limits",
+    "YUN",
+)

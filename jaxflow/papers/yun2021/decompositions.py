@@ -1,0 +1,220 @@
+r"""Assumption 1 (found and verified), Lemma 5.1, and the conjugation in the KKT conditions of (38)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxflow._core import linalg
+from jaxflow.margin import L1, ProgramResult, max_margin, solve
+from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
+from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
+from jaxflow.models.profiles import angle_of, edge, height
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, least, met
+from jaxflow.papers.yun2021.flows import separable
+from jaxflow.study import subkey
+from jaxflow.theory import find_decomposition, verify_decomposition
+
+TRIALS = {"quick": 5, "paper": 100, "large": 1000}
+# Factorisations of matrices of size ten keep twelve digits.
+FOUND = 1e-10
+# Where there is no decomposition, what is left is of the order of the tensor itself.
+MISSING = 1e-3
+# h_L at 2,001 points to rounding.
+ODD = 1e-12
+# Programs are certified to about this.
+KKT = 1e-8
+
+
+class Residual(NamedTuple):
+    """The largest `residual` of (9) and of U^H U = I."""
+
+    residual: Float[Any, "*b"]
+
+
+class Fixed(NamedTuple):
+    """No instances: residuals for full-length convolutions `(4,)`, for short ones `(2,)`, of the decompositions `given`
+    in D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|, `odd`, the least
+    increase between neighbours, `slope`, and the `top` value."""
+
+    full: Float[Any, " 4"]
+    short: Float[Any, " 2"]
+    given: Float[Any, " 4"]
+    odd: Float[Any, " 5"]
+    slope: Float[Any, " 5"]
+    top: Float[Any, " 5"]
+
+
+class Alignment(NamedTuple):
+    """One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain`
+    (NaN where it was not solved); whether it was, `ok`."""
+
+    conjugate: Float[Any, "*b"]
+    plain: Float[Any, "*b"]
+    ok: Bool[Any, "*b"]
+
+
+class StructureNumbers(NamedTuple):
+    """`drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`."""
+
+    drawn: Residual
+    fixed: Fixed
+    programs: Alignment
+
+
+def draw_tensor(key: Any, decomposable: bool) -> Residual:
+    """m = 5 terms for d = 3 inputs, so that S has more rows than columns; or random entries."""
+    if decomposable:
+        left, _ = linalg.qr(jax.random.normal(subkey(key, "U_1"), (6, 5)))
+        right, _ = linalg.qr(jax.random.normal(subkey(key, "U_2"), (7, 5)))
+        tensor = Decomposition(jax.random.normal(subkey(key, "S"), (5, 3)), (left, right)).tensor()
+    else:
+        tensor = jax.random.normal(subkey(key, "entries"), (4, 5, 3))
+    return Residual(np.asarray(_missing(tensor)))
+
+
+def _missing(tensor: Any) -> float:
+    _, (sum_of_terms, unitary, *_) = find_decomposition(tensor)
+    return float(max(1e-10 - sum_of_terms.slack, 1e-10 - unitary.slack))
+
+
+def sweep(scale: str, key: Any, say: Say) -> Fixed:
+    """What does not depend on a draw."""
+    say("Assumption 1 and Lemma 5.1")
+    heights = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
+    return Fixed(
+        np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
+        np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
+        np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
+        *heights,
+    )
+
+
+def _given(d: int, depth: int) -> float:
+    one = jnp.eye(d)
+    diagonal = verify_decomposition(diagonal_tensor(d, depth), Decomposition(one, (one,) * depth))
+    network = LinearConvolutionalNetwork((jnp.ones(d),) * depth)
+    conv = verify_decomposition(convolutional_tensor(d, (d,) * depth), decomposition_of(network))
+    return float(max(1e-10 - a.slack for a in (diagonal[0], diagonal[1], conv[0], conv[1])))
+
+
+def _height(depth: int) -> tuple[float, float, float]:
+    c = min(edge(depth), 20.0)
+    h = height(depth, angle_of(depth, jnp.linspace(-0.9999, 0.9999, 2001) * c))
+    odd = jnp.max(jnp.abs(h + h[::-1]) / jnp.maximum(jnp.abs(h), 1.0))
+    return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
+
+
+def align(key: Any, setting: None, n: int = 3, d: int = 4) -> Alignment:
+    """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate."""
+    X, y = separable(subkey(key, "data"), n, d)
+    program = max_margin(X, y, L1(), "dft")
+    solution = solve(program)
+    S: Any = program.transform
+    rho = solution.primal
+
+    def misaligned(combined: Any) -> Any:
+        inner = jnp.sum(jnp.real(jnp.conj(rho) * combined))
+        return jnp.where(solved, 1.0 - inner / (jnp.sum(jnp.abs(rho)) * jnp.max(jnp.abs(combined))), jnp.nan)
+
+    plain = S @ (X.T @ (solution.dual * y))
+    solved = solution.result == ProgramResult.optimal
+    return Alignment(misaligned(jnp.conj(plain)), misaligned(plain), solved)
+
+
+STRUCTURE = Dataset(
+    "yun2021",
+    "structure",
+    StructureNumbers,
+    {
+        "drawn": Part(Residual, draw_tensor, {"decomposable": True, "random": False}, TRIALS, way="on host"),
+        "fixed": Sweep(Fixed, sweep),
+        "programs": Part(Alignment, align, {"dft": None}, TRIALS, block=50, way="in turn"),
+    },
+    where=f"{__name__}:STRUCTURE",
+)
+
+
+def _is_found(numbers: StructureNumbers) -> np.ndarray:
+    return np.concatenate([numbers.drawn.residual[0], numbers.fixed.full])
+
+
+def _is_missing(numbers: StructureNumbers) -> np.ndarray:
+    return -np.concatenate([numbers.fixed.short, numbers.drawn.residual[1]])
+
+
+def _conjugated(numbers: StructureNumbers, known: np.ndarray) -> str:
+    """The same solutions and multipliers, read as the display after (38) has them."""
+    meet = known.any() and np.all(numbers.programs.conjugate[known] <= KKT)
+    return "the conjugated condition, which the same solutions and multipliers meet" if meet else ""
+
+
+FINDS = Statement[StructureNumbers](
+    source="Assumption 1",
+    says="L = 2: a decomposition is found where there is one: random U_1, U_2, S (with more rows than columns "
+    "too), full-length convolutions over the complex numbers",
+    inside=lambda n: everyone(_is_found(n)),
+    residual=_is_found,
+    bound=FOUND,
+    unit="largest residual of (9), U^H U = I",
+)
+FINDS_NONE = Statement[StructureNumbers](
+    source="Assumption 1",
+    says="L = 2: where there is none (short filters, random tensors) the residual says so",
+    inside=lambda n: everyone(_is_missing(n)),
+    residual=_is_missing,
+    bound=-MISSING,
+    unit="minus the residual",
+)
+GIVEN = Statement[StructureNumbers](
+    source="Assumption 1",
+    says="L = 3 and 4: the decompositions of D.2 and D.3, diagonal and full-length convolutional, are right",
+    inside=lambda n: everyone(n.fixed.given),
+    residual=lambda n: n.fixed.given,
+    bound=FOUND,
+    unit="largest residual",
+)
+MONOTONE = Statement[StructureNumbers](
+    source="Lemma 5.1",
+    says="h_L is odd and strictly increasing on (−c_L, c_L), c_L = ∞, π/2, 1 for L = 2, 3, 4; L to 8",
+    inside=lambda n: everyone(n.fixed.odd),
+    residual=lambda n: np.maximum(n.fixed.odd, -n.fixed.slope),
+    bound=ODD,
+    unit="oddness, or minus the least increase",
+    found=lambda n, known: f"h_L reaches {least(n.fixed.top):.0e} at the edge",
+)
+CONJUGATE = Statement[StructureNumbers](
+    source="Equation (38)",
+    says="KKT: S* Σ μ_i y_i x_i, conjugated as the display after (38) has it, is a subgradient of ‖ρ‖₁",
+    inside=lambda n: everyone(n.programs.ok),
+    residual=lambda n: n.programs.conjugate,
+    bound=KKT,
+    unit="misalignment",
+)
+PLAIN = Statement[StructureNumbers](
+    source="Equation (38)",
+    says="KKT with S Σ ν_i y_i x_i, unconjugated: what replacing μ by ν of (37) would give",
+    inside=lambda n: everyone(n.programs.ok),
+    residual=lambda n: n.programs.plain,
+    bound=KKT,
+    unit="misalignment",
+    found=lambda n, known: met(KKT, n.programs.plain[known]),
+    checked_by=_conjugated,
+)
+
+register(
+    STRUCTURE,
+    "structure",
+    title="Assumption 1, Lemma 5.1, equation (38)",
+    run_times={
+        "quick": "5 tensors of each kind, 5 programs, a quarter of a minute",
+        "paper": "100 tensors of each kind, 100 programs, half a minute",
+        "large": "1,000 tensors of each kind, 1,000 programs, some minutes",
+    },
+    statements=[FINDS, FINDS_NONE, GIVEN, MONOTONE, CONJUGATE, PLAIN],
+    verified=True,
+)

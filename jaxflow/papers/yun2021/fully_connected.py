@@ -1,0 +1,174 @@
+r"""Theorem 6: fully connected networks on regression; the bias as α → 0, with a fitted exponent."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxflow.data import LinearData
+from jaxflow.margin import minimum_norm, solve
+from jaxflow.models import DeepLinearNetwork
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
+from jaxflow.report import Rate, fit
+from jaxflow.study import subkey
+from jaxflow.theory import fully_connected_start
+
+# Errors below this are none: from W̄ = I, w̄ = 0 the flow of two layers never leaves the row space of X.
+ROUNDING = 1e-10
+# Residuals of the outputs where the flow has ended.
+FITTED = 1e-12
+# The cells: depth and scheme of the start.
+STARTS = tuple((depth, scheme) for depth in (2, 3) for scheme in ("identity", "random"))
+# n data in d dimensions, and falling scales α.
+SIZES = {
+    "quick": (2, 3, (0.3, 0.1, 0.03)),
+    "paper": (3, 6, (0.3, 0.1, 0.03, 0.01)),
+    "large": (5, 10, (0.3, 0.1, 0.03, 0.01, 0.003)),
+}
+TRIALS = {"quick": 2, "paper": 5, "large": 50}
+
+
+class Setting(NamedTuple):
+    """A network of this `depth` from a start by `scheme`, on n data in d dimensions, at scales `alphas`."""
+
+    depth: int
+    scheme: str
+    n: int
+    d: int
+    alphas: tuple[float, ...]
+
+
+class Approach(NamedTuple):
+    r"""One data set at a falling scales `alphas`: the relative distance `error` of β from the minimum-norm solution,
+    the relative `residual` of the outputs, whether the flow was followed; `last`: $\lambda\alpha^2$ of part 1."""
+
+    alphas: Float[Any, "*b a"]
+    error: Float[Any, "*b a"]
+    residual: Float[Any, "*b a"]
+    followed: Bool[Any, "*b a"]
+    last: Float[Any, "*b a"]
+
+
+class ConnectedNumbers(NamedTuple):
+    """`approaches` `(4, b)`: from each of `STARTS`, on the same data."""
+
+    approaches: Approach
+
+
+def follow(key: Any, setting: Setting) -> Approach:
+    """One data set, one initial direction, every scale."""
+    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
+    aim, alphas = solve(minimum_norm(X, y)).primal, jnp.asarray(setting.alphas)
+
+    def one(alpha: Any) -> tuple[Any, ...]:
+        start = DeepLinearNetwork.init(
+            subkey(key, "start"), LinearData(X, y), depth=setting.depth, alpha=alpha, scheme=setting.scheme
+        )
+        end = flow_end(regression(X, y), start)
+        return distance(end.beta, aim), end.residual, end.ok, fully_connected_start(start)[1].slack
+
+    return Approach(alphas, *jax.lax.map(one, alphas))
+
+
+CONNECTED = Dataset(
+    "yun2021",
+    "connected",
+    ConnectedNumbers,
+    {
+        "approaches": Part(
+            Approach,
+            follow,
+            lambda scale: {f"L={depth}, {scheme}": Setting(depth, scheme, *SIZES[scale]) for depth, scheme in STARTS},
+            TRIALS,
+            way="in turn",
+        )
+    },
+    where=f"{__name__}:CONNECTED",
+)
+
+
+def loss_vanishes(row: int) -> Statement[ConnectedNumbers]:
+    """Part 1, from starts that satisfy its condition."""
+    return Statement(
+        source="Theorem 6",
+        says=f"part 1, L = {STARTS[row][0]}: from W̄_l = I, w̄_L = 0 the loss tends to zero, for every α",
+        inside=lambda n: n.approaches.last[row] > 0,
+        residual=lambda n: np.where(n.approaches.followed[row], n.approaches.residual[row], np.nan),
+        bound=FITTED,
+        unit="relative residual of the outputs",
+        found=lambda n, known: (
+            f"{met(FITTED, n.approaches.residual[row][known])}; λα² is {least(n.approaches.last[row]):.0e} or more"
+        ),
+    )
+
+
+def _done(numbers: ConnectedNumbers, row: int) -> np.ndarray:
+    return np.all(numbers.approaches.followed[row], axis=-1, keepdims=True)[:, 0]
+
+
+def _fits(numbers: ConnectedNumbers, row: int) -> np.ndarray:
+    """Exponents of the errors in α with their half widths, `(fits, 2)`; the largest scale is left out of long ones."""
+    found = numbers.approaches
+    kept = _done(numbers, row) & (np.min(found.error[row], axis=1) > ROUNDING)
+    count = max(3, found.alphas.shape[-1] - 1)
+    pairs = zip(found.alphas[row][kept], found.error[row][kept], strict=True)
+    return np.asarray([fit(np.log(a[-count:]), np.log(e[-count:])) for a, e in pairs]).reshape(-1, 2)
+
+
+def small_scale(row: int) -> Statement[ConnectedNumbers]:
+    """Part 2: the error against the minimum-norm solution falls with α, its exponent with an interval; from
+    W̄_l = I, w̄_L = 0 there is none at any α."""
+    depth, scheme = STARTS[row]
+    exact = scheme == "identity"
+
+    def residual(numbers: ConnectedNumbers) -> np.ndarray:
+        error = numbers.approaches.error[row]
+        return np.where(_done(numbers, row), (error if exact else np.diff(error, axis=1)).max(axis=1), np.nan)
+
+    def rate(numbers: ConnectedNumbers, known: np.ndarray) -> Rate | None:
+        fits = _fits(numbers, row)
+        if not len(fits):
+            return None
+        return Rate(float(fits[:, 0].mean()), float(fits[:, 1].max()), None, law="error against α")
+
+    def found(numbers: ConnectedNumbers, known: np.ndarray) -> str:
+        fits = _fits(numbers, row)
+        text = f"error at the smallest α: {largest(numbers.approaches.error[row][known][:, -1]):.0e} at most"
+        return text + (f"; it falls like α^{fits[:, 0].mean():.2f} ({len(fits)} fits)" if len(fits) else "")
+
+    start = "W̄_l = I, w̄_L = 0" if scheme == "identity" else "random W̄_l, w̄_L"
+    return Statement(
+        source="Theorem 6",
+        says=f"part 2, L = {depth}, {start}: as α → 0, β tends to the minimum l2-norm solution",
+        inside=lambda n: everyone(n.approaches.followed[row][:, 0]),
+        residual=residual,
+        bound=ROUNDING,
+        unit="error at any α" if exact else "growth of the error from one α to a smaller one",
+        found=found,
+        limit=not exact,
+        rate=None if exact else rate,
+        late=exact,
+    )
+
+
+register(
+    CONNECTED,
+    "connected",
+    title="Theorem 6",
+    run_times={
+        "quick": "2 data sets for each of 4 starts and 3 scales, a minute",
+        "paper": "5 data sets for each of 4 starts and 4 scales, some minutes",
+        "large": "50 data sets for each of 4 starts and 5 scales, an hour (estimated)",
+    },
+    statements=[
+        statement
+        for row, (_, scheme) in enumerate(STARTS)
+        for statement in ([loss_vanishes(row)] if scheme == "identity" else []) + [small_scale(row)]
+    ],
+    verified=True,
+)

@@ -1,0 +1,363 @@
+r"""Theorems 1 and 2, Corollaries 1 to 3: limit directions on random separable data."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxflow._core import Outcome, linalg
+from jaxflow.data import LinearData
+from jaxflow.limits import find_limit
+from jaxflow.models import (
+    Decomposition,
+    DeepLinearNetwork,
+    DiagonalLinearNetwork,
+    LinearConvolutionalNetwork,
+    LinearTensorNetwork,
+    decomposition_of,
+)
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
+from jaxflow.report import Rate, common_rate
+from jaxflow.study import subkey
+from jaxflow.theory import push_converges, push_direction, top_singular_share
+
+# Beyond ρ^L = 1e6 the flow is the limiting one; its margins keep a floor of about one over that.
+FLOOR = 1e-5
+# A slow component with dual slack 1 − κ leaves at most this at the lengths reached.
+SLOW = 1e-2
+# L = 3: the exponent is fitted where ‖β‖ grows by a factor of eight only, with margins not yet equal.
+FITTED = 0.25
+# What `push_converges` allows is added to its slack.
+STILL = 1e-6
+# Networks by name; "transformed": a random S with more rows than columns, and random orthonormal U_1, U_2.
+KINDS = ("fully connected", "diagonal", "convolutional", "transformed", "diagonal, L = 3", "convolutional, L = 3")
+CONNECTED, DIAGONAL, CONVOLUTIONAL, TRANSFORMED, DIAGONAL_3, CONVOLUTIONAL_3 = range(len(KINDS))
+# n data in d dimensions.
+SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
+TRIALS = {"quick": 3, "paper": 100, "large": 1000}
+
+
+class Setting(NamedTuple):
+    """One of `KINDS`, on n points in d dimensions."""
+
+    network: str
+    n: int
+    d: int
+
+
+class Direction(NamedTuple):
+    r"""Where `find_limit` ends on one data set.
+
+    - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
+    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
+    - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
+      decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
+    - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
+    - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
+      distance of directions in ‖β‖.
+    """
+
+    outcome: Int[Any, "*b"]
+    start: Float[Any, "*b"]
+    flow_gap: Float[Any, "*b"]
+    stationarity: Float[Any, "*b"]
+    least_multiplier: Float[Any, "*b"]
+    program_gap: Float[Any, "*b"]
+    singular: Float[Any, "*b"]
+    share: Float[Any, "*b"]
+    apart: Float[Any, "*b"]
+    drift: Float[Any, "*b"]
+    exponent: Float[Any, "*b"]
+    predicted: Float[Any, "*b"]
+    slope: Float[Any, "*b"]
+
+
+class DirectionNumbers(NamedTuple):
+    """`limits` `(6, b)`: of each of `KINDS`, on the same data."""
+
+    limits: Direction
+
+
+def network_of(kind: str, key: Any, data: LinearData) -> Any:
+    """A start of size one: the loss falls below one soon, and the last layer is zero, as Theorem 2 allows."""
+    if kind == "fully connected":
+        return DeepLinearNetwork.init(key, data, width=2, alpha=0.7)
+    depth = 3 if "3" in kind else 2
+    if kind.startswith("convolutional"):
+        return LinearConvolutionalNetwork.init(key, data, depth=depth, alpha=0.5)
+    if kind.startswith("diagonal"):
+        return DiagonalLinearNetwork.init(
+            key, data, depth=depth, alpha=0.7, scheme="equal" if depth > 2 else "zero_last"
+        )
+    d = data.inputs.shape[1]
+    left, _ = linalg.qr(jax.random.normal(subkey(key, "U_1"), (d + 2, d + 1)))
+    right, _ = linalg.qr(jax.random.normal(subkey(key, "U_2"), (d + 3, d + 1)))
+    transform = jax.random.normal(subkey(key, "S"), (d + 1, d))
+    first = 0.7 * jax.random.normal(subkey(key, "v_1"), (d + 2,))
+    return LinearTensorNetwork.from_decomposition(Decomposition(transform, (left, right)), (first, jnp.zeros(d + 3)))
+
+
+def follow(key: Any, setting: Setting) -> Direction:
+    """`find_limit` on random data."""
+    X, y = separable(subkey(key, "data"), setting.n, setting.d)
+    data = LinearData(X, y)
+    model = network_of(setting.network, subkey(key, "start"), data)
+    limit = find_limit(classification(X, y), model, throw=False)
+    final, saved = limit.trajectory.final, limit.trajectory.points
+    end = jax.tree.map(lambda x: x[None], push_direction(X, final.multipliers))
+    pushes = jnp.concatenate([jax.vmap(lambda p: push_direction(X, p))(saved.multipliers), end])
+    share = jnp.asarray(jnp.nan)
+    if setting.network in ("diagonal", "convolutional", "transformed"):
+        share = 1.0 - top_singular_share(final.model, decomposition_of(final.model), data, final.multipliers)
+    beta = final.model.linear_coefficients()
+    theirs = limit.program_solution
+    program: Any = limit.prediction.program
+    aim = theirs.primal if program.transform is None else program.coefficients(theirs.primal)
+    multipliers: Any = final.multipliers
+    return Direction(
+        outcome=limit.outcome.value,
+        start=limit.prediction.assumptions[-1].slack,
+        flow_gap=limit.flow_certificate.duality_gap,
+        stationarity=limit.flow_certificate.stationarity,
+        least_multiplier=jnp.min(-y * multipliers) / jnp.max(jnp.abs(multipliers)),
+        program_gap=theirs.certificate.duality_gap,
+        singular=limit.singular_residual,
+        share=share,
+        apart=direction_distance(beta, aim),
+        drift=STILL - push_converges(pushes, STILL).slack,
+        exponent=limit.rate.exponent,
+        predicted=limit.rate.predicted,
+        slope=_approach(saved, beta),
+    )
+
+
+def _approach(saved: Any, beta: Any) -> Any:
+    r"""The slope of $\log\|\hat\beta(t)-\hat\beta_\infty\|$ against $\log\|\beta(t)\|$ over the save points."""
+    path = jax.vmap(lambda model: model.linear_coefficients())(saved.model)
+    y = jnp.log(jax.vmap(lambda one: direction_distance(one, beta))(path))
+    x = jnp.log(jnp.linalg.norm(path, axis=1))
+    x = x - jnp.mean(x)
+    return jnp.sum(x * y) / jnp.sum(x**2)
+
+
+LIMITS = Dataset(
+    "yun2021",
+    "directions",
+    DirectionNumbers,
+    {
+        "limits": Part(
+            Direction,
+            follow,
+            lambda scale: {kind: Setting(kind, *SIZES[scale]) for kind in KINDS},
+            TRIALS,
+            block=25,
+            way="in turn",
+        )
+    },
+    where=f"{__name__}:LIMITS",
+)
+
+
+def _followed(limits: Direction, values: Any) -> np.ndarray:
+    """Of flows that got there."""
+    return np.where(np.isfinite(values) & (limits.outcome != Outcome.failed.value), values, np.nan)
+
+
+def _starts(row: int) -> Any:
+    """Who satisfies the condition on the start. Corollary 1 has none at time zero."""
+    if row == CONNECTED:
+        return lambda n: everyone(n.limits.start[row])
+    return lambda n: n.limits.start[row] > 0
+
+
+def _every_start(numbers: DirectionNumbers) -> np.ndarray:
+    return np.stack([_starts(row)(numbers) for row in range(len(KINDS))])
+
+
+def _by_kind(values: np.ndarray) -> str:
+    return ", ".join(f"{kind} {largest(v[~np.isnan(v)]):.0e}" for kind, v in zip(KINDS, values, strict=True))
+
+
+def _singular(numbers: DirectionNumbers) -> np.ndarray:
+    return _followed(numbers.limits, numbers.limits.singular)
+
+
+def _drift(numbers: DirectionNumbers) -> np.ndarray:
+    return _followed(numbers.limits, numbers.limits.drift)
+
+
+SINGULAR = Statement[DirectionNumbers](
+    source="Theorem 1",
+    says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
+    inside=lambda n: everyone(n.limits.singular),
+    residual=_singular,
+    bound=SLOW,
+    unit="residual of (8) relative to s",
+    found=lambda n, known: f"{met(SLOW, _singular(n))}; largest: {_by_kind(_singular(n))}",
+    limit=True,
+)
+TURNS = Statement[DirectionNumbers](
+    source="Remark 1",
+    says="X^T r converges in direction, which Theorem 2 assumes: 1 − cos between its last value and that at half of "
+    "the exact flow's last points",
+    inside=_every_start,
+    residual=_drift,
+    bound=SLOW,
+    unit="1 − cos",
+    found=lambda n, known: f"{met(SLOW, _drift(n))}; largest: {_by_kind(_drift(n))}",
+    limit=True,
+    # A direction that still turns may settle later: no counterexample, and no support either.
+    late=True,
+)
+
+
+def certified(row: int, source: str, says: str, bound: float = SLOW) -> Statement[DirectionNumbers]:
+    """The flow's own duality gap, and the exponent of the weights' own gap against log t, which 1 − κ of the certified
+    dual predicts."""
+
+    def gap(numbers: DirectionNumbers) -> np.ndarray:
+        return _followed(numbers.limits, numbers.limits.flow_gap)[row]
+
+    def rate(numbers: DirectionNumbers, known: np.ndarray) -> Rate | None:
+        exponents = _followed(numbers.limits, numbers.limits.exponent)[row]
+        return common_rate(exponents, numbers.limits.predicted[row], law="the weights' gap against log t")
+
+    def found(numbers: DirectionNumbers, known: np.ndarray) -> str:
+        limits, gaps = numbers.limits, gap(numbers)[known]
+        text = f"{int(np.sum(gaps <= FLOOR))} of {known.size} below {FLOOR:.0e}; programs certified to "
+        text += f"{largest(limits.program_gap[row][known]):.0e}, distance of unit vectors up to "
+        return text + f"{largest(limits.apart[row][known]):.0e}"
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=_starts(row),
+        residual=gap,
+        bound=bound,
+        unit="the flow's own duality gap",
+        found=found,
+        limit=True,
+        rate=rate,
+    )
+
+
+def top_vectors(row: int) -> Statement[DirectionNumbers]:
+    """The proof of Theorem 2 for L = 2."""
+    return Statement(
+        source="Theorem 2",
+        says=f"{KINDS[row]}, L = 2: parameters converge in direction to top singular vectors of M(−u)",
+        inside=_starts(row),
+        residual=lambda n: _followed(n.limits, n.limits.share)[row],
+        bound=SLOW,
+        unit="share of ρ on singular values below the top",
+        limit=True,
+    )
+
+
+def stationary(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
+    """L = 3: a residual alone says little of sparse points, so signs of the multipliers and margins are held too."""
+
+    def residual(numbers: DirectionNumbers) -> np.ndarray:
+        limits = numbers.limits
+        return _followed(limits, np.maximum(limits.stationarity, -limits.least_multiplier))[row]
+
+    def found(numbers: DirectionNumbers, known: np.ndarray) -> str:
+        apart = numbers.limits.apart[row][known]
+        return (
+            f"{met(FLOOR, residual(numbers))}; {int(np.sum(apart > 1e-3))} of {apart.size} are not the best stationary "
+            "point that a search from 8 starts finds: local, not global"
+        )
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=_starts(row),
+        residual=residual,
+        bound=FLOOR,
+        unit="KKT residual, or minus the least multiplier",
+        found=found,
+        limit=True,
+    )
+
+
+def _slopes(numbers: DirectionNumbers) -> np.ndarray:
+    return _followed(numbers.limits, numbers.limits.slope)[DIAGONAL_3]
+
+
+def _approach_in_words(numbers: DirectionNumbers, known: np.ndarray) -> str:
+    slopes = _slopes(numbers)[known]
+    return (
+        f"exponents from {np.min(slopes, initial=np.inf):.2f} to {np.max(slopes, initial=-np.inf):.2f}; the best "
+        f"stationary point found is certified to {np.median(numbers.limits.program_gap[DIAGONAL_3]):.1e} (median) by "
+        "the convex dual, which says nothing of a program that is not convex"
+    )
+
+
+APPROACH = Statement[DirectionNumbers](
+    source="beyond the paper",
+    says="diagonal networks, L = 3: entries of ρ off the support tend to constants, so that the direction of β "
+    "approaches its limit like 1/‖β‖",
+    inside=lambda n: everyone(_slopes(n)),
+    residual=lambda n: np.abs(_slopes(n) + 1.0),
+    bound=FITTED,
+    unit="|fitted exponent of ‖β‖ + 1|",
+    found=_approach_in_words,
+    limit=True,
+    rate=lambda n, known: common_rate(-_slopes(n), 1.0, bias=FITTED, law="distance of directions against ‖β‖"),
+    # Those that are late at the lengths seen decide nothing.
+    late=True,
+)
+DECAY = "the flow's own certificate; what is left of slow coordinates decays like (log t)^−(1−κ)"
+
+register(
+    LIMITS,
+    "directions",
+    title="Theorems 1 and 2, Corollaries 1 to 3",
+    run_times={
+        "quick": "3 data sets for each of 6 networks, some minutes",
+        "paper": "100 data sets for each of 6 networks, a quarter of an hour",
+        "large": "1,000 data sets for each of 6 networks, hours (estimated)",
+    },
+    statements=[
+        SINGULAR,
+        certified(
+            CONNECTED,
+            "Corollary 1",
+            "fully connected networks: β converges in direction to the l2 max-margin classifier, by the flow's dual",
+            FLOOR,
+        ),
+        certified(DIAGONAL, "Corollary 2", f"diagonal networks, L = 2: l1 max-margin: {DECAY}"),
+        top_vectors(DIAGONAL),
+        certified(
+            CONVOLUTIONAL,
+            "Corollary 3",
+            f"full-length convolutional networks, L = 2: DFT-domain l1 max-margin: {DECAY}",
+        ),
+        top_vectors(CONVOLUTIONAL),
+        certified(
+            TRANSFORMED,
+            "Theorem 2",
+            f"a random S with more rows than columns, L = 2: l1 max-margin of the rows S x_i: {DECAY}",
+        ),
+        top_vectors(TRANSFORMED),
+        stationary(
+            DIAGONAL_3,
+            "Corollary 2",
+            "diagonal networks, L = 3: a stationary point of the l_(2/3) max-margin program by the flow's multipliers",
+        ),
+        stationary(
+            CONVOLUTIONAL_3,
+            "Corollary 3",
+            "full-length convolutional networks, L = 3: a stationary point of the DFT-domain l_(2/3) max-margin "
+            "program by the flow's multipliers",
+        ),
+        APPROACH,
+        TURNS,
+    ],
+    verified=True,
+)

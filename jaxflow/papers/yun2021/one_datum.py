@@ -1,0 +1,377 @@
+r"""Theorems 3 and 5, Corollary 4: one data point, two layers, any network."""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxflow._core import good, linalg
+from jaxflow.data import LinearData
+from jaxflow.flow import integrate
+from jaxflow.limits.linear_method import Interpolated
+from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
+from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, regression
+from jaxflow.papers.yun2021.starts import NETWORKS, start_at
+from jaxflow.report import Rate, common_rate, fit
+from jaxflow.study import subkey
+from jaxflow.theory import direction_limit, filtered_direction, point_limit
+from jaxflow.theory.single_datum import data_singular
+
+# Dopri8 at rtol 1e-13 keeps three digits of this.
+CLOSED = 1e-10
+# Directions at the end of the path, where the singular gap allows.
+DIRECTION = 1e-8
+# Lengths of the classification paths: log‖β‖ = 2 log ℓ, about 300.
+FAR = 150.0
+SAVES = 60
+# Errors between 1e-9 and 1e-2 still have their next terms in them: exponents are fitted to this.
+FITTED = 0.02
+# 1 − cos that is small at the smallest α.
+PARALLEL = 1e-3
+LENGTHS = (1, 2, 3)
+# The dimension, and scales of Theorem 5 in increasing order.
+SIZES = {
+    "quick": (4, (1e-4, 1.0, 10.0)),
+    "paper": (5, (1e-4, 1e-2, 1.0, 10.0)),
+    "large": (5, (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)),
+}
+TRIALS = {"quick": 4, "paper": 100, "large": 1000}
+TIES = {"quick": 4, "paper": 16, "large": 64}
+
+
+class Setting(NamedTuple):
+    """A network on one point in d dimensions, from starts of size `alphas` `(a,)`."""
+
+    network: str
+    d: int
+    alphas: Any
+
+
+class Ends(NamedTuple):
+    """One datum of Theorem 5 at a scales: relative distance `error` of the layers from their limit points, |cos(β, x)|
+    as `along`, the `slack` of the condition on the start, whether the flow was followed."""
+
+    alphas: Float[Any, "*b a"]
+    error: Float[Any, "*b a"]
+    along: Float[Any, "*b a"]
+    slack: Float[Any, "*b a"]
+    followed: Bool[Any, "*b a"]
+
+
+class Turns(NamedTuple):
+    r"""One datum of Theorem 3 at m save points: distances `errors` of the directions of $v_1,v_2,\beta$, the `second`
+    component of ρ over the first, `sizes` log‖β‖; the `rate` of the singular gap, the `slack` of the condition on the
+    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; and whether
+    the flow was followed."""
+
+    errors: Float[Any, "*b m 3"]
+    second: Float[Any, "*b m"]
+    sizes: Float[Any, "*b m"]
+    rate: Float[Any, "*b"]
+    slack: Float[Any, "*b"]
+    filtered: Float[Any, "*b"]
+    datum: Float[Any, "*b"]
+    ok: Bool[Any, "*b"]
+
+
+class Tie(NamedTuple):
+    """A start at a tie of both singular values: distance of β from the nearer filtered version, `apart`; the `rest`
+    outside of the span of both, and the `least` of its coefficients there."""
+
+    apart: Float[Any, "*b"]
+    rest: Float[Any, "*b"]
+    least: Float[Any, "*b"]
+
+
+class DatumNumbers(NamedTuple):
+    """`ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie`
+    `(1, c)`."""
+
+    ends: Ends
+    turns: Turns
+    tie: Tie
+
+
+def end(key: Any, setting: Setting) -> Ends:
+    """The flow of a regression from starts of every size."""
+    x, z = (jax.random.normal(subkey(key, name), (setting.d,)) for name in ("x", "start"))
+    sign = jax.random.rademacher(subkey(key, "sign"), ()).astype(float)
+    y = jax.random.uniform(subkey(key, "y"), (), minval=0.5, maxval=2.0) * sign
+
+    def one(alpha: Any) -> tuple[Any, ...]:
+        start = start_at(setting.network, x, z, alpha)
+        closed = point_limit(start, x, y)
+        # The residual decays at the rate ‖x‖|y| or α²‖x‖² or faster, once the plateau, log(1/α)/‖x‖ long, is passed.
+        # (Much longer, and the explicit method only hovers at its stability limit.)
+        until = (20.0 + 2 * jnp.log(1.0 / alpha) + 40.0 / jnp.abs(y)) / jnp.linalg.norm(x) / jnp.maximum(1.0, alpha**2)
+        path = integrate(
+            regression(x[None], y[None]),
+            start,
+            clock="physical_time",
+            until=until,
+            solver=diffrax.Dopri8(),
+            controller=diffrax.PIDController(rtol=1e-13, atol=1e-16),
+            stop=Interpolated(1e-12),
+            # For α = 10 the step that Diffrax would begin with can overflow, from which its controller does not come
+            # back.
+            dt0=1e-5,
+            throw=False,
+        )
+        pairs = zip(as_tensor_network(path.final.model).layers, closed.layers, strict=True)
+        beta = path.final.model.linear_coefficients()
+        along = jnp.abs(beta @ x) / jnp.linalg.norm(beta) / jnp.linalg.norm(x)
+        return jnp.maximum(*(distance(a, b) for a, b in pairs)), along, closed.slack, good(path.result)
+
+    return Ends(setting.alphas, *jax.lax.map(one, setting.alphas))
+
+
+def turn(key: Any, setting: tuple[int, int]) -> Turns:
+    """The flow of the exponential loss with filters of a length in d dimensions, far out."""
+    length, d = setting
+    x = jax.random.normal(subkey(key, "x"), (d,))
+    y = jax.random.rademacher(subkey(key, "y"), ()).astype(float)
+    start = LinearConvolutionalNetwork.init(
+        subkey(key, "start"), LinearData(x[None], y[None]), sizes=(length,), scheme="zero_last"
+    )
+    predicted = direction_limit(start, x, y)
+    path = _classify(start, x, y, FAR, jnp.linspace(0.5, FAR, SAVES))
+    _, found = data_singular(start, x)
+
+    def look(model: Any) -> tuple[Any, Any, Any]:
+        beta = model.linear_coefficients()
+        first, second = model.layers
+        rho = jnp.abs((found.left.T @ first) * (found.right.T @ second))
+        aims = (predicted.first, predicted.second, predicted.coefficients)
+        errors = jnp.stack([direction_distance(a, b) for a, b in zip((first, second, beta), aims, strict=True)])
+        # The slowest component alone: a third one, which decays faster, would bend the line.
+        return errors, rho[1] / rho[0] if len(rho) > 1 else jnp.asarray(0.0), jnp.log(jnp.linalg.norm(beta))
+
+    errors, second, sizes = jax.vmap(look)(path.points.model)
+    filtered, _ = filtered_direction(x, y)
+    return Turns(
+        errors,
+        second,
+        sizes,
+        predicted.rate,
+        predicted.slack,
+        direction_distance(predicted.coefficients, filtered),
+        direction_distance(predicted.coefficients, y * x),
+        good(path.result),
+    )
+
+
+def _classify(start: Any, x: Any, y: Any, until: float, save_at: Any = None) -> Any:
+    return integrate(
+        classification(x[None], y[None]),
+        start,
+        clock="log_arc_length",
+        solver="Tsit5",
+        controller=DIRECTIONS,
+        until=until,
+        save_at=save_at,
+        throw=False,
+    )
+
+
+def tie(key: Any, setting: None) -> Tie:
+    """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4."""
+    x, y = jnp.asarray([1.0, 2.0, -1.0, 3.0]), jnp.asarray(1.0)
+    data = LinearData(x[None], y[None])
+    start = LinearConvolutionalNetwork.init(subkey(key, "start"), data, sizes=(2,), scheme="zero_last")
+    beta = _classify(start, x, y, 60.0).final.model.linear_coefficients()
+    both = jnp.stack([2 * x + s * (jnp.roll(x, 1) + jnp.roll(x, -1)) for s in (1.0, -1.0)])
+    # Any nonnegative combination of both is a limit.
+    unit = beta / jnp.linalg.norm(beta)
+    mix = linalg.lstsq(both.T, unit)
+    off = jax.vmap(lambda aim: direction_distance(beta, aim))(both)
+    return Tie(jnp.min(off), jnp.linalg.norm(both.T @ mix - unit), jnp.min(mix))
+
+
+def _networks(scale: str) -> dict[str, Setting]:
+    d, alphas = SIZES[scale]
+    return {name: Setting(name, d, np.asarray(alphas)) for name in NETWORKS}
+
+
+ONE_DATUM = Dataset(
+    "yun2021",
+    "single",
+    DatumNumbers,
+    {
+        "ends": Part(Ends, end, _networks, TRIALS, block=25, way="in turn"),
+        "turns": Part(
+            Turns,
+            turn,
+            lambda scale: {f"k_1={length}": (length, SIZES[scale][0]) for length in LENGTHS},
+            TRIALS,
+            block=25,
+            way="in turn",
+        ),
+        "tie": Part(Tie, tie, {"k_1=2": None}, TIES, way="in turn"),
+    },
+    where=f"{__name__}:ONE_DATUM",
+)
+
+
+def closed_form(row: int) -> Statement[DatumNumbers]:
+    """Theorem 5 for one network."""
+    return Statement(
+        source="Theorem 5",
+        says=f"{NETWORKS[row]} network, L = 2, n = 1: both layers' limit points in closed form, α from 1e-4 to 10",
+        inside=lambda n: n.ends.slack[row] > 0,
+        residual=lambda n: np.where(n.ends.followed[row], n.ends.error[row], np.nan),
+        bound=CLOSED,
+        unit="relative distance of the layers",
+    )
+
+
+def _apart(numbers: DatumNumbers) -> np.ndarray:
+    """1 − cos(β, x) of the fully connected network, `(b, a)`; below a rounding nothing can be seen to fall."""
+    ends = numbers.ends
+    return np.where(ends.followed[0], np.maximum(1.0 - ends.along[0], np.finfo(float).eps), np.nan)
+
+
+def _parallel_rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
+    """From the two smallest scales."""
+    rise = np.diff(np.log(_apart(numbers)[:, :2]), axis=1) / np.diff(np.log(numbers.ends.alphas[0][:, :2]), axis=1)
+    return common_rate(rise[:, 0], None, law="1 − cos against α")
+
+
+PARALLEL_LIMIT = Statement[DatumNumbers](
+    source="Theorem 5",
+    says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
+    inside=lambda n: everyone(n.ends.followed[0][:, 0]),
+    residual=lambda n: _apart(n)[:, 0],
+    bound=PARALLEL,
+    unit="1 − cos(β, x)",
+    found=lambda n, known: f"at α = 10 it is up to {largest(_apart(n)[known][:, -1]):.1e}",
+    limit=True,
+    rate=_parallel_rate,
+)
+
+
+def _last(numbers: DatumNumbers, row: int) -> np.ndarray:
+    """The last distances of v_1, v_2 and β, `(b, 3)`; NaN where the singular gap does not allow the accuracy.
+
+    ‖β‖ to half the power s₂/s₁ − 1 must be below it, with a factor for constants; else the end decides nothing.
+    """
+    turns = numbers.turns
+    allowed = 0.5 * turns.rate[row] * turns.sizes[row][:, -1] < np.log(DIRECTION) - 5.0
+    return np.where((turns.ok[row] & allowed)[:, None], turns.errors[row][:, -1], np.nan)
+
+
+def _reach(numbers: DatumNumbers, row: int) -> str:
+    last = _last(numbers, row)[:, 0]
+    return f"the singular gap allows that at the end of {int(np.sum(~np.isnan(last)))} paths of {last.size}"
+
+
+def aligned(row: int) -> Statement[DatumNumbers]:
+    """Theorem 3 for filters of one length."""
+    return Statement(
+        source="Theorem 3",
+        says=f"convolutional network, filters of length {LENGTHS[row]}: directions of v_1, v_2 and β, signs included",
+        inside=lambda n: n.turns.slack[row] > 0,
+        residual=lambda n: _last(n, row).max(axis=1),
+        bound=DIRECTION,
+        unit="distance of unit vectors",
+        found=lambda n, known: _reach(n, row),
+    )
+
+
+def named(row: int) -> Statement[DatumNumbers]:
+    """Corollary 4: the direction in closed form, for filters of one or two entries."""
+
+    def off(numbers: DatumNumbers) -> np.ndarray:
+        aim = (numbers.turns.datum, numbers.turns.filtered)[row][row]
+        last = _last(numbers, row)[:, 2]
+        return np.where(np.isnan(last), np.nan, np.maximum(aim, last))
+
+    return Statement(
+        source="Corollary 4",
+        says=(
+            "k_1 = 1: β converges in direction to yx",
+            "k_1 = 2: β converges in direction to 2yx ± (y←x + y→x) by the sign of the autocorrelation",
+        )[row],
+        inside=lambda n: n.turns.slack[row] > 0,
+        residual=off,
+        bound=DIRECTION,
+        unit="distance of unit vectors",
+        found=lambda n, known: _reach(n, row),
+    )
+
+
+def decays(row: int, product: bool) -> Statement[DatumNumbers]:
+    """How what is left of the second singular component falls with ‖β‖: in ρ, the `product`, or in β."""
+    share = 1.0 if product else 0.5
+
+    def exponents(numbers: DatumNumbers) -> np.ndarray:
+        turns, found = numbers.turns, []
+        errors = turns.second[row] if product else turns.errors[row][:, :, 2]
+        for error, sizes in zip(errors, turns.sizes[row], strict=True):
+            use = (error < 1e-2) & (error > 1e-9) & np.isfinite(sizes)
+            found.append(fit(sizes[use], np.log(error[use]))[0] if use.sum() >= 5 else np.nan)
+        return np.asarray(found)
+
+    def rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
+        aims = -share * np.asarray(numbers.turns.rate[row])
+        return common_rate(-exponents(numbers), aims, bias=FITTED, law="what is left against ‖β‖")
+
+    def found(numbers: DatumNumbers, known: np.ndarray) -> str:
+        fits = exponents(numbers)[known]
+        return f"{fits.size} of {known.size} have a fit; exponents from {least(fits):.3f} to {-least(-fits):.3f}"
+
+    what = "ρ, the product of both layers' second components," if product else "β, in which mixed products remain,"
+    power = "‖β‖^(s_2/s_1 − 1)" if product else "‖β‖^((s_2/s_1 − 1)/2)"
+    return Statement(
+        source="Theorem 3",
+        says=f"filters of length {LENGTHS[row]}: the rest of {what} decays like {power}, exponents fitted",
+        inside=lambda n: n.turns.slack[row] > 0,
+        residual=lambda n: np.abs(exponents(n) - share * np.asarray(n.turns.rate[row])),
+        bound=FITTED,
+        unit="fitted − predicted exponent",
+        found=found,
+        limit=True,
+        rate=rate,
+    )
+
+
+TIED = Statement[DatumNumbers](
+    source="Corollary 4",
+    says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
+    "filtered versions, chosen by the start",
+    inside=lambda n: everyone(n.tie.rest),
+    residual=lambda n: np.maximum(n.tie.rest, -np.minimum(n.tie.least, 0.0)),
+    bound=DIRECTION,
+    unit="rest outside of their cone",
+    found=lambda n, known: f"{met(DIRECTION, n.tie.rest)}; at least {least(n.tie.apart):.2f} away from either",
+)
+
+
+def _of_length(row: int) -> list[Statement[DatumNumbers]]:
+    found = [aligned(row)]
+    found += [decays(row, True), decays(row, False)] if LENGTHS[row] > 1 else []
+    return found + ([named(row)] if LENGTHS[row] <= 2 else [])
+
+
+register(
+    ONE_DATUM,
+    "single",
+    title="Theorems 3 and 5, Corollary 4",
+    run_times={
+        "quick": "4 data for each of 3 networks at 3 scales, and of 3 filters, two minutes",
+        "paper": "100 data for each of 3 networks at 4 scales, and of 3 filters, some minutes",
+        "large": "1,000 data for each of 3 networks at 6 scales, and of 3 filters, an hour (estimated)",
+    },
+    statements=[
+        *(closed_form(row) for row in range(len(NETWORKS))),
+        PARALLEL_LIMIT,
+        *(statement for row in range(len(LENGTHS)) for statement in _of_length(row)),
+        TIED,
+    ],
+    verified=True,
+)
