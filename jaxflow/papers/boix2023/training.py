@@ -21,10 +21,8 @@ from jaxflow.papers.statement import Statement
 from jaxflow.plots import COLORS
 
 RUN_TIMES = {
-    "quick": "5 seeds on images (Adam from 3 scales, SGD) and 3 on text, 200 steps, and 6 of the ViT of Appendix B, "
-    "three minutes",
-    "paper": "5 seeds on images (Adam from 3 scales, SGD) and on text, 1,000 steps, and 200 of the ViT of Appendix B, "
-    "a quarter of an hour",
+    "quick": "5 seeds on images (Adam, SGD), 3 on text, 200 steps; Appendix B's ViT, 6; three minutes",
+    "paper": "5 seeds on images (Adam, SGD) and text, 1,000 steps; Appendix B's ViT, 200; 15 minutes",
     "large": "the published size of the model, for an accelerator",
 }
 RUNS = {
