@@ -11,6 +11,7 @@ import jaxflow as jf
 from jaxflow import papers
 from jaxflow.flow import follow_products
 from jaxflow.papers.boix2023 import small_instances, supports, toy
+from jaxflow.papers.boix2023.perturbations import NOISE
 from jaxflow.report import Finding, Verdict
 from tests.papers.made_up import boix2023 as made_up
 
@@ -124,6 +125,13 @@ def test_pictures_of_stages_are_drawn_from_the_numbers() -> None:
     ):
         entry = papers.find_figure("boix2023", name)
         assert entry.draw is not None and len(entry.draw(numbers).axes) == axes and entry.find(numbers)[1]
+
+
+def test_figures_with_noise_are_on_the_task_of_figure_2() -> None:
+    names = [data.study(part, "quick", 0).experiment.name() for data, part in ((toy.TOY, "paths"), (NOISE, "noise"))]
+    assert names == ["boix2023.toy.stages"] * 2
+    # One instance is not computed eight times over.
+    assert toy.TOY.study("paths", "paper", 0).plan.block == 1
 
 
 def test_a_path_keeps_its_ends_when_it_is_filled_up() -> None:
