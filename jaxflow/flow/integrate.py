@@ -151,7 +151,7 @@ def _with_points(trajectory: Trajectory, flow: System, risk: EmpiricalRisk, save
 
 @eqx.filter_jit
 def _points(flow: System, risk: EmpiricalRisk, saved: Any) -> Any:
-    return jax.vmap(lambda s, y: flow.point(risk, s, y, jnp.isfinite(s)))(*saved)
+    return eqx.filter_vmap(lambda s, y: flow.point(risk, s, y, jnp.isfinite(s)))(*saved)
 
 
 def _meter(progress: Any) -> diffrax.AbstractProgressMeter:

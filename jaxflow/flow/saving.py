@@ -35,7 +35,7 @@ class DenseOutput(eqx.Module):
             reached = s <= self.end * (1 + 1e-9)
             return self.flow.point(self.risk, inside, self.interpolation.evaluate(inside), reached)
 
-        return (one if s.ndim == 0 else jax.vmap(one))(s)
+        return (one if s.ndim == 0 else eqx.filter_vmap(one))(s)
 
 
 def wanted(

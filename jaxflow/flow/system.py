@@ -205,7 +205,8 @@ class System(eqx.Module):
         final = self.point(risk, s, extended, jnp.asarray(True), known)
         points = None
         if saved is not None:
-            points = jax.vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
+            # A model may hold functions too (activations), which are nobody's batch.
+            points = eqx.filter_vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
         if risk.opaque:
             result = RESULTS.where(underflown(final.log_gradient_norm), RESULTS.gradient_underflow, result)
         _, _, beyond = self.scale(s)

@@ -61,7 +61,7 @@ class ModelStaged(eqx.Module):
     **Example:**
 
     ```python
-    jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own, method=jf.ModelStaged(degree=2))
+    jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own, method=jf.ModelStaged(degree=2.0))
     ```
     """
 

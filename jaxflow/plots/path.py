@@ -61,6 +61,8 @@ def draw_limit(data: Mapping[str, Any]) -> Any:
         size = float(np.max(np.abs(limit), initial=0.0)) or 1.0
         shown = right.imshow(limit, cmap="RdBu_r", vmin=-size, vmax=size)
         right.grid(False)
+        right.set_xticks([])
+        right.set_yticks([])
         figure.colorbar(shown, ax=right)
     else:
         flat = limit.ravel()

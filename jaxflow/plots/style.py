@@ -1,5 +1,7 @@
 """One look for all figures. Nothing here touches Matplotlib's global state: no pyplot, no rcParams."""
 
+import io
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,8 @@ def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared
 def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its rows and columns of axes, as `new_figure`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = _shown()(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False)
     for axis in axes.ravel():
@@ -38,6 +39,21 @@ def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bo
         axis.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
         axis.set_axisbelow(True)
     return figure, axes
+
+
+@cache
+def _shown() -> Any:
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        """A figure that a notebook shows as the value of a cell, whether pyplot has been imported or not."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=110)
+            return buffer.getvalue()
+
+    return Shown
 
 
 def save_figure(figure: Any, *paths: Path) -> None:

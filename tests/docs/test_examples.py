@@ -20,8 +20,6 @@ ROOMS = (
     *("data", "losses", "models", "risk", "teachers", "margin", "trajectory", "flow", "gradient_descent"),
     *("theory", "limits", "study"),
 )
-# Seconds in all: the first two groups are looked at in every run of the tests.
-QUICK = ("data", "losses", "risk", "teachers", "margin")
 
 
 def named(room: str) -> dict[str, Any]:
@@ -72,9 +70,8 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return names | {"folder": folder}
 
 
-@pytest.mark.parametrize(
-    "room", [pytest.param(room, marks=() if room in QUICK else pytest.mark.slow) for room in (*ROOMS, "")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [*ROOMS, ""])
 def test_examples_run(room: str, before: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "_RULES", dict(prediction._RULES))
     monkeypatch.chdir(Path(before["folder"]))

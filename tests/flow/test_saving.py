@@ -187,3 +187,15 @@ def test_a_path_is_drawn_from_its_save_points(saved):
     drawn = [line.get_ydata() for axis in figure.axes for line in axis.lines]
     assert len(drawn) == 3 and np.allclose(drawn[0], saved.log_norm)
     assert np.allclose(drawn[1], saved.log_gradient_norm)
+
+
+@pytest.mark.slow
+def test_a_model_that_holds_functions_has_a_path():
+    keys = jax.random.split(jax.random.key(0), 3)
+    inputs = jax.random.normal(keys[0], (6, 2))
+    labels = jnp.sign(inputs @ jax.random.normal(keys[1], (2,)))
+    network = eqx.nn.MLP(2, "scalar", width_size=4, depth=1, activation=jnp.tanh, key=keys[2])
+    risk = jf.EmpiricalRisk((inputs, labels), "logistic")
+    path = jf.integrate(risk, network, clock="log_time", until=1.0, save_at=jnp.array([0.0, 1.0]))
+    assert jnp.allclose(jax.vmap(path[1].model)(inputs), jax.vmap(path.final.model)(inputs), atol=1e-12)
+    assert len(path.plot().axes) == 3 and path.to_xarray().sizes["save"] == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
-from jaxflow.plots import draw_limits, save_figure
+from jaxflow.plots import draw_limits, new_figure, save_figure
 
 
 def convergence_numbers() -> dict[str, np.ndarray]:
@@ -65,3 +65,8 @@ def test_files_are_pictures_and_do_not_depend_on_the_date(tmp_path: Path) -> Non
     assert b"<svg" in paths[1].read_bytes() and b"<dc:date>" not in paths[1].read_bytes()
     assert paths[0].read_bytes() == paths[2].read_bytes()
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_notebook_shows_a_figure_without_pyplot():
+    figure, _ = new_figure(1)
+    assert figure._repr_png_().startswith(b"\x89PNG")
