@@ -118,8 +118,12 @@ def linear_multipliers(
     mean = jnp.sum(pushes, axis=-1, keepdims=True) / total
     scale, weights = risk.loss.scaled_derivative((own + small * mean)[..., 0], labels)
     weights = weights / (labels.size if risk.reduction == "mean" else 1)
+    # The largest logarithm of attention itself is the scale that the risk carries.
+    common = jnp.max(jnp.where(moves, relative - jnp.log(total), -jnp.inf))
+    common = lax.stop_gradient(jnp.where(jnp.isneginf(common), 0.0, common))
+    weights = weights * jnp.exp(largest - common)
     others = jnp.where(top, 0.0, (weights[..., None] / total) * (pushes - attention * mean))
-    return scale + largest, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)
+    return scale + common, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)
 
 
 def _labels(risk: EmpiricalRisk) -> Array:

@@ -69,6 +69,10 @@ class AbstractMargins(eqx.Module):
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AbstractInverse:
         """$B^{-1}$."""
 
+    def bounded(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Bool[Array, ""]:
+        r"""Whether B is positive definite, $\sigma_1(S)<1+1/\kappa$."""
+        return self.inverse(multipliers, kappa).regular
+
 
 class AffineInverse(AbstractInverse):
     """$B=(1+\\kappa)I$."""
@@ -188,11 +192,15 @@ class BilinearMargins(AbstractMargins):
         return G @ Q, G.T @ K
 
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> BilinearInverse:
-        G, alpha = self.matrix(multipliers), 1.0 + kappa
-        q = G.shape[1]
-        scaled = (kappa / alpha) * G
-        factor = linalg.cholesky(jnp.eye(q) - scaled.T @ scaled)
-        return BilinearInverse(self, scaled, linalg.lower_solve(factor, jnp.eye(q)), alpha)
+        alpha = 1.0 + kappa
+        scaled = (kappa / alpha) * self.matrix(multipliers)
+        identity = jnp.eye(scaled.shape[1])
+        factor = linalg.cholesky(identity - scaled.T @ scaled)
+        return BilinearInverse(self, scaled, linalg.lower_solve(factor, identity), alpha)
+
+    def bounded(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> Bool[Array, ""]:
+        scaled = (kappa / (1.0 + kappa)) * self.matrix(multipliers)
+        return linalg.definite(jnp.eye(scaled.shape[1]) - scaled.T @ scaled)
 
 
 class DiagonalInverse(AbstractInverse):

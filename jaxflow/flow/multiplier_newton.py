@@ -229,7 +229,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         smallest = jnp.min(jnp.where(constraints.present, margins(y), jnp.inf))
         size = tree_norm(y)
         weights = weights * size
-        bounded = margins.inverse(weights, jnp.asarray(4.0 / gap)).regular
+        bounded = margins.bounded(weights, jnp.asarray(4.0 / gap))
         value = 0.5 * size**2 * (1.0 + 0.25 * gap)
         return (smallest > 0) & bounded & (value <= (1.0 + gap) * smallest * jnp.sum(weights))
 

@@ -54,7 +54,12 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
     def advance(pool: Any, problems: Any) -> Any:
         def body(carry: Any) -> Any:
             count, pool = carry
-            return count + 1, _choose(running(pool, problems), jax.vmap(step)(pool, problems), pool)
+            going = running(pool, problems)
+            # Everybody takes a step, and an implicit one may take many iterations, for which the others would wait. A
+            # seat that stays empty takes one of no length.
+            ends = jnp.where(going, pool.s_next, pool.s)
+            moved = jax.vmap(step)(eqx.tree_at(lambda lane: lane.s_next, pool, ends), problems)
+            return count + 1, _choose(going, moved, pool)
 
         begun = jnp.sum(running(pool, problems))
 

@@ -67,7 +67,7 @@ class TokenSelection(AbstractExperiment):
     width: int = 8
     parts: int = 2
     horizon: float | None = None
-    rtol: float = 1e-6
+    rtol: float = 1e-5
     scout_steps: int = 20_000
     far_rtol: float = 0.1
     far_steps: int = 1000
