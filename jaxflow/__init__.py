@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jaxflow.flow import CertificateGap as CertificateGap
     from jaxflow.flow import Dual as Dual
     from jaxflow.flow import Factors as Factors
+    from jaxflow.flow import Filippov as Filippov
     from jaxflow.flow import LogArcLength as LogArcLength
     from jaxflow.flow import LogHadamard as LogHadamard
     from jaxflow.flow import LogTime as LogTime
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from jaxflow.flow import SelectionSettled as SelectionSettled
     from jaxflow.flow import StationaryPoint as StationaryPoint
     from jaxflow.flow import Weights as Weights
+    from jaxflow.flow import diagnose as diagnose
     from jaxflow.flow import integrate as integrate
     from jaxflow.gradient_descent import descend as descend
     from jaxflow.gradient_descent import published_protocol as published_protocol
@@ -67,6 +69,7 @@ _NAMES = {
     "CertificateGap": "jaxflow.flow",
     "Dual": "jaxflow.flow",
     "Factors": "jaxflow.flow",
+    "Filippov": "jaxflow.flow",
     "LogArcLength": "jaxflow.flow",
     "LogHadamard": "jaxflow.flow",
     "LogTime": "jaxflow.flow",
@@ -79,6 +82,7 @@ _NAMES = {
     "SelectionSettled": "jaxflow.flow",
     "StationaryPoint": "jaxflow.flow",
     "Weights": "jaxflow.flow",
+    "diagnose": "jaxflow.flow",
     "integrate": "jaxflow.flow",
     "descend": "jaxflow.gradient_descent",
     "published_protocol": "jaxflow.gradient_descent",

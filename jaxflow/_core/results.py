@@ -19,6 +19,11 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "its margins to `EmpiricalRisk.from_margins`, whose gradient is carried on a logarithmic scale."
     )
     nonfinite_data = "Data or initial weights contain NaN or infinite entries; nothing was integrated."
+    sliding = (
+        "The flow stays on kinks, where its field jumps: the steps of a smooth method shrink there and get nowhere. "
+        "`solver=jaxflow.Filippov()` follows the kinks, in coordinates `Weights` and `Scores`; where it ends so "
+        "itself, too many kinks meet at this point."
+    )
 
 
 def good(result: RESULTS):

@@ -14,8 +14,12 @@ from jaxflow.flow.coordinates import Factors as Factors
 from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
+from jaxflow.flow.diagnosis import Cause as Cause
+from jaxflow.flow.diagnosis import Diagnosis as Diagnosis
+from jaxflow.flow.diagnosis import diagnose as diagnose
 from jaxflow.flow.drive import Drive as Drive
 from jaxflow.flow.drive import Lane as Lane
+from jaxflow.flow.filippov import Filippov as Filippov
 from jaxflow.flow.hard_margin import HardMarginPath as HardMarginPath
 from jaxflow.flow.hard_margin import HardMarginState as HardMarginState
 from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow

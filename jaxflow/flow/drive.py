@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import RESULTS, ScaledGradient, all_finite
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
+from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.meter import StepMeter
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.solvers import as_terms
@@ -34,7 +35,9 @@ _RESULTS: Any = RESULTS
 
 def _promoted(result: Any) -> Any:
     """`RESULTS.promote`. What never fails says so by a constant, whose promotion would compile eight small programs."""
-    return _RESULTS.successful if result is diffrax.RESULTS.successful else _RESULTS.promote(result)
+    if result is diffrax.RESULTS.successful:
+        return _RESULTS.successful
+    return result if isinstance(result, RESULTS) else _RESULTS.promote(result)
 
 
 class Lane(eqx.Module):
@@ -229,6 +232,8 @@ class Drive(eqx.Module):
             "num_rejected_steps": lane.num_steps - lane.num_accepted_steps,
             "num_failed_solves": lane.num_failed_solves,
         }
+        if isinstance(self.solver, Filippov):
+            stats |= self.solver.stats(lane.solver_state)
         known = self._known(lane.system, lane.s, lane.state, lane.solver_state)
         return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
 
@@ -240,7 +245,7 @@ class Drive(eqx.Module):
         return system.stops(risk, self.stop, s, state, known, certifies)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
-        if not isinstance(self.solver, MultiplierNewton):
+        if not isinstance(self.solver, MultiplierNewton | Filippov):
             return None
         return self.solver.scaled_gradient(system, s, state, solver_state)
 

@@ -12,9 +12,13 @@ from jaxtyping import Array, Float, PyTree
 from jaxflow._core import RESULTS, all_finite, good, is_concrete, require
 from jaxflow.flow.clocks import AbstractClock, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
+from jaxflow.flow.diagnosis import diagnose
+from jaxflow.flow.drive import Drive
+from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.multiplier_newton import MultiplierNewton
-from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, kept, wanted
-from jaxflow.flow.solvers import as_controller, as_solver, as_terms
+from jaxflow.flow.pieces import has_kinks, knows_pieces
+from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, kept, only_times, wanted
+from jaxflow.flow.solvers import as_controller, as_solver, as_terms, with_tolerances
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
 from jaxflow.risk import EmpiricalRisk
@@ -46,7 +50,9 @@ def integrate(
     - `risk`, `model`: what flows; written for one instance, batch with `jax.vmap`.
     - `clock`: a clock, or its name; `until`: where to end, as a reading of that clock ($\log t$ for
       `LogTime`, a length for `ArcLength`, and so on).
-    - `solver`: any of Diffrax's, or its name; None for the clock's default.
+    - `solver`: any of Diffrax's, or its name; None for the clock's default, inside of `Filippov` where model or loss
+      have kinks (ReLU, absolute values, maxima, choices by a comparison) in `Weights` or `Scores`; not where `adjoint`
+      is given, or more than points at readings is saved.
     - `controller`: any of Diffrax's step size controllers, used as it is; None for one with tolerances fit for the
       solver. (Of a `PIDController` with Diffrax's default norm, an implicit solver gets the norm that leaves log t out;
       one with a norm of its own keeps it.)
@@ -74,8 +80,6 @@ def integrate(
     ```
     """
     clock = as_clock(clock)
-    solver = as_solver(solver, clock)
-    controller = as_controller(controller, solver, clock)
     coordinates = as_coordinates(coordinates)
     risk.check(model)
     if isinstance(coordinates, AbstractStretchedCoordinates):
@@ -88,15 +92,55 @@ def integrate(
         check_save_at(save_at, until)
     if saveat is not None:
         check_saveat(saveat, until)
-    trajectory: Any = _integrate(
-        risk, model, clock, jnp.asarray(until, dtype=float), solver, controller, coordinates, stop, save_at,
-        saveat, diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint, dt0, max_steps, progress,
-    )  # fmt: skip
+    plain = adjoint is None and only_times(saveat)
+    solver, controller = _method(solver, controller, clock, coordinates, risk, model, plain)
+    until = jnp.asarray(until, dtype=float)
+    if isinstance(solver, Filippov):
+        save_at, saveat = save_at if saveat is None else jnp.asarray(saveat.subs.ts), None
+        trajectory: Any = _slide(
+            risk, model, clock, until, solver, controller, coordinates, stop, save_at, dt0, max_steps, bool(progress)
+        )
+    else:
+        trajectory = _integrate(
+            risk, model, clock, until, solver, controller, coordinates, stop, save_at,
+            saveat, diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint, dt0, max_steps, progress,
+        )  # fmt: skip
     if saveat is not None:
         trajectory = _with_points(*trajectory, steps=saveat.subs.steps if saveat.subs else 0)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
-        raise RuntimeError(f"integrate: {describe(trajectory.result)}")
+        why = ""
+        if bool(trajectory.result == RESULTS.max_steps_reached):  # pyright: ignore[reportAttributeAccessIssue]
+            how: Any = dict(clock=clock, until=until, solver=solver, coordinates=coordinates)
+            why = f" Where it stands, {diagnose(trajectory, risk, **how)}."
+        raise RuntimeError(f"integrate: {describe(trajectory.result)}{why}")
     return trajectory
+
+
+def _method(
+    solver: Any,
+    controller: Any,
+    clock: AbstractClock,
+    coordinates: AbstractCoordinates,
+    risk: EmpiricalRisk,
+    model: Any,
+    plain: bool,
+) -> tuple[diffrax.AbstractSolver, diffrax.AbstractStepSizeController]:
+    """The solver and controller asked for, or the defaults; a flow with kinks that can be followed is."""
+    asked = isinstance(solver, Filippov)
+    require(
+        not asked or knows_pieces(coordinates, model),
+        "solver",
+        "Filippov follows kinks in Weights and Scores, and of one head; use another solver here",
+    )
+    require(not asked or plain, "solver", "Filippov saves points at readings only, and has no adjoint of its own")
+    follows = (asked or (solver is None and plain)) and has_kinks(coordinates, risk, model)
+    inside = as_solver(solver.method if asked else solver, clock)
+    controller = as_controller(controller, inside, clock)
+    if not follows:
+        return inside, controller
+    # Lanes have no `diffeqsolve` around them that tells a root finder its tolerances.
+    inside = with_tolerances(inside, controller)
+    return Filippov(inside, solver.pieces) if asked else Filippov(inside), controller
 
 
 @eqx.filter_jit
@@ -158,6 +202,18 @@ def _meter(progress: Any) -> diffrax.AbstractProgressMeter:
     if isinstance(progress, diffrax.AbstractProgressMeter):
         return progress
     return diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter()
+
+
+@eqx.filter_jit
+def _slide(
+    risk, model, clock, until, solver, controller, coordinates, stop, save_at, dt0, max_steps, progress
+) -> Trajectory:
+    """The piece that a flow is on goes on from step to step, and stopping rules look at it: steps of a lane."""
+    drive = Drive(solver, controller, stop, max_steps, print if progress else None)
+    lane = drive.start(
+        risk, model, clock=clock, coordinates=coordinates, until=until, save_at=save_at, dt0=dt0
+    )  # fmt: skip
+    return drive.trajectory(drive.run(lane))
 
 
 def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None) -> diffrax.Event | None:

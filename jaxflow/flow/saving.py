@@ -53,6 +53,14 @@ def wanted(
     return ([] if sub is None else [sub]), saveat.dense
 
 
+def only_times(saveat: diffrax.SaveAt | None) -> bool:
+    """Whether nothing is asked for but points at some readings, or nothing at all."""
+    if saveat is None:
+        return True
+    sub = saveat.subs
+    return not saveat.dense and sub is not None and sub.ts is not None and not (sub.t0 or sub.t1 or sub.steps)
+
+
 def check_save_at(save_at: Any, until: Any) -> None:
     """**Raises:** `ValueError` for readings that are no increasing list, or pass the end."""
     require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")

@@ -25,6 +25,7 @@ from jaxflow.models.hadamard_functions import DiagonalHead as DiagonalHead
 from jaxflow.models.hadamard_functions import DiagonalLinear as DiagonalLinear
 from jaxflow.models.hadamard_functions import DiagonalTransformer as DiagonalTransformer
 from jaxflow.models.heads import ConcaveHead as ConcaveHead
+from jaxflow.models.heads import GatedHead as GatedHead
 from jaxflow.models.heads import Head as Head
 from jaxflow.models.heads import LinearHead as LinearHead
 from jaxflow.models.heads import MLPHead as MLPHead

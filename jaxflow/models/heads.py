@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow._core import require
+from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 from jaxflow.models.function_head import FunctionHead
 
@@ -42,8 +43,9 @@ class LinearHead(eqx.Module):
 class MLPHead(eqx.Module):
     r"""$h(x) = \mathbf 1^\top\mathrm{ReLU}(Vx)$, with `V` of shape `(r, d)`. Tarzanagh et al. (2023) §6.
 
-    The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. Where
-    the flow slides along a kink a smooth integrator steps to and fro; `jaxflow.find_limit` reports it.
+    The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. The flow slides
+    along kinks, where a smooth integrator steps to and fro: `jaxflow.Filippov` follows it, `jaxflow.find_limit` reports
+    it.
 
     **Example:**
 
@@ -155,7 +157,21 @@ def _numbers(parts: Any) -> bool:
     )
 
 
-def head_outputs(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
+class GatedHead(eqx.Module):
+    r"""A head at all outputs together, with the gates of its kinks `(g,)` given (`jaxflow._core.kinks`).
+
+    One piece of a piecewise smooth head, or on a kink a convex combination of its neighbours: `head_outputs` and
+    `head_gradients` are those of that piece.
+    """
+
+    head: Any
+    gates: Float[Array, " g"]
+
+    def __call__(self, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
+        return gated(lambda x: head_outputs(self.head, x), points, self.gates).value
+
+
+def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output.
 
     **Example:**
@@ -164,10 +180,12 @@ def head_outputs(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n"]
     assert jf.models.head_outputs(model.head, data.tokens[:, 0]).shape == (3,)
     ```
     """
+    if isinstance(head, GatedHead):
+        return head(points)
     return _each_output(head, points, lambda h: h)
 
 
-def head_gradients(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output.
 
     **Example:**
@@ -176,6 +194,9 @@ def head_gradients(head: Head, points: Float[Array, "*n d"]) -> Float[Array, "*n
     assert jf.models.head_gradients(model.head, data.tokens[:, 0]).shape == (3, 4)
     ```
     """
+    if isinstance(head, GatedHead):
+        # An output knows no point but its own.
+        return jax.grad(lambda x: jnp.sum(head(x)))(points)
     return _each_output(head, points, jax.grad)
 
 

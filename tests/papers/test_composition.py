@@ -26,7 +26,7 @@ from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
 from jaxflow.papers.tarzanagh2023.fig11 import curves
 from jaxflow.report import Verdict
 
-TINY = composition.Size(8, flows=2, dimensions=(4, 6), every=500)
+TINY = composition.Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2, 1e-3), small=4.0)
 # Means and their errors are checked by nothing else.
 HOLDS, OPEN, OUTSIDE = Verdict.holds, Verdict.not_settled, Verdict.outside_hypotheses
 
@@ -49,7 +49,7 @@ def test_from_the_name_to_the_files(
         assert set(archive.files) == set(table)
         for name, values in table.items():
             np.testing.assert_array_equal(archive[name], values)
-    assert len(claims) == (5 if figure == "fig8" else 3)
+    assert len(claims) == (7 if figure == "fig8" else 3)
     notes = paths["table"].read_text()
     assert "The paper shows the kept ones only." in notes
     for outcome in table["outcome"]:
@@ -148,8 +148,11 @@ def test_reasons_prevail_in_order() -> None:
     assert composition.fates_in_words(outcome).endswith("of 7")
 
 
-def made_up(scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, one: float = 0.5) -> composition.Data:
+def made_up(
+    scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, one: float = 0.5, exponent: float = 1.0
+) -> composition.Data:
     """Two dimensions, twelve instances, the last two of which the filter leaves out."""
+    rates = np.array([1e-2, 1e-3, 1e-4])
     steps = 1.0 + 0.01 * np.arange(12)
     distance = np.stack([s * steps for s in scale])
     outcome = np.full((2, 12), int(Fate.kept), np.uint8)
@@ -172,6 +175,13 @@ def made_up(scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, on
         "progress": np.ones((2, 12)),
         "flow_end": np.full((2, 3), int(FlowEnd.reached)),
         "flow_distance": np.zeros((2, 3)),
+        "flow_steps": np.full((2, 3), 100),
+        "flow_met": np.ones((2, 3), int),
+        "flow_crossed": np.ones((2, 3), int),
+        "flow_sliding": np.ones((2, 3), int),
+        "rates": np.array([1e-2, 1e-3, 1e-4]),
+        # The constants of single instances scatter about one.
+        "descent_distance": rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3)),
     }
 
 
@@ -180,13 +190,21 @@ def verdicts(data: composition.Data) -> list[Verdict]:
 
 
 def test_verdicts_of_figure_8_follow_the_numbers() -> None:
-    assert verdicts(made_up()) == [HOLDS] * 5
-    assert verdicts(made_up((2e-3, 4e-2))) == [OPEN, HOLDS, HOLDS, HOLDS, OPEN]
-    assert verdicts(made_up(one=1e-6)) == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS]
-    assert verdicts(made_up(slope=-1.0)) == [HOLDS, HOLDS, OPEN, HOLDS, HOLDS]
+    flow = [HOLDS, Verdict.holds_at_this_rate]
+    assert verdicts(made_up()) == [HOLDS] * 5 + flow
+    assert verdicts(made_up((2e-3, 4e-2))) == [OPEN, HOLDS, HOLDS, HOLDS, OPEN, *flow]
+    assert verdicts(made_up(one=1e-6)) == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS, *flow]
+    assert verdicts(made_up(slope=-1.0)) == [HOLDS, HOLDS, OPEN, HOLDS, HOLDS, *flow]
     nothing = made_up()
     nothing["kept"] = np.zeros_like(nothing["kept"])
-    assert verdicts(nothing) == [OUTSIDE] * 5
+    assert verdicts(nothing) == [OUTSIDE] * 5 + flow
+    # Of order one half, and of none; one flow that spends its budget; one that goes elsewhere than descent.
+    assert verdicts(made_up(exponent=0.5))[5:] == verdicts(made_up(exponent=0.0))[5:] == [HOLDS, OPEN]
+    spent, elsewhere = made_up(), made_up()
+    spent["flow_end"][0, 0] = int(FlowEnd.budget_spent)
+    assert verdicts(spent)[5:] == [OPEN, OPEN]
+    elsewhere["flow_distance"][1, 2] = 0.5
+    assert verdicts(elsewhere)[5:] == [OPEN, Verdict.holds_at_this_rate]
 
 
 def test_verdicts_of_figure_11_follow_the_numbers() -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.tarzanagh2023.composition_descent import LEARNING_RATE, descents, draws
+from jaxflow.papers.tarzanagh2023.composition_descent import descents, draws
 from jaxflow.papers.tarzanagh2023.composition_fit import decorrelation, directions, finite_components, fits
-from jaxflow.papers.tarzanagh2023.composition_flow import flow_ends
+from jaxflow.papers.tarzanagh2023.composition_flow import flow_ends, small_descents
 
 # Instances computed together; saved weights of 500 take 8 MB.
 BATCH = 500
@@ -50,7 +50,8 @@ REASONS = {
 class Size:
     """`trials` instances for each d of `dimensions`; points of the descent are saved every `every` steps.
 
-    The first `flows` of them are followed by the flow, too.
+    The first `flows` of them are followed by the flow, too, and by descent with steps of the lengths `rates` over a
+    path of the length `small`.
     """
 
     trials: int
@@ -60,11 +61,13 @@ class Size:
     T: int = 4
     steps: int = 2000
     every: int = 100
+    rates: tuple[float, ...] = (1e-2, 1e-3, 1e-4)
+    small: float = 10.0
 
 
 # The published code draws until 500 instances have passed the filter. At d = 10 about 2 in 100 do.
 SIZES = {
-    "quick": Size(200, dimensions=(4, 8)),
+    "quick": Size(200, flows=20, dimensions=(4, 8)),
     "paper": Size(10_000),
     "large": Size(50_000),
 }
@@ -93,6 +96,7 @@ def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
         "T": np.asarray(size.T),
         "dimensions": np.asarray(size.dimensions),
         "steps": np.arange(0, size.steps + 1, size.every),
+        "rates": np.asarray(size.rates),
         "kept": table["outcome"] == Fate.kept,
         **table,
     }
@@ -138,11 +142,20 @@ def _run(size: Size, d: int, widest: int, keys: Array) -> Data:
 
 
 def _flows(size: Size, d: int, widest: int, keys: Array, cell: Data) -> Data:
-    """The flow of the first instances to the log time of their descents; 1 − corr between the two at the end."""
+    """The flow of the first instances to the log time of their descents, and descent with smaller steps.
+
+    1 − corr of the flow with the descent at the end; with each length of steps, the distance of the weights at equal
+    times, relative to the length of the way.
+    """
     last = cell.pop("last_weights")[: len(keys)]
-    # Twice the length of the descent.
-    length = 2 * LEARNING_RATE * size.steps
-    found = flow_ends(length, *draws(size.n, size.T, d, widest, keys), jnp.asarray(cell["log_time"][: len(keys)]))
-    weights = found.pop("flow_weights")
+    instances = draws(size.n, size.T, d, widest, keys)
+    small = [small_descents(size.small, rate, *instances) for rate in size.rates]
+    readings = jnp.stack([path["log_time"] for path in small], axis=1)
+    found = flow_ends(*instances, jnp.asarray(cell["log_time"][: len(keys)]), readings)
+    weights, there = found.pop("flow_weights"), found.pop("flow_readings")
+    descended = jnp.stack([path["weights"] for path in small], axis=1)
+    apart = jnp.linalg.norm(there - descended, axis=(2, 3))
+    way = jnp.linalg.norm(descended - instances[-1][:, None], axis=(2, 3))
     distance = jax.vmap(decorrelation)(weights, jnp.asarray(last))
-    return {name: np.asarray(value) for name, value in {**found, "flow_distance": distance}.items()}
+    found |= {"flow_distance": distance, "descent_distance": apart / way, "descent_log_time": readings}
+    return {name: np.asarray(value) for name, value in found.items()}

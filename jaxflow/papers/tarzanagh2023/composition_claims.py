@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxflow.papers.tarzanagh2023.composition import Data
+from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
 from jaxflow.papers.tarzanagh2023.composition_notes import (
     CORRELATION,
     FITTED,
@@ -11,7 +12,7 @@ from jaxflow.papers.tarzanagh2023.composition_notes import (
     flow,
     unconditional,
 )
-from jaxflow.report import Claim, Evidence, count_evidence
+from jaxflow.report import Claim, Evidence, common_rate, count_evidence
 
 # "For d >= 8 or Γ <= 1e-9".
 LARGE_D = 8
@@ -22,11 +23,15 @@ EXPONENTS = np.arange(-16.0, -5.75, 0.5)
 RANGE = (-17.0, -13.0)
 # Differences of means, and rank correlations, count beyond this many standard errors.
 ERRORS = 2.0
+# An exponent fitted over two decades of step sizes: descent stops anywhere in its last step to and fro, so that the
+# constants at its two ends differ by up to a factor of two or so, and means over instances by a fifth: log10(1.2)/2.
+BIAS = 0.04
 
 
 def figure8_claims(data: Data) -> tuple[list[Claim], list[str]]:
     """Claims with verdicts, and notes with every denominator."""
     claims = [_predictive(data), _ordered(data), _inverse(data), _masked(data), _improves("§6, Figure 8", data)]
+    claims += [_flow_alike(data), _flow_limit(data)]
     return claims, [*unconditional(data), *compositions(data), flow(data), FITTED, TOO_FEW]
 
 
@@ -173,6 +178,53 @@ def _improves(source: str, data: Data) -> Claim:
     parts = [f"{mean:.1e} ± {error:.1e} at d = {d}" for d, mean, error in found]
     values: dict[str, float | int] = {f"decorrelation_{d}": mean for d, mean, _ in found}
     return Claim(source, "Higher d enhances alignment.", "mean 1 − corr: " + ", ".join(parts), evidence, values)
+
+
+def _flow_alike(data: Data) -> Claim:
+    end, distance = data["flow_end"], data["flow_distance"]
+    decided = (end == FlowEnd.reached) | (end == FlowEnd.stationary)
+    alike = decided & (distance < 1 - CORRELATION)
+    sentence = (
+        "(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
+        "descent does: a correlation above 0.99 at the same log t."
+    )
+    far = np.sort(distance[decided & ~alike])[::-1]
+    measured = f"{decided.sum()} of {end.size} flows decided, {alike.sum()} with a correlation above {CORRELATION}"
+    if far.size:
+        measured += f"; 1 − corr of the others {', '.join(f'{x:.1e}' for x in far[:8])}"
+    values: dict[str, float | int] = {"decided": int(decided.sum()), "alike": int(alike.sum())}
+    return Claim("§6, Figure 8 (flow)", sentence, measured, count_evidence(alike, decided=decided), values)
+
+
+def _flow_limit(data: Data) -> Claim:
+    rates, end = data["rates"], data["flow_end"].ravel()
+    distance = data["descent_distance"].reshape(-1, rates.size)
+    decided = (end == FlowEnd.reached) | (end == FlowEnd.stationary)
+    # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
+    falls = distance[:, -1] < distance[:, 0]
+    slopes = np.log(distance[:, 0] / distance[:, -1]) / np.log(rates[0] / rates[-1])
+    sentence = (
+        "(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
+        "solution: the distance at equal times falls like η."
+    )
+    rate = common_rate(slopes[decided], 1.0, bias=BIAS, law="distance of descent from the flow against η")
+    medians = np.median(distance[decided], axis=0) if decided.any() else np.full(rates.size, np.nan)
+    sliding = decided & (data["flow_met"].ravel() > 0)
+    parts = ", ".join(f"{median:.1e} at η = {size:g}" for median, size in zip(medians, rates, strict=True))
+    measured = (
+        f"median distance, relative to the way, {parts} on {decided.sum()} of {end.size} flows, {sliding.sum()} of "
+        f"which slide; at the smallest η at most {distance[decided, -1].max(initial=0.0):.1e}"
+    )
+    if rate is not None:
+        each = slopes[decided]
+        measured += f"; exponents of single instances from {each.min():.2f} to {each.max():.2f}"
+    values: dict[str, float | int] = {
+        "sliding": int(sliding.sum()),
+        **{f"distance_{size:g}": float(median) for size, median in zip(rates, medians, strict=True)},
+        **({} if rate is None else {"exponent": rate.fitted}),
+    }
+    evidence = count_evidence(falls & decided, decided=decided, limit=True, rate=rate)
+    return Claim("§6, Figure 8 (flow)", sentence, measured, evidence, values)
 
 
 def _above(

@@ -56,17 +56,18 @@ def compositions(data: Data) -> list[str]:
 
 
 def flow(data: Data) -> str:
-    """How far the flow got on a smooth integrator."""
+    """How the gradient flows ended."""
     end = data["flow_end"]
     of = {code: int(np.sum(end == code)) for code in FlowEnd}
     several = np.any(data["tokens_selected"][:, : end.shape[1]] > 1, axis=-1)
-    spent, reached = end == FlowEnd.budget_spent, end == FlowEnd.reached
-    near = np.sum(data["flow_distance"][reached] < 1 - CORRELATION)
+    met = data["flow_met"] > 0
     return (
-        f"The gradient flow by a smooth integrator (Tsit5, at most {MAX_STEPS} steps) on the first {end.shape[1]} "
-        f"instances of each d, to the log t of their descents: {of[FlowEnd.reached]} of {end.size} get there "
-        f"({near} with a correlation above {CORRELATION} to the descent), {of[FlowEnd.stationary]} end at a "
-        f"stationary point, {of[FlowEnd.budget_spent]} spend the budget, {of[FlowEnd.failed]} fail. Of the "
-        f"{several.sum()} whose descent composes several tokens {np.sum(spent & several)} spend it, of the other "
-        f"{np.sum(~several)} {np.sum(spent & ~several)}: along a kink the flow slides, and a smooth integrator stalls."
+        f"The gradient flow on the first {end.shape[1]} instances of each d, along its kinks (Filippov's solution; "
+        f"Tsit5 between them, at most {MAX_STEPS} steps), to the log t of their descents: {of[FlowEnd.reached]} of "
+        f"{end.size} get there, {of[FlowEnd.stationary]} end at a stationary point before, {of[FlowEnd.budget_spent]} "
+        f"spend the budget, {of[FlowEnd.sliding]} end where too many kinks meet, {of[FlowEnd.failed]} fail; in "
+        f"{np.median(data['flow_steps']):.0f} steps (median; at most {np.max(data['flow_steps'])}). {met.sum()} slide "
+        f"along kinks on their way, {np.sum(data['flow_sliding'] > 0)} at its end; of the {several.sum()} whose "
+        f"descent composes several tokens {np.sum(met & several)}. They cross {np.sum(data['flow_crossed']):,} "
+        f"kinks and meet {np.sum(data['flow_met']):,} to slide on."
     )

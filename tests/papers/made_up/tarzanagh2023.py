@@ -7,6 +7,7 @@ import numpy as np
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
 from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, sequence_paths, smooth
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
 from tests.papers import (
@@ -90,7 +91,9 @@ def composition() -> list[Data]:
     small = made_up((4e-2, 2e-2))
     nothing = made_up()
     nothing["kept"] = np.zeros_like(nothing["kept"])
-    return [made_up(), other, small, nothing]
+    spent = made_up(exponent=0.5)
+    spent["flow_end"] = np.full_like(spent["flow_end"], int(FlowEnd.budget_spent))
+    return [made_up(), other, small, nothing, spent]
 
 
 def conjecture() -> list[Data]:

@@ -1,0 +1,179 @@
+r"""Why an integration spent its budget: what holds it up at the point where it stands (floor 6)."""
+
+import enum
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import Code
+from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
+from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
+from jaxflow.flow.filippov import mode_at
+from jaxflow.flow.pieces import has_kinks
+from jaxflow.flow.system import System, make_system, underflown
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Trajectory
+
+# Distances from a kink, relative to the weights, at which steps to and fro about it end: tolerances of 1e-4 and less.
+NEAR = 1e-5
+# Residuals of this share of the targets are what tolerances and roundings leave of them.
+INTERPOLATED = 1e-10
+# Explicit methods are stable while step times rate is below about three.
+STABLE = 3.0
+# Power iterations for the largest rate, which is asked for to a factor of two.
+ITERATIONS = 30
+
+
+class Cause(enum.IntEnum):
+    """What holds an integration up, the first that applies.
+
+    - `unknown`: none of the following.
+    - `underflown`: the gradient is below the smallest normal number.
+    - `interpolated`: all data of a squared loss are met to rounding; what is left to follow is noise.
+    - `sliding`: the flow stays on kinks.
+    - `stiff`: an explicit method at its limit of stability needs as many steps again, and more.
+    """
+
+    unknown = 0
+    underflown = 1
+    interpolated = 2
+    sliding = 3
+    stiff = 4
+
+
+ADVICE = {
+    Cause.unknown: "nothing holds it up here; give more steps, or a looser controller",
+    Cause.underflown: "the gradient has underflown; use clock='arc_length', whose speed is bounded",
+    Cause.interpolated: "all data are met to rounding; end earlier, or by stop=jaxflow.LossExcess(...)",
+    Cause.sliding: "it slides along kinks; use solver=jaxflow.Filippov(), or a looser controller to step to and fro",
+    Cause.stiff: "it is stiff; use solver='kvaerno5'",
+}
+
+
+class Diagnosis(eqx.Module):
+    """What holds an integration up at its last point.
+
+    `cause`: a `Cause`; `sliding` `(g,)`: the kinks that the flow would slide on there, in the order in which the
+    model meets them; `rate`: the largest rate of change of the field, by the clock's variable; `steps`: how many steps
+    the rest takes an explicit method at its limit of stability (NaN where the clock's reading is not known);
+    `residual`: the largest, relative to the targets (NaN for losses of the margin). It prints as a sentence.
+    """
+
+    cause: Code
+    sliding: Bool[Array, " g"]
+    rate: Float[Array, ""]
+    steps: Float[Array, ""]
+    residual: Float[Array, ""]
+
+    def __str__(self) -> str:
+        sentence = ADVICE[Cause(int(self.cause))]
+        if self.cause == Cause.sliding:
+            kinks = ", ".join(str(k) for k in jnp.flatnonzero(self.sliding)[:8].tolist())
+            return f"{sentence} (kinks {kinks}{', ...' if self.sliding.sum() > 8 else ''} of {self.sliding.size})"
+        if self.cause == Cause.stiff:
+            return f"{sentence} (an explicit method needs {float(self.steps):.1g} more steps to stay stable)"
+        return sentence
+
+
+def diagnose(
+    trajectory: Trajectory,
+    risk: EmpiricalRisk,
+    *,
+    clock: AbstractClock | str,
+    until: float | Float[Array, ""],
+    solver: Any = None,
+    coordinates: AbstractCoordinates | str | None = None,
+) -> Diagnosis:
+    """What holds a trajectory up at its last point; arguments as those of `integrate` that made it.
+
+    `integrate` says it in its error where the budget is spent. It can be asked of any trajectory:
+
+    ```python
+    trajectory = jf.integrate(risk, model, clock="log_time", until=5.0, solver="tsit5", max_steps=5000, throw=False)
+    print(jf.diagnose(trajectory, risk, clock="log_time", until=5.0))
+    ```
+    """
+    clock, coordinates = as_clock(clock), as_coordinates(coordinates)
+    kinks = has_kinks(coordinates, risk, trajectory.final.model)
+    implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
+    steps = jnp.asarray(trajectory.stats["num_steps"])
+    return _diagnose(trajectory, risk, clock, jnp.asarray(until, float), coordinates, kinks, implicit, steps)
+
+
+@eqx.filter_jit
+def _diagnose(
+    trajectory: Trajectory,
+    risk: EmpiricalRisk,
+    clock: AbstractClock,
+    until: Array,
+    coordinates: AbstractCoordinates,
+    kinks: bool,
+    implicit: bool,
+    taken: Int[Array, ""],
+) -> Diagnosis:
+    final = trajectory.final
+    system, state = make_system(clock, coordinates, risk, final.model)
+    s = _variable(clock, final.log_time, final.log_arc_length)
+    rate = _rate(system, jnp.where(jnp.isfinite(s), s, 0.0), state)
+    steps = rate * (clock.internal(until) - s) / STABLE
+    residual = jnp.full((), jnp.nan)
+    if not risk.loss.margin and not risk.opaque:
+        outputs = risk.source.outputs(final.model)
+        targets = risk.source.targets(outputs)
+        size = jnp.max(jnp.abs(targets))
+        residual = jnp.max(jnp.abs(outputs - targets)) / jnp.where(size > 0, size, 1.0)
+    sliding = jnp.zeros(0, bool)
+    if kinks:
+        sliding = mode_at(system, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding
+    cause = jnp.where(~implicit & (steps > taken), Cause.stiff.value, Cause.unknown.value)
+    cause = jnp.where(jnp.any(sliding), Cause.sliding.value, cause)
+    cause = jnp.where(residual <= INTERPOLATED, Cause.interpolated.value, cause)
+    cause = jnp.where(underflown(final.log_gradient_norm), Cause.underflown.value, cause)
+    return Diagnosis(Code(cause, Cause), sliding, rate, steps, residual)
+
+
+def _variable(clock: AbstractClock, log_time: Array, log_arc_length: Array) -> Array:
+    """The clock's variable at a point; NaN where no reading tells it."""
+    if isinstance(clock, LossTime):
+        return jnp.full_like(log_time, jnp.nan)
+    if isinstance(clock, LogArcLength):
+        return clock.internal(log_arc_length)
+    if isinstance(clock, ArcLength):
+        return clock.internal(jnp.exp(log_arc_length))
+    # Clocks that tell the time grow with it.
+    low, high = jnp.zeros_like(log_time), jnp.full_like(log_time, 1e18)
+
+    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        # In logarithms, once above one: time runs over many orders.
+        middle = jnp.where(high > 2.0, jnp.sqrt(jnp.maximum(low, 1.0) * high), 0.5 * (low + high))
+        early = clock.log_time(middle) < log_time
+        return jnp.where(early, middle, low), jnp.where(early, high, middle)
+
+    return jax.lax.fori_loop(0, 100, halve, (low, high))[1]
+
+
+def _rate(system: System, s: Array, state: Any) -> Array:
+    """The spectral radius of the field's Jacobian in the state, by power iteration."""
+    rho, _, _ = system.scale(s)
+    flat, unravel = ravel_pytree(state)
+    _, w, length = system.start(state)
+
+    def field(y: Array) -> Array:
+        return ravel_pytree(system.field(s, (unravel(y), w, length), None)[0])[0]
+
+    y = flat / rho
+    start = jnp.sin(1.0 + jnp.arange(flat.size, dtype=flat.dtype))
+
+    def power(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        v, _ = carry
+        _, image = jax.jvp(field, (y,), (v / jnp.linalg.norm(v),))
+        size = jnp.linalg.norm(image)
+        return jnp.where(size > 0, image, v), size
+
+    return jax.lax.fori_loop(0, ITERATIONS, power, (start, jnp.zeros((), flat.dtype)))[1]

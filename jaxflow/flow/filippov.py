@@ -1,0 +1,364 @@
+r"""Steps of a piecewise smooth flow: piece by piece, across kinks and along them (floor 6)."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxflow._core import RESULTS, ScaledGradient, all_finite, tree_scale
+from jaxflow.flow.pieces import Mode, Pieces, across, distances, kinks_at, largest, projected
+from jaxflow.flow.solvers import as_terms
+from jaxflow.flow.system import System
+
+# A kink is passed where its switch is on the wrong side by this share of the largest one so far: a hundred thousand
+# roundings of what the projection onto a kink leaves.
+PASSED = 1e-11
+# A kink is left where its gate is out of [0, 1] by this share of the size of gates. The speed at which it is left is
+# then positive beyond doubt.
+LEFT = 1e-8
+# What gates and speeds, in that size, may be off by in a mode that is consistent.
+CONSISTENT = 1e-7
+# Where a piece ends is located to this share of the step, in at most so many evaluations.
+LOCATED, LOCATIONS = 1e-13, 60
+# A step of this share of the variable that still cannot be finished is the last.
+SHORTEST = 1e-12
+
+
+class SlidingState(eqx.Module):
+    """The solver's state: the piece that the flow is on, and how many kinks it has crossed, met to slide, and left."""
+
+    mode: Mode
+    crossed: Int[Array, ""]
+    met: Int[Array, ""]
+    left: Int[Array, ""]
+
+
+class _Under(eqx.Module):
+    """A step under way."""
+
+    s: Float[Array, ""]
+    state: PyTree
+    now: SlidingState
+    error: PyTree
+    # The end of this piece and the kinks that end it, once they are known.
+    target: Float[Array, ""]
+    ending: Bool[Array, ""]
+    which: Bool[Array, " g"]
+    usable: Bool[Array, ""]
+    settled: Bool[Array, ""]
+    pieces: Int[Array, ""]
+    ends: Float[Array, " P"]
+    dense: PyTree
+
+
+class PiecewiseInterpolation(diffrax.AbstractLocalInterpolation):
+    """The interpolation of each piece of a step."""
+
+    t0: Any
+    t1: Any
+    ends: Float[Array, " P"]
+    starts: Float[Array, " P"]
+    dense: PyTree
+    kind: Callable[..., diffrax.AbstractLocalInterpolation] = eqx.field(static=True)
+
+    def evaluate(self, t0: Any, t1: Any | None = None, left: bool = True) -> PyTree:
+        if t1 is not None:
+            return jax.tree.map(lambda a, b: a - b, self.evaluate(t1), self.evaluate(t0))
+        # The first piece that ends there or later; pieces that were not needed end at minus infinity.
+        index = jnp.argmax(self.ends >= jnp.minimum(t0, jnp.max(self.ends)))
+        one = jax.tree.map(lambda x: x[index], (self.starts, self.ends, self.dense))
+        return self.kind(t0=one[0], t1=one[1], **one[2]).evaluate(t0)
+
+
+class Filippov(diffrax.AbstractSolver):
+    r"""The flow of a piecewise smooth risk: ReLU networks, MLP heads, hinge losses.
+
+    Between kinks the field is smooth, and `method` takes its steps. A step ends where a kink is met, to the accuracy
+    of the method's interpolation. There, with normal n of the kink $z=0$ and the gates c of its two sides
+    (`jaxflow._core.kinks`), $\dot z=a+Mc$ decides:
+
+    - it is **crossed** where $\dot z$ has the same sign beyond it: the step goes on with the other side's field, to the
+      full order of the method;
+    - otherwise the flow **slides**. Filippov's solution is the convex combination of both sides with $\dot z=0$,
+      $c=-M^{-1}a$, which for a gradient flow is the orthogonal projection of $-\nabla L$ onto the tangent space of the
+      kinks that it slides on; it leaves one of them where its gate leaves [0, 1].
+
+    Several kinks at once are a linear complementarity problem for c, solved by exchanging one at a time. Where every
+    direction is taken by kinks the flow rests.
+
+    For `Weights` and `Scores`, and risks whose kinks can be found: comparisons, maxima and absolute values in models,
+    in heads of attention, and in losses given as functions of the margin.
+
+    **Arguments:** `method`: the solver of a piece (Diffrax's); `pieces`: the most kinks in one step. A step that meets
+    more, or whose gates are not found, is rejected; one of length $10^{-12}s$ ends the path with the result `sliding`.
+
+    Filippov (1988), *Differential Equations with Discontinuous Righthand Sides*.
+    """
+
+    method: diffrax.AbstractSolver = diffrax.Tsit5()
+    pieces: int = eqx.field(static=True, default=8)
+    term_structure: ClassVar[Any] = diffrax.AbstractTerm
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        kind = self.method.interpolation_cls
+        return lambda **found: PiecewiseInterpolation(kind=kind, **found)
+
+    def order(self, terms: Any) -> int | None:
+        return self.method.order(terms)
+
+    def error_order(self, terms: Any) -> Any:
+        return self.method.error_order(terms)
+
+    def func(self, terms: Any, t0: Any, y0: PyTree, args: Any) -> PyTree:
+        return terms.vf(t0, y0, args)
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any) -> SlidingState:
+        system = _system_of(terms)
+        mode = mode_at(system, system.unpack(t0, y0)[0])
+        zero = jnp.zeros((), int)
+        return SlidingState(mode, zero, jnp.sum(mode.sliding), zero)
+
+    def step(
+        self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any, solver_state: SlidingState, made_jump: Any
+    ) -> tuple[PyTree, PyTree, Any, SlidingState, Any]:
+        system = _system_of(terms)
+
+        def piece(s: Array, target: Array, y: PyTree, mode: Mode) -> tuple[PyTree, PyTree, Any]:
+            inside = as_terms(_on(system, mode).field, self.method)
+            begun = self.method.init(inside, s, target, y, args)
+            after, error, dense, _, _ = self.method.step(inside, s, target, y, args, begun, made_jump=False)
+            return after, error, dense
+
+        def blank(x: Any) -> Array:
+            return jnp.zeros((self.pieces, *x.shape), x.dtype)
+
+        shapes = eqx.filter_eval_shape(piece, t0, t1, y0, solver_state.mode)
+        none = jnp.zeros_like(solver_state.mode.sliding)
+        start = _Under(
+            t0,
+            y0,
+            solver_state,
+            jax.tree.map(jnp.zeros_like, y0),
+            t1,
+            jnp.asarray(False),
+            none,
+            jnp.asarray(True),
+            jnp.asarray(True),
+            jnp.zeros((), int),
+            jnp.full(self.pieces, -jnp.inf, jnp.result_type(t1)),
+            jax.tree.map(blank, shapes[2]),
+        )
+
+        def going(under: _Under) -> Array:
+            return under.usable & under.settled & (under.s < t1) & (under.pieces < self.pieces)
+
+        def body(under: _Under) -> _Under:
+            mode = under.now.mode
+            after, error, dense = piece(under.s, under.target, under.state, mode)
+            usable = all_finite((after, error))
+            left = _room(system, under.target, after, mode)
+            hit = left < 0
+            met = jnp.any(hit) & ~under.ending & usable
+            path = self.method.interpolation_cls(t0=under.s, t1=under.target, **dense)
+
+            def room(s: Array) -> Array:
+                return jnp.where(hit, _room(system, s, path.evaluate(s), mode), jnp.inf)
+
+            at, found = _first(room, under.s, under.target, jnp.where(hit, left, jnp.inf), met)
+            done = _finished(system, under.target, after, under)
+            done = eqx.tree_at(
+                lambda u: (u.s, u.error, u.target, u.ending, u.pieces, u.ends, u.dense),
+                done,
+                (
+                    under.target,
+                    jax.tree.map(lambda a, b: a + jnp.abs(b), under.error, error),
+                    jnp.asarray(t1),
+                    jnp.asarray(False),
+                    under.pieces + 1,
+                    under.ends.at[under.pieces].set(under.target),
+                    jax.tree.map(lambda all, one: all.at[under.pieces].set(one), under.dense, dense),
+                ),
+            )
+            shortened = eqx.tree_at(lambda u: (u.target, u.ending, u.which), under, (at, jnp.asarray(True), found))
+            new = jax.tree.map(lambda a, b: jnp.where(met, a, b), shortened, done)
+            return eqx.tree_at(lambda u: u.usable, new, usable)
+
+        end = lax.while_loop(going, body, start)
+        through = end.usable & end.settled & (end.s >= t1)
+        hopeless = ~through & end.usable & (t1 - t0 <= SHORTEST * jnp.maximum(t1, 1.0))
+        error = jax.tree.map(
+            lambda x: jnp.where(through, x, jnp.where(hopeless, 0.0, jnp.inf)).astype(x.dtype), end.error
+        )
+        starts = jnp.concatenate([jnp.asarray(t0)[None], end.ends[:-1]])
+        result: Any = RESULTS.where(hopeless, RESULTS.sliding, RESULTS.successful)  # pyright: ignore
+        return end.state, error, dict(ends=end.ends, starts=starts, dense=end.dense), end.now, result
+
+    def scaled_gradient(self, system: System, s: Array, extended: PyTree, state: SlidingState) -> ScaledGradient:
+        """The gradient in the coordinates: on kinks, of Filippov's solution."""
+        x, _, _ = system.unpack(s, extended)
+        inside = _on(system, state.mode)
+        return inside.coordinates.field(inside.context, x)
+
+    def stats(self, state: SlidingState) -> dict[str, Array]:
+        """How many kinks were crossed, met and left again, and which the flow slides on at its end `(g,)`."""
+        return {
+            "num_crossed_kinks": state.crossed,
+            "num_met_kinks": state.met,
+            "num_left_kinks": state.left,
+            "sliding": state.mode.sliding,
+        }
+
+
+def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
+    """The piece that the flow goes on with from a state: of the kinks that it is on (or as `near` to), those that it
+    slides on."""
+    found = kinks_at(system.coordinates, system.context, x)
+    mode = Mode.of(found)
+    on = jnp.abs(found.switches) <= PASSED * mode.size
+    if near is not None:
+        on = jnp.abs(distances(system.coordinates, system.context, x, mode.gates)) <= near
+    return lax.cond(jnp.any(on), lambda: _settle(system, x, mode, on, on)[0], lambda: mode)
+
+
+def _system_of(terms: Any) -> System:
+    """The system whose field the terms are. **Raises:** `ValueError` for another field."""
+    term = getattr(terms, "term", terms)
+    system = getattr(getattr(term, "vector_field", None), "__self__", None)
+    if not isinstance(system, System):
+        raise ValueError("solver: Filippov belongs to `integrate` and to `Drive`")
+    return system
+
+
+def _on(system: System, mode: Mode) -> System:
+    """The system of one piece."""
+    return System(system.clock, Pieces(system.coordinates), (system.context, mode), system.degree)
+
+
+def _room(system: System, s: Array, extended: PyTree, mode: Mode) -> Float[Array, " g"]:
+    """Negative where the mode has ended: a kink passed, or a gate that has left [0, 1]."""
+    x, _, _ = system.unpack(s, extended)
+    z = kinks_at(system.coordinates, system.context, x, mode.gates).switches
+    apart = jnp.where(mode.gates > 0.5, z, -z) + PASSED * mode.size
+
+    def inside() -> Array:
+        found = across(system.coordinates, system.context, x, mode, mode.sliding)
+        turned = found.turned(found.on, found.nearest)
+        room = jnp.where(found.on, found.inside(turned) + LEFT * found.size, jnp.inf)
+        return jnp.full_like(z, jnp.inf).at[found.index].set(room)
+
+    held = lax.cond(jnp.any(mode.sliding), inside, lambda: jnp.full_like(z, jnp.inf))
+    return jnp.where(mode.sliding, held, apart)
+
+
+def _settle(system: System, x: PyTree, mode: Mode, on: Array, which: Array) -> tuple[Mode, Array]:
+    """The mode that goes on from a state on the kinks `on`, `which` of them just met or left; whether it was found."""
+    found = across(system.coordinates, system.context, x, mode, on)
+    index, there = found.index, found.on
+    attracts = jnp.diagonal(found.matrix) < 0
+    gates, slid, met = mode.gates[index], mode.sliding[index] & there, which[index] & there
+    # What was met goes to its other side, what has left to the side through which its gate left: the nearer one.
+    fixed = jnp.where(slid, gates > 0.5, jnp.where(met, gates <= 0.5, gates > 0.5))
+    free = slid & ~met
+
+    def wrong(free: Array, fixed: Array) -> tuple[Array, Array]:
+        turned = found.turned(free, fixed.astype(gates.dtype))
+        speeds = found.speeds(turned)
+        by = jnp.where(free, -found.inside(turned), jnp.where(fixed, -speeds, speeds))
+        return turned, jnp.where(there, by / found.size, -jnp.inf)
+
+    def going(carry: tuple[Array, Array, Array]) -> Array:
+        free, fixed, count = carry
+        _, by = wrong(free, fixed)
+        return (jnp.max(by) > CONSISTENT) & (count < 4 * gates.size + 8)
+
+    def body(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        free, fixed, count = carry
+        turned, by = wrong(free, fixed)
+        k = jnp.argmax(by)
+        nearer = found.nearest[k] + turned[k] > 0.5
+        fixed = fixed.at[k].set(jnp.where(free[k], nearer, jnp.where(attracts[k], fixed[k], ~fixed[k])))
+        return free.at[k].set(~free[k] & attracts[k]), fixed, count + 1
+
+    free, fixed, _ = lax.while_loop(going, body, (free, fixed, jnp.zeros((), int)))
+    turned, by = wrong(free, fixed)
+    new = Mode(
+        mode.gates.at[index].set(jnp.where(there, jnp.clip(found.nearest + turned, 0.0, 1.0), gates)),
+        mode.sliding.at[index].set(jnp.where(there, free, mode.sliding[index])),
+        mode.size,
+    )
+    return new, jnp.max(by, initial=-jnp.inf) <= CONSISTENT
+
+
+def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
+    """The state at the end of a piece, on its kinks, and the mode that goes on from there."""
+    x, _, _ = system.unpack(s, after)
+    old = under.now.mode
+    which = under.which & under.ending
+    on = old.sliding | which
+
+    def moved() -> PyTree:
+        return projected(system.coordinates, system.context, x, old, on)
+
+    x = lax.cond(jnp.any(on), moved, lambda: x)
+    z = kinks_at(system.coordinates, system.context, x, old.gates).switches
+    old = Mode(old.gates, old.sliding, jnp.maximum(old.size, largest(z)))
+    settled = (old, jnp.asarray(True))
+    mode, known = lax.cond(jnp.any(on), lambda: _settle(system, x, old, on, which), lambda: settled)
+    y, w, length = after
+    rho, _, _ = system.scale(s)
+    if w is not None:
+        # w = rho (1 + t) / (dt/ds), and dt/ds jumps with the gradient.
+        w = w * jnp.exp(_log_rate(_on(system, old), s, x) - _log_rate(_on(system, mode), s, x))
+    crossed = jnp.sum(which & ~old.sliding & ~mode.sliding)
+    now = SlidingState(
+        mode,
+        under.now.crossed + crossed,
+        under.now.met + jnp.sum(mode.sliding & ~old.sliding),
+        under.now.left + jnp.sum(old.sliding & ~mode.sliding),
+    )
+    state = (tree_scale(1.0 / rho, x), w, length)
+    return eqx.tree_at(lambda u: (u.state, u.now, u.settled), under, (state, now, known))
+
+
+def _log_rate(system: System, s: Array, x: PyTree) -> Array:
+    scaled, _, _, log_speed = system.rates(s, x)
+    return log_speed - scaled.log_scale
+
+
+def _first(
+    room: Callable[[Array], Array], start: Array, end: Array, at_end: Array, wanted: Array
+) -> tuple[Array, Array]:
+    """The first s at which some of `room` `(g,)` is negative, from above, and which; `end`, where it is `at_end`, if
+    nothing is `wanted`."""
+
+    def going(carry: tuple[Array, ...]) -> Array:
+        low, high, *_, count = carry
+        return wanted & (high - low > LOCATED * (end - start)) & (count < LOCATIONS)
+
+    def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        low, high, at_low, at_high, which, count = carry
+        # Regula falsi with the Illinois rule; every third point halves the interval. The start itself comes first.
+        share = jnp.where(count % 3 == 0, 0.5, at_low / (at_low - at_high))
+        s = jnp.where(count == 0, start, low + jnp.clip(share, 1e-3, 1.0 - 1e-3) * (high - low))
+        left = room(s)
+        value = jnp.min(left, initial=jnp.inf)
+        negative = value < 0
+        return (
+            jnp.where(negative, low, s),
+            jnp.where(negative, s, high),
+            jnp.where(negative, 0.5 * at_low, value),
+            jnp.where(negative, value, 0.5 * at_high),
+            jnp.where(negative, left < 0, which),
+            count + 1,
+        )
+
+    least = jnp.min(at_end, initial=jnp.inf)
+    begun = (start, end, jnp.ones_like(least), least, at_end < 0, jnp.zeros((), int))
+    _, high, _, _, which, _ = lax.while_loop(going, body, begun)
+    return high, which

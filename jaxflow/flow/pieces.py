@@ -1,0 +1,337 @@
+r"""The pieces of a piecewise smooth flow: its field at given gates, its kinks, and their tangent space (floor 6).
+
+A risk is smooth between its kinks (`jaxflow._core.kinks`): those of the model's outputs (of an attention model: of its
+head), and those of the loss. With gates given, each side of every kink has a field of its own that goes on smoothly
+beyond it; kinks that the flow slides on take the component across them out of the field.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxflow._core import ScaledGradient, linalg
+from jaxflow._core.kinks import Gated, gated, kink_count
+from jaxflow.data import TokenData
+from jaxflow.flow.coordinates import AbstractCoordinates, Scores, Weights
+from jaxflow.losses import AbstractLoss, MarginLoss, Tail
+from jaxflow.models import (
+    AbstractAttention,
+    AbstractLinearNetwork,
+    GatedHead,
+    MultiHeadAttention,
+    Pullback,
+    head_outputs,
+    is_linear,
+    linearize_outputs,
+    mix,
+)
+from jaxflow.risk import AbstractSource, EmpiricalRisk
+
+# What is left of a gradient by the projection onto a tangent space, where the tangent space is a point: roundings.
+ROUNDINGS = 1e-13
+# Normals this far below the largest are none: units without weights, and tokens that attention has left for good.
+VANISHING = 1e-12
+# Kinks with the same normal (of two data that are equal) share what they carry: systems in units of one are moved by
+# this much, so that their gates are known to roundings over it.
+DEPENDENT = 1e-12
+
+
+class PieceSource(AbstractSource):
+    """Outputs with the gates of their kinks given."""
+
+    base: AbstractSource
+    gates: Float[Array, " g"]
+
+    def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
+        if not isinstance(model, AbstractAttention):
+            # The gates of what is trained alone: a kink of the rest is none.
+            params, frozen = eqx.partition(model, trainable)
+
+            def outputs(params: PyTree) -> Array:
+                return gated(lambda p: self.base.outputs(eqx.combine(p, frozen)), params, self.gates).value
+
+            return linearize_outputs(outputs, params, jax.tree.map(lambda _: True, params))
+        head = GatedHead(model.head, self.gates)
+        inside = eqx.tree_at(lambda m: m.head, model, head)
+        frozen = jax.tree.map(lambda _: False, head)
+        moving = eqx.tree_at(lambda m: m.head, trainable, eqx.tree_at(lambda h: h.head, frozen, trainable.head))
+        values, pullback = self.base.linearize(inside, moving)
+
+        def unwrapped(scale: Array, weights: Array) -> ScaledGradient:
+            scaled = pullback(scale, weights)
+            found = eqx.tree_at(
+                lambda g: g.head, scaled.gradient, scaled.gradient.head.head, is_leaf=lambda x: isinstance(x, GatedHead)
+            )
+            return ScaledGradient(scaled.log_scale, found, scaled.multipliers)
+
+        return values, unwrapped
+
+    def outputs(self, model: Any) -> Float[Array, "..."]:
+        return self.base.outputs(model)
+
+    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.base.targets(outputs)
+
+
+class PieceLoss(AbstractLoss):
+    """A loss of the margin with the gates of its kinks given. Hinges end flat: their slopes need no logarithm."""
+
+    base: MarginLoss
+    gates: Float[Array, " g"]
+    margin: ClassVar[bool] = True
+
+    def value(self, outputs: Float[Array, "..."], targets: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.base.value(outputs, targets)
+
+    def log_value(self, outputs: Float[Array, "..."], targets: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.base.log_value(outputs, targets)
+
+    def scaled_derivative(
+        self, outputs: Float[Array, "..."], targets: Float[Array, "..."]
+    ) -> tuple[Float[Array, ""], Float[Array, "..."]]:
+        def total(q: Array) -> Array:
+            return jnp.sum(gated(jax.vmap(self.base.function), q, self.gates).value)
+
+        slopes = jax.grad(total)((targets * outputs).reshape(-1)).reshape(targets.shape)
+        return jnp.zeros((), slopes.dtype), slopes * targets
+
+
+class Mode(eqx.Module):
+    """Which piece the flow is on: `gates` `(g,)`, and `sliding` `(g,)`, the kinks that it stays on; `size`: the largest
+    switch so far, against which the others are roundings or not."""
+
+    gates: Float[Array, " g"]
+    sliding: Bool[Array, " g"]
+    size: Float[Array, ""]
+
+    @staticmethod
+    def of(found: Gated) -> "Mode":
+        """The piece around a state, on no kink."""
+        return Mode(found.gates, jnp.zeros(found.gates.shape, bool), largest(found.switches))
+
+
+def largest(switches: Float[Array, " g"]) -> Float[Array, ""]:
+    """The size of the largest switch that is finite."""
+    return jnp.max(jnp.where(jnp.isfinite(switches), jnp.abs(switches), 0.0), initial=0.0)
+
+
+class Pieces(AbstractCoordinates):
+    """Coordinates of one piece: the context carries the `Mode` beside the one of `base`."""
+
+    base: AbstractCoordinates
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        state, context = self.base.encode(risk, model)
+        return state, (context, Mode.of(kinks_at(self.base, context, state)))
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        return self.base.decode(context[0], state)
+
+    def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
+        return self.base.left_behind(context[0])
+
+    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
+        return self.base.attention(context[0], state, data)
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        inner, mode = context
+        scaled = self.base.field(_within(self.base, inner, state, mode.gates), state)
+        flat, unravel = ravel_pytree(scaled.gradient)
+
+        def tangent() -> Array:
+            _, on, rows, _ = normals(self.base, inner, state, mode.gates, mode.sliding)
+            along = flat - rows.T @ _gram_solve(rows, on, rows @ flat)
+            along = along - rows.T @ _gram_solve(rows, on, rows @ along)
+            rests = jax.lax.stop_gradient(jnp.linalg.norm(along) <= ROUNDINGS * jnp.linalg.norm(flat))
+            return jnp.where(rests, 0.0, along)
+
+        found = jax.lax.cond(jnp.any(mode.sliding), tangent, lambda: flat)
+        return ScaledGradient(scaled.log_scale, unravel(found), scaled.multipliers)
+
+
+def knows_pieces(coordinates: AbstractCoordinates, model: Any) -> bool:
+    """Whether kinks can be looked for: their outputs, or those of one head, are differentiated piece by piece."""
+    return isinstance(coordinates, Weights | Scores) and not isinstance(model, MultiHeadAttention)
+
+
+def has_kinks(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> bool:
+    """Whether a flow in these coordinates has kinks that can be found."""
+    if not knows_pieces(coordinates, model) or isinstance(model, AbstractLinearNetwork):
+        return False
+    if not isinstance(risk.loss, MarginLoss) and isinstance(model, AbstractAttention) and is_linear(model.head):
+        return False
+
+    def switches(risk: EmpiricalRisk, model: Any) -> Array:
+        state, context = coordinates.encode(risk, model)
+        return kinks_at(coordinates, context, state).switches
+
+    return eqx.filter_eval_shape(switches, risk, model).size > 0
+
+
+def kinks_at(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Any = None) -> Gated:
+    """Switches and gates of all kinks at a state, those of the model first; `gates` None: those that it has itself."""
+    risk = _risk_in(context)
+    model = coordinates.decode(context, state)
+    loss = risk.loss
+    count = _loss_kinks(coordinates, context, state)
+    inner = None if gates is None else gates[: gates.size - count]
+    if isinstance(model, AbstractAttention) and isinstance(risk.data, TokenData):
+        points = mix(risk.data, coordinates.attention(context, state, risk.data))
+        found = gated(lambda x: head_outputs(model.head, x), points, inner)
+    else:
+        found = gated(lambda x: risk.source.outputs(coordinates.decode(context, x)), state, inner)
+    if count == 0:
+        return found
+    q = (risk.source.targets(found.value) * found.value).reshape(-1)
+    outer = None if gates is None else gates[gates.size - count :]
+    ends = gated(jax.vmap(loss.function), q, outer)  # pyright: ignore[reportAttributeAccessIssue]
+    joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))
+    return Gated(found.value, *joined)
+
+
+def normals(
+    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array, kinks: Bool[Array, " g"]
+) -> tuple[Array, Array, Array, Array]:
+    """The chosen kinks, at most as many as the state has numbers.
+
+    **Returns:** which they are `(m,)`; whether each is one of `kinks` `(m,)`; unit normals `(m, p)`, zero for others;
+    signed distances `(m,)`.
+    """
+    rows, z, sizes = _normals(coordinates, context, state, gates)
+    there = kinks & (sizes > 0)
+    index = jnp.argsort(~there, stable=True)[: min(rows.shape)]
+    on = there[index]
+    scale = jnp.where(on, 1.0 / jnp.where(on, sizes[index], 1.0), 0.0)
+    return index, on, rows[index] * scale[:, None], z[index] * scale
+
+
+def distances(
+    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Float[Array, " g"]
+) -> Float[Array, " g"]:
+    """The signed distances of all kinks, to first order; infinite of those that no state is nearer to than this one."""
+    _, z, sizes = _normals(coordinates, context, state, gates)
+    return jnp.where(sizes > 0, z / jnp.where(sizes > 0, sizes, 1.0), jnp.inf)
+
+
+def _normals(
+    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array
+) -> tuple[Array, Array, Array]:
+    """Normals `(g, p)`, switches `(g,)`, and the normals' lengths, zero for what vanishes beside the largest."""
+    flat, unravel = ravel_pytree(state)
+
+    def switches(x: Array) -> tuple[Array, Array]:
+        z = kinks_at(coordinates, context, unravel(x), gates).switches
+        return z, z
+
+    rows, z = jax.jacfwd(switches, has_aux=True)(flat)
+    sizes = jnp.linalg.norm(rows, axis=1)
+    return rows, z, jnp.where(sizes > VANISHING * jnp.max(sizes, initial=0.0), sizes, 0.0)
+
+
+def projected(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, mode: Mode, kinks: Array) -> PyTree:
+    """The state moved onto `kinks` that it is close to, by a Newton step along their normals."""
+    flat, unravel = ravel_pytree(state)
+    _, on, rows, distances = normals(coordinates, context, state, mode.gates, kinks)
+    return unravel(flat - rows.T @ _gram_solve(rows, on, distances))
+
+
+class Crossing(NamedTuple):
+    r"""How fast kinks that a state is on are left, as a function of their gates: $\dot z=a+M(c-c_0)$.
+
+    `index` `(m,)`: which kinks, `on` `(m,)`: whether each is one of those asked for; `nearest` $c_0$ `(m,)`, the side
+    whose gate is nearer, so that gates of any smallness keep their relative accuracy; `speed` a `(m,)` there and
+    `matrix` M `(m, m)`, to the scale of the field.
+    """
+
+    index: Int[Array, " m"]
+    on: Bool[Array, " m"]
+    nearest: Float[Array, " m"]
+    speed: Float[Array, " m"]
+    matrix: Float[Array, "m m"]
+
+    @property
+    def unit(self) -> Float[Array, " m"]:
+        """Speeds that the whole of a gate is worth."""
+        size = jnp.abs(jnp.diagonal(self.matrix))
+        largest = jnp.max(size, initial=0.0)
+        return jnp.maximum(size, jnp.where(largest > 0, 1e-12 * largest, 1.0))
+
+    @property
+    def size(self) -> Float[Array, ""]:
+        """The size of what gates are moved from their nearest sides, at most one."""
+        return jnp.clip(jnp.max(jnp.where(self.on, jnp.abs(self.speed) / self.unit, 0.0), initial=0.0), 1e-300, 1.0)
+
+    def turned(self, free: Array, fixed: Array) -> Float[Array, " m"]:
+        r"""$c-c_0$ for which the `free` kinks are not left; `fixed` are the gates of the others."""
+        both = free[:, None] & free[None, :]
+        unit = self.unit
+        rows = jnp.where(both, self.matrix / unit[:, None], 0.0) + jnp.diag(jnp.where(free, -DEPENDENT, 1.0))
+        known = jnp.where(free, 0.0, fixed - self.nearest)
+        return linalg.solve(rows, jnp.where(free, -(self.speed + self.matrix @ known) / unit, known))
+
+    def speeds(self, turned: Array) -> Float[Array, " m"]:
+        r"""$\dot z$ in units of gates."""
+        return (self.speed + self.matrix @ turned) / self.unit
+
+    def inside(self, turned: Array) -> Float[Array, " m"]:
+        """How far a gate is inside of [0, 1]; negative where it is not."""
+        away = jnp.where(self.nearest > 0.5, -turned, turned)
+        return jnp.minimum(away, 1.0 - away)
+
+
+def across(
+    coordinates: AbstractCoordinates, context: PyTree, state: PyTree, mode: Mode, kinks: Bool[Array, " g"]
+) -> Crossing:
+    """How fast `kinks` that the state is on are left."""
+    index, on, rows, _ = normals(coordinates, context, state, mode.gates, kinks)
+    chosen = mode.gates[index]
+    nearest = jnp.where(on, jnp.round(chosen), chosen)
+
+    def velocity(c: Array) -> tuple[Array, Array]:
+        gates = mode.gates.at[index].set(c)
+        scaled = coordinates.field(_within(coordinates, context, state, gates), state)
+        return -ravel_pytree(scaled.gradient)[0], scaled.log_scale
+
+    # The field is affine in the gates of what the state is on, and has derivatives by them in the middle.
+    jumps, scale = jax.jacfwd(velocity, has_aux=True)(jnp.where(on, 0.5, chosen))
+    matrix = jnp.where(on[:, None] & on[None, :], rows @ jumps, 0.0)
+    there, scale_there = velocity(nearest)
+    return Crossing(index, on, nearest, jnp.exp(scale_there - scale) * (rows @ there), matrix)
+
+
+def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
+    gram = rows @ rows.T + jnp.diag(jnp.where(on, DEPENDENT, 1.0))
+    return linalg.solve(gram, right)
+
+
+def _loss_kinks(coordinates: AbstractCoordinates, context: PyTree, state: PyTree) -> int:
+    """How many kinks the loss has, over all outputs."""
+    risk = _risk_in(context)
+    # What looks like a kink of a loss with an exponential tail is a guard of its exponential; it keeps its logarithms.
+    if not isinstance(risk.loss, MarginLoss) or risk.loss.tail is Tail.exponential:
+        return 0
+    outputs = eqx.filter_eval_shape(risk.source.outputs, coordinates.decode(context, state))
+    return kink_count(jax.vmap(risk.loss.function), jnp.zeros(outputs.size, outputs.dtype))
+
+
+def _risk_in(context: PyTree) -> EmpiricalRisk:
+    leaves = jax.tree.leaves(context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
+    return next(x for x in leaves if isinstance(x, EmpiricalRisk))
+
+
+def _within(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, gates: Array) -> PyTree:
+    """The context of the same risk with its gates given."""
+    ends = _loss_kinks(coordinates, context, state)
+    inner, outer = gates[: gates.size - ends], gates[gates.size - ends :]
+
+    def piece(x: Any) -> Any:
+        if not isinstance(x, EmpiricalRisk):
+            return x
+        loss = PieceLoss(x.loss, outer) if ends and isinstance(x.loss, MarginLoss) else x.loss
+        return EmpiricalRisk(PieceSource(x.source, inner), loss, x.trainable, x.reduction)
+
+    return jax.tree.map(piece, context, is_leaf=lambda x: isinstance(x, EmpiricalRisk))
