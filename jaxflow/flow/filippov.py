@@ -98,6 +98,14 @@ class Filippov(diffrax.AbstractSolver):
     more, or whose gates are not found, is rejected; one of length $10^{-12}s$ ends the path with the result `sliding`.
 
     Filippov (1988), *Differential Equations with Discontinuous Righthand Sides*.
+
+    **Example:**
+
+    ```python
+    relu = jf.models.CombinedAttention.init(jax.random.key(1), data, jf.models.MLPHead(jnp.eye(4)))
+    path = jf.integrate(risk, relu, clock="log_time", until=2.0, solver=jf.Filippov())
+    path.stats["num_crossed_kinks"], path.stats["num_met_kinks"]
+    ```
     """
 
     method: diffrax.AbstractSolver = diffrax.Tsit5()

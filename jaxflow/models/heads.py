@@ -162,6 +162,13 @@ class GatedHead(eqx.Module):
 
     One piece of a piecewise smooth head, or on a kink a convex combination of its neighbours: `head_outputs` and
     `head_gradients` are those of that piece.
+
+    **Example:** a ReLU at three outputs, all on its right side.
+
+    ```python
+    relu = jf.models.GatedHead(jf.models.MLPHead(jnp.ones((1, 4))), jnp.ones(3))
+    assert relu(jnp.ones((3, 4))).shape == (3,)
+    ```
     """
 
     head: Any

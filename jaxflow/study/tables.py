@@ -110,7 +110,7 @@ def to_dataframe(results: Any) -> Any:
     assert len(rows) == 20  # one an instance
     ```
     """
-    import pandas
+    import xarray
 
     axes = (*factor_names(results), "trial")
     shape = tuple(results.sizes[name] for name in axes)
@@ -127,7 +127,8 @@ def to_dataframe(results: Any) -> Any:
         for at in range(flat.shape[1]):
             index = "_".join(str(int(i)) for i in np.unravel_index(at, inner))
             columns[f"{name}_{index}"] = flat[:, at]
-    return pandas.DataFrame(columns)
+    rows = xarray.Dataset({name: ("row", values) for name, values in columns.items()})
+    return rows.to_dataframe().reset_index(drop=True)
 
 
 def factor_names(results: Any) -> tuple[str, ...]:
