@@ -42,7 +42,7 @@ class Cause(enum.IntEnum):
 
     ```python
     path = jf.integrate(risk, model, clock="log_time", until=2.0)
-    jf.diagnose(path, risk, clock="log_time", until=2.0).cause == jf.Cause.unknown
+    jf.diagnose(path, risk, clock="log_time", until=2.0).cause == jf.flow.Cause.unknown
     ```
     """
 

@@ -115,11 +115,7 @@ NOT_DRAWN = {
     "sheen2024-failures",
     "tarzanagh2023-conjecture",
     "tarzanagh2023-factored",
-    "tarzanagh2023-fig10",
-    "tarzanagh2023-fig12",
     "tarzanagh2023-fig6",
-    "tarzanagh2023-fig7",
-    "tarzanagh2023-fig9",
 }
 
 
