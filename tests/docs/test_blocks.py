@@ -16,7 +16,8 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Block, Page
 
 # Written from notebooks, which tests/notebooks runs.
 PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
-WITH_PYTHON = [page for page in PAGES if page.of("python")]
+# The sections of docs/own-model.md run one by one, each from a cold process.
+WITH_PYTHON = [page for page in PAGES if page.of("python") and page.path.name != "own-model.md"]
 WITH_COMMANDS = [page for page in PAGES if page.of("bash")]
 
 # Commands that are looked at and not run: minutes each, and run whole by the tests named here.
@@ -25,6 +26,7 @@ ELSEWHERE = {
     "factored": ROOT / "tests" / "papers" / "test_factored.py",
     "conjecture": ROOT / "tests" / "papers" / "test_conjecture.py",
     "lora": ROOT / "tests" / "papers" / "test_boix2023_practical.py",
+    "equivalence": ROOT / "tests" / "papers" / "test_sheen2024.py",
     "demo": ROOT / "tests" / "cli" / "test_demo.py",
 }
 

@@ -215,7 +215,7 @@ def test_every_figure_and_check_is_listed_and_kept_names() -> None:
     figures = {one.name for one in papers.figures_of("sheen2024")}
     assert figures == {"equivalence", "multipliers", "alignment", "norms", "failures", "rates"}
     found = {check.name for check in papers.checks_of("sheen2024")}
-    assert found == {"assumptions", "diagonal", "divergence", "general"}
+    assert found == {"assumptions", "diagonal", "divergence", "general", "programs"}
     assert norms.SHAPE[:2] == (4, 4) and aligned_flows.SHAPE[2] == 4
 
 

@@ -303,6 +303,8 @@ def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.Mon
     def computed(self: Any, scale: str, key: Any, say: Callable[[str], None]) -> Any:
         raise AssertionError("something was computed")
 
+    # Its programs are a dataset of the engine: they have no class whose `compute` could be replaced.
+    monkeypatch.delitem(registry._ENTRIES, ("tarzanagh2023", "programs"))
     for check in papers.checks_of("tarzanagh2023"):
         monkeypatch.setattr(type(check.check), "compute", computed)
     (tmp_path / "verify.md").write_text("mine")
@@ -315,7 +317,7 @@ def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_paper_without_checks_and_a_name_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = papers.checks_of("tarzanagh2023")[0]
+    check = next(check for check in papers.checks_of("tarzanagh2023") if check.check is not None)
     with pytest.raises(ValueError, match="registered twice"):
         checks.register_check("tarzanagh2023", check.name, statements="")(type(check.check))
     monkeypatch.setattr(registry, "_ENTRIES", {})

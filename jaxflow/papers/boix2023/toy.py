@@ -151,7 +151,7 @@ def predict(key: Any, size: Size) -> Prediction:
     stages, k = task.stages, size.stages
     inside = np.asarray(stages.times)[:k] <= task.until
 
-    def kept(values: Any, rest: float) -> np.ndarray:
+    def kept(values: Any, rest: float | int) -> np.ndarray:
         first = np.asarray(values)[:k]
         return np.where(inside.reshape(-1, *[1] * (first.ndim - 1)), first, rest)
 
