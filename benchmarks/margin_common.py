@@ -19,8 +19,8 @@ from jaxflow.models import token_scores
 
 RESULTS = Path(__file__).parent / "results"
 # Chunks small enough for the caches of one core; a chunk waits for its slowest program, and steps vary most in ℓ1.
-CHUNK = 100
-CHUNK_L1 = 25
+CHUNK = 16
+CHUNK_L1 = 10
 
 
 def instances(seed: int, count: int, n: int, T: int, d: int) -> tuple[jd.TokenData, jax.Array, jax.Array]:

@@ -26,7 +26,7 @@ from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory
 
 # The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3. On the 2,000 instances of
-# benchmarks/selections.py it ends at the same tokens; one (d = 5, trial 146) stays open that Kvaerno5 certifies.
+# benchmarks/selections.py it ends at the same tokens; at another explicit tolerance one (d = 5, trial 146) stayed open.
 FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
 
 # Instances whose programs are solved at a time.
