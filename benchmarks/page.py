@@ -23,7 +23,7 @@ def page() -> str:
 
 HEAD = """# Benchmarks
 
-Every number of this page is read from a file of `benchmarks/results`; `python benchmarks/page.py` writes the page, and
+Every number of this page is read from a file of `benchmarks/results`; `python benchmarks/page.py` prints the page, and
 a test holds it to the files. Times are of the machine that is named under each table, and of the day when the file was
 written: compare numbers within one table, not between tables. *First run* includes compilation."""
 
