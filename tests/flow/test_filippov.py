@@ -80,6 +80,16 @@ def test_a_flow_that_slides_and_leaves_ends_where_the_closed_form_does() -> None
 
 
 @pytest.mark.slow
+def test_points_at_readings_are_all_that_a_flow_along_kinks_keeps() -> None:
+    times = jnp.array([0.1, 0.4, 1.0])
+    one = planar_flow(0.3, -0.5, 1.0, save_at=times)
+    other = planar_flow(0.3, -0.5, 1.0, saveat=diffrax.SaveAt(ts=times))
+    np.testing.assert_array_equal(one.points.model.y, other.points.model.y)
+    for how in ({"saveat": diffrax.SaveAt(dense=True)}, {"adjoint": diffrax.DirectAdjoint()}):
+        with pytest.raises(ValueError, match="solver: Filippov saves points at readings only"):
+            planar_flow(0.3, -0.5, 1.0, **how)
+
+
 def test_a_kink_that_is_crossed_costs_no_order() -> None:
     x0, y0, until = -0.5, 1.0, 1.0
     met = arrival(x0, y0, -1.0, until)
