@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,6 +237,15 @@ def arrays_of(setting: Any, *names: str) -> Any:
     NumPy arrays: JAX arrays made at import would fix the precision before the user has chosen one.
     """
     return setting._replace(**{name: jax.tree.map(np.asarray, getattr(setting, name)) for name in names})
+
+
+def checksum_key(name: str) -> Callable[[int], Any]:
+    """`draw_from` of sweeps that share a key: the seed's, with the checksum of a name folded in."""
+
+    def draw_from(seed: int) -> Any:
+        return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+
+    return draw_from
 
 
 def save_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:

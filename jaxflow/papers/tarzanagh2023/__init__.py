@@ -6,7 +6,6 @@ from jaxflow.papers.tarzanagh2023 import conjecture as conjecture
 from jaxflow.papers.tarzanagh2023 import factored as factored
 from jaxflow.papers.tarzanagh2023 import fig1 as fig1
 from jaxflow.papers.tarzanagh2023 import fig2 as fig2
-from jaxflow.papers.tarzanagh2023 import fig4 as fig4
 from jaxflow.papers.tarzanagh2023 import fig5 as fig5
 from jaxflow.papers.tarzanagh2023 import fig6 as fig6
 from jaxflow.papers.tarzanagh2023 import fig7 as fig7
@@ -15,6 +14,7 @@ from jaxflow.papers.tarzanagh2023 import fig9 as fig9
 from jaxflow.papers.tarzanagh2023 import fig10 as fig10
 from jaxflow.papers.tarzanagh2023 import fig11 as fig11
 from jaxflow.papers.tarzanagh2023 import fig12 as fig12
+from jaxflow.papers.tarzanagh2023 import ranks as ranks
 from jaxflow.papers.tarzanagh2023 import verify as verify
 
 register_paper(

@@ -15,9 +15,9 @@ from tests.papers import (
     test_conjecture,
     test_factored,
     test_fig1_and_10,
-    test_fig4,
     test_fig7,
     test_percentages,
+    test_ranks,
     test_verify_paths,
 )
 from tests.papers.made_up.cross_check import programs
@@ -110,16 +110,16 @@ def factored() -> list[Data]:
     return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
 
 
-def ranks_figure() -> list[Data]:
-    made_up = test_fig4.made_up
+def ranks_figure() -> list[Any]:
+    made_up = test_ranks.made_up
     return [made_up(2), made_up(5), made_up(2, outside=1e-3)]
 
 
-def ranks_check() -> list[Data]:
+def ranks_check() -> list[Any]:
     return [
-        test_fig4.made_up(2),
-        test_fig4.made_up(2, outside=1e-3),
-        test_fig4.made_up(2, result=ProgramResult.infeasible),
+        test_ranks.made_up(2),
+        test_ranks.made_up(2, outside=1e-3),
+        test_ranks.made_up(2, result=ProgramResult.infeasible),
     ]
 
 

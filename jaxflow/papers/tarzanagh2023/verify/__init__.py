@@ -12,7 +12,6 @@ from jaxflow.papers.tarzanagh2023.verify import local_convergence as local_conve
 from jaxflow.papers.tarzanagh2023.verify import local_paths as local_paths
 from jaxflow.papers.tarzanagh2023.verify import nearly_equal as nearly_equal
 from jaxflow.papers.tarzanagh2023.verify import paths as paths
-from jaxflow.papers.tarzanagh2023.verify import ranks as ranks
 from jaxflow.papers.tarzanagh2023.verify import sequence_paths as sequence_paths
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequences
 from jaxflow.papers.tarzanagh2023.verify import smooth as smooth

@@ -7,40 +7,42 @@ import pytest
 
 from jaxflow import papers
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.tarzanagh2023 import fig4
-from jaxflow.papers.tarzanagh2023.rank_claims import claims_of
+from jaxflow.papers.statement import hold
+from jaxflow.papers.tarzanagh2023 import ranks
+from jaxflow.papers.tarzanagh2023.ranks import RankNumbers, Solutions
 from jaxflow.report import Verdict
 
-TINY = fig4.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
+TINY = ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
 
 
 @pytest.mark.slow
 def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(fig4.SIZES, "quick", TINY)
+    monkeypatch.setitem(ranks.SIZES, "quick", TINY)
     paths, claims = papers.reproduce("tarzanagh2023", "fig4", out=tmp_path, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         data = dict(archive)
-    assert data["nuclear_rank"].shape == (2, 2, 4)
-    solved = data["nuclear_result"] == ProgramResult.optimal
+    assert data["nuclear.rank"].shape == (2, 2, 4)
+    solved = data["nuclear.result"] == ProgramResult.optimal
     assert solved.any()
     # Infeasible programs are counted and have no rank; nothing else is without one.
-    assert np.all((data["nuclear_rank"] >= 0) == solved)
-    assert np.all(solved | (data["nuclear_result"] == ProgramResult.infeasible))
+    assert np.all((data["nuclear.rank"] >= 0) == solved)
+    assert np.all(solved | (data["nuclear.result"] == ProgramResult.infeasible))
     assert [claim.verdict for claim in claims] == [Verdict.holds] * 5
 
 
-def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> dict[str, np.ndarray]:
-    data = {"shapes": np.array([[3, 3]]), "dimensions": np.array([4])}
-    for norm, value in (("frobenius", 3), ("nuclear", rank)):
-        data[f"{norm}_rank"] = data[f"{norm}_relative_rank"] = np.full((1, 1, 1), value)
-        data[f"{norm}_result"] = np.full((1, 1, 1), result.value)
-        data[f"{norm}_outside"] = np.full((1, 1, 1), outside)
-    return data
+def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> RankNumbers:
+    def program(rank: int) -> Solutions:
+        one = np.ones((1, 1, 1))
+        count = np.full(one.shape, rank)
+        found = (np.full(one.shape, result.value), count, count, 0.0 * one, outside * one)
+        return Solutions(np.array([[3, 3]]), np.array([4]), *found)
+
+    return RankNumbers(program(3), program(rank))
 
 
-def verdicts(data: dict[str, np.ndarray]) -> list[Verdict]:
-    return [claim.verdict for claim in claims_of(data)[0]]
+def verdicts(numbers: RankNumbers) -> list[Verdict]:
+    return [hold(statement, numbers).verdict for statement in ranks.STATEMENTS]
 
 
 def test_verdicts_follow_the_numbers() -> None:
@@ -49,7 +51,7 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdicts(made_up(4)) == [broken, holds, broken, holds, broken]
     assert verdicts(made_up(5)) == [broken, broken, broken, holds, broken]
     assert verdicts(made_up(2, outside=1e-3)) == [holds, holds, holds, broken, holds]
-    assert [claim.evidence.contradicted for claim in claims_of(made_up(4))[0]] == [1, 0, 1, 0, 1]
+    assert [hold(statement, made_up(4)).evidence.contradicted for statement in ranks.STATEMENTS] == [1, 0, 1, 0, 1]
     # Neither solved nor proven to have no solution.
     assert verdicts(made_up(2, result=ProgramResult.inaccurate)) == [broken] * 5
     nothing = made_up(2, result=ProgramResult.infeasible)
