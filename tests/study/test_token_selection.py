@@ -8,6 +8,7 @@ import pytest
 import jaxflow as jf
 from jaxflow._core import Outcome
 from jaxflow.study import Study, TokenSelection, decode
+from jaxflow.study.keys import as_keys, key_data
 from jaxflow.study.token_selection import padded_size
 
 FACTORS = {"n": 3, "T": 3, "d": 3}
@@ -155,6 +156,17 @@ def test_every_instance_is_followed_to_its_own_certificate(blocks):
 
 
 @pytest.mark.slow
+def test_a_path_beside_a_separatrix_ends_where_the_accurate_one_does():
+    """Trial 35 of the study with seed 0: at 1e-5 in place of the default the last query ends at token 0, certified."""
+    keys = as_keys(key_data(0, "TokenSelection", {"d": 4}, [35]))
+    factors = {"d": 4, "parametrization": "KQ"}
+    token, accurate = (
+        experiment.block_function(factors, 1)(keys)["token"][0].tolist()
+        for experiment in (TokenSelection(), TokenSelection(rtol=1e-8))
+    )
+    assert token == accurate == [3, 4, 2, 4, 2]
+
+
 def test_another_method_follows_every_instance_too():
     # That of a replay, whose program is then one with that of the replay above.
     experiment = TokenSelection(width=2, method=jf.Staged())
