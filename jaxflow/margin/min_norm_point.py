@@ -6,9 +6,10 @@ $$\min_\lambda\ \tfrac12\Big\|\sum_k\lambda_kA_k\Big\|_F^2\quad\text{s.t.}\quad
 Always feasible and bounded. An optimum above zero is a feasible margin program, solved in the Frobenius norm;
 an optimum of zero is Gordan's certificate that no W has positive margins (Farkas).
 
-Method: Mehrotra's predictor-corrector interior point (SIAM J. Optim. 2, 1992) on the Gram matrix, then one
-factorisation that either solves the equations of the identified active set, or, at an optimum of zero, moves
-λ into the null space of the constraint elements without leaving the positive orthant.
+Method: principal pivots (`nearest_face`); where they come to no end, or the optimum is near zero, Mehrotra's
+predictor-corrector interior point (SIAM J. Optim. 2, 1992) on the Gram matrix. Then one factorisation that either
+solves the equations of the identified active set, or, at an optimum of zero, moves λ into the null space of the
+constraint elements without leaving the positive orthant.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,20 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from jaxflow._core import linalg
 from jaxflow.margin._linear_algebra import low_rank_solver, scaled_cholesky, step_to_boundary
 from jaxflow.margin.conclude import default_tolerance
+from jaxflow.margin.nearest_face import nearest_face
 from jaxflow.margin.program import AbstractRows, DenseRows
 
 # Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
 DAMPING = 0.995
 # Refinements of the final solve; each gains the ratio of regularisation to pivot, about ten digits.
 REFINEMENTS = 3
+
+# Constraints up to which the active set is looked for by pivots first: a pivot changes all of a square matrix, and a
+# large one does not fit into a cache. (500 programs of 20 and 42 constraints, in chunks of 16: 9 and 26 ms, by interior
+# point alone 18 and 75; gaps are the same.)
+MOST_PIVOTED = 128
+# Squared norm, relative to that of the rows, from which pivots tell the face: a thousandth of what rounding leaves.
+SMALLEST_PIVOTED = 1e-9
 
 # Tolerance where the point only gives other norms a scale, and decides feasibility (an optimum of zero is
 # still followed down to rounding).
@@ -36,7 +45,8 @@ START_TOLERANCE = 1e-3
 
 class MinNormPoint(eqx.Module):
     r"""`weights` λ with sum one; `primal`, a multiple of the margin program's solution (zero if there is
-    none); `zero`, whether the optimum vanished to rounding; `steps` taken; `converged`."""
+    none); `zero`, whether the optimum vanished to rounding; `steps` taken (pivots, where
+    they were enough); `converged`."""
 
     weights: Float[Array, " m"]
     primal: Inexact[Array, "..."]
@@ -143,9 +153,22 @@ def min_norm_point(
     def unfinished(state: tuple) -> Bool[Array, ""]:
         return (state[0] < max_steps) & (state[4] == 0)
 
-    initial = jnp.where(jnp.any(inequality), 0, 1)
-    state = (jnp.zeros((), int), start, slack, level, initial)
+    pivots, solved = jnp.zeros((), int), ~jnp.any(inequality)
+    if tall is None and len(gram) <= MOST_PIVOTED:
+        face = nearest_face(gram, inequality, equality)
+        total = jnp.sum(on * face.weights)
+        # (1 - s)/s is the squared norm. A small one is left to the interior point, which decides what is zero.
+        found = face.end & (total > 0) & (1.0 - total > SMALLEST_PIVOTED * total)
+        pivots, solved = face.pivots, solved | found
+        total = jnp.where(found, total, 1.0)
+        pushed = gram @ face.weights
+        start = jnp.where(found, face.weights / total, start)
+        # On the face margins are equal but for rounding.
+        excess = jnp.where(face.support, 0.0, jnp.maximum(pushed - (1.0 - total), 0.0))
+        slack = jnp.where(found, jnp.where(inequality, excess / total, 1.0), slack)
+    state = (jnp.zeros((), int), start, slack, level, jnp.where(solved, 1, 0))
     steps, weights, slack, _, status = lax.while_loop(unfinished, body, state)
+    steps = jnp.where(steps > 0, steps, pivots)
     weights = weights / jnp.where(jnp.sum(on * weights) > 0, jnp.sum(on * weights), 1.0)
     square = jnp.sum(weights * (gram @ weights))
     # Squared norms below this are rounding of entries of order one.
