@@ -1,6 +1,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np  # noqa: F401 (for the examples)
 
 import jaxflow as jf
 

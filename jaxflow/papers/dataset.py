@@ -33,7 +33,19 @@ Raw = dict[str, dict[str, np.ndarray]]
 
 
 class OtherNumbers(ValueError):
-    """Numbers of an earlier run lie where these would go, and are not what this run would have computed."""
+    """Numbers of an earlier run lie where these would go, and are not what this run would have computed.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    try:
+        papers.verify("tarzanagh2023", only=["cones"], out="cones")
+    except papers.OtherNumbers as reason:  # the folder holds numbers of another version or device
+        print(reason)
+    ```
+    """
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,26 @@ class Part:
     - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
       `"on host"`, called for one instance after the other.
+
+    **Example:**
+
+    ```python
+    from typing import Any, NamedTuple
+
+    from jaxflow.papers import Part
+
+
+    class Draw(NamedTuple):
+        value: Any
+
+
+    def one(key, scale):
+        return Draw(scale * jax.random.normal(key))
+
+
+    part = Part(Draw, one, cells={"small": 0.1, "large": 10.0}, trials={"quick": 5, "paper": 50, "large": 500})
+    assert part.settings("quick")["small"] == 0.1
+    ```
     """
 
     record: type[Any]
@@ -71,6 +103,27 @@ class Sweep:
 
     `compute(scale, key, say)` gives the `record`. The key is made from the names of dataset and part; `draw_from` makes
     something else of the seed.
+
+    **Example:**
+
+    ```python
+    from typing import Any, NamedTuple
+
+    from jaxflow.papers import Sweep
+
+
+    class Curve(NamedTuple):
+        x: Any
+        drawn: Any
+
+
+    def compute(scale, key, say):
+        m = {"quick": 5, "paper": 50, "large": 500}[scale]
+        return Curve(np.linspace(0.0, 1.0, m), jax.random.normal(key, (m,)))
+
+
+    sweep = Sweep(Curve, compute)
+    ```
     """
 
     record: Callable[..., Any]
@@ -83,6 +136,32 @@ class Dataset(Generic[N]):
     """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`.
 
     `where` is `module:NAME` of this very object, by which another process finds it.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+    from typing import Any, NamedTuple
+
+    from jaxflow.papers import Dataset, Sweep
+
+
+    class Curve(NamedTuple):
+        drawn: Any
+
+
+    class Numbers(NamedTuple):
+        curve: Curve
+
+
+    def compute(scale, key, say):
+        return Curve(jax.random.normal(key, (5,)))
+
+
+    dataset = Dataset("mine", "curves", Numbers, {"curve": Sweep(Curve, compute)})
+    raw = dataset.collect(Path("numbers-of-mine"), scale="quick", seed=0, say=print)
+    print(dataset.typed(raw).curve.drawn)  # a second call reads what the first one kept
+    ```
     """
 
     paper: str

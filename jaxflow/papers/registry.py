@@ -23,7 +23,17 @@ Found = tuple[list[Finding], list[str]]
 
 @dataclass(frozen=True)
 class Theorem:
-    """A theorem by which `jaxflow.theory.predict` answers, and the model class it is used for."""
+    """A theorem by which `jaxflow.theory.predict` answers, and the model class it is used for.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    for theorem in papers.find_paper("yun2021").theorems:
+        print(theorem.name, theorem.model.__name__)
+    ```
+    """
 
     name: str
     statement: str
@@ -32,7 +42,16 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its short name, how to cite it, the theorems in use."""
+    """A paper: its short name, how to cite it, the theorems in use.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    print(papers.find_paper("yun2021").reference)
+    ```
+    """
 
     name: str
     title: str
@@ -47,6 +66,15 @@ class Entry:
     `run_times` says for each scale how much is computed and how long it takes. `find` gives findings and notes; `draw`
     a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`. `figure` and `check`
     are what `register_figure` and `register_check` were given.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    entry = papers.find_figure("tarzanagh2023", "fig5")
+    print(entry.title, entry.run_times["quick"], entry.verified)
+    ```
     """
 
     paper: str
@@ -67,7 +95,33 @@ class Entry:
 
 
 class AbstractFigure(abc.ABC):
-    """A figure of a paper: data, drawing and claims are separate steps, joined by a saved file."""
+    """A figure of a paper: data, drawing and claims are separate steps, joined by a saved file.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+    from jaxflow.report import Claim, Finding, count_evidence
+
+
+    class Points(papers.AbstractFigure):
+        def compute(self, scale, seed, say):
+            return {"x": np.random.default_rng(seed).uniform(size=20)}
+
+        def draw(self, data):
+            figure, axes = jf.plots.new_figure(1)
+            axes[0].plot(data["x"])
+            return figure
+
+        def claims(self, data):
+            evidence = count_evidence(data["x"] >= 0.0)
+            return [Claim.of(Finding("Figure 1", "No point is negative.", "20 points", evidence))], []
+
+
+    claims, notes = Points().claims(Points().compute("quick", 0, print))
+    print(claims[0].verdict)  # holds
+    ```
+    """
 
     @abc.abstractmethod
     def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
@@ -158,34 +212,92 @@ def whole(paper: str, name: str, compute: Callable[..., Data], draw_from: Callab
 
 
 def known_papers() -> list[Paper]:
-    """All papers by name."""
+    """All papers by name.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    print([paper.name for paper in papers.known_papers()])
+    ```
+    """
     return [_PAPERS[name] for name in sorted(_PAPERS)]
 
 
 def find_paper(name: str) -> Paper:
-    """**Raises:** `ValueError` with the nearest name for an unknown paper."""
+    """**Raises:** `ValueError` with the nearest name for an unknown paper.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    try:
+        papers.find_paper("yun2012")
+    except ValueError as reason:
+        print(reason)  # ... did you mean 'yun2021'?
+    ```
+    """
     if name not in _PAPERS:
         raise unknown_name("paper", name, _PAPERS)
     return _PAPERS[name]
 
 
 def entries_of(paper: str) -> list[Entry]:
-    """The experiments of a paper, in the order in which they were registered."""
+    """The experiments of a paper, in the order in which they were registered.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    assert len(papers.entries_of("yun2021")) > len(papers.figures_of("yun2021"))
+    ```
+    """
     return [entry for (owner, _), entry in _ENTRIES.items() if owner == paper]
 
 
 def figures_of(paper: str) -> list[Entry]:
-    """The figures of a paper by name."""
+    """The figures of a paper by name.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    for figure in papers.figures_of("yun2021"):
+        print(figure.name, figure.title, figure.run_times["paper"])
+    ```
+    """
     return sorted((entry for entry in entries_of(paper) if entry.draw), key=lambda entry: entry.name)
 
 
 def checks_of(paper: str) -> list[Entry]:
-    """What `verify` holds to instances, in the order in which it was registered."""
+    """What `verify` holds to instances, in the order in which it was registered.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    print([check.name for check in papers.checks_of("sheen2024")])
+    ```
+    """
     return [entry for entry in entries_of(paper) if entry.verified]
 
 
 def find_figure(paper: str, name: str) -> Entry:
-    """**Raises:** `ValueError` with the nearest name for an unknown paper or figure."""
+    """**Raises:** `ValueError` with the nearest name for an unknown paper or figure.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    assert papers.find_figure("yun2021", "fig1").draw is not None
+    ```
+    """
     figures = {entry.name: entry for entry in figures_of(find_paper(paper).name)}
     if name not in figures:
         if not figures:

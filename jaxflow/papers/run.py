@@ -34,6 +34,15 @@ def plan(paper: str, figure: str, *, scale: str, out: Path | str | None, overwri
 
     **Raises:** `ValueError` with the nearest name for an unknown paper, figure or scale; `FileExistsError` where
     one of the files exists, unless `overwrite`.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    entry, files = papers.plan("yun2021", "fig1", scale="quick", out="planned", overwrite=False)
+    print(entry.title, files["svg"])
+    ```
     """
     entry = find_figure(paper, figure)
     kinds = {"data": ".npz", "png": ".png", "svg": ".svg", "table": "-claims.md", "claims": "-claims.json"}
@@ -51,6 +60,15 @@ def plan_verify(
 
     **Raises:** `ValueError` with the nearest name for an unknown paper, scale or check, or a paper without
     checks; `FileExistsError` where one of the files exists, unless `overwrite`.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    checks, files = papers.plan_verify("yun2021", scale="quick", only=["single"], out="planned", overwrite=False)
+    print([check.title for check in checks], files["table"])
+    ```
     """
     checks = checks_of(find_paper(paper).name)
     if not checks:
@@ -89,6 +107,16 @@ def reproduce(
     **Returns:** the files by kind, and the claims.
 
     **Raises:** as `plan`, before anything is computed; as `Dataset.collect`.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    files, claims = papers.reproduce("yun2021", "alpha-sweep", out="alpha-sweep")
+    for claim in claims:
+        print(claim.sentence, claim.verdict)
+    ```
     """
     entry, paths = plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     say(f"{entry.title} ({entry.run_times[scale]})")
@@ -126,6 +154,16 @@ def verify(
     **Returns:** the files by kind, and the rows.
 
     **Raises:** as `plan_verify`, before anything is computed; as `Dataset.collect`.
+
+    **Example:**
+
+    ```python
+    from jaxflow import papers
+
+    files, rows = papers.verify("tarzanagh2023", only=["inequalities"], out="inequalities")
+    for row in rows:
+        print(row.source, papers.counted(row), papers.worst(row), row.verdict)
+    ```
     """
     checks, paths = plan_verify(paper, scale=scale, only=only, out=out, overwrite=overwrite)
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)

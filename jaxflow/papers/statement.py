@@ -29,6 +29,28 @@ class Statement(Generic[N]):
       still fall and decides nothing; +inf contradicts.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
+
+    **Example:**
+
+    ```python
+    from typing import Any, NamedTuple
+
+    from jaxflow.papers import Statement
+
+
+    class Numbers(NamedTuple):
+        margin: Any
+
+
+    positive = Statement[Numbers](
+        source="Lemma 1",
+        says="Every margin is at least one.",
+        inside=lambda numbers: np.isfinite(numbers.margin),  # who satisfies the hypotheses
+        residual=lambda numbers: 1.0 - numbers.margin,
+        bound=1e-8,
+        unit="by how much it falls short",
+    )
+    ```
     """
 
     source: str

@@ -22,13 +22,29 @@ SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{di
 
 
 def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
-    """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display."""
+    """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display.
+
+    **Example:**
+
+    ```python
+    figure, (left, right) = jf.plots.new_figure(2)
+    left.plot([1, 2, 3], color=jf.plots.COLORS["combined"])
+    ```
+    """
     figure, axes = new_grid(1, columns, width=width, height=height, shared=shared)
     return figure, axes[0]
 
 
 def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
-    """A figure and its rows and columns of axes, as `new_figure`."""
+    """A figure and its rows and columns of axes, as `new_figure`.
+
+    **Example:**
+
+    ```python
+    figure, axes = jf.plots.new_grid(2, 3, width=9.0, height=5.0)
+    axes[1, 2].plot([1, 2, 3])
+    ```
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _shown()(figsize=(width, height), layout="constrained")
@@ -57,7 +73,17 @@ def _shown() -> Any:
 
 
 def save_figure(figure: Any, *paths: Path) -> None:
-    """Writes the figure to each path, in the format of its ending. The bytes do not depend on the date."""
+    """Writes the figure to each path, in the format of its ending. The bytes do not depend on the date.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    figure, axes = jf.plots.new_figure(1)
+    jf.plots.save_figure(figure, Path("empty.png"), Path("empty.svg"))
+    ```
+    """
     for path in paths:
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=160, metadata=metadata)

@@ -21,6 +21,15 @@ class Finding:
     - `worst`: the largest residual over the instances inside, in the sense of `unit`; +inf where the statement leaves
       nothing to measure.
     - `values`: the numbers behind the text.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
+    print(finding.verdict)  # holds
+    ```
     """
 
     source: str
@@ -40,7 +49,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding beside a figure: `measured` names its denominator, `values` are the numbers behind it."""
+    """A finding beside a figure: `measured` names its denominator, `values` are the numbers behind it.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Claim, Evidence, Finding
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
+    print(Claim.of(finding).measured)  # slack: at most 1.0e-12 on all; 20 of 20
+    ```
+    """
 
     source: str
     sentence: str
@@ -73,6 +92,16 @@ class Row:
     hypotheses, and the `worst` of the residuals, in the sense of `residual`.
 
     **Raises:** `ValueError` where `instances` is not the denominator of the evidence.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding, Row
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
+    row = Row.of(finding)
+    assert (row.instances, row.outside) == (20, 4)
+    ```
     """
 
     source: str
@@ -119,7 +148,15 @@ class Row:
 
 
 def with_evidence(measured: str, evidence: Evidence) -> str:
-    """What was measured, followed by the counts, the rate and the check that the verdict rests on."""
+    """What was measured, followed by the counts, the rate and the check that the verdict rests on.
+
+    **Example:**
+
+    ```python
+    print(jf.report.with_evidence("19 of 20", jf.report.Evidence(20, undecided=1)))
+    # 19 of 20; of 20 inside 0 contradict it and 1 are undecided
+    ```
+    """
     parts = [measured]
     if evidence.contradicted or evidence.undecided:
         parts.append(
@@ -133,18 +170,47 @@ def with_evidence(measured: str, evidence: Evidence) -> str:
 
 
 def told(found: Row | Claim | Finding) -> str:
-    """What was measured, and what the verdict rests on."""
+    """What was measured, and what the verdict rests on.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding, told
+
+    assert told(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))) == "20 of 20"
+    ```
+    """
     return with_evidence(found.measured, found.evidence)
 
 
 def counted(found: Row | Finding) -> str:
-    """The instances in words."""
+    """The instances in words.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding, counted
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
+    assert counted(finding) == "20 (+ 4 outside the hypotheses)"
+    ```
+    """
     outside = f" (+ {found.outside} outside the hypotheses)" if found.outside else ""
     return f"{found.evidence.inside}{outside}"
 
 
 def worst(found: Row | Finding) -> str:
-    """The worst residual in words."""
+    """The worst residual in words.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding, worst
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
+    assert worst(finding) == "1.0e-12 (slack)"
+    ```
+    """
     unit = found.residual if isinstance(found, Row) else found.unit
     return f"{found.worst:.1e} ({unit})" if math.isfinite(found.worst) else "-"
 
@@ -169,7 +235,17 @@ ROWS: Columns = {
 
 
 def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding], notes: Sequence[str] = ()) -> str:
-    """A table of findings, and the notes below it."""
+    """A table of findings, and the notes below it.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import ROWS, Evidence, Finding, findings_markdown
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))
+    print(findings_markdown("My paper", ROWS, [finding]))
+    ```
+    """
     lines = [f"# {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for found in findings:
         lines.append("| " + " | ".join(cell(found).replace("|", "\\|") for cell in columns.values()) + " |")
@@ -178,12 +254,32 @@ def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding],
 
 
 def claims_markdown(title: str, claims: list[Claim], notes: list[str]) -> str:
-    """A table of claims, and the notes below it."""
+    """A table of claims, and the notes below it.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Claim, Evidence, Finding, claims_markdown
+
+    claim = Claim.of(Finding("Figure 1", "All margins are positive.", "20 of 20", Evidence(20)))
+    print(claims_markdown("My figure", [claim], ["Drawn at quick scale."]))
+    ```
+    """
     return findings_markdown(title, CLAIMS, [claim.finding for claim in claims], notes)
 
 
 def as_json(view: Claim | Row) -> dict[str, Any]:
-    """A view as a dictionary for `json`, with None for what is not finite."""
+    """A view as a dictionary for `json`, with None for what is not finite.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Evidence, Finding, Row, as_json
+
+    row = Row.of(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20)))
+    assert as_json(row)["verdict"] == "holds" and as_json(row)["worst"] is None
+    ```
+    """
     found = dataclasses.asdict(view)
     found |= {"verdict": view.verdict.value, "evidence": evidence_json(view.evidence)}
     found["values"] = {name: _finite(value) for name, value in view.values.items()}
@@ -195,5 +291,15 @@ def _finite(value: float | int) -> float | int | None:
 
 
 def claims_json(title: str, claims: list[Claim], notes: list[str]) -> dict:
-    """Claims and notes as a dictionary for `json`."""
+    """Claims and notes as a dictionary for `json`.
+
+    **Example:**
+
+    ```python
+    from jaxflow.report import Claim, Evidence, Finding, claims_json
+
+    claim = Claim.of(Finding("Figure 1", "All margins are positive.", "20 of 20", Evidence(20)))
+    assert claims_json("My figure", [claim], [])["claims"][0]["verdict"] == "holds"
+    ```
+    """
     return {"title": title, "claims": [as_json(claim) for claim in claims], "notes": notes}

@@ -13,7 +13,15 @@ PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "linea
 
 
 def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
-    """Version, commit (where there is one), seed, package versions, device and arguments, for `json`."""
+    """Version, commit (where there is one), seed, package versions, device and arguments, for `json`.
+
+    **Example:**
+
+    ```python
+    made = jf.report.manifest(arguments={"trials": 20}, seed=0, seconds=1.5)
+    assert made["double_precision"] and made["arguments"] == {"trials": 20}
+    ```
+    """
     return {
         "jaxflow": package_version("jaxflow-bias"),
         "commit": commit(),

@@ -11,6 +11,18 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
 
     **Raises:** `FileExistsError` with the names of the outputs that exist, unless `overwrite`;
     `NotADirectoryError` where a folder cannot be made because a file has its name.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    Path("mine.txt").write_text("numbers")
+    try:
+        jf.report.refuse_existing([Path("mine.txt")], overwrite=False)
+    except FileExistsError as reason:
+        print(reason)
+    ```
     """
     paths = list(paths)
     for folder in {parent for path in paths for parent in path.parents}:
@@ -23,5 +35,14 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON with an indentation, and a newline at the end."""
+    """JSON with an indentation, and a newline at the end.
+
+    **Example:**
+
+    ```python
+    from pathlib import Path
+
+    jf.report.write_json(Path("made.json"), {"seed": 0})
+    ```
+    """
     path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

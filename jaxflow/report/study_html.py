@@ -28,6 +28,12 @@ def write_study_report(store_path: str | Path, out: str | Path, *, overwrite: bo
     """Writes the report of a store, complete or not (it says which).
 
     **Returns:** the file. **Raises:** `FileExistsError` unless `overwrite`; as `jaxflow.study.status`.
+
+    **Example:**
+
+    ```python
+    print(jf.report.write_study_report("draws.zarr", "draws.html", overwrite=True))
+    ```
     """
     target = Path(out)
     refuse_existing([target], overwrite)
@@ -38,7 +44,14 @@ def write_study_report(store_path: str | Path, out: str | Path, *, overwrite: bo
 
 
 def study_html(store_path: str | Path) -> str:
-    """The report as text: figures, tables, definitions, manifest."""
+    """The report as text: figures, tables, definitions, manifest.
+
+    **Example:**
+
+    ```python
+    assert jf.report.study_html("draws.zarr").startswith("<!DOCTYPE html>")
+    ```
+    """
     status = study.status(store_path)
     with study.open_results(store_path) as results:
         results.load()

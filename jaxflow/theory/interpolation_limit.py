@@ -59,7 +59,7 @@ class InterpolationLimit(eqx.Module):
         return (self.value - self.dual_value) / jnp.where(self.value > 0, self.value, 1.0)
 
     @property
-    def converged(self) -> Bool[Array, ""]:
+    def converged(self) -> Bool[Array, "*batch"]:
         """Whether ρ interpolates and is stationary to 1e-10, five orders above rounding."""
         return (self.residual <= 1e-10) & (self.stationarity <= 1e-10)
 
