@@ -132,6 +132,18 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Studies:
+    """Studies by name at each scale and seed, of experiments whose instances have keys of their own.
+
+    Each may be killed and goes on to the same bits, as a `Part` does. `record`: of results of theirs, `(cells, trials,
+    ...)`, the cells of one study after those of another.
+    """
+
+    record: type[Any]
+    studies: Callable[[str, int], Mapping[str, Study]]
+
+
+@dataclass(frozen=True)
 class Dataset(Generic[N]):
     """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`.
 
@@ -167,7 +179,7 @@ class Dataset(Generic[N]):
     paper: str
     name: str
     numbers: Callable[..., N]
-    parts: Mapping[str, Part | Sweep]
+    parts: Mapping[str, Part | Sweep | Studies]
     where: str = ""
 
     def collect(
@@ -186,6 +198,8 @@ class Dataset(Generic[N]):
             try:
                 if isinstance(part, Part):
                     found[name] = self._studied(name, part, target, scale, seed, say, executor, progress)
+                elif isinstance(part, Studies):
+                    found[name] = self._ran(part, target, scale, seed, say, executor, progress)
                 else:
                     found[name] = self._swept(name, part, target, scale, seed, say)
             except (OtherStudy, TwoResults) as error:
@@ -225,6 +239,17 @@ class Dataset(Generic[N]):
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
             return {field: results[field].values for field in _fields(part.record)}
+
+    def _ran(
+        self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
+    ) -> dict[str, np.ndarray]:
+        tables: list[dict[str, np.ndarray]] = []
+        target.mkdir(parents=True, exist_ok=True)
+        for label, study in part.studies(scale, seed).items():
+            say(f"{self.name}, {label}: {study.plan.trials} instances of each cell")
+            with study.run(target / f"{label}.zarr", executor, progress) as results:
+                tables.append({field: _by_cell(results[field]) for field in _fields(part.record)})
+        return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
         stream = f"{self.paper}.{self.name}.{name}"
@@ -340,6 +365,11 @@ def load_arrays(file: Path) -> dict[str, np.ndarray]:
     """The arrays of an `.npz` file by name."""
     with np.load(file, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
+
+
+def _by_cell(results: Any) -> np.ndarray:
+    """The factors in one axis."""
+    return results.values.reshape(-1, *results.shape[results.dims.index("trial") :])
 
 
 def _fields(record: Any) -> tuple[str, ...]:

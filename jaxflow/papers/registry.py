@@ -152,18 +152,21 @@ def register(
     *,
     title: str,
     run_times: Mapping[str, str],
-    statements: Sequence[Statement[N]],
+    statements: Sequence[Statement[N]] | Callable[[N], Sequence[Statement[N]]],
     notes: Callable[[N], list[str]] = lambda numbers: [],
     draw: Callable[[N], Any] | None = None,
     verified: bool = False,
 ) -> Entry:
     """Enters an experiment under the paper of its dataset: a figure where it has a drawing, a check where `verified`.
 
+    `statements` may depend on what these numbers are about: a scale may leave out a parametrisation.
+
     **Raises:** `ValueError` unless every scale has a run time, and for a name that is taken.
     """
 
     def find(numbers: N) -> Found:
-        return [hold(statement, numbers) for statement in statements], notes(numbers)
+        said = statements(numbers) if callable(statements) else statements
+        return [hold(statement, numbers) for statement in said], notes(numbers)
 
     return enter(Entry(dataset.paper, name, title, run_times, dataset, find, draw, verified))
 

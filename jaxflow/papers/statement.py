@@ -25,8 +25,8 @@ class Statement(Generic[N]):
       for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
       largest residual stands beside it. Left out, it counts those within the bound.
-    - `limit`: said of a limit; `rate`: the fit that stands in for it. `late`: a finite residual above the bound may
-      still fall and decides nothing; +inf contradicts.
+    - `limit`: said of a limit (a function of the numbers where some are at it); `rate`: the fit that stands in for it.
+      `late`: a finite residual above the bound may still fall and decides nothing; +inf contradicts.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
 
@@ -60,7 +60,7 @@ class Statement(Generic[N]):
     bound: float = 0.0
     unit: str = ""
     found: Callable[[N, Mask], str] | None = None
-    limit: bool = False
+    limit: bool | Callable[[N], bool] = False
     rate: Callable[[N, Mask], Rate | None] | None = None
     late: bool = False
     checked_by: Callable[[N, Mask], str] | None = None
@@ -91,7 +91,7 @@ def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, re
     return count_evidence(
         good[inside],
         decided=decided[inside],
-        limit=statement.limit,
+        limit=statement.limit(numbers) if callable(statement.limit) else statement.limit,
         rate=statement.rate(numbers, known) if statement.rate else None,
         checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
     )

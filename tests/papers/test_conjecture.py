@@ -9,7 +9,6 @@ from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import AssumptionStatus
 from jaxflow.papers.tarzanagh2023 import conjecture
-from jaxflow.papers.tarzanagh2023.conjecture_claims import claims_of
 from jaxflow.report import Verdict
 
 YES, NO, OPEN = AssumptionStatus.holds, AssumptionStatus.violated, AssumptionStatus.undecided
@@ -22,17 +21,22 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         data = dict(archive)
-    assert data["flow"].shape == (2, 4) and np.all(data["flow"] != Outcome.not_run)
+    found = conjecture.Enumerated(*(data[f"instances.{name}"] for name in conjecture.Enumerated._fields))
+    assert found.outcome.shape == (2, 4) and np.all(found.outcome != Outcome.not_run)
     # What implies the other does so on every instance that was enumerated.
-    assert not np.any((data["support"] == YES) & (data["D"] == NO))
-    assert not np.any((data["D"] == YES) & (data["unique"] == NO) & (data["locally_optimal"] > 0))
+    assert not np.any((found.support == YES) & (found.D == NO))
+    assert not np.any((found.D == YES) & (found.unique == NO) & (found.locally_optimal > 0))
     assert len(claims) == 5
 
 
-def made_up(flow: list[int], b1: list[int], d: list[int], unique: list[int]) -> dict[str, np.ndarray]:
-    columns = {"flow": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
-    data = {name: np.array([[int(x) for x in values]]) for name, values in columns.items()}
-    return data | {"d": np.array([7]), "n": np.asarray(5), "T": np.asarray(5)}
+def made_up(
+    flow: list[int], b1: list[int], d: list[int], unique: list[int], **others: list[int]
+) -> conjecture.ConjectureNumbers:
+    columns = {"outcome": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
+    columns |= {"locally_optimal": [1] * len(flow), **others}
+    instances = {name: np.array([[int(x) for x in values]]) for name, values in columns.items()}
+    grid = conjecture.Grid(np.array([7]), np.asarray(5), np.asarray(5))
+    return conjecture.ConjectureNumbers(grid, conjecture.Enumerated(**instances))
 
 
 def test_verdicts_follow_the_numbers() -> None:
@@ -40,8 +44,9 @@ def test_verdicts_follow_the_numbers() -> None:
     holds, broken, outside = Verdict.holds, Verdict.counterexample_found, Verdict.outside_hypotheses
     open_ = Verdict.not_settled
 
-    def verdicts(*columns: list[int]) -> list[Verdict]:
-        return [claim.verdict for claim in claims_of(made_up(*columns))[0]]
+    def verdicts(*columns: list[int], **others: list[int]) -> list[Verdict]:
+        numbers = made_up(*columns, **others)
+        return [found.verdict for found in papers.find_figure("tarzanagh2023", "conjecture").find(numbers)[0]]
 
     assert verdicts([best, local], [YES, NO], [YES, NO], [YES, NO]) == [holds] * 5
     assert verdicts([local, best], [YES, NO], [YES, NO], [YES, NO])[:2] == [broken, broken]
@@ -52,7 +57,5 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdicts([best], [YES], [YES], [OPEN])[-1] == open_
     assert verdicts([local], [YES], [NO], [NO])[2] == open_
     # Where descent, which takes other steps, does go to W^mm, nothing has confirmed the flow.
-    alone = made_up([local], [YES], [YES], [YES]) | {"descent": np.array([[int(best)]])}
-    assert claims_of(alone)[0][0].verdict == open_
-    support = made_up([best], [YES], [NO], [YES]) | {"support": np.array([[int(YES)]])}
-    assert claims_of(support)[0][3].verdict == open_
+    assert verdicts([local], [YES], [YES], [YES], descent=[best])[0] == open_
+    assert verdicts([best], [YES], [NO], [YES], support=[YES])[3] == open_

@@ -1,31 +1,35 @@
 """`reproduce tarzanagh2023 conjecture`: §5.2, by solving the program of every choice of tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.gradient_descent import descend
 from jaxflow.limits import conclude
 from jaxflow.margin import AssumptionStatus, enumerate_selections
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.conjecture_claims import claims_of, curves_of
+from jaxflow.papers.dataset import Dataset, Studies, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.tarzanagh2023.percent import SelectionAnd, interval
 from jaxflow.plots import draw_percentage_curves
-from jaxflow.study import TokenSelection, settled_selections
+from jaxflow.study import Study, TokenSelection, settled_selections, wilson
 
 
 class Size(NamedTuple):
-    """`trials` instances for each d; `steps` of normalised gradient descent."""
+    """`trials` instances for each d, `block` at a time; `steps` of normalised gradient descent."""
 
     trials: int
     d: tuple[int, ...]
     steps: int = 2000
     n: int = 5
     T: int = 5
+    block: int = 50
 
 
 SIZES = {
@@ -33,83 +37,76 @@ SIZES = {
     "paper": Size(200, (10, 20, 40, 60, 100, 150, 200)),
     "large": Size(5000, (10, 20, 40, 60, 80, 100, 150, 200)),
 }
-
 # What is decided of an instance by enumeration, as `AssumptionStatus`.
 ASSUMPTIONS = ("B1", "D", "support", "unique")
 
 
-@register_figure(
-    "tarzanagh2023",
-    "conjecture",
-    title="The conjecture of section 5.2, where its assumptions hold: every choice of tokens enumerated",
-    run_times={
-        "quick": "12 instances at 2 values of d, half a minute",
-        "paper": "200 instances at 7 values of d, fifteen minutes of processor time",
-        "large": "5,000 instances at 8 values of d, some hours",
-    },
-)
-class Conjecture(AbstractFigure):
-    r"""§5.2 of Tarzanagh et al. (2023): under Assumptions B.1 and D, W converges to $W^{mm}$ in direction.
+class Grid(NamedTuple):
+    """The values of `d`, the `n` and `T` of all."""
 
-    n = T = 5, everything uniform on the unit sphere, no score gap; for each instance all $T^n=3125$ programs are
-    solved and Definition 2 is decided for each. Beside the assumptions stand two weaker or stronger conditions: only
-    opt is locally optimal ("unique"), and for every other choice all optimal tokens are support ("support", named
-    in §5.2 as a condition that can be verified by probabilistic tools). The values of d are ours.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_percentage_curves(curves_of(data))
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of(data)
+    d: Int[Any, " k"]
+    n: Int[Any, ""]
+    T: Int[Any, ""]
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """Arrays `(k, trials)`: codes of `AssumptionStatus` by name, `flow` and `descent` codes of `Outcome` (of descent,
-    which ends long before its direction is certified, by the selection it has settled on), and `locally_optimal`, how
-    many choices are."""
+class Enumerated(NamedTuple):
+    """Of every instance: codes of `AssumptionStatus`, how many choices are locally optimal, and of `Outcome`: of the
+    flow (`outcome`) and of `descent`, which ends long before its direction is certified, by the selection it has
+    settled on."""
+
+    B1: Int[Any, "k b"]
+    D: Int[Any, "k b"]
+    support: Int[Any, "k b"]
+    unique: Int[Any, "k b"]
+    locally_optimal: Int[Any, "k b"]
+    outcome: Int[Any, "k b"]
+    descent: Int[Any, "k b"]
+
+
+class ConjectureNumbers(NamedTuple):
+    """A row for each d."""
+
+    grid: Grid
+    instances: Enumerated
+
+    def reached(self, way: str = "outcome") -> Mask:
+        """Whom the flow, or descent, takes to the optimal tokens."""
+        return getattr(self.instances, way) == Outcome.globally_optimal
+
+    def met(self, name: str) -> Mask:
+        """Who is known to satisfy a condition."""
+        if name == "B1 and D":
+            return self.met("B1") & self.met("D")
+        return getattr(self.instances, name) == AssumptionStatus.holds
+
+
+def beside(steps: int, factors: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """Descent of `steps` and every choice, of the instances of these keys."""
     experiment = TokenSelection()
-    key = jax.random.fold_in(jax.random.key(seed), 52)
-    rows: dict[str, list[np.ndarray]] = {}
-    for d in size.d:
-        factors = {"n": size.n, "T": size.T, "d": d, "score_gap": 0.0, "parametrization": "W"}
-        keys = jax.random.split(jax.random.fold_in(key, d), size.trials)
-        found = {
-            "flow": np.asarray(experiment.block_function(factors, size.trials)(keys)["outcome"]),
-            "descent": _descend(experiment, factors, size.steps, keys),
-            **_enumerate(experiment, factors, keys),
-        }
-        for name, values in found.items():
-            rows.setdefault(name, []).append(values)
-        both = (found["B1"] == AssumptionStatus.holds) & (found["D"] == AssumptionStatus.holds)
-        reached = found["flow"] == Outcome.globally_optimal
-        say(f"d={d}: flow global on {reached.sum()} of {size.trials}, B.1 and D on {both.sum()}")
-    table = {name: np.stack(values) for name, values in rows.items()}
-    return {"d": np.array(size.d), "n": np.asarray(size.n), "T": np.asarray(size.T), "seed": np.asarray(seed), **table}
+    draw = jax.jit(jax.vmap(partial(experiment.in_span, factors)))
+
+    def block(keys: Any) -> dict[str, Any]:
+        # In coordinates of the span: one compiled program for all d.
+        risks, models = draw(keys)
+        descent = settled_selections(*_descend(steps, experiment.gap, risks, models))
+        return {"descent": descent, **_enumerate(len(keys), risks, models)}
+
+    return block
 
 
-def _descend(experiment: TokenSelection, factors: dict[str, Any], steps: int, keys: Any) -> np.ndarray:
-    """Outcomes of normalised descent, in coordinates of the span: one compiled program for all d."""
-
+@partial(jax.jit, static_argnums=(0, 1))
+def _descend(steps: int, gap: float, risks: Any, models: Any) -> tuple[Any, Any]:
     def one(risk: Any, model: Any) -> Any:
         end = descend(risk, model, steps=steps, normalised="jointly", throw=False)
-        limit = conclude(risk, model, end, experiment.gap)
+        limit = conclude(risk, model, end, gap)
         return limit.settled_outcome.value, limit.selection_status.value
 
-    return settled_selections(*_over_instances(jax.vmap(one), experiment, factors, keys))
+    return jax.vmap(one)(risks, models)
 
 
-def _over_instances(function: Any, experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> Any:
-    return jax.jit(lambda keys: function(*jax.vmap(partial(experiment.in_span, factors))(keys)))(keys)
-
-
-def _enumerate(experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> dict[str, np.ndarray]:
-    risks, models = jax.jit(jax.vmap(partial(experiment.in_span, factors)))(keys)
+def _enumerate(total: int, risks: Any, models: Any) -> dict[str, np.ndarray]:
     out: dict[str, list[int]] = {name: [] for name in (*ASSUMPTIONS, "locally_optimal")}
-    for i in range(len(keys)):
+    for i in range(total):
         risk, model = jax.tree.map(lambda x, i=i: x[i], (risks, models))
         every = enumerate_selections(risk.data, model.head)
         count, unsure = int(every.locally_optimal.sum()), int(jnp.sum(every.status == SelectionStatus.ambiguous))
@@ -125,3 +122,180 @@ def unique(count: int, ambiguous: int) -> AssumptionStatus:
     if count != 1:
         return AssumptionStatus.violated
     return AssumptionStatus.undecided if ambiguous else AssumptionStatus.holds
+
+
+def _grid(scale: str, seed: int, say: Callable[[str], None]) -> Grid:
+    size = SIZES[scale]
+    return Grid(np.array(size.d), np.asarray(size.n), np.asarray(size.T))
+
+
+def _studies(scale: str, seed: int) -> Mapping[str, Study]:
+    size = SIZES[scale]
+    experiment = SelectionAnd(more=f"{__name__}:beside", more_settings=(size.steps,))
+    factors = {"n": [size.n], "T": [size.T], "d": list(size.d), "score_gap": [0.0]}
+    block = min(size.block, size.trials)
+    study = Study(experiment, factors, {"parametrization": ["W"]}, trials=size.trials, seed=seed, block=block)
+    return {"every d": study}
+
+
+CONJECTURE = Dataset(
+    "tarzanagh2023",
+    "conjecture",
+    ConjectureNumbers,
+    {"grid": Sweep(Grid, _grid), "instances": Studies(Enumerated, _studies)},
+    where=f"{__name__}:CONJECTURE",
+)
+
+
+def _against(numbers: ConjectureNumbers) -> Mask:
+    """A path that was not followed to its end is no counterexample."""
+    return np.isin(numbers.instances.outcome, [Outcome.locally_optimal, Outcome.finite_stationary_point])
+
+
+def _converges(source: str, says: str, name: str) -> Statement[ConjectureNumbers]:
+    def in_words(numbers: ConjectureNumbers, known: Mask) -> str:
+        inside, flow, descent = numbers.met(name), numbers.reached(), numbers.reached("descent")
+        total, count = int(inside.sum()), int((inside & flow).sum())
+        low = float(wilson(np.asarray(count), np.asarray(total))[0]) if total else 0.0
+        return (
+            f"of {total:,} instances that meet it the flow converges to W^mm on {count:,} (95% lower bound "
+            f"{100 * low:.1f}%), against it {int((inside & _against(numbers)).sum())}; descent on "
+            f"{int((inside & descent).sum()):,}; of the {inside.size - total:,} others the flow does on "
+            f"{int((~inside & flow).sum()):,}"
+        )
+
+    def checked(numbers: ConjectureNumbers, known: Mask) -> str:
+        # Normalised descent takes other steps; where it does not go to W^mm either, both are against it.
+        other = known & _against(numbers) & (numbers.instances.descent == Outcome.locally_optimal)
+        return f"normalised descent, which goes elsewhere on {int(other.sum())} of them" if other.any() else ""
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: n.met(name),
+        residual=lambda n: np.where(n.reached(), 0.0, np.where(_against(n), 1.0, np.nan)),
+        found=in_words,
+        checked_by=checked,
+    )
+
+
+def _rarer_in_words(numbers: ConjectureNumbers, known: Mask) -> str:
+    b1, flow = numbers.met("B1"), numbers.reached()
+    return (
+        f"at every d: {'yes' if np.all(b1.sum(1) <= flow.sum(1)) else 'no'}; {int(b1.sum()):,} instances with B.1, "
+        f"{int(flow.sum()):,} with global convergence; B.1 without it: {int((b1 & ~flow).sum())}"
+    )
+
+
+def _implies(first: str, second: str, says: str) -> Statement[ConjectureNumbers]:
+    def residual(numbers: ConjectureNumbers) -> np.ndarray:
+        status = getattr(numbers.instances, second)
+        return np.where(status == AssumptionStatus.undecided, np.nan, status == AssumptionStatus.violated)
+
+    def in_words(numbers: ConjectureNumbers, known: Mask) -> str:
+        inside = numbers.met(first)
+        return (
+            f"{int((residual(numbers)[inside] == 1.0).sum())} of {int(inside.sum()):,} instances break it; "
+            f"{int((~inside & numbers.met(second)).sum()):,} have the consequence alone"
+        )
+
+    return Statement(source="Section 5.2", says=says, inside=lambda n: n.met(first), residual=residual, found=in_words)
+
+
+STATEMENTS: list[Statement[ConjectureNumbers]] = [
+    _converges(
+        "Section 5.2, conjecture",
+        "Suppose opt are the unique optimal indices and Assumptions B.1 and D hold. Then, for almost all datasets, GD "
+        "converges to W^mm in direction.",
+        "B1 and D",
+    ),
+    _converges(
+        "Section 5.2",
+        "When the globally-optimal direction is the only locally-optimal one, it is the only viable one to converge "
+        "to (weaker than Assumption D).",
+        "unique",
+    ),
+    Statement(
+        source="Section 5.2, on Figure 5",
+        says="Assumption B.1 occurs less frequently than global convergence.",
+        inside=lambda n: everyone(n.grid.d),
+        residual=lambda n: n.met("B1").sum(1) > n.reached().sum(1),
+        found=_rarer_in_words,
+    ),
+    _implies(
+        "support", "D", "A stronger condition that implies Assumption D: all optimal indices are support vectors."
+    ),
+    _implies("D", "unique", "Assumption D guarantees that W^mm is the only viable direction to converge."),
+]
+
+
+def _notes(numbers: ConjectureNumbers) -> list[str]:
+    instances = numbers.instances
+    both, alone = (100 * numbers.met(name).mean(axis=1) for name in ("B1 and D", "unique"))
+    shares = "; ".join(f"d={d}: {a:.1f}% ({b:.1f}%)" for d, a, b in zip(numbers.grid.d, both, alone, strict=True))
+    unsure = {name: int((getattr(instances, name) == AssumptionStatus.undecided).sum()) for name in ASSUMPTIONS}
+    return [
+        f"{instances.outcome.shape[1]} instances for each d, none dropped. Share with B.1 and D (with one "
+        f"locally-optimal choice): {shares}.",
+        f"Undecided, because a margin lies within 1e-6 of one or a program is inaccurate: {unsure}. They count as not "
+        "met.",
+        "Descent is counted by the tokens that it has settled on, not by a certificate of its direction.",
+        f"Other outcomes of the flow: {_others(instances.outcome)}; of descent: {_others(instances.descent)}.",
+        "Infeasible choices have no support indices; Assumption D is read over feasible ones.",
+    ]
+
+
+def _others(outcome: np.ndarray) -> str:
+    counts = np.bincount(outcome.ravel(), minlength=len(Outcome))
+    parts = [f"{counts[c]} {c.name.replace('_', ' ')}" for c in Outcome if counts[c] and c != Outcome.globally_optimal]
+    return ", ".join(parts) or "none"
+
+
+def draw(numbers: ConjectureNumbers) -> Any:
+    """Shares of all instances against d: of global convergence solid, of the conditions dashed."""
+    followed = {
+        "flow converges globally": numbers.reached(),
+        "normalised descent, 2,000 steps": numbers.reached("descent"),
+    }
+    conditions = {
+        "opt is the only locally-optimal choice": numbers.met("unique"),
+        "Assumption D": numbers.met("D"),
+        "all optimal tokens are support, always": numbers.met("support"),
+        "Assumption B.1": numbers.met("B1"),
+        "Assumptions B.1 and D": numbers.met("B1 and D"),
+    }
+    curves = followed | conditions
+    shares = [interval(met.sum(1), np.full(len(met), met.shape[1])) for met in curves.values()]
+    percentage, low, high = (np.stack([share[i] for share in shares])[None] for i in range(3))
+    return draw_percentage_curves(
+        {
+            "x": numbers.grid.d,
+            "x_label": "$d$",
+            "panels": [f"$n={int(numbers.grid.n)}$, $T={int(numbers.grid.T)}$"],
+            "curves": list(curves),
+            "percentage": percentage,
+            "low": low,
+            "high": high,
+            "y_label": "% of all instances",
+            "dashed": [name in conditions for name in curves],
+        }
+    )
+
+
+# n = T = 5, everything uniform on the unit sphere, no score gap; for each instance all T^n = 3125 programs are solved
+# and Definition 2 is decided for each. Beside the assumptions stand two weaker or stronger conditions: only opt is
+# locally optimal ("unique"), and for every other choice all optimal tokens are support ("support", named in §5.2 as a
+# condition that can be verified by probabilistic tools). The values of d are ours.
+register(
+    CONJECTURE,
+    "conjecture",
+    title="The conjecture of section 5.2, where its assumptions hold: every choice of tokens enumerated",
+    run_times={
+        "quick": "12 instances at 2 values of d, half a minute",
+        "paper": "200 instances at 7 values of d, fifteen minutes of processor time",
+        "large": "5,000 instances at 8 values of d, some hours",
+    },
+    statements=STATEMENTS,
+    notes=_notes,
+    draw=draw,
+)

@@ -1,17 +1,17 @@
 """`reproduce tarzanagh2023 factored`: §9's open question of the (K, Q) parametrisation, counted."""
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
+from jaxflow.papers.dataset import Dataset, Studies, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, largest, median
 from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, interval
 from jaxflow.plots import draw_percentage_bars
-from jaxflow.report import Claim, Evidence, count_evidence
 from jaxflow.study import Study, TokenSelection
 
 
@@ -29,7 +29,6 @@ SIZES = {
     "paper": Size(10_000, FULL),
     "large": Size(1_000_000, (*FULL, (3, 2), (5, 2))),
 }
-KEPT = ("outcome", "excess", "flow_gap", "program_gap", "num_steps", "rounds")
 GAP = TokenSelection().gap
 # The two numbers are sums of a few hundred rounded products of order one.
 ROUNDING = 1e-12
@@ -48,74 +47,43 @@ GROUPS = {
     "open": (Outcome.undecided, Outcome.infeasible_program, Outcome.failed),
 }
 NAMES = tuple(GROUPS)
+MINIMISES, ANOTHER, POINT, OPEN = NAMES
 COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
 
 
-@register_figure(
-    "tarzanagh2023",
-    "factored",
-    title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
-    run_times={
-        "quick": "24 instances for 2 pairs (d, m), some minutes from an empty cache",
-        "paper": "10,000 instances for 3 pairs (d, m), half an hour on two cores with other work beside",
-        "large": "a million instances for 5 pairs (d, m), days",
-    },
-)
-class Factored(AbstractFigure):
-    r"""§9 of Tarzanagh et al. (2023), "Gradient descent on (K, Q) parameterization": the implicit bias of the flow.
+class Pairs(NamedTuple):
+    """The pairs (d, m), and the seed of the instances."""
 
-    Theorem 2 says where the *regularisation path* of $W=KQ^\top$ goes: to a solution of (Att-SVM⋆), least nuclear
-    norm. Whether the flow goes there is left open. n = T = 5, everything uniform on the unit sphere, score gap 0.1, K
-    and Q normal of the published size, with m columns. Each flow is followed until its own multipliers certify its
-    direction; the excess is the nuclear norm of that direction at margin one, over the least one for the tokens that
-    it selected, which a solver finds from the data alone, less one. For m < d the program is that of rank m, whose
-    lower bound is the convex one: where it is not tight nothing is certified, and the instance stays open with its
-    excess over that bound. Sizes are ours.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        counts = grouped(data)
-        total = counts.sum(axis=-1)
-        return draw_percentage_bars(
-            {
-                "x": np.array([f"{d}, {m}" for d, m in zip(data["d"], data["m"], strict=True)]),
-                "x_label": "$d$, $m$",
-                "panels": ["limits of $(K,Q)$, $n=T=5$"],
-                "names": list(NAMES),
-                "colors": list(COLORS),
-                "percentage": (100.0 * counts / np.maximum(total, 1)[:, None])[None],
-                "denominator": total[None],
-            }
-        )
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        full = data["m"] >= data["d"]
-        claims = [_open_question(data, full, "m = d")]
-        if (~full).any():
-            claims.append(_open_question(data, ~full, "m < d"))
-        return [*claims, _confirmed(data)], _notes(data)
+    d: Int[Any, " p"]
+    m: Int[Any, " p"]
+    seed: Int[Any, ""]
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """Results `(pairs, trials)` for each name in `KEPT`; trial k of a pair is `study_of(...).replay(trial=k, ...)`."""
-    found: dict[str, list[np.ndarray]] = {name: [] for name in KEPT}
-    for d, m in size.pairs:
-        study = study_of(size, seed, d, m)
-        with tempfile.TemporaryDirectory(prefix="jaxflow-") as folder:
-            results = study.run(Path(folder) / "study.zarr", progress=False)
-            for name in KEPT:
-                found[name].append(results[name].values.reshape(size.trials))
-        counts = grouped({"outcome": found["outcome"][-1][None]})[0]
-        say(f"d={d}, m={m}: " + ", ".join(f"{n} {name}" for n, name in zip(counts, NAMES, strict=True) if n))
-    return {
-        "d": np.array([d for d, _ in size.pairs]),
-        "m": np.array([m for _, m in size.pairs]),
-        "seed": np.asarray(seed),
-        **{name: np.stack(values) for name, values in found.items()},
-    }
+class Ends(NamedTuple):
+    """Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`."""
+
+    outcome: Int[Any, "p b"]
+    excess: Float[Any, "p b"]
+    flow_gap: Float[Any, "p b"]
+    program_gap: Float[Any, "p b"]
+    num_steps: Int[Any, "p b"]
+    rounds: Int[Any, "p b"]
+
+
+class FactoredNumbers(NamedTuple):
+    """A row for each pair."""
+
+    pairs: Pairs
+    ends: Ends
+
+    def among(self, *groups: str) -> Mask:
+        """Who ended in one of these of `GROUPS`."""
+        return np.isin(self.ends.outcome, [int(code) for group in groups for code in GROUPS[group]])
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many instances of each pair are in each of `GROUPS`: `(p, groups)`."""
+        return np.stack([self.among(name).sum(axis=-1) for name in NAMES], axis=-1)
 
 
 def study_of(size: Size, seed: int, d: int, m: int) -> Study:
@@ -130,84 +98,148 @@ def study_of(size: Size, seed: int, d: int, m: int) -> Study:
     )
 
 
-def grouped(data: Data) -> np.ndarray:
-    """How many instances of each pair are in each of `GROUPS`: `(pairs, groups)`."""
-    return np.stack(
-        [np.isin(data["outcome"], [int(code) for code in codes]).sum(axis=-1) for codes in GROUPS.values()], axis=-1
+def _pairs(scale: str, seed: int, say: Callable[[str], None]) -> Pairs:
+    d, m = np.array(SIZES[scale].pairs).T
+    return Pairs(d, m, np.asarray(seed))
+
+
+def _studies(scale: str, seed: int) -> Mapping[str, Study]:
+    return {f"d={d}, m={m}": study_of(SIZES[scale], seed, d, m) for d, m in SIZES[scale].pairs}
+
+
+FACTORED = Dataset(
+    "tarzanagh2023",
+    "factored",
+    FactoredNumbers,
+    {"pairs": Sweep(Pairs, _pairs, lambda seed: seed), "ends": Studies(Ends, _studies)},
+    where=f"{__name__}:FACTORED",
+)
+
+
+def _open_question(which: str, of: Callable[[Pairs], Mask]) -> Statement[FactoredNumbers]:
+    def asked(numbers: FactoredNumbers, *groups: str) -> Mask:
+        return numbers.among(*groups) & of(numbers.pairs)[:, None]
+
+    def excess(numbers: FactoredNumbers) -> float:
+        return largest(numbers.ends.excess[asked(numbers, ANOTHER)])
+
+    def in_words(numbers: FactoredNumbers, known: Mask) -> str:
+        parts, rows = [], of(numbers.pairs)
+        pairs = zip(numbers.pairs.d[rows], numbers.pairs.m[rows], numbers.counts[rows], strict=True)
+        for d, m, (yes, no, _, left) in pairs:
+            share, low, high = interval(yes, yes + no)
+            parts.append(f"d={d}, m={m}: {yes:,} of {yes + no:,} ({share:.2f}% [{low:.2f}, {high:.2f}]), open {left:,}")
+        points = int(asked(numbers, POINT).sum())
+        text = f"{'; '.join(parts)}. {points:,} of the flows end at finite stationary points"
+        if asked(numbers, ANOTHER).any():
+            text += f"; the largest excess of another direction is {excess(numbers):.2g}"
+        above = numbers.ends.excess[asked(numbers, OPEN)]
+        above = above[np.isfinite(above)]
+        return text + (
+            f"; open ones stand {median(above):.2g} above the convex bound in the median" if len(above) else ""
+        )
+
+    return Statement(
+        source=f"Section 9, (K, Q) parameterization, {which}",
+        says="We find it remarkable that regularization path analysis was able to predict the implicit bias of "
+        "gradient descent (read here as: the flow's own limit minimises the nuclear norm globally, for the tokens it "
+        "selects).",
+        inside=lambda n: asked(n, MINIMISES, ANOTHER, OPEN),
+        residual=lambda n: np.where(n.among(OPEN), np.nan, n.among(ANOTHER)),
+        found=in_words,
+        # The excess is that over the solver's own solution, computed without the flow.
+        checked_by=lambda n, known: "the program's solution, found from the data alone" if excess(n) > ROUNDING else "",
     )
 
 
-def _open_question(data: Data, rows: np.ndarray, which: str) -> Claim:
-    counts = grouped(data)[rows]
-    met, against, points, still_open = counts.sum(axis=0)
-    directions = met + against
-    parts = []
-    for d, m, (yes, no, _, left) in zip(data["d"][rows], data["m"][rows], counts, strict=True):
-        share, low, high = interval(yes, yes + no)
-        parts.append(f"d={d}, m={m}: {yes:,} of {yes + no:,} ({share:.2f}% [{low:.2f}, {high:.2f}]), open {left:,}")
-    largest = _largest(data["excess"][rows], data["outcome"][rows], NAMES[1])
-    above = data["excess"][rows][np.isin(data["outcome"][rows], [int(code) for code in GROUPS[NAMES[3]]])]
-    above = above[np.isfinite(above)]
-    text = f"{'; '.join(parts)}. {points:,} of the flows end at finite stationary points"
-    if against:
-        text += f"; the largest excess of another direction is {largest:.2g}"
-    if len(above):
-        text += f"; open ones stand {np.median(above):.2g} above the convex bound in the median"
-    # The excess is that over the solver's own solution, computed without the flow.
-    means = "the program's solution, found from the data alone" if against and largest > ROUNDING else ""
-    evidence = Evidence(int(directions + still_open), int(against), int(still_open), checked_by=means)
-    return Claim(
-        f"Section 9, (K, Q) parameterization, {which}",
-        "We find it remarkable that regularization path analysis was able to predict the implicit bias of gradient "
-        "descent (read here as: the flow's own limit minimises the nuclear norm globally, for the tokens it selects).",
-        text,
-        evidence,
-        {"directions": int(directions), "minimise": int(met), "others": int(against), "open": int(still_open)},
-    )
+def _claimed(numbers: FactoredNumbers) -> Mask:
+    """Flows whose own multipliers certify their direction."""
+    return np.isfinite(numbers.ends.flow_gap) & (numbers.ends.flow_gap <= GAP)
 
 
-def _confirmed(data: Data) -> Claim:
-    certified = np.isin(data["outcome"], [int(code) for code in GROUPS[NAMES[0]]])
-    claimed = np.isfinite(data["flow_gap"]) & (data["flow_gap"] <= GAP)
-    # The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it.
-    broken = claimed & ~(data["excess"] <= data["flow_gap"] + data["program_gap"] + ROUNDING)
-    gaps = data["flow_gap"][certified]
-    text = (
+def _unconfirmed(numbers: FactoredNumbers) -> Mask:
+    """The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it."""
+    ends = numbers.ends
+    return ~(ends.excess <= ends.flow_gap + ends.program_gap + ROUNDING)
+
+
+def _confirmed_in_words(numbers: FactoredNumbers, known: Mask) -> str:
+    certified, claimed = numbers.among(MINIMISES), _claimed(numbers)
+    gaps, programs = numbers.ends.flow_gap[certified], numbers.ends.program_gap[certified]
+    return (
         f"{int(claimed.sum()):,} flows claim a gap of at most {GAP:.0e}; the excess over the program's own solution is "
-        f"larger for {int(broken.sum()):,}. Of {int(certified.sum()):,} certified directions "
-        f"{int((gaps <= GAP).sum()):,} have that gap by their own multipliers, the largest is {_max(gaps):.1e}; "
-        f"largest gap of a program {_max(data['program_gap'][certified]):.1e}"
-    )
-    return Claim(
-        "Certificates of this library",
-        "A gap that a flow claims is confirmed by a program that is solved from the data alone.",
-        text,
-        count_evidence(~broken[claimed]),
-        {"claimed": int(claimed.sum()), "unconfirmed": int(broken.sum())},
+        f"larger for {int((claimed & _unconfirmed(numbers)).sum()):,}. Of {len(gaps):,} certified directions "
+        f"{int((gaps <= GAP).sum()):,} have that gap by their own multipliers, the largest is {largest(gaps):.1e}; "
+        f"largest gap of a program {largest(programs):.1e}"
     )
 
 
-def _notes(data: Data) -> list[str]:
-    trials = data["outcome"].shape[1]
+CONFIRMED = Statement[FactoredNumbers](
+    source="Certificates of this library",
+    says="A gap that a flow claims is confirmed by a program that is solved from the data alone.",
+    inside=_claimed,
+    residual=_unconfirmed,
+    found=_confirmed_in_words,
+)
+FULL_RANK = _open_question("m = d", lambda pairs: pairs.m >= pairs.d)
+LOW_RANK = _open_question("m < d", lambda pairs: pairs.m < pairs.d)
+
+
+def _statements(numbers: FactoredNumbers) -> list[Statement[FactoredNumbers]]:
+    fewer = np.any(numbers.pairs.m < numbers.pairs.d)
+    return [FULL_RANK, *([LOW_RANK] if fewer else []), CONFIRMED]
+
+
+def _notes(numbers: FactoredNumbers) -> list[str]:
+    pairs, ends = numbers.pairs, numbers.ends
     notes = [
-        f"{trials:,} instances for each pair, none dropped; replay: `jaxflow.papers.tarzanagh2023.factored.study_of("
-        f"SIZES[scale], {int(data['seed'])}, d, m).replay(trial=k)`."
+        f"{ends.outcome.shape[1]:,} instances for each pair, none dropped; replay: `{__name__}.study_of(SIZES[scale], "
+        f"{int(pairs.seed)}, d, m).replay(trial=k)`."
     ]
-    for name in (NAMES[1], NAMES[3]):
-        inside = np.isin(data["outcome"], [int(code) for code in GROUPS[name]])
-        for d, m, row in zip(data["d"], data["m"], inside, strict=True):
+    for name in (ANOTHER, OPEN):
+        for d, m, row in zip(pairs.d, pairs.m, numbers.among(name), strict=True):
             where = np.flatnonzero(row)
             if len(where):
                 more = f" and {len(where) - LISTED:,} more" if len(where) > LISTED else ""
                 notes.append(f"{name.capitalize()}, d={d}, m={m}: trials {', '.join(map(str, where[:LISTED]))}{more}.")
-    rounds = (data["rounds"] > 1).sum()
-    notes.append(f"{rounds:,} flows left a selection again; steps: median {np.median(data['num_steps']):.0f}.")
-    return notes
+    again = int((ends.rounds > 1).sum())
+    return [*notes, f"{again:,} flows left a selection again; steps: median {np.median(ends.num_steps):.0f}."]
 
 
-def _largest(values: np.ndarray, outcome: np.ndarray, group: str) -> float:
-    return _max(values[np.isin(outcome, [int(code) for code in GROUPS[group]])])
+def draw(numbers: FactoredNumbers) -> Any:
+    """How the flows of each pair ended, as shares of all."""
+    counts = numbers.counts
+    total = counts.sum(axis=-1)
+    return draw_percentage_bars(
+        {
+            "x": np.array([f"{d}, {m}" for d, m in zip(numbers.pairs.d, numbers.pairs.m, strict=True)]),
+            "x_label": "$d$, $m$",
+            "panels": ["limits of $(K,Q)$, $n=T=5$"],
+            "names": list(NAMES),
+            "colors": list(COLORS),
+            "percentage": (100.0 * counts / np.maximum(total, 1)[:, None])[None],
+            "denominator": total[None],
+        }
+    )
 
 
-def _max(values: np.ndarray) -> float:
-    return float(values.max()) if values.size else float("nan")
+# Theorem 2 says where the *regularisation path* of W = K Qᵀ goes: to a solution of (Att-SVM⋆), least nuclear norm.
+# Whether the flow goes there is left open. n = T = 5, everything uniform on the unit sphere, score gap 0.1, K and Q
+# normal of the published size, with m columns. Each flow is followed until its own multipliers certify its direction;
+# the excess is the nuclear norm of that direction at margin one, over the least one for the tokens that it selected,
+# which a solver finds from the data alone, less one. For m < d the program is that of rank m, whose lower bound is the
+# convex one: where it is not tight nothing is certified, and the instance stays open with its excess over that bound.
+# Sizes are ours.
+register(
+    FACTORED,
+    "factored",
+    title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
+    run_times={
+        "quick": "24 instances for 2 pairs (d, m), some minutes from an empty cache",
+        "paper": "10,000 instances for 3 pairs (d, m), half an hour on two cores with other work beside",
+        "large": "a million instances for 5 pairs (d, m), days",
+    },
+    statements=_statements,
+    notes=_notes,
+    draw=draw,
+)

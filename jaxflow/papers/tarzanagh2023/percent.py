@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array, Key
 
 from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
-from jaxflow.study import Study, wilson
+from jaxflow.study import AbstractExperiment, Study, TokenSelection, wilson
+from jaxflow.study.experiment import import_named
 from jaxflow.study.progress import outcomes_in_words
 
 # "we choose γ = 0.1 in our experiments", of figures 2, 5 and 6 (Appendix F).
@@ -105,6 +108,43 @@ def _run(experiment: Any, size: Size, seed: int, cell: tuple[int, int, int]) -> 
         )
         only = results.isel(n=0, T=0, d=0, score_gap=0)
         return {name: only[name].transpose("parametrization", "trial").values for name in KEPT if name in only}
+
+
+class SelectionAnd(AbstractExperiment):
+    """`TokenSelection` and more of the same instances: a second pass over the same keys, so that the outcomes are those
+    of `TokenSelection` alone.
+
+    `more` is `module:name` of a function of `more_settings` and the factors; it gives a function of the keys of a block
+    `(b,)`, with further results by name.
+    """
+
+    more: str = eqx.field(static=True)
+    more_settings: tuple[int, ...] = eqx.field(static=True, default=())
+    selection: TokenSelection = eqx.field(default_factory=TokenSelection)
+    method: Any = None
+
+    def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
+        return self.selection.setup(key, **factors)
+
+    def summarize(self, limit: Any) -> dict[str, Any]:
+        return self.selection.summarize(limit)
+
+    def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
+        return self.selection.replay(key, **factors)
+
+    def name(self) -> str:
+        return self.selection.name()
+
+    def signature(self) -> Any:
+        return self.selection.signature()
+
+    def definitions(self) -> dict[str, str]:
+        return self.selection.definitions()
+
+    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        select = self.selection.block_function(factors, trial_width)
+        more = import_named(self.more)(*self.more_settings, factors)
+        return lambda keys: {**select(keys), **more(keys)}
 
 
 def tally(data: Data, outcomes: tuple[Outcome, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -96,15 +96,15 @@ def composition() -> list[Data]:
     return [made_up(), other, small, nothing, spent]
 
 
-def conjecture() -> list[Data]:
+def conjecture() -> list[Any]:
     best, local = Outcome.globally_optimal, Outcome.locally_optimal
     yes, no, unclear = test_conjecture.YES, test_conjecture.NO, test_conjecture.OPEN
     made_up = test_conjecture.made_up
-    implied = made_up([local], [yes], [no], [yes]) | {"support": np.array([[int(yes)]])}
+    implied = made_up([local], [yes], [no], [yes], support=[yes])
     return [made_up([best], [yes], [yes], [yes]), made_up([local], [yes], [yes], [unclear]), implied]
 
 
-def factored() -> list[Data]:
+def factored() -> list[Any]:
     made_up = test_factored.made_up
     good, other = Outcome.locally_optimal, Outcome.prediction_contradicted
     return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
