@@ -1,7 +1,6 @@
 """Figures 2, 5 and 6 at a tiny size, end to end; their claims on numbers made by hand."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,11 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6, percent
-from jaxflow.papers.tarzanagh2023.percent import Size, run_studies, tally
-from jaxflow.papers.tarzanagh2023.percent_claims import (
-    approaching,
-    assumption_claims,
-    assumption_counts,
-    convergence_claims,
-    harder,
-    notes_of,
-    rising,
-)
-from jaxflow.report import Claim, Verdict
+from jaxflow.papers.tarzanagh2023.percent import PercentNumbers, Size, approaching, rising, tally
+from jaxflow.plots import draw_percentage_curves
+from jaxflow.report import Finding, Verdict
 from jaxflow.study import Study, TokenSelection
 
 # Two cells. Their selections settle early, so that the scout is all that is compiled.
@@ -36,37 +28,36 @@ OPEN, OUTSIDE = Verdict.not_settled, Verdict.outside_hypotheses
 
 
 @pytest.fixture(scope="module")
-def tiny() -> tuple[dict[str, np.ndarray], list[str]]:
-    said: list[str] = []
-    return run_studies(fig5.SelectionAndSupport(), TINY, 0, said.append), said
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> PercentNumbers:
+    dataset = percent.dataset_of("tiny", "", {"quick": TINY}, percent.SupportedEnds, fig5.EXPERIMENT)
+    folder = tmp_path_factory.mktemp("tiny")
+    return dataset.typed(dataset.collect(folder, scale="quick", seed=0, say=lambda line: None))
 
 
 @pytest.mark.slow
-def test_every_instance_of_every_cell_is_kept(tiny: tuple[dict[str, np.ndarray], list[str]]) -> None:
-    data, said = tiny
-    assert data["outcome"].shape == (1, 2, 1, TINY.trials)
-    assert [line.partition(": ")[0] for line in said] == ["n=2, T=3, d=4, W", "n=2, T=3, d=4, (K, Q)"]
-    assert (data["outcome"] != Outcome.not_run).all()
-    assert tally(data, tuple(code for code in Outcome if code))[0].sum() == 8
-    solved = data["optimal_program"] == ProgramResult.optimal
-    assert solved.any() and (data["largest_margin"][solved] >= data["mean_margin"][solved]).all()
-    assert (data["mean_margin"][solved] >= 1 - 1e-9).all()
+def test_every_instance_of_every_cell_is_kept(tiny: PercentNumbers) -> None:
+    assert tiny.outcome.shape == (1, 2, 1, TINY.trials)
+    assert [tiny.cell(0, p, 0) for p in range(2)] == ["W, n=2, T=3, d=4", "(K, Q), n=2, T=3, d=4"]
+    assert (tiny.outcome != Outcome.not_run).all()
+    assert tally(tiny, tuple(code for code in Outcome if code))[0].sum() == 8
+    solved = tiny.table("optimal_program") == ProgramResult.optimal
+    mean, largest = tiny.table("mean_margin")[solved], tiny.table("largest_margin")[solved]
+    assert solved.any() and (largest >= mean).all() and (mean >= 1 - 1e-9).all()
 
 
 @pytest.mark.slow
-def test_the_second_pass_meets_the_same_instances(tiny: tuple[dict[str, np.ndarray], list[str]]) -> None:
-    data, _ = tiny
-    experiment = fig5.SelectionAndSupport()
+def test_the_second_pass_meets_the_same_instances(tiny: PercentNumbers) -> None:
+    experiment = fig5.EXPERIMENT
     factors = {"n": 2, "T": 3, "d": 4, "score_gap": percent.SCORE_GAP}
     study = Study(experiment, {name: [value] for name, value in factors.items()}, {"parametrization": ["W"]}, trials=4)
     alone = Study(TokenSelection(), {name: [value] for name, value in factors.items()}, trials=4)
     assert study.plan.experiment["name"] == alone.plan.experiment["name"]
     key = papers_key(factors, trial=1)
     found = fig5._support("frobenius", *experiment.setup(key, **factors, parametrization="W"))
-    solved = data["optimal_program"][0, 0, 0, 1]
+    solved = tiny.table("optimal_program")[0, 0, 0, 1]
     assert int(found["optimal_program"]) == solved
     if solved == ProgramResult.optimal:
-        np.testing.assert_allclose(found["largest_margin"], data["largest_margin"][0, 0, 0, 1], rtol=1e-9)
+        np.testing.assert_allclose(found["largest_margin"], tiny.table("largest_margin")[0, 0, 0, 1], rtol=1e-9)
 
 
 def papers_key(factors: dict[str, Any], trial: int) -> jax.Array:
@@ -76,24 +67,10 @@ def papers_key(factors: dict[str, Any], trial: int) -> jax.Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fig2", "fig5", "fig6"])
-def test_from_the_numbers_to_the_files(
-    name: str,
-    tiny: tuple[dict[str, np.ndarray], list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """The numbers of one small study serve all three figures: drawing and claims see the saved file alone."""
-    module = {"fig2": fig2, "fig5": fig5, "fig6": fig6}[name]
-    asked = []
-
-    def stored(experiment: Any, size: Size, seed: int, say: Callable[[str], None]) -> dict[str, np.ndarray]:
-        asked.append((type(experiment).__name__, size, seed))
-        return tiny[0]
-
-    monkeypatch.setattr(module, "run_studies", stored)
-    paths, claims = papers.reproduce("tarzanagh2023", name, out=tmp_path, say=lambda line: None)
-    assert asked[0][1] == module.SIZES["quick"] and asked[0][2] == 0
+def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Drawing and claims see the saved file alone; the other figures differ in them only."""
+    monkeypatch.setitem(fig5.SIZES, "quick", TINY)
+    paths, claims = papers.reproduce("tarzanagh2023", "fig5", out=tmp_path, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     table = json.loads(paths["claims"].read_text())
     assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
@@ -113,7 +90,7 @@ def test_scales_are_what_they_say(module: Any) -> None:
     assert set(fig6.SIZES["paper"].settings) == {(5, 5), (10, 5), (20, 5), (5, 10), (5, 20)}
 
 
-def numbers(shares: dict[str, list[int]], trials: int = 100) -> dict[str, np.ndarray]:
+def made_up(shares: dict[str, list[int]], trials: int = 100) -> dict[str, np.ndarray]:
     """One setting, d = 2, 4, 8; `shares` of 100 that are global, the rest local; B.1 on the first half of them."""
     outcome = np.full((1, len(shares), 3, trials), int(LOCAL), np.uint8)
     margin = np.full(outcome.shape, 1.5)
@@ -136,6 +113,30 @@ def numbers(shares: dict[str, list[int]], trials: int = 100) -> dict[str, np.nda
     }
 
 
+def typed(data: dict[str, np.ndarray]) -> PercentNumbers:
+    """Numbers of arrays `(s, p, k, b)`."""
+    grid = percent.Grid(*(data[name] for name in percent.Grid._fields))
+    record = percent.SupportedEnds if "optimal_program" in data else percent.Ends
+    shape = data["outcome"].shape
+    columns = {"num_steps": np.ones(shape, int), "rounds": np.ones(shape, int), **data}
+    cells = {name: columns[name].swapaxes(1, 2).reshape(-1, shape[-1]) for name in record._fields}
+    return PercentNumbers(grid, record(**cells))
+
+
+def said(name: str, data: dict[str, np.ndarray]) -> list[Finding]:
+    """Of a figure, on these numbers."""
+    return papers.find_figure("tarzanagh2023", name).find(typed(data))[0]
+
+
+def notes_of(data: dict[str, np.ndarray]) -> list[str]:
+    return papers.find_figure("tarzanagh2023", "fig5").find(typed(data))[1]
+
+
+def held(found: list[percent.Judged]) -> Finding:
+    """What is said of these curves, whatever the numbers."""
+    return hold(percent.judged("", "", lambda numbers: found), typed(made_up({"W": [0, 0, 0]})))
+
+
 def series(*counts: int, total: int = 100) -> list[tuple[str, Any, Any]]:
     return [("W", np.array(counts), np.full(len(counts), total))]
 
@@ -154,7 +155,7 @@ D = np.array([2, 4, 8])
     ],
 )
 def test_rising(counts: tuple[int, ...], verdict: Verdict) -> None:
-    assert rising("", "", series(*counts), D).verdict is verdict
+    assert held(rising(series(*counts), D)).verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -167,26 +168,27 @@ def test_rising(counts: tuple[int, ...], verdict: Verdict) -> None:
     ],
 )
 def test_approaching(counts: tuple[int, ...], verdict: Verdict) -> None:
-    assert approaching("", "", series(*counts), D).verdict is verdict
+    assert held(approaching(series(*counts), D)).verdict is verdict
 
 
 def test_the_rate_of_an_approach() -> None:
-    claim = approaching("", "", series(0, 60, 90, total=100), D)
+    claim = held(approaching(series(0, 60, 90, total=100), D))
+    rate = claim.evidence.rate
     # From 40 to 10 lacking while d doubles: d^-2.
-    assert claim.values["W, exponent"] == pytest.approx(2.0) and "d^-2.0 from d=4" in claim.measured
+    assert rate is not None and rate.fitted == pytest.approx(2.0) and "d^-2.0 from d=4" in claim.measured
 
 
 def test_nothing_ran() -> None:
-    claim = rising("", "", series(0, 0, 0, total=0), D)
-    assert claim.verdict is OUTSIDE and claim.values["W, d=2"] == -1.0
-    assert approaching("", "", series(0, 0, 0, total=0), D).verdict is OUTSIDE
+    claim = held(rising(series(0, 0, 0, total=0), D))
+    assert claim.verdict is OUTSIDE
+    assert held(approaching(series(0, 0, 0, total=0), D)).verdict is OUTSIDE
 
 
 def test_the_worst_series_decides() -> None:
     both = [*series(20, 60, 90), *series(90, 60, 20)]
-    found = rising("", "", both, D)
+    found = held(rising(both, D))
     assert found.verdict is OPEN and (found.evidence.contradicted, found.evidence.undecided) == (1, 0)
-    assert approaching("", "", [*series(20, 60, 100), *series(20, 60, 95)], D).verdict is RATE
+    assert held(approaching([*series(20, 60, 100), *series(20, 60, 95)], D)).verdict is RATE
 
 
 @pytest.mark.parametrize(
@@ -200,76 +202,72 @@ def test_the_worst_series_decides() -> None:
 )
 def test_harder(small: tuple[int, ...], large: tuple[int, ...], verdict: Verdict) -> None:
     group = [("W, varying n", [("n=5", *series(*small)[0][1:]), ("n=10", *series(*large)[0][1:])])]
-    assert harder("", "", group, D).verdict is verdict
+    assert held(fig6.harder(group, D)).verdict is verdict
 
 
-def verdicts(claims: list[Claim]) -> list[Verdict]:
+def verdicts(claims: list[Finding]) -> list[Verdict]:
     return [claim.verdict for claim in claims]
 
 
 def test_claims_where_all_is_well() -> None:
-    data = numbers({"W": [20, 60, 100], "KQ": [30, 60, 95]})
-    assert verdicts(convergence_claims(data, "Figure 5", "", "")) == [HOLDS, HOLDS, HOLDS, RATE, HOLDS]
-    assert verdicts(convergence_claims(data, "Figure 2", "", None)) == [HOLDS, HOLDS, HOLDS]
-    assert verdicts(assumption_claims(data)) == [HOLDS] * 7
-    exact, published, total = assumption_counts(data)
+    data = made_up({"W": [20, 60, 100], "KQ": [30, 60, 95]})
+    assert verdicts(said("fig5", data)[:5]) == [HOLDS, HOLDS, HOLDS, RATE, HOLDS]
+    assert verdicts(said("fig2", data)) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts(said("fig5", data)[5:]) == [HOLDS] * 7
+    exact, published, total = fig5.assumption_counts(typed(data))
     assert exact[0].tolist() == [[10, 30, 50], [15, 30, 47]] and (total == 100).all()
     # (1.5 − 1) / 4 more than 1 is above 1.1.
     assert (published == exact).all()
 
 
 def test_b1_that_is_more_frequent_than_global_convergence_is_a_counterexample() -> None:
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["largest_margin"][0, 0, 0] = 1.0
-    claims = assumption_claims(data)
+    claims = said("fig5", data)[-5:]
     assert verdicts(claims) == [OPEN, HOLDS, OPEN, HOLDS, HOLDS]
     assert "more frequent at d=2" in claims[2].measured
     data["mean_margin"][0, 0, 0] = 1.05
-    assert assumption_claims(data)[3].evidence.contradicted == 1
+    assert said("fig5", data)[-5:][3].evidence.contradicted == 1
 
 
 def test_without_a_solution_there_is_no_assumption() -> None:
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["optimal_program"][:] = ProgramResult.infeasible
-    assert verdicts(assumption_claims(data)) == [OPEN, OPEN, HOLDS, HOLDS, OUTSIDE]
+    assert verdicts(said("fig5", data)[-5:]) == [OPEN, OPEN, HOLDS, HOLDS, OUTSIDE]
     assert "100 infeasible" in " ".join(notes_of(data))
 
 
 def test_a_stationary_point_under_b1_contradicts_theorem_3() -> None:
-    data = numbers({"KQ": [20, 60, 90], "W": [20, 60, 90]})
+    data = made_up({"KQ": [20, 60, 90], "W": [20, 60, 90]})
     data["outcome"][0, 1, 2, 7] = Outcome.finite_stationary_point
-    claim = assumption_claims(data)[-1]
+    claim = said("fig5", data)[-5:][-1]
     assert claim.evidence.contradicted == 1 and claim.verdict is OPEN and "d=8: 1 (trial 7)" in claim.measured
     # The theorem is about W.
     data["outcome"][0, 1, 2, 7] = GLOBAL
     data["outcome"][0, 0, 2, 7] = Outcome.finite_stationary_point
-    assert assumption_claims(data)[-1].verdict is HOLDS
+    assert said("fig5", data)[-5:][-1].verdict is HOLDS
 
 
 def test_exceptions_to_definition_2_are_listed_by_trial() -> None:
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["outcome"][0, 0, 0, [23, 41]] = NOT
-    claim = convergence_claims(data, "Figure 2", "", None)[-1]
-    assert (
-        claim.verdict is OPEN
-        and claim.evidence.contradicted == 2
-        and claim.values == {"directions": 300, "exceptions": 2}
-    )
+    claim = said("fig2", data)[-1]
+    assert claim.verdict is OPEN and claim.evidence.contradicted == 2 and claim.evidence.inside == 300
     assert "W, n=5, T=5, d=2: 2 (trials 23, 41)" in claim.measured
     data["outcome"][0, 0, 0, [23, 41]] = Outcome.infeasible_program
-    claim = convergence_claims(data, "Figure 2", "", None)[-1]
+    claim = said("fig2", data)[-1]
     assert claim.verdict is HOLDS and "2 instances tend to no direction" in claim.measured
     data["outcome"][:] = Outcome.finite_stationary_point
-    assert convergence_claims(data, "Figure 2", "", None)[-1].verdict is OUTSIDE
+    assert said("fig2", data)[-1].verdict is OUTSIDE
     # One that was not followed to its end is in the denominator.
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["outcome"][0, 0, 0, 41] = Outcome.undecided
-    claim = convergence_claims(data, "Figure 2", "", None)[-1]
+    claim = said("fig2", data)[-1]
     assert claim.verdict is OPEN and (claim.evidence.inside, claim.evidence.undecided) == (300, 1)
 
 
 def test_notes_count_every_outcome_with_both_denominators() -> None:
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["outcome"][0, 0, 0, 50:60] = Outcome.undecided
     data["outcome"][0, 0, 0, 60:64] = Outcome.failed
     notes = " ".join(notes_of(data))
@@ -280,15 +278,15 @@ def test_notes_count_every_outcome_with_both_denominators() -> None:
 
 
 def test_a_long_list_of_trials_is_cut_and_counted() -> None:
-    data = numbers({"W": [20, 60, 90]})
+    data = made_up({"W": [20, 60, 90]})
     data["outcome"][0, 0, 0, 20:50] = Outcome.undecided
     assert "39 and 10 more" in " ".join(notes_of(data))
 
 
 def test_bars_stack_and_name_what_the_complement_is() -> None:
-    data = numbers({"W": [20, 60, 90], "KQ": [30, 60, 95]})
+    data = made_up({"W": [20, 60, 90], "KQ": [30, 60, 95]})
     data["outcome"][0, 0, 0, 50:60] = Outcome.finite_stationary_point
-    figure = fig5.Figure5().draw(data)
+    figure = fig5.draw(typed(data))
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "not local (finite stationary point: 10)" in labels and "Assumption B.1: all margins 1" in labels
     axis = figure.axes[0]
@@ -299,7 +297,7 @@ def test_bars_stack_and_name_what_the_complement_is() -> None:
 
 
 def test_curves_of_both_panels() -> None:
-    one = numbers({"W": [20, 60, 90], "KQ": [30, 60, 95]})
+    one = made_up({"W": [20, 60, 90], "KQ": [30, 60, 95]})
     data = {
         **one,
         "n": np.array([5, 10, 5]),
@@ -307,13 +305,15 @@ def test_curves_of_both_panels() -> None:
         "accepted": np.full((3, 3), 0.8),
         "outcome": np.repeat(one["outcome"], 3, axis=0),
     }
-    curves = fig6.curves_of(data)
+    curves = fig6.panels(typed(data))
     assert curves["panels"] == ["(a) $T=5$", "(b) $n=5$"]
     assert curves["curves"][:4] == ["$n=5$, $W$", "$n=5$, $(K,Q)$", "$n=10$, $W$", "$n=10$, $(K,Q)$"]
     assert curves["dashed"] == [False, True] * 4 and curves["color"] == [0, 0, 1, 1] * 2
     assert np.isnan(curves["percentage"][1, :4]).all() and (curves["percentage"][0, 0] == [20, 60, 90]).all()
-    assert [len(axis.lines) for axis in fig6.Figure6().draw(data).axes] == [4, 4]
-    claims, notes = fig6.Figure6().claims({**data, "program_gap": np.zeros(data["outcome"].shape)})
+    figure = draw_percentage_curves(curves)
+    assert [len(axis.lines) for axis in figure.axes] == [4, 4]
+    data = {name: data[name] for name in (*percent.Grid._fields, "outcome")} | {"program_gap": 0.0 * data["outcome"]}
+    claims, notes = papers.find_figure("tarzanagh2023", "fig6").find(typed(data))
     # What is said of Assumption B.1 is not judged by these numbers; that more is harder is a sentence of its own.
     assert [claim.verdict for claim in claims[4:6]] == [OUTSIDE, OPEN]
     assert len(claims) == 7 and any("n=10, T=5, d=8" in note for note in notes)

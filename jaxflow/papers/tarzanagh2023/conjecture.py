@@ -16,7 +16,8 @@ from jaxflow.margin import AssumptionStatus, enumerate_selections
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
-from jaxflow.papers.tarzanagh2023.percent import SelectionAnd, interval
+from jaxflow.papers.tarzanagh2023.percent import interval
+from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
 from jaxflow.plots import draw_percentage_curves
 from jaxflow.study import Study, TokenSelection, settled_selections, wilson
 
@@ -135,7 +136,7 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
     factors = {"n": [size.n], "T": [size.T], "d": list(size.d), "score_gap": [0.0]}
     block = min(size.block, size.trials)
     study = Study(experiment, factors, {"parametrization": ["W"]}, trials=size.trials, seed=seed, block=block)
-    return {"every d": study}
+    return {"all": study}
 
 
 CONJECTURE = Dataset(

@@ -1,14 +1,8 @@
 """Figure 2: where W converges as d grows."""
 
-from collections.abc import Callable
-from typing import Any
-
-from jaxflow.papers.registry import AbstractFigure, register_figure
-from jaxflow.papers.tarzanagh2023.percent import Data, Size, convergence_bars, run_studies
-from jaxflow.papers.tarzanagh2023.percent_claims import convergence_claims, notes_of
+from jaxflow.papers.registry import register
+from jaxflow.papers.tarzanagh2023.percent import Size, convergence, convergence_bars, dataset_of, notes_of
 from jaxflow.plots import draw_percentage_bars
-from jaxflow.report import Claim
-from jaxflow.study import TokenSelection
 
 SIZES = {
     "quick": Size(trials=60, d=(2, 4, 10), parametrizations=("W",)),
@@ -17,8 +11,12 @@ SIZES = {
 }
 
 
-@register_figure(
-    "tarzanagh2023",
+FIGURE2 = dataset_of("fig2", f"{__name__}:FIGURE2", SIZES)
+
+# The bars of figure 5 (a), on the same instances, without the green ones. n = T = 5, everything uniform on the unit
+# sphere, score gap 0.1 (App. F).
+register(
+    FIGURE2,
     "fig2",
     title="Where W converges as d grows",
     run_times={
@@ -26,24 +24,12 @@ SIZES = {
         "paper": "500 instances at 9 values of d, some minutes, most of them compiling",
         "large": "100,000 instances at 9 values of d, hours",
     },
+    statements=lambda numbers: convergence(
+        numbers.grid.parametrization,
+        "Figure 2",
+        "Larger over-parameterization (d) increases the likelihood of global convergence.",
+        None,
+    ),
+    notes=notes_of,
+    draw=lambda numbers: draw_percentage_bars(convergence_bars(numbers)),
 )
-class Figure2(AbstractFigure):
-    r"""Figure 2 of Tarzanagh et al. (2023): the bars of figure 5 (a), on the same instances, without the green ones.
-
-    n = T = 5, everything uniform on the unit sphere, score gap 0.1 (App. F).
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return run_studies(TokenSelection(), SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_percentage_bars(convergence_bars(data))
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        claims = convergence_claims(
-            data,
-            "Figure 2",
-            "Larger over-parameterization (d) increases the likelihood of global convergence.",
-            None,
-        )
-        return claims, notes_of(data)

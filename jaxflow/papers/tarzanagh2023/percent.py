@@ -1,22 +1,19 @@
 """What figures 2, 5 and 6 share: studies of random instances, every outcome kept, and percentages of them."""
 
-import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
-from jaxflow.study import AbstractExperiment, Study, TokenSelection, wilson
-from jaxflow.study.experiment import import_named
-from jaxflow.study.progress import outcomes_in_words
+from jaxflow.papers.dataset import Dataset, Studies, Sweep
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.report import Rate
+from jaxflow.study import DECIDED, Study, TokenSelection, wilson
 
 # "we choose γ = 0.1 in our experiments", of figures 2, 5 and 6 (Appendix F).
 SCORE_GAP = 0.1
@@ -27,9 +24,8 @@ NAMES = {"W": "W", "KQ": "(K, Q)"}
 
 GLOBAL = (Outcome.globally_optimal,)
 LOCAL = (Outcome.globally_optimal, Outcome.locally_optimal)
-
-# Results of a study that are saved with a figure: what it draws, and what vouches for it.
-KEPT = ("outcome", "program_gap", "num_steps", "rounds", "optimal_program", "mean_margin", "largest_margin")
+# Outcomes after which nothing is known of where a flow goes.
+OPEN = (Outcome.undecided, Outcome.failed, Outcome.ambiguous)
 
 # Draws from which the acceptance rate of the score gap is told: to half a percent.
 ACCEPTANCE_DRAWS = 10_000
@@ -37,10 +33,11 @@ ACCEPTANCE_DRAWS = 10_000
 # Trials computed together. 500 are two full blocks.
 BLOCK = 250
 
-# A line of progress for each d says too little where one d takes this many instances.
-MANY = 5000
+# Trials that a note names one by one; of more it gives the number.
+LISTED = 20
 
-Data = dict[str, np.ndarray]
+# A curve: its subject, how many instances at each d, of how many.
+Series = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -53,105 +50,105 @@ class Size:
     parametrizations: tuple[str, ...] = ("W", "KQ")
 
 
-def run_studies(experiment: Any, size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """Every instance of a figure. The keys are those of `TokenSelection`: figures share their instances.
+class Grid(NamedTuple):
+    """What is varied; `accepted`: the share of sequences that have the score gap."""
 
-    **Returns:** `n`, `T` `(s,)`; `d` `(k,)`; `parametrization` `(p,)`; `accepted` `(s, k)`, the share of sequences
-    that have the score gap; and for each result that is kept an array `(s, p, k, trials)`, whose last axis is the
-    number of the trial.
-    """
-    cells: dict[str, list[np.ndarray]] = {}
-    sizes = [(n, T, d) for n, T in size.settings for d in size.d]
-    for n, T, d in sizes:
-        results = _run(experiment, size, seed, (n, T, d))
-        for name, values in results.items():
-            cells.setdefault(name, []).append(values)
-        for p, outcome in zip(size.parametrizations, results["outcome"], strict=True):
-            counts = np.bincount(outcome, minlength=len(Outcome))
-            say(f"n={n}, T={T}, d={d}, {NAMES[p]}: {outcomes_in_words(counts)}")
-    grid = (len(size.settings), len(size.d))
-    found: Data = {
-        "n": np.array([n for n, _ in size.settings]),
-        "T": np.array([T for _, T in size.settings]),
-        "d": np.array(size.d),
-        "parametrization": np.array(size.parametrizations),
-        "score_gap": np.asarray(SCORE_GAP),
-        "seed": np.asarray(seed),
-    }
-    key = jax.random.key(seed)
-    accepted = [score_gap_acceptance(key, T, d, SCORE_GAP, ACCEPTANCE_DRAWS) for _, T in size.settings for d in size.d]
-    found["accepted"] = np.asarray(accepted).reshape(grid)
-    for name, values in cells.items():
-        stacked = np.stack(values)
-        found[name] = stacked.reshape(*grid, *stacked.shape[1:]).swapaxes(1, 2)
-    return found
+    n: Int[Any, " s"]
+    T: Int[Any, " s"]
+    d: Int[Any, " k"]
+    parametrization: Any
+    score_gap: Float[Any, ""]
+    accepted: Float[Any, "s k"]
 
 
-def _run(experiment: Any, size: Size, seed: int, cell: tuple[int, int, int]) -> Data:
-    """One study: both parametrisations at one n, T and d. Results `(p, trials)`."""
-    n, T, d = cell
-    study = Study(
-        experiment,
-        # One value each: the selected tokens (n,) have one shape a study, and what is done is told as it is done.
-        {"n": [n], "T": [T], "d": [d], "score_gap": [SCORE_GAP]},
-        {"parametrization": list(size.parametrizations)},
-        trials=size.trials,
-        seed=seed,
-        block=min(size.trials, BLOCK),
-    )
-    several = jax.local_device_count() > 1
-    with tempfile.TemporaryDirectory(prefix="jaxflow-") as folder:
-        results = study.run(
-            Path(folder) / "study.zarr",
-            executor="devices" if several else None,
-            progress=size.trials >= MANY and sys.stderr.isatty(),
-        )
-        only = results.isel(n=0, T=0, d=0, score_gap=0)
-        return {name: only[name].transpose("parametrization", "trial").values for name in KEPT if name in only}
+class Ends(NamedTuple):
+    """Results of `TokenSelection`; a cell is a setting (n, T), a d and a parametrisation."""
+
+    outcome: Int[Any, "cells b"]
+    program_gap: Float[Any, "cells b"]
+    num_steps: Int[Any, "cells b"]
+    rounds: Int[Any, "cells b"]
 
 
-class SelectionAnd(AbstractExperiment):
-    """`TokenSelection` and more of the same instances: a second pass over the same keys, so that the outcomes are those
-    of `TokenSelection` alone.
+class SupportedEnds(NamedTuple):
+    """`Ends`, with how the program of the optimal tokens ended, and margins of the other tokens in its solution."""
 
-    `more` is `module:name` of a function of `more_settings` and the factors; it gives a function of the keys of a block
-    `(b,)`, with further results by name.
-    """
-
-    more: str = eqx.field(static=True)
-    more_settings: tuple[int, ...] = eqx.field(static=True, default=())
-    selection: TokenSelection = eqx.field(default_factory=TokenSelection)
-    method: Any = None
-
-    def setup(self, key: Key[Array, ""], **factors: Any) -> tuple[Any, Any]:
-        return self.selection.setup(key, **factors)
-
-    def summarize(self, limit: Any) -> dict[str, Any]:
-        return self.selection.summarize(limit)
-
-    def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
-        return self.selection.replay(key, **factors)
-
-    def name(self) -> str:
-        return self.selection.name()
-
-    def signature(self) -> Any:
-        return self.selection.signature()
-
-    def definitions(self) -> dict[str, str]:
-        return self.selection.definitions()
-
-    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        select = self.selection.block_function(factors, trial_width)
-        more = import_named(self.more)(*self.more_settings, factors)
-        return lambda keys: {**select(keys), **more(keys)}
+    outcome: Int[Any, "cells b"]
+    program_gap: Float[Any, "cells b"]
+    num_steps: Int[Any, "cells b"]
+    rounds: Int[Any, "cells b"]
+    optimal_program: Int[Any, "cells b"]
+    mean_margin: Float[Any, "cells b"]
+    largest_margin: Float[Any, "cells b"]
 
 
-def tally(data: Data, outcomes: tuple[Outcome, ...]) -> tuple[np.ndarray, np.ndarray]:
+class PercentNumbers(NamedTuple):
+    """The instances of a figure. The keys are those of `TokenSelection`: figures share their instances."""
+
+    grid: Grid
+    ends: Ends | SupportedEnds
+
+    def table(self, field: str) -> np.ndarray:
+        """A result by setting, parametrisation, d and trial: `(s, p, k, b)`."""
+        values = getattr(self.ends, field)
+        shape = (len(self.grid.n), len(self.grid.d), len(self.grid.parametrization), -1)
+        return values.reshape(shape).swapaxes(1, 2)
+
+    @property
+    def outcome(self) -> np.ndarray:
+        return self.table("outcome")
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parametrisations."""
+        return [NAMES[str(name)] for name in self.grid.parametrization]
+
+    def cell(self, s: Any, p: Any, k: Any) -> str:
+        """The name of a cell."""
+        return f"{self.names[p]}, n={self.grid.n[s]}, T={self.grid.T[s]}, d={self.grid.d[k]}"
+
+
+def dataset_of(
+    name: str, where: str, sizes: Mapping[str, Size], record: type[Any] = Ends, experiment: Any = None
+) -> Dataset[PercentNumbers]:
+    """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study."""
+
+    def grid(scale: str, seed: int, say: Callable[[str], None]) -> Grid:
+        size, key = sizes[scale], jax.random.key(seed)
+        accepted = [[score_gap_acceptance(key, T, d, SCORE_GAP, ACCEPTANCE_DRAWS) for d in size.d]
+                    for _, T in size.settings]  # fmt: skip
+        n, T = np.array(size.settings).T
+        return Grid(n, T, np.array(size.d), np.array(size.parametrizations), np.asarray(SCORE_GAP), np.array(accepted))
+
+    def studies(scale: str, seed: int) -> Mapping[str, Study]:
+        size = sizes[scale]
+        return {
+            f"n={n}, T={T}": Study(
+                experiment or TokenSelection(),
+                {"n": [n], "T": [T], "d": list(size.d), "score_gap": [SCORE_GAP]},
+                {"parametrization": list(size.parametrizations)},
+                trials=size.trials,
+                seed=seed,
+                block=min(size.trials, BLOCK),
+            )
+            for n, T in size.settings
+        }
+
+    parts = {"grid": Sweep(Grid, grid, lambda seed: seed), "ends": Studies(record, studies)}
+    return Dataset("tarzanagh2023", name, PercentNumbers, parts, where=where)
+
+
+def tally(numbers: PercentNumbers, outcomes: tuple[Outcome, ...]) -> tuple[np.ndarray, np.ndarray]:
     """How many instances ended in one of `outcomes`, and how many ran: both `(s, p, k)`."""
-    outcome = data["outcome"]
+    outcome = numbers.outcome
     codes = [int(code) for code in outcomes]
     return np.isin(outcome, codes).sum(-1), (outcome != Outcome.not_run).sum(-1)
+
+
+def curves_of(numbers: PercentNumbers, p: int) -> list[Series]:
+    """Global convergence of a parametrisation in the first setting."""
+    count, total = (table[0, p] for table in tally(numbers, GLOBAL))
+    return [(f"{numbers.names[p]}: global convergence", count, total)]
 
 
 def interval(count: Any, total: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,27 +159,216 @@ def interval(count: Any, total: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return np.asarray(100 * share), np.asarray(100 * low), np.asarray(100 * high)
 
 
-def convergence_bars(data: Data) -> dict[str, Any]:
+class Judged(NamedTuple):
+    """One curve in the light of a sentence: what was seen, and whether it is met, contradicted or (neither) open.
+
+    The excess of one interval over another is not checked by anything else. `lacks`: it is not at its limit yet.
+    """
+
+    text: str
+    ran: bool
+    against: bool
+    good: bool
+    lacks: bool = False
+    rate: Rate | None = None
+
+
+def judged(source: str, says: str, judge: Callable[[PercentNumbers], list[Judged]]) -> Statement[PercentNumbers]:
+    """What is said of curves: each is inside that has instances."""
+
+    def slowest(numbers: PercentNumbers, known: Mask) -> Rate | None:
+        rates = [one.rate for one in judge(numbers) if one.rate is not None]
+        return min(rates, key=lambda rate: rate.fitted, default=None)
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: np.array([one.ran for one in judge(n)]),
+        residual=lambda n: np.array([1.0 if one.against else 0.0 if one.good else np.nan for one in judge(n)]),
+        found=lambda n, known: "; ".join(one.text for one in judge(n)),
+        limit=lambda n: any(one.lacks for one in judge(n)),
+        rate=slowest,
+    )
+
+
+def rising(series: list[Series], d: Any) -> list[Judged]:
+    """Whether each series rises with d.
+
+    One does where the intervals of the smallest and the largest d are apart and none of a next larger d lies below
+    that of its neighbour; where one lies below, it does not; otherwise the instances are too few to tell.
+    """
+    found = []
+    for subject, count, total in series:
+        _, low, high = interval(count, total)
+        falls = [int(d[i]) for i in range(1, len(d)) if high[i] < low[i - 1]]
+        apart = len(d) > 1 and bool(low[-1] > high[0])
+        text = f"{subject} {percent(count, total, 0)} at d={d[0]}, {percent(count, total, -1)} at d={d[-1]}"
+        if falls:
+            text += f", with a fall beyond the intervals at d={', '.join(map(str, falls))}"
+        elif not apart:
+            text += " (the intervals overlap: too few instances to tell)"
+        found.append(Judged(text, bool(np.any(total > 0)), bool(falls) or bool(high[-1] < low[0]), apart))
+    return found
+
+
+def approaching(series: list[Series], d: Any) -> list[Judged]:
+    """Whether each series goes to 100% as d grows.
+
+    One is there where all instances at the largest d are; on its way where the shortfall is still falling, beyond
+    the intervals, over the last doubling of d, at a rate; where it grows, it does not; otherwise too few to tell.
+    """
+    found = []
+    for subject, count, total in series:
+        lacking, ran = total - count, bool(np.any(total > 0))
+        text = f"{subject} {percent(count, total, -1)} at d={d[-1]}"
+        if total[-1] > 0 and lacking[-1] == 0:
+            found.append(Judged(text, ran, against=False, good=True))
+            continue
+        share, low, high = interval(lacking, total)
+        # The last doubling of d, or the smallest d where there is none.
+        before = max(int(np.searchsorted(d, d[-1] / 2, side="right")) - 1, 0)
+        falls, grows, rate = bool(high[-1] < low[before]), bool(low[-1] > high[before]), None
+        if falls:
+            # Two shares of so many instances each: the errors of their logarithms add.
+            steps = np.log(d[-1] / d[before])
+            errors = [(1.0 - share[k] / 100.0) / max(int(lacking[k]), 1) for k in (before, -1)]
+            exponent = float(np.log(share[before] / share[-1]) / steps)
+            half = float(2.0 * np.sqrt(sum(errors)) / steps)
+            rate = Rate(exponent, half, None, law=f"shortfall of {subject} against d")
+            text += f", the shortfall falling like d^-{exponent:.1f} from d={d[before]}"
+        elif grows:
+            text += f", less than {percent(count, total, before)} at d={d[before]}"
+        else:
+            text += f", not told apart from {percent(count, total, before)} at d={d[before]}"
+        found.append(Judged(text, ran, grows, falls, lacks=True, rate=rate))
+    return found
+
+
+def convergence(
+    parametrizations: Any, figure: str, says: str, approaches: str | None
+) -> list[Statement[PercentNumbers]]:
+    """What figures 2 and 5 share: the trend in d, its limit, and Definition 2."""
+    said = []
+    for p in range(len(parametrizations)):
+        source = f"{figure}, caption" + (f" ({'ab'[p]})" if len(parametrizations) > 1 else "")
+        said.append(judged(source, says, lambda n, p=p: rising(curves_of(n, p), n.grid.d)))
+        if approaches is not None:
+            of = f"Section 4.2, {figure}"
+            said.append(judged(of, approaches, lambda n, p=p: approaching(curves_of(n, p), n.grid.d)))
+    return [*said, locally_optimal(figure)]
+
+
+def locally_optimal(figure: str) -> Statement[PercentNumbers]:
+    """Definition 2 against every direction that was certified; exceptions by trial.
+
+    Points are no directions, nor is a flow that stopped at tokens which no direction selects (infeasible).
+    """
+    against = Outcome.not_locally_optimal
+
+    def in_words(numbers: PercentNumbers, known: Mask) -> str:
+        outcome = numbers.outcome
+        directions, bad = np.isin(outcome, (*LOCAL, against)), outcome == against
+        inside = int(directions.sum())
+        return (
+            f"{inside - int(bad.sum()):,} of {inside:,} certified directions select locally optimal tokens; "
+            f"exceptions: {where(numbers, bad) or 'none'}; {int((outcome != Outcome.not_run).sum()) - inside:,} "
+            "instances tend to no direction"
+        )
+
+    return Statement(
+        source=f"Section 5.2, Definition 2, {figure}",
+        says="Def. 2 captures all possible convergence directions of GD.",
+        # What was not followed to its end may tend to any direction.
+        inside=lambda n: np.isin(n.outcome, (*LOCAL, against, *OPEN)),
+        residual=lambda n: np.where(np.isin(n.outcome, OPEN), np.nan, n.outcome == against),
+        found=in_words,
+    )
+
+
+def notes_of(numbers: PercentNumbers) -> list[str]:
+    """Every outcome of every cell by number, of all and of the decided; what is out of the ordinary by trial."""
+    notes = [
+        "Intervals are Wilson's at 95%; every instance is counted. What is decided: "
+        + ", ".join(code.name for code in DECIDED)
+        + ".",
+        "Where intervals overlap, too few instances were computed to tell: such a claim is not settled.",
+    ]
+    notes += [_cell_note(numbers, *index) for index in np.ndindex(numbers.outcome.shape[:-1])]
+    special = (Outcome.infeasible_program, Outcome.prediction_contradicted, Outcome.ambiguous, Outcome.undecided)
+    for code in (*special, Outcome.failed):
+        found = where(numbers, numbers.outcome == code)
+        notes += [f"{code.name}: {found}."] if found else []
+    accepted = numbers.grid.accepted
+    notes.append(
+        f"Data: score gap {float(numbers.grid.score_gap):g} by drawing sequences again, of which "
+        f"{100 * accepted.min():.0f}% to {100 * accepted.max():.0f}% are accepted, depending on d and T."
+    )
+    certified = np.isin(numbers.outcome, LOCAL)
+    if certified.any():
+        gaps = numbers.table("program_gap")[certified]
+        notes.append(
+            f"Largest duality gap of the program of locally optimal selected tokens: {np.abs(gaps).max():.0e} "
+            f"({certified.sum():,} programs)."
+        )
+    return notes
+
+
+def _cell_note(numbers: PercentNumbers, s: Any, p: Any, k: Any) -> str:
+    outcome = numbers.outcome[s, p, k]
+    ran = int((outcome != Outcome.not_run).sum())
+    decided = int(np.isin(outcome, DECIDED).sum())
+    parts = []
+    for code in Outcome:
+        count = int((outcome == code).sum())
+        if not count or code == Outcome.not_run:
+            continue
+        share, low, high = (float(x) for x in interval(count, ran))
+        text = f"{count:,} {code.name} ({share:.1f}%, {low:.1f} to {high:.1f}"
+        if decided < ran and code in DECIDED:
+            text += f"; of the decided {float(interval(count, decided)[0]):.1f}%"
+        parts.append(text + ")")
+    whole = f"{ran:,} instances, " + ("all decided" if decided == ran else f"{decided:,} decided")
+    return f"{numbers.cell(s, p, k)}: {whole}: {', '.join(parts)}."
+
+
+def where(numbers: PercentNumbers, mask: np.ndarray) -> str:
+    """Trials by cell: `W, n=5, T=5, d=4: trials 3, 17`; the number alone where there are many."""
+    parts = []
+    for s, p, k in zip(*np.nonzero(mask.any(-1)), strict=True):
+        trials = np.flatnonzero(mask[s, p, k]).tolist()
+        named = ", ".join(map(str, trials[:LISTED])) + (
+            f" and {len(trials) - LISTED:,} more" if len(trials) > LISTED else ""
+        )
+        parts.append(f"{numbers.cell(s, p, k)}: {len(trials):,} (trial{'s' if len(trials) > 1 else ''} {named})")
+    return "; ".join(parts)
+
+
+def percent(count: Any, total: Any, at: int) -> str:
+    share, low, high = (float(x[at]) for x in interval(count, total))
+    return f"{share:.1f}% ({low:.1f} to {high:.1f}, of {int(total[at]):,})"
+
+
+def convergence_bars(numbers: PercentNumbers) -> dict[str, Any]:
     """Red, blue and teal bars of the first setting, for `jaxflow.plots.draw_percentage_bars`."""
-    ran = tally(data, GLOBAL)[1][0]
-    reached = interval(tally(data, GLOBAL)[0][0], ran)[0]
-    local = interval(tally(data, LOCAL)[0][0], ran)[0]
-    panels = [SYMBOLS[str(p)] for p in data["parametrization"]]
+    ran = tally(numbers, GLOBAL)[1][0]
+    reached = interval(tally(numbers, GLOBAL)[0][0], ran)[0]
+    local = interval(tally(numbers, LOCAL)[0][0], ran)[0]
+    panels = [SYMBOLS[str(p)] for p in numbers.grid.parametrization]
     letters = [f"({letter}) " for letter in "abcdef"] if len(panels) > 1 else [""]
     return {
-        "x": data["d"],
+        "x": numbers.grid.d,
         "x_label": "$d$",
         "panels": [letter + title for letter, title in zip(letters, panels, strict=False)],
-        "names": ["global", "local (with global)", _complement(data)],
+        "names": ["global", "local (with global)", _complement(numbers)],
         "colors": ["#D55E00", "#0072B2", "#009E9E"],
         "percentage": np.stack([reached, local - reached, 100 - local], axis=-1),
         "denominator": ran,
     }
 
 
-def _complement(data: Data) -> str:
+def _complement(numbers: PercentNumbers) -> str:
     """What the teal bars are made of, by number."""
-    rest = np.bincount(data["outcome"][0].ravel(), minlength=len(Outcome))
+    rest = np.bincount(numbers.outcome[0].ravel(), minlength=len(Outcome))
     parts = [
         f"{code.name.replace('_', ' ')}: {rest[code]:,}"
         for code in Outcome

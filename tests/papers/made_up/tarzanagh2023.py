@@ -47,30 +47,35 @@ def columns_data() -> list[Data]:
 
 
 def bars(shares: list[int], *outcomes: Outcome, names: tuple[str, ...] = ("W", "KQ")) -> Data:
-    data = test_percentages.numbers({name: shares for name in names})
+    data = test_percentages.made_up({name: shares for name in names})
     for number, outcome in enumerate(outcomes):
         data["outcome"][0, :, :, number] = outcome
     return data
 
 
-def figure2() -> list[Data]:
-    return [bars([20, 60, 90], names=("W",)), bars([90, 50, 10], Outcome.not_locally_optimal, names=("W",))]
+def figure2() -> list[Any]:
+    typed = test_percentages.typed
+    return [
+        typed(bars([20, 60, 90], names=("W",))),
+        typed(bars([90, 50, 10], Outcome.not_locally_optimal, names=("W",))),
+    ]
 
 
-def figure5() -> list[Data]:
+def figure5() -> list[Any]:
     well = bars([20, 60, 100])
     rare = bars([90, 50, 10], Outcome.not_locally_optimal, Outcome.finite_stationary_point)
     rare["largest_margin"] = np.where(np.arange(3)[:, None] > 0, rare["largest_margin"], 1.0)
     rare["mean_margin"] = np.where(np.arange(3)[:, None] > 0, rare["mean_margin"], 1.0)
-    return [well, rare]
+    return [test_percentages.typed(well), test_percentages.typed(rare)]
 
 
-def figure6() -> list[Data]:
-    def data(*shares: list[int]) -> Data:
+def figure6() -> list[Any]:
+    def data(*shares: list[int]) -> Any:
         cells = [bars(one, *([Outcome.not_locally_optimal] if one[0] > one[-1] else [])) for one in shares]
-        found = dict(cells[0])
+        found = {name: cells[0][name] for name in ("d", "parametrization", "score_gap")}
         found |= {"n": np.array([5, 10, 5]), "T": np.array([5, 5, 10]), "accepted": np.full((3, 3), 0.8)}
-        return found | {name: np.concatenate([cell[name] for cell in cells]) for name in ("outcome", "program_gap")}
+        found |= {name: np.concatenate([cell[name] for cell in cells]) for name in ("outcome", "program_gap")}
+        return test_percentages.typed(found)
 
     return [data([60, 80, 100], [20, 40, 100], [10, 30, 100]), data([90, 50, 10], [95, 90, 80], [99, 95, 90])]
 
