@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
-from jaxflow.papers.tarzanagh2023 import column_claims, fig1, fig10, plane_claims
+from jaxflow.papers.tarzanagh2023 import fig1, fig10, plane_claims
 from jaxflow.report import Verdict
 
 
@@ -44,51 +44,59 @@ def test_columns_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp
     paths, claims = papers.reproduce("tarzanagh2023", "fig10", out=tmp_path, say=lambda line: None)
     data = loaded(paths)
     assert len(claims) == 6
-    assert data["flow_misalignment"].shape == (2, 2, 3)
-    for way in ("flow", "descent"):
-        usable = column_claims.usable(data, way)
-        assert usable.any()
+    for way in fig10.NAMES:
+        runs = fig10.Runs(*(data[f"{way}.{field}"] for field in fig10.Runs._fields))
+        assert runs.misalignment.shape == (2, 2, 3) and runs.usable.any()
         # No matrix with m columns correlates better than its rank allows.
-        assert np.all((data[f"{way}_misalignment"] >= data[f"{way}_floor"] - 1e-9)[usable])
-        assert np.all(data[f"{way}_floor"][:, 1][usable[:, 1]] <= 1e-12)
+        assert np.all((runs.misalignment >= runs.floor - 1e-9)[runs.usable])
+        assert np.all(runs.floor[:, 1][runs.usable[:, 1]] <= 1e-12)
 
 
-def made_up(misalignment: float, floor: float) -> dict[str, np.ndarray]:
+def made_up(misalignment: float, floor: float) -> fig10.ColumnNumbers:
     """Two values of n, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
-    data = {"shapes": np.array([[2, 3], [3, 3]]), "columns": np.array([1, 2])}
-    for way in column_claims.NAMES:
-        data[f"{way}_misalignment"] = np.repeat([[[misalignment], [1e-3]], [[misalignment + 0.01], [1e-3]]], 2, axis=2)
-        data[f"{way}_floor"] = np.repeat([[[floor], [0.0]]] * 2, 2, axis=2)
-        data[f"{way}_rank"] = np.full((2, 2, 2), 2)
-        data[f"{way}_settled"] = np.ones((2, 2, 2), bool)
-        data[f"{way}_log_time"] = np.full((2, 2, 2), 30.0)
-    data["flow_halfway"], data["flow_halfway_log_time"] = np.full((2, 2, 2), 1e-2), np.full((2, 2, 2), 15.0)
-    return data
+    shape = (2, 2, 2)
+    runs = [
+        fig10.Runs(
+            misalignment=np.repeat([[[misalignment], [1e-3]], [[misalignment + 0.01], [1e-3]]], 2, axis=2),
+            floor=np.repeat([[[floor], [0.0]]] * 2, 2, axis=2),
+            rank=np.full(shape, 2),
+            result=np.ones(shape, int),
+            settled=np.ones(shape, bool),
+            good=np.ones(shape, bool),
+            status=np.ones(shape, int),
+            log_time=np.full(shape, 30.0),
+            halfway=np.full(shape, 1e-2),
+            halfway_log_time=np.full(shape, 15.0),
+        )
+        for _ in range(2)
+    ]
+    grid = fig10.Grid(np.array([[2, 3], [3, 3]]), np.array([1, 2]), np.asarray(4))
+    return fig10.ColumnNumbers(grid, *runs)
 
 
 def test_verdicts_follow_the_numbers() -> None:
     rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled
 
-    def verdicts(data: dict[str, np.ndarray]) -> list[Verdict]:
-        return [claim.verdict for claim in column_claims.claims_of(data)[0]]
+    def verdicts(numbers: fig10.ColumnNumbers) -> list[Verdict]:
+        return [found.verdict for found in papers.find_figure("tarzanagh2023", "fig10").find(numbers)[0]]
 
     assert verdicts(made_up(0.3, 0.2)) == [rate, holds, holds, open_, holds, holds]
     assert verdicts(made_up(0.1, 0.2)) == [rate, open_, holds, open_, open_, holds]
     # Falling is not enough: at 0.06 from W*mm nothing is reached.
     far = made_up(0.3, 0.2)
-    far["flow_misalignment"][:, 1], far["flow_halfway"] = 0.06, np.full((2, 2, 2), 0.5)
+    far.flow.misalignment[:, 1], far.flow.halfway[:] = 0.06, 0.5
     assert verdicts(far)[0] == open_
-    data = made_up(0.3, 0.2)
-    data["flow_misalignment"][1, 0] = 0.25  # no worse for the larger n
-    data["flow_halfway"][:] = 1e-4  # and moving away
-    assert verdicts(data) == [open_, holds, open_, open_, holds, holds]
-    for way in column_claims.NAMES:
-        data[f"{way}_settled"][:] = False
+    numbers = made_up(0.3, 0.2)
+    numbers.flow.misalignment[1, 0] = 0.25  # no worse for the larger n
+    numbers.flow.halfway[:] = 1e-4  # and moving away
+    assert verdicts(numbers) == [open_, holds, open_, open_, holds, holds]
+    for runs in (numbers.flow, numbers.descent):
+        runs.settled[:] = False
     # What has not settled is undecided; without two means there is nothing to compare.
-    assert verdicts(data) == [open_, open_, Verdict.outside_hypotheses] * 2
-    for way in column_claims.NAMES:
-        data[f"{way}_rank"][:] = -1
-    assert verdicts(data) == [Verdict.outside_hypotheses] * 6
+    assert verdicts(numbers) == [open_, open_, Verdict.outside_hypotheses] * 2
+    for runs in (numbers.flow, numbers.descent):
+        runs.rank[:] = -1
+    assert verdicts(numbers) == [Verdict.outside_hypotheses] * 6
 
 
 def plane_runs(power: float, status: int = plane_claims.LOCALLY_OPTIMAL[0]) -> plane_claims.Runs:

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import good, linalg
 from jaxflow.data import random_tokens
@@ -18,15 +19,21 @@ from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import FactoredAttention
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.column_claims import claims_of
+from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.plots import CURVES, new_figure
+from jaxflow.report import common_rate
 from jaxflow.risk import EmpiricalRisk
 
-WAYS = ("flow", "descent")
+NAMES = {"flow": "the flow", "descent": "the published descent"}
 
 # Every sequence gives its top token all but this: attention has settled.
 SETTLED = 1e-3
+# Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
+ALIGNED = 0.05
+# Rounding of a difference of numbers of order one.
+ROUNDING = 1e-9
 # ‖∇L‖/Σ|p| below this is a finite stationary point (saturated ends of unit-sphere instances have 1e-2 to 1).
 STATIONARY = 1e-6
 
@@ -52,60 +59,72 @@ SIZES = {
 }
 
 
-@register_figure(
-    "tarzanagh2023",
-    "fig10",
-    title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
-    run_times={
-        "quick": "6 instances for each of 2 sizes and 4 values of m, about a minute",
-        "paper": "50 instances for each of 5 sizes and 10 values of m, some minutes",
-        "large": "1,000 instances for each of 5 sizes and 10 values of m, hours on two cores",
-    },
-)
-class Figure10(AbstractFigure):
-    r"""Figure 10 of Tarzanagh et al. (2023): $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$ against m, d = 20.
+class Grid(NamedTuple):
+    """The pairs (n, T), the numbers m of columns, and d."""
 
-    α are the tokens selected at the end of the run, and $W^{mm}_{\star,\alpha}$ solves (Att-SVM*) for them with
-    m = d. Upper panel: n = 5, T in {5, 10, 15}; lower: T = 5, n in {5, 10, 15}. The paper names m from 1 to 10.
-    A matrix of rank m correlates with $W^{mm}_\star$ at most by
-    $(\sum_{i\le m}\sigma_i^2/\sum_i\sigma_i^2)^{1/2}$, which is drawn as a floor.
+    shapes: Int[Any, "s 2"]
+    columns: Int[Any, " k"]
+    d: Int[Any, ""]
+
+
+class Runs(NamedTuple):
+    r"""Where runs end, with b instances for each (n, T) and m.
+
+    - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
+    - `rank` of $W^{mm}_\star$, −1 without a solution; `result`: of its program (`ProgramResult`).
+    - `settled`: attention is on one token a sequence; `good`: of the run; `status`: of the selection.
+    - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
     """
 
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
+    misalignment: Float[Any, "s k b"]
+    floor: Float[Any, "s k b"]
+    rank: Int[Any, "s k b"]
+    result: Int[Any, "s k b"]
+    settled: Bool[Any, "s k b"]
+    good: Bool[Any, "s k b"]
+    status: Int[Any, "s k b"]
+    log_time: Float[Any, "s k b"]
+    halfway: Float[Any, "s k b"]
+    halfway_log_time: Float[Any, "s k b"]
 
-    def draw(self, data: Data) -> Any:
-        return draw_columns(data)
+    @property
+    def feasible(self) -> Mask:
+        return self.rank >= 0
 
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of(data)
+    @property
+    def usable(self) -> Mask:
+        """Attention settled on one token a sequence and the program has a solution."""
+        return self.settled & self.feasible
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """Arrays `(shape, column, trial)` for flow and descent: misalignment, its floor, rank of the program, codes."""
-    key = jax.random.fold_in(jax.random.key(seed), 10)
-    data: Data = {
-        "shapes": np.asarray(size.shapes),
-        "columns": np.asarray(size.columns),
-        "d": np.asarray(size.d),
-        "length": np.asarray(size.length),
-        "steps": np.asarray(size.steps),
-    }
-    table: dict[str, list[list[np.ndarray]]] = {}
+class ColumnNumbers(NamedTuple):
+    """The same instances for every m, both ways."""
+
+    grid: Grid
+    flow: Runs
+    descent: Runs
+
+    def runs(self, way: str) -> Runs:
+        return getattr(self, way)
+
+    @property
+    def m(self) -> np.ndarray:
+        return self.grid.columns[None, :, None]
+
+
+def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
+    size = SIZES[scale]
+    return Grid(np.asarray(size.shapes), np.asarray(size.columns), np.asarray(size.d))
+
+
+def compute(way: str, scale: str, key: Any, say: Callable[[str], None]) -> Runs:
+    """Flow or descent for every (n, T) and m."""
+    size, run, table = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for n, T in size.shapes:
-        say(
-            f"n = {n}, T = {T}, d = {size.d}: {size.trials} instances for each m of {', '.join(map(str, size.columns))}"
-        )
+        say(f"{NAMES[way]}, n = {n}, T = {T}, d = {size.d}: {size.trials} instances for each m of {size.columns}")
         keys = jax.random.split(jax.random.fold_in(key, 100 * n + T), size.trials)
-        row: dict[str, list[np.ndarray]] = {}
-        for m in size.columns:
-            risks, models = _start(size, n, T, keys, jnp.asarray(m))
-            for way, run in (("flow", _flow), ("descent", _descent)):
-                for name, value in run(size, risks, models).items():
-                    row.setdefault(f"{way}_{name}", []).append(np.asarray(value))
-        for name, values in row.items():
-            table.setdefault(name, []).append(values)
-    return data | {name: np.asarray(values) for name, values in table.items()}
+        table.append([run(size, *_start(size, n, T, keys, jnp.asarray(m))) for m in size.columns])
+    return Runs(*(np.asarray([[one[name] for one in row] for row in table]) for name in Runs._fields))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -166,12 +185,13 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
         cosine = jnp.sum(weights * reference) / (jnp.linalg.norm(weights) * jnp.linalg.norm(reference))
         return jnp.where(solved, 1.0 - cosine, jnp.nan)
 
-    halfway = {}
+    halfway = halfway_log_time = jnp.nan
     if trajectory.saved is not None:
         point = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, trajectory.saved)
-        halfway = {"halfway": misalignment(point), "halfway_log_time": point.log_time}
+        halfway, halfway_log_time = misalignment(point), point.log_time
     return {
-        **halfway,
+        "halfway": halfway,
+        "halfway_log_time": halfway_log_time,
         "misalignment": misalignment(trajectory.final),
         "floor": jnp.where(solved, 1.0 - jnp.sqrt(kept), jnp.nan),
         "rank": jnp.where(solved, rank, -1),
@@ -183,13 +203,156 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
     }
 
 
-def draw_columns(data: dict[str, np.ndarray]) -> Any:
+FIGURE10 = Dataset(
+    "tarzanagh2023",
+    "fig10",
+    ColumnNumbers,
+    {"grid": Sweep(Grid, _grid)}
+    | {
+        way: Sweep(Runs, partial(compute, way), lambda seed: jax.random.fold_in(jax.random.key(seed), 10))
+        for way in NAMES
+    },
+    where=f"{__name__}:FIGURE10",
+)
+
+
+def _enough(way: str) -> Statement[ColumnNumbers]:
+    def near(numbers: ColumnNumbers) -> Mask:
+        runs = numbers.runs(way)
+        aligned = runs.usable & (runs.misalignment <= ALIGNED)
+        # The flow is exact, and slow: at any finite length it has to be on its way.
+        return aligned & (runs.misalignment < runs.halfway) if way == "flow" else aligned
+
+    def kept(numbers: ColumnNumbers) -> Mask:
+        runs = numbers.runs(way)
+        return runs.usable & (numbers.m >= runs.rank)
+
+    def rates(numbers: ColumnNumbers) -> np.ndarray:
+        runs, at = numbers.runs(way), kept(numbers)
+        change = runs.log_time[at] / runs.halfway_log_time[at]
+        return np.log(runs.halfway[at] / runs.misalignment[at]) / np.log(change)
+
+    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
+        runs, at = numbers.runs(way), kept(numbers)
+        values = runs.misalignment[at]
+        worst = float(values.max()) if len(values) else np.nan
+        text = (
+            f"{NAMES[way]}: 1 - corr median {median(values):.1e}, largest {worst:.1e} on {len(values)} runs with m >= "
+        )
+        text += "rank"
+        if way == "flow":
+            text += (
+                f"; it fell over the second half of the path on {int(np.sum(values < runs.halfway[at]))}, like "
+                f"(log t)^-{median(rates(numbers)):.2f} (median)"
+            )
+        return f"{text}; at most {ALIGNED} on {int((at & near(numbers)).sum())}"
+
+    return Statement(
+        source="App. F, Figure 10",
+        says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
+        inside=lambda n: n.runs(way).feasible & (n.m >= n.runs(way).rank),
+        # Those that are not there may be late: at a finite length they decide nothing.
+        residual=lambda n: np.where(near(n), 0.0, np.nan),
+        found=in_words,
+        limit=True,
+        rate=lambda n, known: common_rate(rates(n), None, law="1 − corr against log t") if way == "flow" else None,
+    )
+
+
+def _floor(way: str) -> Statement[ColumnNumbers]:
+    def nearer(numbers: ColumnNumbers) -> np.ndarray:
+        runs = numbers.runs(way)
+        return np.where(runs.usable, runs.floor - runs.misalignment, np.nan)
+
+    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
+        below = nearer(numbers)[known]
+        return (
+            f"{NAMES[way]}: {int(np.sum(below > ROUNDING))} of {len(below)} runs are nearer than any matrix of rank m; "
+            f"median distance above that floor {median(-below):.1e}"
+        )
+
+    return Statement(
+        source="App. F, Figure 10 (what rank m allows)",
+        says="With fewer columns than rank W*mm, K Q^T cannot align with W*mm.",
+        inside=lambda n: n.runs(way).feasible & (n.m < n.runs(way).rank),
+        residual=nearer,
+        bound=ROUNDING,
+        found=in_words,
+    )
+
+
+def _more_n(way: str) -> Statement[ColumnNumbers]:
+    """Mean misalignment at equal m, for the smallest and the largest n at equal T, where m is below both ranks."""
+
+    def compared(numbers: ColumnNumbers) -> tuple[int, int, np.ndarray]:
+        """The two n, and for each m the difference in standard errors of the difference of the means."""
+        grid, runs = numbers.grid, numbers.runs(way)
+        rows = [i for i, (_, T) in enumerate(grid.shapes) if T == grid.shapes[0][1]]
+        rows = [min(rows, key=lambda i: grid.shapes[i][0]), max(rows, key=lambda i: grid.shapes[i][0])]
+        small, large = (int(grid.shapes[row][0]) for row in rows)
+        pairs = [[_mean(runs, row, column) for row in rows] for column in np.flatnonzero(grid.columns < small)]
+        pairs = [pair for pair in pairs if all(np.isfinite(mean) for mean, _ in pair)]
+        return small, large, np.array([(b[0] - a[0]) / max(np.hypot(a[1], b[1]), 1e-12) for a, b in pairs])
+
+    def judged(numbers: ColumnNumbers) -> np.ndarray:
+        differences = compared(numbers)[2]
+        # Within two it may be the draw of the instances.
+        return np.where(differences > 2, 0.0, np.where(differences < -2, 1.0, np.nan))
+
+    def judgeable(numbers: ColumnNumbers) -> Mask:
+        small, large, differences = compared(numbers)
+        return np.full(len(differences), large > small)
+
+    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
+        small, large, differences = compared(numbers)
+        more, less = (int(np.sum(differences * sign > 2)) for sign in (1, -1))
+        return (
+            f"{NAMES[way]}: mean 1 - corr at equal m < {small} for n = {large} against n = {small}: larger at {more} "
+            f"and smaller at {less} of {len(differences)} values of m by more than two standard errors"
+        )
+
+    return Statement(
+        source="App. F, Figure 10 (lower)",
+        says="A larger n necessitates a larger m for K Q^T to accurately converge to the SVM solution.",
+        inside=judgeable,
+        residual=judged,
+        found=in_words,
+    )
+
+
+def _mean(runs: Runs, row: int, column: Any) -> tuple[float, float]:
+    """Mean and its standard error over the usable runs."""
+    values = runs.misalignment[row, column][runs.usable[row, column]]
+    if not len(values):
+        return np.nan, np.nan
+    return float(values.mean()), float(values.std() / np.sqrt(len(values)))
+
+
+def _notes(numbers: ColumnNumbers) -> list[str]:
+    return [note for way in NAMES for note in _notes_of(numbers.runs(way), NAMES[way])]
+
+
+def _notes_of(runs: Runs, name: str) -> list[str]:
+    ranks = runs.rank[runs.feasible]
+    counts = ", ".join(f"{n} of rank {r}" for r, n in zip(*np.unique(ranks, return_counts=True), strict=True))
+    return [
+        f"{name}: {runs.rank.size} runs, {int(runs.settled.sum())} settled on one token a sequence, {len(ranks)} with "
+        f"a solution of (Att-SVM*) to a gap of 1e-10, {int(runs.usable.sum())} with both; the means are over these. At "
+        f"log t = {median(runs.log_time[runs.usable]):.3g} (median).",
+        f"{name}: solutions of (Att-SVM*): {counts}. Where no difference is beyond two standard errors there "
+        "are too few instances to tell, and the claim is not settled.",
+    ]
+
+
+def draw_columns(numbers: ColumnNumbers) -> Any:
     r"""Mean of $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$ against m: flow solid, descent dashed, floor dotted.
 
-    **Arguments:** `data` with `shapes` `(s, 2)` of n and T, `columns` `(k,)`, and for p in flow and descent
-    `p_misalignment`, `p_floor`, `p_rank` (−1 without solution) and `p_settled`, each `(s, k, b)`.
+    α are the tokens selected at the end of the run, and $W^{mm}_{\star,\alpha}$ solves (Att-SVM*) for them with
+    m = d. Upper panel: n = 5, T in {5, 10, 15}; lower: T = 5, n in {5, 10, 15}. The paper names m from 1 to 10.
+    A matrix of rank m correlates with $W^{mm}_\star$ at most by
+    $(\sum_{i\le m}\sigma_i^2/\sum_i\sigma_i^2)^{1/2}$, which is drawn as a floor.
     """
-    shapes, columns = data["shapes"], data["columns"]
+    shapes, columns = numbers.grid.shapes, numbers.grid.columns
     fixed_n, fixed_T = shapes[0]
     panels = [
         ([i for i, (n, _) in enumerate(shapes) if n == fixed_n], "T", 1, rf"(a) $n={fixed_n}$"),
@@ -201,9 +364,9 @@ def draw_columns(data: dict[str, np.ndarray]) -> Any:
         for color, row in zip(CURVES, rows, strict=False):
             value = shapes[row][index]
             for way, line in (("flow", "-o"), ("descent", "--s")):
-                mean = _mean(data, way, "misalignment", row)
+                mean = _drawn(numbers.runs(way), "misalignment", row)
                 axis.plot(columns, mean, line, color=color, markersize=4, label=rf"{way}, ${varied}={value}$")
-            axis.plot(columns, np.maximum(_mean(data, "flow", "floor", row), 1e-16), ":", color=color, linewidth=1)
+            axis.plot(columns, np.maximum(_drawn(numbers.flow, "floor", row), 1e-16), ":", color=color, linewidth=1)
         axis.set_yscale("log")
         axis.set_ylim(bottom=1e-4)
         axis.set_xlabel(r"$m$")
@@ -214,8 +377,24 @@ def draw_columns(data: dict[str, np.ndarray]) -> Any:
     return figure
 
 
-def _mean(data: dict[str, np.ndarray], way: str, name: str, row: int) -> np.ndarray:
-    kept = data[f"{way}_settled"][row] & (data[f"{way}_rank"][row] >= 0)
-    values = np.where(kept, data[f"{way}_{name}"][row], 0.0)
+def _drawn(runs: Runs, field: str, row: int) -> np.ndarray:
+    """Means over the usable runs of a row; NaN where there is none."""
+    kept = runs.usable[row]
     count = kept.sum(axis=1)
-    return np.where(count > 0, values.sum(axis=1) / np.maximum(count, 1), np.nan)
+    total = np.where(kept, getattr(runs, field)[row], 0.0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+register(
+    FIGURE10,
+    "fig10",
+    title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
+    run_times={
+        "quick": "6 instances for each of 2 sizes and 4 values of m, about a minute",
+        "paper": "50 instances for each of 5 sizes and 10 values of m, some minutes",
+        "large": "1,000 instances for each of 5 sizes and 10 values of m, hours on two cores",
+    },
+    statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n)],
+    notes=_notes,
+    draw=draw_columns,
+)

@@ -33,17 +33,15 @@ def plane_data() -> list[Data]:
     return [data(runs(2.0)), data(runs(-0.5)), data(runs(2.0, status=-1))]
 
 
-def columns_data() -> list[Data]:
+def columns_data() -> list[Any]:
     made_up = test_fig1_and_10.made_up
-    late = made_up(0.1, 0.2)
-    for way in ("flow", "descent"):
-        late[f"{way}_misalignment"] = np.flip(late[f"{way}_misalignment"], axis=0)
-    late["flow_halfway"] = np.full((2, 2, 2), 1e-4)
-    return [
-        made_up(0.3, 0.2),
-        late,
-        made_up(0.3, 0.2) | {f"{w}_rank": -np.ones((2, 2, 2)) for w in ("flow", "descent")},
-    ]
+    late, outside = made_up(0.1, 0.2), made_up(0.3, 0.2)
+    for runs in (late.flow, late.descent):
+        runs.misalignment[:] = np.flip(runs.misalignment, axis=0)
+    late.flow.halfway[:] = 1e-4
+    for runs in (outside.flow, outside.descent):
+        runs.rank[:] = -1
+    return [made_up(0.3, 0.2), late, outside]
 
 
 def bars(shares: list[int], *outcomes: Outcome, names: tuple[str, ...] = ("W", "KQ")) -> Data:
