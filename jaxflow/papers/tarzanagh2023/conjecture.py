@@ -125,7 +125,7 @@ def unique(count: int, ambiguous: int) -> AssumptionStatus:
     return AssumptionStatus.undecided if ambiguous else AssumptionStatus.holds
 
 
-def _grid(scale: str, seed: int, say: Callable[[str], None]) -> Grid:
+def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
     size = SIZES[scale]
     return Grid(np.array(size.d), np.asarray(size.n), np.asarray(size.T))
 
