@@ -19,6 +19,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers import checks, registry
+from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
     equal_scores,
@@ -97,12 +98,12 @@ def test_the_explicit_case_by_the_flow_certifies_another_direction(monkeypatch: 
     data, head = explicit_case()
     best = instance(data, head)
     end = follow.follow(stack([best]))
-    assert not end["selected"][0]
-    assert end["target_attention"][0] < follow.UNSELECTED
-    assert end["flow_gap"][0] < follow.CERTIFIED
-    assert end["misaligned"][0] > 0.5
+    assert not end.selected[0]
+    assert end.target_attention[0] < follow.UNSELECTED
+    assert end.flow_gap[0] < follow.CERTIFIED
+    assert end.misaligned[0] > 0.5
     # Without the second sequence e_1 e_1ᵀ is the solution, and leaves its optimal token 1.5 behind.
-    assert end["lost_gap"][0] < follow.CERTIFIED
+    assert end.lost_gap[0] < follow.CERTIFIED
 
 
 def test_lemma_10_fails_along_the_wrong_limit() -> None:
@@ -179,25 +180,22 @@ def test_lemma_5_rows_follow_the_depth() -> None:
     assert rows[0].verdict is rows[-1].verdict is Verdict.counterexample_found
 
 
+def programs(result: np.ndarray, d: list[int]) -> feasibility.FeasibilityNumbers:
+    """Two cells of one instance with n = T = 3."""
+    two = np.full(2, 3)
+    separated = result != ProgramResult.infeasible.value
+    gaps = np.full(result.shape, 1e-15)
+    part = feasibility.Programs(two, two, np.array(d), np.zeros(2, int), result, gaps, separated, gaps + 0.1)
+    return feasibility.FeasibilityNumbers(part)
+
+
 def test_feasibility_is_asked_at_the_bound_and_above() -> None:
     result = np.full((2, 1, 5), ProgramResult.optimal.value)
-    data = {
-        "n": np.array([3, 3]),
-        "T": np.array([3, 3]),
-        "d": np.array([2, 3]),
-        "kind": np.array([0, 0]),
-        "result": result,
-        "gap": np.full(result.shape, 1e-15),
-        "separated": np.ones(result.shape, bool),
-        "least": np.full(result.shape, 0.1),
-    }
-    below = data | {"result": result.copy()}
-    below["result"][0] = ProgramResult.infeasible.value
-    assert feasibility._row(below, True, 0).verdict is Verdict.holds
-    above = data | {"result": result.copy(), "separated": np.ones(result.shape, bool)}
-    above["result"][1], above["separated"][1] = ProgramResult.infeasible.value, False
-    row = feasibility._row(above, False, 0)
-    assert (row.verdict, row.values["infeasible"], row.instances) == (Verdict.counterexample_found, 4, 4)
+    result[0] = ProgramResult.infeasible.value
+    assert hold(feasibility.feasible(True, 0), programs(result, [2, 3])).verdict is Verdict.holds
+    found = hold(feasibility.feasible(False, 0), programs(result[::-1], [2, 3]))
+    assert found.verdict is Verdict.counterexample_found
+    assert (found.evidence.contradicted, found.evidence.inside, found.outside) == (4, 4, 4)
 
 
 def test_drawn_programs_have_the_sizes_asked_for() -> None:
@@ -259,10 +257,10 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
     monkeypatch.setattr(follow, "_block", block)
     found = follow.follow(given)
     assert [list(one) for one in starts] == [[0.0] * 3, [1.0] * 3]
-    assert found["continued"].tolist() == [False, True, False] and "weights" not in found
-    assert (found["outcome"] == Outcome.globally_optimal.value).tolist() == [True, True, False]
+    assert found.continued.tolist() == [False, True, False]
+    assert (found.outcome == Outcome.globally_optimal.value).tolist() == [True, True, False]
     # Times add up.
-    assert np.allclose(found["log_time"], [3.0, 3.0 + np.log(2.0), 3.0])
+    assert np.allclose(found.log_time, [3.0, 3.0 + np.log(2.0), 3.0])
 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
@@ -274,9 +272,14 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
-    check = inequalities.Inequalities()
-    rows = check.rows(check.compute("quick", jax.random.key(0), silent))
-    found = [(row.source, row.verdict) for row in rows]
+    raw = {
+        name: part.compute("quick", jax.random.key(0), silent)._asdict()
+        for name, part in inequalities.INEQUALITIES.parts.items()
+        if isinstance(part, papers.Sweep)
+    }
+    numbers = inequalities.INEQUALITIES.typed(jax.tree.map(np.asarray, raw))
+    check = next(check for check in papers.checks_of("tarzanagh2023") if check.name == "inequalities")
+    found = [(row.source, row.verdict) for row in check.find(numbers)[0]]
     broken = [source for source, verdict in found if verdict is Verdict.counterexample_found]
     assert broken == ["Lemma 9", "Lemma 10"]
     assert [source for source, verdict in found if verdict is Verdict.holds] == [

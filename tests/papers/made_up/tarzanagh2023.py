@@ -8,8 +8,10 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
+from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
 from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, sequence_paths, smooth
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
+from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from tests.papers import (
     test_composition,
     test_conjecture,
@@ -161,14 +163,20 @@ def equal_cells() -> list[Data]:
     return [data(True, 1e-12, 1.0), data(False, 1e-12, 1e-30), data(False, 1.0, 0.5)]
 
 
-def feasibility() -> list[Data]:
-    def data(result: int) -> Data:
+def feasibility() -> list[Any]:
+    def numbers(result: int) -> Any:
         shape = (2, 3, 5)
-        found: Data = {"n": np.array([3, 3]), "T": np.array([3, 3]), "d": np.array([3, 3]), "kind": np.array([0, 1])}
-        found |= {"result": np.full(shape, result), "gap": np.full(shape, 1e-15), "least": np.full(shape, 0.1)}
-        return found | {"separated": np.full(shape, result == OPTIMAL)}
+        sizes = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1]))
+        programs = feasible.Programs(
+            *sizes,
+            np.full(shape, result),
+            np.full(shape, 1e-15),
+            np.full(shape, result == OPTIMAL),
+            np.full(shape, 0.1),
+        )
+        return feasible.FeasibilityNumbers(programs)
 
-    return [data(OPTIMAL), data(INFEASIBLE), data(ProgramResult.budget_spent.value)]
+    return [numbers(OPTIMAL), numbers(INFEASIBLE), numbers(ProgramResult.budget_spent.value)]
 
 
 def hypotheses_data() -> list[Data]:
@@ -184,16 +192,20 @@ def hypotheses_data() -> list[Data]:
     return [data(True), data(False)]
 
 
-def inequalities_data() -> list[Data]:
+def inequalities_data() -> list[Any]:
     lemma10 = np.asarray(inequalities._lemma10())
 
-    def data(sign: float, far: float, ratio: np.ndarray) -> Data:
-        found: Data = {"result": np.full(2, OPTIMAL), "excess": np.full(2, sign), "push": np.full(2, -sign)}
-        found |= {"limit": np.full(2, 0.0 if sign > 0 else 1.0), "far_push": np.full(2, far), "kkt": np.zeros(2)}
-        found |= {"nonzero": np.full(2, 2 if sign > 0 else 1), "tau": np.full(2, 3), "lemma7": np.full(2, -sign)}
-        return found | {"lemma10": ratio}
+    def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
+        two = np.ones(2)
+        limit = 0.0 if sign > 0 else 1.0
+        return inequalities.InequalityNumbers(
+            inequalities.Gradients(np.full(2, OPTIMAL), sign * two, limit * two, -sign * two, far * two),
+            inequalities.Concave(np.full(2, 2 if sign > 0 else 1), np.full(2, 3), np.zeros(2)),
+            inequalities.Centred(-sign * two),
+            inequalities.Explicit(ratio),
+        )
 
-    return [data(1.0, -1.0, np.ones(4)), data(-1.0, -1e-20, lemma10)]
+    return [numbers(1.0, -1.0, np.ones(4)), numbers(-1.0, -1e-20, lemma10)]
 
 
 def local_convergence_data() -> list[Data]:
@@ -226,17 +238,13 @@ def local_paths_data() -> list[Data]:
     return [data(1.0), data(0.1), data(1.0, -0.1)]
 
 
-def nearly_equal_data() -> list[Data]:
-    flows = test_verify_paths.flows
+def nearly_equal_data() -> list[Any]:
+    ends = test_verify_paths.ends
 
-    def data(selected: bool, gap: float) -> Data:
-        names = [f"cell{number}_{index}" for number in range(2) for index in range(4)]
-        found: Data = flows("pairs", [selected] * 2, gap)
-        for name in names:
-            found |= flows(name, [selected] * 2, gap)
-        return found
+    def numbers(selected: bool, gap: float) -> Any:
+        return NearlyEqualNumbers(ends(np.full((2, 4, 2), selected), gap), ends([selected] * 2, gap))
 
-    return [data(True, 1e-12), data(False, 1e-12), data(False, 1.0)]
+    return [numbers(True, 1e-12), numbers(False, 1e-12), numbers(False, 1.0)]
 
 
 def cone_lemmas_data() -> list[Data]:
@@ -375,17 +383,14 @@ def sequences_data() -> list[Data]:
     return [data(1e-12, 1e-12), data(1e-12, 0.5), data(1.0, 0.5, Outcome.finite_stationary_point)]
 
 
-def smoothness_data() -> list[Data]:
-    def data(ratio: float, descent: float) -> Data:
-        found: Data = {"sizes": np.asarray(smooth.SIZES)}
-        for name in smooth.LOSSES:
-            found |= {f"{name}_W": np.full(2, ratio), f"{name}_descent1": np.full(2, descent)}
-            found |= {f"{name}_descent2": np.full(2, descent)}
-            for part in ("K_printed", "K_corrected", "Q_printed", "Q_corrected", "K_printed_again", "Q_printed_again"):
-                found[f"{name}_{part}"] = np.full((2, len(smooth.SIZES)), ratio)
-        return found
+def smoothness_data() -> list[Any]:
+    def numbers(ratio: float, factors: float, descent: float) -> Any:
+        sized = np.full((2, 2, len(smooth.SIZES)), factors)
+        return smooth.SmoothNumbers(
+            smooth.Ratios(np.full((2, 2), ratio), sized, sized, sized, sized, np.full((2, 2, 2), descent))
+        )
 
-    return [data(0.5, -0.5), data(2.0, 0.5), data(0.5, np.nan)]
+    return [numbers(0.5, 0.5, -0.5), numbers(2.0, 2.0 * max(smooth.SIZES), 0.5), numbers(0.5, 0.5, np.nan)]
 
 
 PROBES = {

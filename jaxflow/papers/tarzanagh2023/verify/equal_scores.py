@@ -80,7 +80,7 @@ def _explicit(steps: int) -> Data:
     gap = jnp.sum(jnp.where(best, scores, -scores), axis=1)
     aim = solve(attention_svm(data, best, "frobenius"))
     followed = follow(stack([padded(instance(data, head), SHAPE)]))
-    found = {f"flow_{name}": np.asarray(value[0]) for name, value in followed.items()}
+    found = {f"flow_{name}": np.asarray(value[0]) for name, value in followed._asdict().items()}
     rate = 1.0 / smoothness(data, head, M0, M1)
     path = eqx.filter_jit(descend)(
         EmpiricalRisk(data, Logistic()),
