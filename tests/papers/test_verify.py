@@ -36,6 +36,7 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
 from jaxflow.report import Verdict
 from jaxflow.risk import EmpiricalRisk
+from tests.papers import test_verify_paths
 from tests.papers.made_up import tarzanagh2023
 
 runner = CliRunner()
@@ -132,52 +133,55 @@ def test_padding_changes_no_gradient() -> None:
     assert np.all(gradients[1][2:] == 0) and np.all(gradients[1][:, 2:] == 0)
 
 
-def cell(feasible: ProgramResult, attention: float, selected: bool, apart: float, gap: float) -> dict[str, np.ndarray]:
-    one = {"feasible": feasible.value, "target_attention": attention, "selected": selected, "misaligned": apart}
-    one |= {"flow_gap": gap, "lost_gap": np.inf, "log_time": 500.0}
-    return {f"cell0_{name}": np.asarray([value]) for name, value in one.items()}
+def cell(selected: bool, gap: float, **more: Any) -> Any:
+    """What the first cell of one flow says of Theorem 4; of the explicit case these numbers say nothing."""
+    cells = test_verify_paths.ends(np.full((6, 1), selected), gap, **more)
+    made_up = tarzanagh2023.equal_cells()[0]
+    return hold(equal_scores.random_data(0), made_up._replace(cells=cells))
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (cell(ProgramResult.optimal, 1.0, True, 1e-12, 1e-12), Verdict.holds),
-        (cell(ProgramResult.optimal, 1e-30, False, 0.5, 1e-12), Verdict.counterexample_found),
-        (cell(ProgramResult.infeasible, 1e-30, False, 0.5, 1e-12), Verdict.outside_hypotheses),
+        (cell(True, 1e-12), Verdict.holds),
+        (cell(False, 1e-12, target_attention=1e-30), Verdict.counterexample_found),
+        (
+            cell(False, 1e-12, target_attention=1e-30, feasible=ProgramResult.infeasible.value),
+            Verdict.outside_hypotheses,
+        ),
         # Undecided: neither selected to the tolerance nor left.
-        (cell(ProgramResult.optimal, 0.5, False, 0.5, 1e-12), Verdict.not_settled),
+        (cell(False, 1e-12, target_attention=0.5), Verdict.not_settled),
     ],
 )
-def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndarray], verdict: Verdict) -> None:
-    row = equal_scores._cell_row(found, 0)
-    assert row.verdict is verdict
-    assert row.instances + row.outside == 1
+def test_theorem_4_is_judged_inside_its_hypotheses_only(found: Any, verdict: Verdict) -> None:
+    assert found.verdict is verdict
+    assert found.evidence.inside + found.outside == 1
 
 
 def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
-    found = cell(ProgramResult.optimal, 1e-30, False, 0.5, 1.0)
-    assert equal_scores._cell_row(found, 0).verdict is Verdict.not_settled
-    row = equal_scores._cell_row(found | {"cell0_lost_gap": np.array([1e-12])}, 0)
-    assert row.verdict is Verdict.counterexample_found and "without the lost sequences" in row.measured
+    assert cell(False, 1.0, target_attention=1e-30).verdict is Verdict.not_settled
+    found = cell(False, 1.0, target_attention=1e-30, lost_gap=1e-12)
+    assert found.verdict is Verdict.counterexample_found and "without the lost sequences" in found.measured
 
 
 def test_lemma_5_rows_follow_the_depth() -> None:
     local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-    data = {
-        "status": np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
-        "empty": np.array([False, True, True, False, False]),
-        "near": np.zeros(5, bool),
-        "depth": np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
-        "d": np.full(5, 4),
-    }
-    whole, empty, four, six, outside = cones.Cones().rows(data)
-    assert (whole.verdict, whole.instances) == (Verdict.holds, 1)
-    assert (empty.verdict, empty.values["wrong"]) == (Verdict.counterexample_found, 2)
-    assert four.instances == 2 and six.verdict is Verdict.outside_hypotheses
-    assert (outside.verdict, outside.instances) == (Verdict.holds, 1)
-    data["depth"][[0, 3]] = -0.2, 0.2
-    rows = cones.Cones().rows(data)
-    assert rows[0].verdict is rows[-1].verdict is Verdict.counterexample_found
+    choices = cones.Choices(
+        status=np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
+        empty=np.array([False, True, True, False, False]),
+        near=np.zeros(5, bool),
+        depth=np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
+        d=np.full(5, 4),
+    )
+    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    whole, empty, four, six, outside = found
+    assert (whole.verdict, whole.evidence.inside) == (Verdict.holds, 1)
+    assert (empty.verdict, empty.evidence.contradicted) == (Verdict.counterexample_found, 2)
+    assert four.evidence.inside == 2 and six.verdict is Verdict.outside_hypotheses
+    assert (outside.verdict, outside.evidence.inside) == (Verdict.holds, 1)
+    choices.depth[[0, 3]] = -0.2, 0.2
+    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    assert found[0].verdict is found[-1].verdict is Verdict.counterexample_found
 
 
 def programs(result: np.ndarray, d: list[int]) -> feasibility.FeasibilityNumbers:

@@ -8,8 +8,16 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
+from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
+from jaxflow.papers.tarzanagh2023.verify import (
+    equal_scores,
+    hypotheses,
+    inequalities,
+    local_paths,
+    sequence_paths,
+    smooth,
+)
 from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
-from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, sequence_paths, smooth
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from tests.papers import (
@@ -138,29 +146,32 @@ def tarzanagh_assumptions() -> list[Data]:
     return [data(True, -0.1, 1e-12), data(False, -0.1, 1.0), data(True, 0.1, 1.0)]
 
 
-def cones() -> list[Data]:
-    def data(depth: float) -> Data:
+def cones() -> list[Any]:
+    def numbers(depth: float) -> Any:
         local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-        found: Data = {"status": np.array([local] * 4 + [other]), "empty": np.array([False, True, True, True, False])}
-        found |= {"near": np.zeros(5, bool), "d": np.array([4, 4, 6, 6, 4])}
-        return found | {"depth": np.array([depth] * 4 + [-depth])}
+        choices = cone_checks.Choices(
+            status=np.array([local] * 4 + [other]),
+            empty=np.array([False, True, True, True, False]),
+            near=np.zeros(5, bool),
+            depth=np.array([depth] * 4 + [-depth]),
+            d=np.array([4, 4, 6, 6, 4]),
+        )
+        return cone_checks.ConeNumbers(choices)
 
-    return [data(0.2), data(-0.2)]
+    return [numbers(0.2), numbers(-0.2)]
 
 
-def equal_cells() -> list[Data]:
-    def data(selected: bool, gap: float, attention: float) -> Data:
-        one: Data = {"feasible": OPTIMAL, "target_attention": attention, "selected": selected, "lost_gap": np.inf}
-        one |= {"misaligned": 1e-12 if selected else 0.5, "flow_gap": gap, "log_time": 500.0}
-        found: Data = {f"cell{k}_{name}": np.asarray([value]) for k in range(6) for name, value in one.items()}
-        found |= {f"flow_{name}": np.asarray(value) for name, value in one.items()}
-        found |= {"score_gap": np.asarray(0.1), "optimal_tokens": np.asarray(1), "score_spread": np.asarray(0.0)}
-        found |= {"program_result": np.asarray(OPTIMAL), "program_gap": np.asarray(1e-16)}
-        found |= {"descent_attention": np.full((2, 2), attention), "descent_rate": np.asarray(0.1)}
-        found |= {"descent_norm": np.asarray(8.0), "descent_misaligned": np.asarray(0.5)}
-        return found | {"descent_steps": np.asarray(100)}
+def equal_cells() -> list[Any]:
+    def numbers(selected: bool, gap: float, attention: float) -> Any:
+        more = {"target_attention": attention, "misaligned": 1e-12 if selected else 0.5}
+        flow, cells = (test_verify_paths.ends(np.full(shape, selected), gap, **more) for shape in ((1,), (6, 1)))
+        one = {"score_gap": 0.1, "score_spread": 0.0, "optimal_tokens": 1, "program_result": OPTIMAL}
+        one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
+        one |= {"misaligned": 0.5, "norm": 8.0}
+        explicit = equal_scores.Explicit(**{name: np.asarray(value) for name, value in one.items()})
+        return equal_scores.EqualNumbers(explicit, flow, cells)
 
-    return [data(True, 1e-12, 1.0), data(False, 1e-12, 1e-30), data(False, 1.0, 0.5)]
+    return [numbers(True, 1e-12, 1.0), numbers(False, 1e-12, 1e-30), numbers(False, 1.0, 0.5)]
 
 
 def feasibility() -> list[Any]:

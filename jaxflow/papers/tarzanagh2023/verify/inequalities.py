@@ -328,8 +328,8 @@ register(
     title="Theorem 3 and Lemmas 2, 6, 7, 9, 10",
     run_times={
         "quick": "500 points, a quarter of a minute",
-        "paper": "20,000 points, half a minute",
-        "large": "200,000 points, some minutes",
+        "paper": "20,000 points",
+        "large": "200,000 points",
     },
     statements=[
         _pushes("Theorem 3", "∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0"),
