@@ -190,17 +190,19 @@ def feasibility() -> list[Any]:
     return [numbers(OPTIMAL), numbers(INFEASIBLE), numbers(ProgramResult.budget_spent.value)]
 
 
-def hypotheses_data() -> list[Data]:
-    def data(good: bool) -> Data:
-        slopes = np.stack([np.zeros(4), np.zeros(4), -np.ones(4)]) + (0.0 if good else 2.0)
-        found: Data = {f"A_{name}": slopes for name in hypotheses.LOSSES}
-        found |= {"B2_spread": np.full(2, 0.0 if good else 1.0), "B2_gap": np.ones(2), "B2_result": np.full(2, OPTIMAL)}
-        for d in hypotheses.DIMENSIONS:
-            part = {"D": True, "unsure": False, "others": int(not good), "separating": good, "ambiguous": False}
-            found |= {f"D{d}_{name}": np.full(2, value) for name, value in part.items()}
-        return found | {f"E_{name}": np.full(2, -1.0 if good else 1.0) for name in hypotheses.HEADS}
+def hypotheses_data() -> list[Any]:
+    def numbers(good: bool) -> Any:
+        off, shape = 0.0 if good else 2.0, (len(hypotheses.DIMENSIONS), 2)
+        yes, no = np.ones(shape, bool), np.zeros(shape, bool)
+        some = yes if good else no
+        return hypotheses.HypothesisNumbers(
+            hypotheses.Slopes(np.full((3, 4), off), np.full((3, 4), off), np.full((3, 4), off - 1.0)),
+            hypotheses.Equal(np.full(2, off), np.ones(2), np.full(2, OPTIMAL)),
+            hypotheses.Support(some, yes, no, np.full(shape, int(not good)), no),
+            hypotheses.TopScores(np.full((len(hypotheses.HEADS), 2), -1.0 if good else 1.0)),
+        )
 
-    return [data(True), data(False)]
+    return [numbers(True), numbers(False)]
 
 
 def inequalities_data() -> list[Any]:
