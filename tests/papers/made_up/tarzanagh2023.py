@@ -8,8 +8,8 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
-from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
 from jaxflow.papers.tarzanagh2023.verify import (
+    assumptions,
     equal_scores,
     hypotheses,
     inequalities,
@@ -17,6 +17,7 @@ from jaxflow.papers.tarzanagh2023.verify import (
     sequence_paths,
     smooth,
 )
+from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
 from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
@@ -133,17 +134,18 @@ def ranks_check() -> list[Any]:
     ]
 
 
-def tarzanagh_assumptions() -> list[Data]:
-    def data(exact: bool, push: float, gap: float) -> Data:
-        shape = (5, 2)
-        found: Data = {"result": np.full(shape, OPTIMAL), "exact": np.full(shape, exact), "push": np.full(shape, push)}
-        found |= {"average": np.full(shape, 1.0), "largest": np.full(shape, 1.0 if exact else 2.0)}
-        for number in range(2):
-            one = {"feasible": OPTIMAL, "holds": True, "selected": True, "misaligned": 1e-12, "flow_gap": gap}
-            found |= {f"C{number}_{name}": np.full(2, value) for name, value in one.items()}
-        return found
+def tarzanagh_assumptions() -> list[Any]:
+    def numbers(exact: bool, push: float, gap: float) -> Any:
+        shape = (len(assumptions.DIMENSIONS), 2)
+        largest = np.full(shape, 1.0 if exact else 2.0)
+        result, average = np.full(shape, OPTIMAL), np.ones(shape)
+        return assumptions.AssumptionNumbers(
+            assumptions.Support(result, np.full(shape, exact), average, largest, np.full(shape, push)),
+            assumptions.Holds(np.ones((2, 2), bool)),
+            test_verify_paths.ends(np.ones((2, 2), bool), gap),
+        )
 
-    return [data(True, -0.1, 1e-12), data(False, -0.1, 1.0), data(True, 0.1, 1.0)]
+    return [numbers(True, -0.1, 1e-12), numbers(False, -0.1, 1.0), numbers(True, 0.1, 1.0)]
 
 
 def cones() -> list[Any]:

@@ -15,7 +15,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, least
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, everyone, least
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
 
@@ -29,8 +29,6 @@ FAR = 50.0
 RADII = (5.0, 10.0, 20.0, 40.0)
 # Sums of a few numbers of order one.
 ROUNDING = 1e-12
-# The largest number below zero: a cosine of zero fails.
-BELOW_ZERO = -np.finfo(float).tiny
 # A π that is asked for at ‖W‖ = 40, where constants over ‖W‖ are well below it on n = 1.
 SMALL_PI = 1e-3
 # Of central differences, whose own error is its square.
