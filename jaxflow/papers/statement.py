@@ -13,6 +13,9 @@ N = TypeVar("N")
 
 Mask = np.ndarray
 
+# The largest normal number below zero, as a bound: a residual of zero exceeds it.
+BELOW_ZERO = -np.finfo(float).tiny
+
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Generic[N]):

@@ -19,6 +19,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers import checks, registry
+from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
     equal_scores,
@@ -35,6 +36,7 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
 from jaxflow.report import Verdict
 from jaxflow.risk import EmpiricalRisk
+from tests.papers import test_verify_paths
 from tests.papers.made_up import tarzanagh2023
 
 runner = CliRunner()
@@ -97,12 +99,12 @@ def test_the_explicit_case_by_the_flow_certifies_another_direction(monkeypatch: 
     data, head = explicit_case()
     best = instance(data, head)
     end = follow.follow(stack([best]))
-    assert not end["selected"][0]
-    assert end["target_attention"][0] < follow.UNSELECTED
-    assert end["flow_gap"][0] < follow.CERTIFIED
-    assert end["misaligned"][0] > 0.5
+    assert not end.selected[0]
+    assert end.target_attention[0] < follow.UNSELECTED
+    assert end.flow_gap[0] < follow.CERTIFIED
+    assert end.misaligned[0] > 0.5
     # Without the second sequence e_1 e_1ᵀ is the solution, and leaves its optimal token 1.5 behind.
-    assert end["lost_gap"][0] < follow.CERTIFIED
+    assert end.lost_gap[0] < follow.CERTIFIED
 
 
 def test_lemma_10_fails_along_the_wrong_limit() -> None:
@@ -131,73 +133,73 @@ def test_padding_changes_no_gradient() -> None:
     assert np.all(gradients[1][2:] == 0) and np.all(gradients[1][:, 2:] == 0)
 
 
-def cell(feasible: ProgramResult, attention: float, selected: bool, apart: float, gap: float) -> dict[str, np.ndarray]:
-    one = {"feasible": feasible.value, "target_attention": attention, "selected": selected, "misaligned": apart}
-    one |= {"flow_gap": gap, "lost_gap": np.inf, "log_time": 500.0}
-    return {f"cell0_{name}": np.asarray([value]) for name, value in one.items()}
+def cell(selected: bool, gap: float, **more: Any) -> Any:
+    """What the first cell of one flow says of Theorem 4; of the explicit case these numbers say nothing."""
+    cells = test_verify_paths.ends(np.full((6, 1), selected), gap, **more)
+    made_up = tarzanagh2023.equal_cells()[0]
+    return hold(equal_scores.random_data(0), made_up._replace(cells=cells))
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (cell(ProgramResult.optimal, 1.0, True, 1e-12, 1e-12), Verdict.holds),
-        (cell(ProgramResult.optimal, 1e-30, False, 0.5, 1e-12), Verdict.counterexample_found),
-        (cell(ProgramResult.infeasible, 1e-30, False, 0.5, 1e-12), Verdict.outside_hypotheses),
+        (cell(True, 1e-12), Verdict.holds),
+        (cell(False, 1e-12, target_attention=1e-30), Verdict.counterexample_found),
+        (
+            cell(False, 1e-12, target_attention=1e-30, feasible=ProgramResult.infeasible.value),
+            Verdict.outside_hypotheses,
+        ),
         # Undecided: neither selected to the tolerance nor left.
-        (cell(ProgramResult.optimal, 0.5, False, 0.5, 1e-12), Verdict.not_settled),
+        (cell(False, 1e-12, target_attention=0.5), Verdict.not_settled),
     ],
 )
-def test_theorem_4_is_judged_inside_its_hypotheses_only(found: dict[str, np.ndarray], verdict: Verdict) -> None:
-    row = equal_scores._cell_row(found, 0)
-    assert row.verdict is verdict
-    assert row.instances + row.outside == 1
+def test_theorem_4_is_judged_inside_its_hypotheses_only(found: Any, verdict: Verdict) -> None:
+    assert found.verdict is verdict
+    assert found.evidence.inside + found.outside == 1
 
 
 def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
-    found = cell(ProgramResult.optimal, 1e-30, False, 0.5, 1.0)
-    assert equal_scores._cell_row(found, 0).verdict is Verdict.not_settled
-    row = equal_scores._cell_row(found | {"cell0_lost_gap": np.array([1e-12])}, 0)
-    assert row.verdict is Verdict.counterexample_found and "without the lost sequences" in row.measured
+    assert cell(False, 1.0, target_attention=1e-30).verdict is Verdict.not_settled
+    found = cell(False, 1.0, target_attention=1e-30, lost_gap=1e-12)
+    assert found.verdict is Verdict.counterexample_found and "without the lost sequences" in found.measured
 
 
 def test_lemma_5_rows_follow_the_depth() -> None:
     local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-    data = {
-        "status": np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
-        "empty": np.array([False, True, True, False, False]),
-        "near": np.zeros(5, bool),
-        "depth": np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
-        "d": np.full(5, 4),
-    }
-    whole, empty, four, six, outside = cones.Cones().rows(data)
-    assert (whole.verdict, whole.instances) == (Verdict.holds, 1)
-    assert (empty.verdict, empty.values["wrong"]) == (Verdict.counterexample_found, 2)
-    assert four.instances == 2 and six.verdict is Verdict.outside_hypotheses
-    assert (outside.verdict, outside.instances) == (Verdict.holds, 1)
-    data["depth"][[0, 3]] = -0.2, 0.2
-    rows = cones.Cones().rows(data)
-    assert rows[0].verdict is rows[-1].verdict is Verdict.counterexample_found
+    choices = cones.Choices(
+        status=np.array([local, local, local, other, SelectionStatus.ambiguous.value]),
+        empty=np.array([False, True, True, False, False]),
+        near=np.zeros(5, bool),
+        depth=np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
+        d=np.full(5, 4),
+    )
+    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    whole, empty, four, six, outside = found
+    assert (whole.verdict, whole.evidence.inside) == (Verdict.holds, 1)
+    assert (empty.verdict, empty.evidence.contradicted) == (Verdict.counterexample_found, 2)
+    assert four.evidence.inside == 2 and six.verdict is Verdict.outside_hypotheses
+    assert (outside.verdict, outside.evidence.inside) == (Verdict.holds, 1)
+    choices.depth[[0, 3]] = -0.2, 0.2
+    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    assert found[0].verdict is found[-1].verdict is Verdict.counterexample_found
+
+
+def programs(result: np.ndarray, d: list[int]) -> feasibility.FeasibilityNumbers:
+    """Two cells of one instance with n = T = 3."""
+    two = np.full(2, 3)
+    separated = result != ProgramResult.infeasible.value
+    gaps = np.full(result.shape, 1e-15)
+    part = feasibility.Programs(two, two, np.array(d), np.zeros(2, int), result, gaps, separated, gaps + 0.1)
+    return feasibility.FeasibilityNumbers(part)
 
 
 def test_feasibility_is_asked_at_the_bound_and_above() -> None:
     result = np.full((2, 1, 5), ProgramResult.optimal.value)
-    data = {
-        "n": np.array([3, 3]),
-        "T": np.array([3, 3]),
-        "d": np.array([2, 3]),
-        "kind": np.array([0, 0]),
-        "result": result,
-        "gap": np.full(result.shape, 1e-15),
-        "separated": np.ones(result.shape, bool),
-        "least": np.full(result.shape, 0.1),
-    }
-    below = data | {"result": result.copy()}
-    below["result"][0] = ProgramResult.infeasible.value
-    assert feasibility._row(below, True, 0).verdict is Verdict.holds
-    above = data | {"result": result.copy(), "separated": np.ones(result.shape, bool)}
-    above["result"][1], above["separated"][1] = ProgramResult.infeasible.value, False
-    row = feasibility._row(above, False, 0)
-    assert (row.verdict, row.values["infeasible"], row.instances) == (Verdict.counterexample_found, 4, 4)
+    result[0] = ProgramResult.infeasible.value
+    assert hold(feasibility.feasible(True, 0), programs(result, [2, 3])).verdict is Verdict.holds
+    found = hold(feasibility.feasible(False, 0), programs(result[::-1], [2, 3]))
+    assert found.verdict is Verdict.counterexample_found
+    assert (found.evidence.contradicted, found.evidence.inside, found.outside) == (4, 4, 4)
 
 
 def test_drawn_programs_have_the_sizes_asked_for() -> None:
@@ -259,10 +261,10 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
     monkeypatch.setattr(follow, "_block", block)
     found = follow.follow(given)
     assert [list(one) for one in starts] == [[0.0] * 3, [1.0] * 3]
-    assert found["continued"].tolist() == [False, True, False] and "weights" not in found
-    assert (found["outcome"] == Outcome.globally_optimal.value).tolist() == [True, True, False]
+    assert found.continued.tolist() == [False, True, False]
+    assert (found.outcome == Outcome.globally_optimal.value).tolist() == [True, True, False]
     # Times add up.
-    assert np.allclose(found["log_time"], [3.0, 3.0 + np.log(2.0), 3.0])
+    assert np.allclose(found.log_time, [3.0, 3.0 + np.log(2.0), 3.0])
 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
@@ -274,9 +276,14 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
-    check = inequalities.Inequalities()
-    rows = check.rows(check.compute("quick", jax.random.key(0), silent))
-    found = [(row.source, row.verdict) for row in rows]
+    raw = {
+        name: part.compute("quick", jax.random.key(0), silent)._asdict()
+        for name, part in inequalities.INEQUALITIES.parts.items()
+        if isinstance(part, papers.Sweep)
+    }
+    numbers = inequalities.INEQUALITIES.typed(jax.tree.map(np.asarray, raw))
+    check = next(check for check in papers.checks_of("tarzanagh2023") if check.name == "inequalities")
+    found = [(row.source, row.verdict) for row in check.find(numbers)[0]]
     broken = [source for source, verdict in found if verdict is Verdict.counterexample_found]
     assert broken == ["Lemma 9", "Lemma 10"]
     assert [source for source, verdict in found if verdict is Verdict.holds] == [

@@ -14,6 +14,7 @@ from jaxflow.data import optimal_tokens
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
+from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cone_lemmas,
     descents,
@@ -23,6 +24,8 @@ from jaxflow.papers.tarzanagh2023.verify import (
     paths,
     sequence_paths,
 )
+from jaxflow.papers.tarzanagh2023.verify.follow import Ends
+from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
 from jaxflow.papers.tarzanagh2023.verify.path_rows import rate_of, row_of_path
 from jaxflow.report import Verdict
@@ -125,36 +128,46 @@ def test_lemma_3_compares_values_where_the_convex_solution_has_the_rank() -> Non
     assert (larger.verdict, larger.values["larger"], larger.outside) == (Verdict.outside_hypotheses, 1, 1)
 
 
-def flows(name: str, selected: list[bool], gap: float = 1e-12) -> dict[str, np.ndarray]:
+def ends(selected: Any, gap: Any = 1e-12, **more: Any) -> Ends:
+    """Flows to the target in its direction where it is selected, and far from it elsewhere."""
     chosen = np.asarray(selected)
-    return {
-        f"{name}_feasible": np.full(chosen.shape, OPTIMAL),
-        f"{name}_selected": chosen,
-        f"{name}_misaligned": np.where(chosen, 1e-15, 0.4),
-        f"{name}_flow_gap": np.full(chosen.shape, gap),
-        f"{name}_lost_gap": np.full(chosen.shape, np.inf),
-    }
+    found: dict[str, Any] = {"outcome": 0, "log_time": 500.0, "feasible": OPTIMAL, "selected": chosen}
+    found |= {"target_attention": 1.0, "misaligned": np.where(chosen, 1e-15, 0.4), "flow_gap": gap, "norm": 1.0}
+    found |= {"lost_gap": np.inf, "continued": False} | more
+    return Ends(**{name: np.broadcast_to(np.asarray(value), chosen.shape).copy() for name, value in found.items()})
+
+
+def flows(name: str, selected: list[bool], gap: float = 1e-12) -> dict[str, np.ndarray]:
+    return {f"{name}_{what}": value for what, value in ends(selected, gap)._asdict().items()}
+
+
+def near(columns: list[list[bool]], gap: Any = 1e-12) -> NearlyEqualNumbers:
+    """Of both sizes the same two instances at every spread."""
+    cells = np.stack([np.array(columns)] * 2)
+    return NearlyEqualNumbers(ends(cells, np.broadcast_to(np.asarray(gap), cells.shape)), ends([True]))
 
 
 def test_theorem_5_wants_some_delta() -> None:
+    said = nearly_equal.near(0)
     columns = [[False, True], [True, True], [False, True], [False, False]]
-    data: dict[str, np.ndarray] = {}
-    for index, column in enumerate(columns):
-        data |= flows(f"cell0_{index}", column)
-    assert nearly_equal._spread_row(data, 0).verdict is Verdict.holds
-    data |= flows("cell0_1", [False, True])
-    row = nearly_equal._spread_row(data, 0)
-    assert row.verdict is Verdict.counterexample_found and row.values["lost"] == 1
-    data |= flows("cell0_1", [False, True], gap=1.0)
+    assert hold(said, near(columns)).verdict is Verdict.holds
+    columns[1] = [False, True]
+    found = hold(said, near(columns))
+    assert found.verdict is Verdict.counterexample_found and found.evidence.contradicted == 1
     # Not certified elsewhere: open, not lost.
-    assert nearly_equal._spread_row(data, 0).verdict is Verdict.not_settled
+    gaps = np.full((4, 2), 1e-12)
+    gaps[1] = 1.0
+    assert hold(said, near(columns, gaps)).verdict is Verdict.not_settled
 
 
 def test_with_two_tokens_every_delta_will_do() -> None:
-    assert nearly_equal._pairs_row(flows("pairs", [True, True, True])).verdict is Verdict.holds
-    lost = nearly_equal._pairs_row(flows("pairs", [False, True, True]))
-    assert lost.verdict is Verdict.counterexample_found and lost.values["explicit"] == 1
-    open_ = nearly_equal._pairs_row(flows("pairs", [False, True, True], gap=1.0))
+    def pairs(selected: list[bool], gap: float = 1e-12) -> Any:
+        return hold(nearly_equal.TWO_TOKENS, near([[True]] * 4)._replace(pairs=ends(selected, gap)))
+
+    assert pairs([True, True, True]).verdict is Verdict.holds
+    lost = pairs([False, True, True])
+    assert lost.verdict is Verdict.counterexample_found and "the explicit case is certified" in lost.measured
+    open_ = pairs([False, True, True], gap=1.0)
     assert open_.verdict is Verdict.not_settled and open_.evidence.undecided == 3
 
 
@@ -262,44 +275,51 @@ def test_lemma_17_on_random_matrices() -> None:
     assert cone_lemmas._row_17(found | {"rank_least": np.zeros(20)}).evidence.contradicted == 20
 
 
-def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row() -> Any:
-        key = jax.random.key(0)
-        return hypotheses._row_a(
-            {f"A_{name}": np.asarray(hypotheses._losses(name, key, 2)) for name in hypotheses.LOSSES}
-        )
+@pytest.fixture
+def assumed() -> Any:
+    """Numbers that satisfy all assumptions."""
+    # Made-up numbers are made by functions of this module among others.
+    from tests.papers.made_up import tarzanagh2023
 
-    assert row().verdict is Verdict.holds
+    return tarzanagh2023.hypotheses_data()[0]
+
+
+def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(assumed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> Any:
+        slopes = [hypotheses.losses(name, jax.random.key(0), 2) for name in hypotheses.LOSSES]
+        return hold(hypotheses.A, assumed._replace(slopes=jax.tree.map(lambda *values: np.stack(values), *slopes)))
+
+    assert found().verdict is Verdict.holds
     loss, _, M1 = hypotheses.LOSSES["logistic"]
     monkeypatch.setitem(hypotheses.LOSSES, "logistic", (loss, 0.2, M1))
-    assert row().verdict is Verdict.not_settled and row().evidence.contradicted > 0
+    assert found().verdict is Verdict.not_settled and found().evidence.contradicted > 0
 
 
 def test_heads_of_assumption_E() -> None:
     keys = jax.random.split(jax.random.key(0), 4)
-    found = {name: np.asarray(hypotheses._top_score(name, keys)) for name in ("linear", "concave")}
+    found = {name: np.asarray(hypotheses.top_score(name, keys)) for name in ("linear", "concave")}
     assert np.all(found["linear"] <= hypotheses.ROUNDING) and np.any(found["concave"] > hypotheses.ROUNDING)
 
 
-def test_assumption_D_leaves_one_locally_optimal_direction() -> None:
-    data: dict[str, np.ndarray] = {}
-    for d in hypotheses.DIMENSIONS:
-        part = {"D": [True, False], "unsure": [False, False], "others": [0, 1], "separating": [True, True]}
-        part |= {"ambiguous": [False, False]}
-        data |= {f"D{d}_{name}": np.asarray(x) for name, x in part.items()}
-    assert hypotheses._row_d(data).verdict is Verdict.holds
-    data[f"D{hypotheses.DIMENSIONS[0]}_others"] = np.array([1, 1])
-    assert hypotheses._row_d(data).verdict is Verdict.not_settled and hypotheses._row_d(data).evidence.contradicted == 1
-    data |= {f"D{d}_{name}": np.array(x) for d in hypotheses.DIMENSIONS for name, x in
-             (("others", [0, 1]), ("unsure", [True, False]))}  # fmt: skip
-    assert hypotheses._row_d(data).evidence.undecided == len(hypotheses.DIMENSIONS)
+def test_assumption_D_leaves_one_locally_optimal_direction(assumed: Any) -> None:
+    support = jax.tree.map(np.copy, assumed.support)
+    numbers = assumed._replace(support=support)
+    support.meets[:, 1], support.others[:, 1] = False, 1
+    assert hold(hypotheses.D, numbers).verdict is Verdict.holds
+    support.others[0] = 1
+    found = hold(hypotheses.D, numbers)
+    assert found.verdict is Verdict.not_settled and found.evidence.contradicted == 1
+    support.others[0, 0], support.unsure[:, 0] = 0, True
+    assert hold(hypotheses.D, numbers).evidence.undecided == len(hypotheses.DIMENSIONS)
 
 
-def test_assumption_C_is_empty_where_nothing_satisfies_it() -> None:
-    data = {f"D{d}_separating": np.array([True, False]) for d in hypotheses.DIMENSIONS}
-    assert hypotheses._row_c(data).verdict is Verdict.holds
-    data[f"D{hypotheses.DIMENSIONS[0]}_separating"] = np.zeros(2, bool)
-    assert hypotheses._row_c(data).verdict is Verdict.not_settled
+def test_assumption_C_is_empty_where_nothing_satisfies_it(assumed: Any) -> None:
+    support = jax.tree.map(np.copy, assumed.support)
+    numbers = assumed._replace(support=support)
+    support.separating[:, 1] = False
+    assert hold(hypotheses.C, numbers).verdict is Verdict.holds
+    support.separating[0] = False
+    assert hold(hypotheses.C, numbers).verdict is Verdict.not_settled
 
 
 def test_local_paths_count_choices_outside_of_their_cones() -> None:

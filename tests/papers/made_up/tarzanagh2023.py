@@ -8,8 +8,19 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
-from jaxflow.papers.tarzanagh2023.verify import hypotheses, inequalities, local_paths, sequence_paths, smooth
+from jaxflow.papers.tarzanagh2023.verify import (
+    assumptions,
+    equal_scores,
+    hypotheses,
+    inequalities,
+    local_paths,
+    sequence_paths,
+    smooth,
+)
+from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
+from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
 from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
+from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from tests.papers import (
     test_composition,
     test_conjecture,
@@ -126,77 +137,93 @@ def ranks_check() -> list[Any]:
     ]
 
 
-def tarzanagh_assumptions() -> list[Data]:
-    def data(exact: bool, push: float, gap: float) -> Data:
-        shape = (5, 2)
-        found: Data = {"result": np.full(shape, OPTIMAL), "exact": np.full(shape, exact), "push": np.full(shape, push)}
-        found |= {"average": np.full(shape, 1.0), "largest": np.full(shape, 1.0 if exact else 2.0)}
-        for number in range(2):
-            one = {"feasible": OPTIMAL, "holds": True, "selected": True, "misaligned": 1e-12, "flow_gap": gap}
-            found |= {f"C{number}_{name}": np.full(2, value) for name, value in one.items()}
-        return found
+def tarzanagh_assumptions() -> list[Any]:
+    def numbers(exact: bool, push: float, gap: float) -> Any:
+        shape = (len(assumptions.DIMENSIONS), 2)
+        largest = np.full(shape, 1.0 if exact else 2.0)
+        result, average = np.full(shape, OPTIMAL), np.ones(shape)
+        return assumptions.AssumptionNumbers(
+            assumptions.Support(result, np.full(shape, exact), average, largest, np.full(shape, push)),
+            assumptions.Holds(np.ones((2, 2), bool)),
+            test_verify_paths.ends(np.ones((2, 2), bool), gap),
+        )
 
-    return [data(True, -0.1, 1e-12), data(False, -0.1, 1.0), data(True, 0.1, 1.0)]
+    return [numbers(True, -0.1, 1e-12), numbers(False, -0.1, 1.0), numbers(True, 0.1, 1.0)]
 
 
-def cones() -> list[Data]:
-    def data(depth: float) -> Data:
+def cones() -> list[Any]:
+    def numbers(depth: float) -> Any:
         local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-        found: Data = {"status": np.array([local] * 4 + [other]), "empty": np.array([False, True, True, True, False])}
-        found |= {"near": np.zeros(5, bool), "d": np.array([4, 4, 6, 6, 4])}
-        return found | {"depth": np.array([depth] * 4 + [-depth])}
+        choices = cone_checks.Choices(
+            status=np.array([local] * 4 + [other]),
+            empty=np.array([False, True, True, True, False]),
+            near=np.zeros(5, bool),
+            depth=np.array([depth] * 4 + [-depth]),
+            d=np.array([4, 4, 6, 6, 4]),
+        )
+        return cone_checks.ConeNumbers(choices)
 
-    return [data(0.2), data(-0.2)]
-
-
-def equal_cells() -> list[Data]:
-    def data(selected: bool, gap: float, attention: float) -> Data:
-        one: Data = {"feasible": OPTIMAL, "target_attention": attention, "selected": selected, "lost_gap": np.inf}
-        one |= {"misaligned": 1e-12 if selected else 0.5, "flow_gap": gap, "log_time": 500.0}
-        found: Data = {f"cell{k}_{name}": np.asarray([value]) for k in range(6) for name, value in one.items()}
-        found |= {f"flow_{name}": np.asarray(value) for name, value in one.items()}
-        found |= {"score_gap": np.asarray(0.1), "optimal_tokens": np.asarray(1), "score_spread": np.asarray(0.0)}
-        found |= {"program_result": np.asarray(OPTIMAL), "program_gap": np.asarray(1e-16)}
-        found |= {"descent_attention": np.full((2, 2), attention), "descent_rate": np.asarray(0.1)}
-        found |= {"descent_norm": np.asarray(8.0), "descent_misaligned": np.asarray(0.5)}
-        return found | {"descent_steps": np.asarray(100)}
-
-    return [data(True, 1e-12, 1.0), data(False, 1e-12, 1e-30), data(False, 1.0, 0.5)]
+    return [numbers(0.2), numbers(-0.2)]
 
 
-def feasibility() -> list[Data]:
-    def data(result: int) -> Data:
+def equal_cells() -> list[Any]:
+    def numbers(selected: bool, gap: float, attention: float) -> Any:
+        more = {"target_attention": attention, "misaligned": 1e-12 if selected else 0.5}
+        flow, cells = (test_verify_paths.ends(np.full(shape, selected), gap, **more) for shape in ((1,), (6, 1)))
+        one = {"score_gap": 0.1, "score_spread": 0.0, "optimal_tokens": 1, "program_result": OPTIMAL}
+        one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
+        one |= {"misaligned": 0.5, "norm": 8.0}
+        explicit = equal_scores.Explicit(**{name: np.asarray(value) for name, value in one.items()})
+        return equal_scores.EqualNumbers(explicit, flow, cells)
+
+    return [numbers(True, 1e-12, 1.0), numbers(False, 1e-12, 1e-30), numbers(False, 1.0, 0.5)]
+
+
+def feasibility() -> list[Any]:
+    def numbers(result: int) -> Any:
         shape = (2, 3, 5)
-        found: Data = {"n": np.array([3, 3]), "T": np.array([3, 3]), "d": np.array([3, 3]), "kind": np.array([0, 1])}
-        found |= {"result": np.full(shape, result), "gap": np.full(shape, 1e-15), "least": np.full(shape, 0.1)}
-        return found | {"separated": np.full(shape, result == OPTIMAL)}
+        sizes = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1]))
+        programs = feasible.Programs(
+            *sizes,
+            np.full(shape, result),
+            np.full(shape, 1e-15),
+            np.full(shape, result == OPTIMAL),
+            np.full(shape, 0.1),
+        )
+        return feasible.FeasibilityNumbers(programs)
 
-    return [data(OPTIMAL), data(INFEASIBLE), data(ProgramResult.budget_spent.value)]
-
-
-def hypotheses_data() -> list[Data]:
-    def data(good: bool) -> Data:
-        slopes = np.stack([np.zeros(4), np.zeros(4), -np.ones(4)]) + (0.0 if good else 2.0)
-        found: Data = {f"A_{name}": slopes for name in hypotheses.LOSSES}
-        found |= {"B2_spread": np.full(2, 0.0 if good else 1.0), "B2_gap": np.ones(2), "B2_result": np.full(2, OPTIMAL)}
-        for d in hypotheses.DIMENSIONS:
-            part = {"D": True, "unsure": False, "others": int(not good), "separating": good, "ambiguous": False}
-            found |= {f"D{d}_{name}": np.full(2, value) for name, value in part.items()}
-        return found | {f"E_{name}": np.full(2, -1.0 if good else 1.0) for name in hypotheses.HEADS}
-
-    return [data(True), data(False)]
+    return [numbers(OPTIMAL), numbers(INFEASIBLE), numbers(ProgramResult.budget_spent.value)]
 
 
-def inequalities_data() -> list[Data]:
+def hypotheses_data() -> list[Any]:
+    def numbers(good: bool) -> Any:
+        off, shape = 0.0 if good else 2.0, (len(hypotheses.DIMENSIONS), 2)
+        yes, no = np.ones(shape, bool), np.zeros(shape, bool)
+        some = yes if good else no
+        return hypotheses.HypothesisNumbers(
+            hypotheses.Slopes(np.full((3, 4), off), np.full((3, 4), off), np.full((3, 4), off - 1.0)),
+            hypotheses.Equal(np.full(2, off), np.ones(2), np.full(2, OPTIMAL)),
+            hypotheses.Support(some, yes, no, np.full(shape, int(not good)), no),
+            hypotheses.TopScores(np.full((len(hypotheses.HEADS), 2), -1.0 if good else 1.0)),
+        )
+
+    return [numbers(True), numbers(False)]
+
+
+def inequalities_data() -> list[Any]:
     lemma10 = np.asarray(inequalities._lemma10())
 
-    def data(sign: float, far: float, ratio: np.ndarray) -> Data:
-        found: Data = {"result": np.full(2, OPTIMAL), "excess": np.full(2, sign), "push": np.full(2, -sign)}
-        found |= {"limit": np.full(2, 0.0 if sign > 0 else 1.0), "far_push": np.full(2, far), "kkt": np.zeros(2)}
-        found |= {"nonzero": np.full(2, 2 if sign > 0 else 1), "tau": np.full(2, 3), "lemma7": np.full(2, -sign)}
-        return found | {"lemma10": ratio}
+    def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
+        two = np.ones(2)
+        limit = 0.0 if sign > 0 else 1.0
+        return inequalities.InequalityNumbers(
+            inequalities.Gradients(np.full(2, OPTIMAL), sign * two, limit * two, -sign * two, far * two),
+            inequalities.Concave(np.full(2, 2 if sign > 0 else 1), np.full(2, 3), np.zeros(2)),
+            inequalities.Centred(-sign * two),
+            inequalities.Explicit(ratio),
+        )
 
-    return [data(1.0, -1.0, np.ones(4)), data(-1.0, -1e-20, lemma10)]
+    return [numbers(1.0, -1.0, np.ones(4)), numbers(-1.0, -1e-20, lemma10)]
 
 
 def local_convergence_data() -> list[Data]:
@@ -229,17 +256,13 @@ def local_paths_data() -> list[Data]:
     return [data(1.0), data(0.1), data(1.0, -0.1)]
 
 
-def nearly_equal_data() -> list[Data]:
-    flows = test_verify_paths.flows
+def nearly_equal_data() -> list[Any]:
+    ends = test_verify_paths.ends
 
-    def data(selected: bool, gap: float) -> Data:
-        names = [f"cell{number}_{index}" for number in range(2) for index in range(4)]
-        found: Data = flows("pairs", [selected] * 2, gap)
-        for name in names:
-            found |= flows(name, [selected] * 2, gap)
-        return found
+    def numbers(selected: bool, gap: float) -> Any:
+        return NearlyEqualNumbers(ends(np.full((2, 4, 2), selected), gap), ends([selected] * 2, gap))
 
-    return [data(True, 1e-12), data(False, 1e-12), data(False, 1.0)]
+    return [numbers(True, 1e-12), numbers(False, 1e-12), numbers(False, 1.0)]
 
 
 def cone_lemmas_data() -> list[Data]:
@@ -378,17 +401,14 @@ def sequences_data() -> list[Data]:
     return [data(1e-12, 1e-12), data(1e-12, 0.5), data(1.0, 0.5, Outcome.finite_stationary_point)]
 
 
-def smoothness_data() -> list[Data]:
-    def data(ratio: float, descent: float) -> Data:
-        found: Data = {"sizes": np.asarray(smooth.SIZES)}
-        for name in smooth.LOSSES:
-            found |= {f"{name}_W": np.full(2, ratio), f"{name}_descent1": np.full(2, descent)}
-            found |= {f"{name}_descent2": np.full(2, descent)}
-            for part in ("K_printed", "K_corrected", "Q_printed", "Q_corrected", "K_printed_again", "Q_printed_again"):
-                found[f"{name}_{part}"] = np.full((2, len(smooth.SIZES)), ratio)
-        return found
+def smoothness_data() -> list[Any]:
+    def numbers(ratio: float, factors: float, descent: float) -> Any:
+        sized = np.full((2, 2, len(smooth.SIZES)), factors)
+        return smooth.SmoothNumbers(
+            smooth.Ratios(np.full((2, 2), ratio), sized, sized, sized, sized, np.full((2, 2, 2), descent))
+        )
 
-    return [data(0.5, -0.5), data(2.0, 0.5), data(0.5, np.nan)]
+    return [numbers(0.5, 0.5, -0.5), numbers(2.0, 2.0 * max(smooth.SIZES), 0.5), numbers(0.5, 0.5, np.nan)]
 
 
 PROBES = {

@@ -1,23 +1,22 @@
 """Assumptions B.1 (exactly, and by the paper's proxy) and C: how often they hold; Theorems 3 and 6 where they do."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow_each
+from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
-from jaxflow.report import Evidence, count_evidence
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -27,43 +26,72 @@ TRIALS = {"quick": 16, "paper": 256, "large": 2048}
 N, T = 5, 5
 DIMENSIONS = (5, 10, 20, 60, 100)
 PROXY = 1.1
+# A margin within this of one is support, as in Definition 2's decision.
+SUPPORT = 1e-9
 CERTIFICATES = "the duality gaps of the programs, on whose margins the rest is arithmetic"
 # Assumption C and Theorem 6: (n, T, d).
 SEPARATING = ((2, 3, 6), (3, 4, 6))
-ALIGNED = 1e-8
 
 
-@register_check("tarzanagh2023", "assumptions", statements="Assumptions B.1 and C, Theorems 3 and 6")
-class Assumptions(AbstractCheck):
-    """Random unit-sphere instances; those outside an assumption are counted, none is drawn again."""
+class Support(NamedTuple):
+    """Random instances at each of `DIMENSIONS`: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are
+    support vectors (`exact`); `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
-        tables: dict[str, list[np.ndarray]] = {}
-        for d in DIMENSIONS:
-            keys = jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])
-            for name, value in _support(keys, d).items():
-                tables.setdefault(name, []).append(np.asarray(value))
-        data = {name: np.stack(values) for name, values in tables.items()}
-        parts = {}
-        for number, sizes in enumerate(SEPARATING):
-            say(f"Theorem 6: {TRIALS[scale]} instances with n, T, d = {sizes}")
-            keys = jax.random.split(jax.random.fold_in(key, 1000 + number), TRIALS[scale])
-            parts[f"C{number}"], holds = _separating(*sizes, keys)
-            data[f"C{number}_holds"] = np.asarray(holds)
-        return data | follow_each(parts)
+    result: Int[Any, "k b"]
+    exact: Bool[Any, "k b"]
+    average: Float[Any, "k b"]
+    largest: Float[Any, "k b"]
+    push: Float[Any, "k b"]
 
-    def rows(self, data: Data) -> list[Row]:
-        return [
-            _row_b1(data),
-            _row_bound(data),
-            _row_3(data),
-            *(_row_6(data, number) for number in range(len(SEPARATING))),
-        ]
+    @property
+    def solved(self) -> Mask:
+        return self.result == ProgramResult.optimal.value
+
+    @property
+    def proxy(self) -> Mask:
+        """The average margin is that of support vectors, nearly."""
+        return self.solved & (self.average < PROXY)
+
+
+class Holds(NamedTuple):
+    """Whether Assumption C does."""
+
+    holds: Bool[Any, "k b"]
+
+
+class AssumptionNumbers(NamedTuple):
+    """Random unit-sphere instances; those outside an assumption are counted, none is drawn again.
+
+    `support`: Assumption B.1; `separating` and `flows` `(2, b)`: Assumption C on each of `SEPARATING`, and the flow.
+    """
+
+    support: Support
+    separating: Holds
+    flows: Ends
+
+
+def _supports(scale: str, key: Any, say: Say) -> Support:
+    say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
+    cells = [_support(jax.random.split(jax.random.fold_in(key, d), TRIALS[scale]), d) for d in DIMENSIONS]
+    return jax.tree.map(lambda *values: np.stack(values), *cells)
+
+
+def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
+    keys = [jax.random.split(jax.random.fold_in(key, 1000 + k), TRIALS[scale]) for k in range(len(SEPARATING))]
+    return [_separating(*sizes, own) for sizes, own in zip(SEPARATING, keys, strict=True)]
+
+
+def _hold(scale: str, key: Any, say: Say) -> Holds:
+    return Holds(np.stack([holds for _, holds in _instances(scale, key)]))
+
+
+def _flows(scale: str, key: Any, say: Say) -> Ends:
+    say(f"Theorem 6: {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
+    return follow_all([given for given, _ in _instances(scale, key)])
 
 
 @jax.jit
-def _support(keys: Array, d: Any) -> dict[str, Array]:
+def _support(keys: Array, d: Any) -> Support:
     """One program for all d: coordinates beyond d are zero."""
     wide = DIMENSIONS[-1]
 
@@ -71,7 +99,7 @@ def _support(keys: Array, d: Any) -> dict[str, Array]:
         x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
-    def one(key: Array) -> dict[str, Array]:
+    def one(key: Array) -> Support:
         key_tokens, key_queries, key_head, key_W, key_size = jax.random.split(key, 5)
         data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), jnp.ones(N)), unit(key_head)
         best = optimal_tokens(token_scores(data, head), data.visible)
@@ -83,13 +111,13 @@ def _support(keys: Array, d: Any) -> dict[str, Array]:
         model = CombinedAttention(W, head)
         gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model).gradient
         sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
-        return {
-            "result": solution.result.value,
-            "exact": jnp.all(local.support | best),
-            "average": jnp.sum(margins) / (N * (T - 1)),
-            "largest": jnp.max(margins),
-            "push": jnp.sum(gradient.W * solution.primal) / jnp.where(sizes > 0, sizes, 1.0),
-        }
+        return Support(
+            result=solution.result.value,
+            exact=jnp.all(local.support | best),
+            average=jnp.sum(margins) / (N * (T - 1)),
+            largest=jnp.max(margins),
+            push=jnp.sum(gradient.W * solution.primal) / jnp.where(sizes > 0, sizes, 1.0),
+        )
 
     return jax.vmap(one)(keys)
 
@@ -107,98 +135,131 @@ def _separating(n: int, T: int, d: int, keys: Array) -> tuple[Instance, Array]:
     return jax.vmap(one)(keys)
 
 
-def _row_b1(data: Data) -> Row:
-    solved = data["result"] == ProgramResult.optimal.value
-    exact, proxy = solved & data["exact"], solved & (data["average"] < PROXY)
-    false = proxy & ~exact
-    total = data["result"].shape[1]
+KEY = checksum_key("assumptions")
+ASSUMPTIONS = Dataset(
+    "tarzanagh2023",
+    "assumptions",
+    AssumptionNumbers,
+    {
+        "support": Sweep(Support, _supports, KEY),
+        "separating": Sweep(Holds, _hold, KEY),
+        "flows": Sweep(Ends, _flows, KEY),
+    },
+    where=f"{__name__}:ASSUMPTIONS",
+)
+
+
+def _beyond(numbers: AssumptionNumbers) -> np.ndarray:
+    """Margin − 1 of the token furthest from support where not all are support vectors; NaN without a solution."""
+    found = numbers.support
+    off = np.maximum(found.largest - 1.0, 0.0)
+    # Which tokens are support is Definition 2's decision, whatever rounding makes of the margins at its edge.
+    off = np.where(found.exact, np.minimum(off, SUPPORT), np.maximum(off, 2.0 * SUPPORT))
+    return np.where(found.solved, off, np.nan)
+
+
+def _proxy_in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+    found = numbers.support
+    exact, proxy, total = found.solved & found.exact, found.proxy, found.result.shape[1]
     shares = "; ".join(
-        f"d = {d}: {100 * exact[i].sum() / total:.0f}% exactly, {100 * proxy[i].sum() / total:.0f}% by the proxy"
-        for i, d in enumerate(DIMENSIONS)
+        f"d = {d}: {100 * one.sum() / total:.0f}% exactly, {100 * other.sum() / total:.0f}% by the proxy"
+        for d, one, other in zip(DIMENSIONS, exact, proxy, strict=True)
     )
-    count, inside = int(false.sum()), int(proxy.sum())
-    return Row(
-        "Assumption B.1",
-        f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
-        f"n = T = {N}, {total} instances for each d",
-        f"{count} of {inside} instances that pass the proxy have a token that is no support vector; {shares}",
-        inside,
-        int(proxy.size - inside),
-        float((data["largest"][proxy] - 1.0).max(initial=0.0)),
-        "margin − 1 of a token under the proxy",
-        count_evidence(exact[proxy], checked_by=CERTIFICATES),
-        {f"exact_{d}": int(exact[i].sum()) for i, d in enumerate(DIMENSIONS)}
-        | {f"proxy_{d}": int(proxy[i].sum()) for i, d in enumerate(DIMENSIONS)},
+    return (
+        f"{int((proxy & ~exact).sum())} of {int(proxy.sum())} instances that pass the proxy have a token that is no "
+        f"support vector; {total} instances for each d, {shares}"
     )
 
 
-def _row_bound(data: Data) -> Row:
-    """§4.1 posits that d ≥ (T + n) log(T + n) will suffice for Assumption B.1."""
-    bound = (T + N) * np.log(T + N)
-    enough = np.asarray(DIMENSIONS) >= bound
-    result, exact = data["result"][enough], data["exact"][enough]
-    solved = result == ProgramResult.optimal.value
-    total, met = solved.size, int((solved & exact).sum())
-    shares = ", ".join(
-        f"{100 * (ok & yes).mean():.0f}% at d = {d}"
-        for d, ok, yes in zip(np.asarray(DIMENSIONS)[enough], solved, exact, strict=True)
-    )
-    return Row(
-        "Section 4.1",
-        f"d ≥ (T + n) log(T + n) = {bound:.0f} will suffice for Assumption B.1, n = T = {N}",
-        f"it holds on {met} of {total}: {shares}",
-        total,
-        int(data["result"].size - total),
-        float((data["largest"][enough][solved] - 1.0).max(initial=0.0)),
-        "margin − 1 of a token",
-        count_evidence(exact, decided=solved, checked_by=CERTIFICATES),
-        {"met": met, "instances": total},
-    )
+PROXY_MEANS = Statement[AssumptionNumbers](
+    source="Assumption B.1",
+    says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
+    f"n = T = {N}",
+    inside=lambda n: n.support.proxy,
+    residual=_beyond,
+    bound=SUPPORT,
+    unit="margin − 1 of a token under the proxy",
+    found=_proxy_in_words,
+    checked_by=lambda n, known: CERTIFICATES,
+)
+
+BOUND = (T + N) * np.log(T + N)
+ENOUGH = np.asarray(DIMENSIONS) >= BOUND
 
 
-def _row_3(data: Data) -> Row:
-    inside = (data["result"] == ProgramResult.optimal.value) & data["exact"]
-    push = data["push"][inside]
-    bad, total = int((push >= 0).sum()), int(inside.sum())
-    return Row(
-        "Theorem 3",
-        f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
-        f"{bad} of {total} fail",
-        total,
-        int((~inside).sum()),
-        float(push.max(initial=-1.0)),
-        "cosine of ∇L and W^mm; below 0",
-        Evidence(total, bad),
-        {"fail": bad, "instances": total},
-    )
+def _bound_in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+    met = (numbers.support.solved & numbers.support.exact)[ENOUGH]
+    dimensions = np.asarray(DIMENSIONS)[ENOUGH]
+    shares = ", ".join(f"{100 * one.mean():.0f}% at d = {d}" for d, one in zip(dimensions, met, strict=True))
+    return f"it holds on {int(met.sum())} of {met.size}: {shares}"
 
 
-def _row_6(data: Data, number: int) -> Row:
+SUFFICES = Statement[AssumptionNumbers](
+    source="Section 4.1",
+    says=f"d ≥ (T + n) log(T + n) = {BOUND:.0f} will suffice for Assumption B.1, n = T = {N}",
+    inside=lambda n: np.broadcast_to(ENOUGH[:, None], n.support.result.shape),
+    residual=_beyond,
+    bound=SUPPORT,
+    unit="margin − 1 of a token",
+    found=_bound_in_words,
+    checked_by=lambda n, known: CERTIFICATES,
+)
+
+NO_STATIONARY_POINT = Statement[AssumptionNumbers](
+    source="Theorem 3",
+    says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
+    inside=lambda n: n.support.solved & n.support.exact,
+    residual=lambda n: n.support.push,
+    bound=BELOW_ZERO,
+    unit="cosine of ∇L and W^mm; below 0",
+    found=lambda n, known: f"{int(np.sum(n.support.push[known] >= 0))} of {int(known.sum())} fail",
+)
+
+
+def converges(number: int) -> Statement[AssumptionNumbers]:
+    """Of one size."""
     n, T, d = SEPARATING[number]
-    cell = {name.removeprefix(f"C{number}_"): value for name, value in data.items() if name.startswith(f"C{number}_")}
-    feasible = cell["feasible"] == ProgramResult.optimal.value
-    inside = cell["holds"] & feasible
-    reached = cell["selected"] & (cell["misaligned"] <= ALIGNED) & (cell["flow_gap"] <= CERTIFIED)
-    total, count = int(inside.sum()), int((inside & reached).sum())
-    low, high = wilson(int(cell["holds"].sum()), cell["holds"].size)
-    elsewhere = int((inside & ~cell["selected"] & (cell["flow_gap"] <= CERTIFIED)).sum())
-    apart = ~cell["holds"] & feasible
-    return Row(
-        "Theorem 6",
-        f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
-        f"{count} of {total} do, {elsewhere} converge elsewhere, {total - count - elsewhere} are undecided; "
-        f"Assumption C holds in {100 * float(cell['holds'].mean()):.0f}% [{100 * float(low):.0f}, "
-        f"{100 * float(high):.0f}] of {inside.size}; without it "
-        f"{int((apart & reached).sum())} of {int(apart.sum())} converge to W^mm",
-        total,
-        inside.size - total,
-        float(cell["misaligned"][inside & cell["selected"]].max(initial=0.0)) if count else float("inf"),
-        "1 − corr with W^mm",
-        Evidence(
-            total,
-            elsewhere,
-            total - count - elsewhere,
-            checked_by="the dual solutions of the programs that the flows do solve",
-        ),
-        {"reached": count, "inside": total, "elsewhere": elsewhere},
+
+    def inside(numbers: AssumptionNumbers) -> Mask:
+        return numbers.separating.holds[number] & cell_of(numbers.flows, number).inside
+
+    def residual(numbers: AssumptionNumbers) -> np.ndarray:
+        ends = cell_of(numbers.flows, number)
+        return ends.distance(~ends.selected & ends.certified)
+
+    def in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+        ends, holds = cell_of(numbers.flows, number), numbers.separating.holds[number]
+        total, count = int(inside(numbers).sum()), int((known & ends.reached).sum())
+        low, high = wilson(int(holds.sum()), holds.size)
+        apart = ~holds & ends.inside
+        return (
+            f"{count} of {total} do, {int(known.sum()) - count} converge elsewhere, {total - int(known.sum())} are "
+            f"undecided; Assumption C holds in {100 * float(holds.mean()):.0f}% [{100 * float(low):.0f}, "
+            f"{100 * float(high):.0f}] of {holds.size}; without it {int((apart & ends.reached).sum())} of "
+            f"{int(apart.sum())} converge to W^mm"
+        )
+
+    return Statement(
+        source="Theorem 6",
+        says=f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
+        inside=inside,
+        residual=residual,
+        bound=ALIGNED,
+        unit="1 − corr with W^mm",
+        found=in_words,
+        checked_by=lambda n, known: DUALS,
     )
+
+
+register(
+    ASSUMPTIONS,
+    "assumptions",
+    title="Assumptions B.1 and C, Theorems 3 and 6",
+    run_times={
+        "quick": "16 instances for each of 7 sizes, a quarter of a minute",
+        "paper": "256 instances for each of 7 sizes",
+        "large": "2,048 instances for each of 7 sizes",
+    },
+    statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(converges(number) for number in range(len(SEPARATING)))],
+    verified=True,
+)

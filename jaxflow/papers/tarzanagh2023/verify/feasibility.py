@@ -1,21 +1,21 @@
 """Theorems 1 and 8: for d >= max(T − 1, n) every choice of tokens can be separated, for almost all data."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, least
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
-from jaxflow.report import Evidence
 
 # (n, T): the bound is n, T − 1, or both.
 SIZES = ((3, 3), (5, 3), (3, 6), (5, 6), (6, 4))
@@ -24,28 +24,51 @@ TRIALS = {"quick": 40, "paper": 250, "large": 5000}
 # Choices of tokens that are tried on each instance, beside the optimal one.
 CHOICES = 4
 KINDS = ("cross", "self")
+# What solved programs are solved to.
+SOLVED = 1e-8
 
 
-@register_check("tarzanagh2023", "feasibility", statements="Theorems 1 and 8")
-class Feasibility(AbstractCheck):
+class Programs(NamedTuple):
+    """(Att-SVM) of 1 + `CHOICES` choices, the optimal one first, for b instances of each of k cells (n, T, d, kind).
+
+    `result` (`ProgramResult`), duality `gap`; `separated`: positive margins were found; `least` eigenvalue of the
+    constraints' Gram matrix.
+    """
+
+    n: Int[Any, " k"]
+    T: Int[Any, " k"]
+    d: Int[Any, " k"]
+    kind: Int[Any, " k"]
+    result: Int[Any, "k b c"]
+    gap: Float[Any, "k b c"]
+    separated: Bool[Any, "k b c"]
+    least: Float[Any, "k b c"]
+
+    def of(self, kind: int) -> "Programs":
+        """The cells of one kind of queries."""
+        return Programs(*(field[self.kind == kind] for field in self))
+
+    @property
+    def above(self) -> Mask:
+        """Cells at the bound of the theorems or above."""
+        return self.d >= np.maximum(self.T - 1, self.n)
+
+
+class FeasibilityNumbers(NamedTuple):
+    """`programs`: of all cells."""
+
+    programs: Programs
+
+
+def compute(scale: str, key: Any, say: Callable[[str], None]) -> Programs:
     """Random instances with d from one below the bound to one above, queries drawn or the first token."""
-
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        trials = TRIALS[scale]
-        say(f"Theorems 1, 8: {trials} instances with {1 + CHOICES} choices for each n, T, d around the bound, twice")
-        found: dict[str, list[Any]] = {"n": [], "T": [], "d": [], "kind": []}
-        for index, (n, T) in enumerate(SIZES):
-            for d in range(max(T - 1, n) - 1, max(T - 1, n) + 2):
-                for kind in range(len(KINDS)):
-                    number = 100 * index + 10 * d + kind
-                    keys = jax.random.split(jax.random.fold_in(key, number), trials)
-                    cell = _solve(_draw(n, T, d, bool(kind), keys))
-                    for name, value in (cell | {"n": n, "T": T, "d": d, "kind": kind}).items():
-                        found.setdefault(name, []).append(np.asarray(value))
-        return {name: np.stack(values) for name, values in found.items()}
-
-    def rows(self, data: Data) -> list[Row]:
-        return [_row(data, choice, kind) for choice in (True, False) for kind in range(len(KINDS))]
+    cells = []
+    for index, (n, T) in enumerate(SIZES):
+        for d in range(max(T - 1, n) - 1, max(T - 1, n) + 2):
+            for kind in range(len(KINDS)):
+                keys = jax.random.split(jax.random.fold_in(key, 100 * index + 10 * d + kind), TRIALS[scale])
+                cells.append(Programs(n, T, d, kind, **_solve(_draw(n, T, d, bool(kind), keys))))
+    return Programs(*(np.stack([np.asarray(value) for value in values]) for values in zip(*cells, strict=True)))
 
 
 @jax.jit
@@ -98,29 +121,63 @@ def _solve(batch: Any) -> dict[str, Array]:
     return jax.vmap(jax.vmap(one))(batch)
 
 
-def _row(data: Data, optimal: bool, kind: int) -> Row:
-    chosen = data["kind"] == kind
-    n, T, d = (data[name][chosen] for name in "nTd")
+FEASIBILITY = Dataset(
+    "tarzanagh2023",
+    "feasibility",
+    FeasibilityNumbers,
+    {"programs": Sweep(Programs, compute, checksum_key("feasibility"))},
+    where=f"{__name__}:FEASIBILITY",
+)
+
+
+def feasible(optimal: bool, kind: int) -> Statement[FeasibilityNumbers]:
+    """Of the optimal tokens or of random choices; a proof that there is no solution contradicts."""
     pick = slice(0, 1) if optimal else slice(1, None)
-    result, gap, separated = (data[name][chosen][:, :, pick] for name in ("result", "gap", "separated"))
-    above = d >= np.maximum(T - 1, n)
-    solved = result == ProgramResult.optimal.value
-    infeasible = result == ProgramResult.infeasible.value
-    inside, bad = int(result[above].size), int(infeasible[above].sum())
-    undecided = int((~separated[above]).sum()) - bad
-    below = int(infeasible[~above].sum())
-    least = float(data["least"][chosen][above].min()) if above.any() else float("inf")
+
+    def inside(numbers: FeasibilityNumbers) -> Mask:
+        one = numbers.programs.of(kind)
+        return np.broadcast_to(one.above[:, None, None], one.result[:, :, pick].shape)
+
+    def residual(numbers: FeasibilityNumbers) -> np.ndarray:
+        one = numbers.programs.of(kind)
+        # Positive margins are all that is said: separated without a solution to the tolerance has no gap.
+        gap = np.where(one.result == ProgramResult.optimal.value, one.gap, 0.0)
+        infeasible = one.result == ProgramResult.infeasible.value
+        return np.where(infeasible, np.inf, np.where(one.separated, gap, np.nan))[:, :, pick]
+
+    def in_words(numbers: FeasibilityNumbers, known: Mask) -> str:
+        one = numbers.programs.of(kind)
+        infeasible = (one.result == ProgramResult.infeasible.value)[:, :, pick]
+        total, below = infeasible[one.above], infeasible[~one.above]
+        return (
+            f"{int(total.sum())} infeasible and {total.size - int(known.sum())} undecided of {total.size} for d at the "
+            f"bound or above (least eigenvalue of the constraints' Gram matrix {least(one.least[one.above]):.0e}); one "
+            f"below it, {int(below.sum())} of {below.size} are infeasible"
+        )
+
     queries = "z_i = x_i1" if KINDS[kind] == "self" else "z_i drawn"
     tokens = "the optimal tokens" if optimal else f"{CHOICES} random choices of tokens on each instance"
-    return Row(
-        "Theorem 1" if optimal else "Theorem 8",
-        f"(Att-SVM) of {tokens} is feasible for d ≥ max(T − 1, n), {queries}; d from one below to one above",
-        f"{bad} infeasible and {undecided} undecided of {inside} for d at the bound or above (least eigenvalue of the "
-        f"constraints' Gram matrix {least:.0e}); one below it, {below} of {result[~above].size} are infeasible",
-        inside,
-        int(result[~above].size),
-        float(gap[above][solved[above]].max(initial=0.0)),
-        "duality gap",
-        Evidence(inside, bad, undecided, checked_by="Farkas rays"),
-        {"infeasible": bad, "undecided": undecided, "infeasible_below": below, "least_eigenvalue": least},
+    return Statement(
+        source="Theorem 1" if optimal else "Theorem 8",
+        says=f"(Att-SVM) of {tokens} is feasible for d ≥ max(T − 1, n), {queries}; d from one below to one above",
+        inside=inside,
+        residual=residual,
+        bound=SOLVED,
+        unit="duality gap",
+        found=in_words,
+        checked_by=lambda n, known: "Farkas rays",
     )
+
+
+register(
+    FEASIBILITY,
+    "feasibility",
+    title="Theorems 1 and 8",
+    run_times={
+        "quick": "40 instances for each of 30 sizes, seconds",
+        "paper": "250 instances for each of 30 sizes",
+        "large": "5,000 instances for each of 30 sizes",
+    },
+    statements=[feasible(optimal, kind) for optimal in (True, False) for kind in range(len(KINDS))],
+    verified=True,
+)

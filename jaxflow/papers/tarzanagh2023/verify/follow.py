@@ -1,21 +1,21 @@
 """Limits of the flow of W for many instances with one compiled program."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.data import TokenData
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
-from jaxflow.margin import attention_svm, solve
+from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.registry import Data
+from jaxflow.papers.statement import Mask
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
 
@@ -25,12 +25,16 @@ SHAPE = (5, 5, 6)
 WIDTH = 32
 # The flow's own certificate counts from here.
 CERTIFIED = 1e-8
+# The flow's certified directions agree with the program's solution to about 1e-10.
+ALIGNED = 1e-8
+# What survives a flow that is certified for another limit.
+DUALS = "the dual solutions of the programs that the flows do solve"
 # A token that never regains more attention than this at log t in the thousands is not selected.
 UNSELECTED = 1e-6
 
 
-def follow(instances: Instance) -> Data:
-    r"""For a batch of instances of shape `SHAPE`, with the instance as first axis of every array:
+class Ends(NamedTuple):
+    r"""Where the flows of instances of shape `SHAPE` end.
 
     - `outcome`: how the limit ended (`Outcome`); `log_time`: how far it was followed.
     - `feasible`: result of (Att-SVM) of the target (`ProgramResult`).
@@ -43,6 +47,45 @@ def follow(instances: Instance) -> Data:
       +inf where none has, or where the direction does not keep it lost (see `_without_lost`). It is about
       data of Assumption B.2, whose other tokens exert no force on each other.
     - `continued`: whether the flow ran out of steps and is told by what became of it from there.
+    """
+
+    outcome: Int[Any, "*b"]
+    log_time: Float[Any, "*b"]
+    feasible: Int[Any, "*b"]
+    selected: Bool[Any, "*b"]
+    target_attention: Float[Any, "*b"]
+    misaligned: Float[Any, "*b"]
+    flow_gap: Float[Any, "*b"]
+    norm: Float[Any, "*b"]
+    lost_gap: Float[Any, "*b"]
+    continued: Bool[Any, "*b"]
+
+    @property
+    def inside(self) -> Mask:
+        """The target's program has a solution."""
+        return self.feasible == ProgramResult.optimal.value
+
+    @property
+    def certified(self) -> Mask:
+        """The flow certifies its own limit."""
+        return self.flow_gap <= CERTIFIED
+
+    @property
+    def reached(self) -> Mask:
+        """Certified for the target's tokens, in the direction of the target's program."""
+        return self.selected & (self.misaligned <= ALIGNED) & self.certified
+
+    def distance(self, wrong: Mask, right: Mask | None = None) -> np.ndarray:
+        """1 − corr with $W^{mm}$ where the limit was reached, or is known to be `wrong`; NaN elsewhere."""
+        return np.where((self.reached if right is None else right) | wrong, self.misaligned, np.nan)
+
+    def reshape(self, *shape: int) -> "Ends":
+        """The same flows along other axes."""
+        return Ends(*(value.reshape(shape) for value in self))
+
+
+def follow(instances: Instance) -> Ends:
+    r"""The flows of a batch of instances of shape `SHAPE`, one axis.
 
     Where tokens are nearly alike $\|W^{mm}\|$ is in the hundreds, and the steps of one call end before attention has
     settled. The flow has no memory: from that end it goes on, once, and what this certifies counts.
@@ -53,7 +96,7 @@ def follow(instances: Instance) -> Data:
     late = (found["outcome"] == Outcome.undecided.value) & ~settled
     found["continued"] = np.zeros_like(late)
     if not late.any():
-        return found
+        return Ends(**found)
     rest = jax.tree.map(lambda x: x[late], instances)
     more = _batches(Instance(rest.data, rest.head, jnp.asarray(ends[late]), rest.target))
     # A flow that is followed too far has nothing left to say; what was known of it stays.
@@ -64,10 +107,16 @@ def follow(instances: Instance) -> Data:
     for name, values in more.items():
         found[name][at] = values[kept]
     found["continued"][at] = True
-    return found
+    return Ends(**found)
 
 
-def _batches(instances: Instance) -> Data:
+def follow_all(parts: Sequence[Instance]) -> Ends:
+    """`follow` for several batches of one size in one queue, so that no call goes half empty: `(parts, b)`."""
+    ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
+    return ends.reshape(len(parts), -1)
+
+
+def _batches(instances: Instance) -> dict[str, np.ndarray]:
     """Blocks of `WIDTH`, one after another, the last filled up with copies."""
     total = instances.head.shape[0]
     parts = []
@@ -79,7 +128,7 @@ def _batches(instances: Instance) -> Data:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def follow_each(parts: Mapping[str, Instance]) -> Data:
+def follow_each(parts: Mapping[str, Instance]) -> dict[str, np.ndarray]:
     """`follow` for several batches in one queue, so that no call goes half empty; keys are `<part>_<name>`."""
     sizes = [part.head.shape[0] for part in parts.values()]
     ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts.values()))
@@ -87,7 +136,7 @@ def follow_each(parts: Mapping[str, Instance]) -> Data:
     return {
         f"{part}_{name}": value[begin:end]
         for part, begin, end in zip(parts, places[:-1], places[1:], strict=True)
-        for name, value in ends.items()
+        for name, value in ends._asdict().items()
     }
 
 

@@ -1,13 +1,12 @@
 """Assumptions A, B.2, C, D and E: what satisfies them, and how often random data do."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
@@ -15,11 +14,11 @@ from jaxflow.limits import low_and_high
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
-from jaxflow.report import bounded_evidence, count_evidence
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -37,58 +36,106 @@ DIMENSIONS = (3, 6, 12, 24)
 HEADS = ("linear", "convex", "mlp", "concave")
 # Sums of a few numbers of order one.
 ROUNDING = 1e-12
+# The same over the distance of two points.
+SHORT = 1e-6
 
 
-@register_check("tarzanagh2023", "hypotheses", statements="Assumptions A, B.2, C, D, E")
-class Hypotheses(AbstractCheck):
+class Slopes(NamedTuple):
+    """Of each loss at p pairs u, w of the interval: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0, `excess` |ℓ'(u)| − M1, and
+    `slope` ℓ'(u)."""
+
+    bend: Float[Any, "l p"]
+    excess: Float[Any, "l p"]
+    slope: Float[Any, "l p"]
+
+
+class Equal(NamedTuple):
+    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
+    (Att-SVM) (`ProgramResult`)."""
+
+    spread: Float[Any, " b"]
+    gap: Float[Any, " b"]
+    result: Int[Any, " b"]
+
+
+class Support(NamedTuple):
+    """Assumptions C and D at each of `DIMENSIONS`: whether the first step of descent is `separating`; whether every
+    other feasible choice of tokens `meets` D, or that is `unsure`; `others` that are locally optimal, and whether that
+    is `ambiguous` of one."""
+
+    separating: Bool[Any, "k b"]
+    meets: Bool[Any, "k b"]
+    unsure: Bool[Any, "k b"]
+    others: Int[Any, "k b"]
+    ambiguous: Bool[Any, "k b"]
+
+
+class TopScores(NamedTuple):
+    r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the largest
+    of many s; NaN where no token scores below α anywhere."""
+
+    excess: Float[Any, "h b"]
+
+
+class HypothesisNumbers(NamedTuple):
     """Every instance is drawn once and counted, whether it satisfies an assumption or not."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        trials = TRIALS[scale]
-        say(f"Assumptions A to E: {trials} draws each")
-        found = {f"A_{name}": np.asarray(_losses(name, jax.random.fold_in(key, 0), trials)) for name in LOSSES}
-        keys = jax.random.split(jax.random.fold_in(key, 1), trials)
-        found |= {f"B2_{name}": np.asarray(x) for name, x in _equal(keys).items()}
-        for number, d in enumerate(DIMENSIONS):
-            keys = jax.random.split(jax.random.fold_in(key, 100 + number), trials)
-            for name, x in _optimal_support(keys, d).items():
-                found[f"D{d}_{name}"] = np.asarray(x)
-        keys = jax.random.split(jax.random.fold_in(key, 2), trials)
-        return found | {f"E_{name}": np.asarray(_top_score(name, keys)) for name in HEADS}
-
-    def rows(self, data: Data) -> list[Row]:
-        return [_row_a(data), _row_b2(data), _row_c(data), _row_d(data), _row_e(data)]
+    slopes: Slopes
+    equal: Equal
+    support: Support
+    top: TopScores
 
 
-def _losses(name: str, key: Any, count: int) -> Array:
-    """For pairs u, w of the interval: |ℓ'(u) − ℓ'(w)|/|u − w| − M0, |ℓ'(u)| − M1 and ℓ'(u); all at most 0, the last
-    below it."""
+def _slopes(scale: str, key: Any, say: Say) -> Slopes:
+    say(f"Assumption A: {100 * TRIALS[scale]} pairs of points for each loss")
+    key = jax.random.fold_in(key, 0)
+    return _stacked([losses(name, key, TRIALS[scale]) for name in LOSSES])
+
+
+def _equals(scale: str, key: Any, say: Say) -> Equal:
+    return _equal(jax.random.split(jax.random.fold_in(key, 1), TRIALS[scale]))
+
+
+def _supports(scale: str, key: Any, say: Say) -> Support:
+    say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
+    keys = [jax.random.split(jax.random.fold_in(key, 100 + k), TRIALS[scale]) for k in range(len(DIMENSIONS))]
+    return _stacked([_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True)])
+
+
+def _tops(scale: str, key: Any, say: Say) -> TopScores:
+    keys = jax.random.split(jax.random.fold_in(key, 2), TRIALS[scale])
+    return TopScores(np.stack([top_score(name, keys) for name in HEADS]))
+
+
+def _stacked(records: list[Any]) -> Any:
+    return jax.tree.map(lambda *values: np.stack(values), *records)
+
+
+def losses(name: str, key: Any, count: int) -> Slopes:
+    """Of one loss, at 100 pairs for each of `count`."""
     loss, M0, M1 = LOSSES[name]
     slope = jax.vmap(jax.grad(lambda f: loss.value(f, jnp.ones(()))))
     u, w = jax.random.uniform(key, (2, 100 * count), minval=-INTERVAL, maxval=INTERVAL)
     bend = jnp.abs(slope(u) - slope(w)) / jnp.abs(u - w)
-    return jnp.stack([bend - M0, jnp.abs(slope(u)) - M1, slope(u)])
+    return Slopes(bend - M0, jnp.abs(slope(u)) - M1, slope(u))
 
 
 @jax.jit
-def _equal(keys: Array) -> dict[str, Array]:
-    def one(key: Array) -> dict[str, Array]:
+def _equal(keys: Array) -> Equal:
+    def one(key: Array) -> Equal:
         data, head = equal_scores(key, 5, 5, 4)
         scores = token_scores(data, head)
         best = optimal_tokens(scores, data.visible)
         others = jnp.where(best, jnp.nan, scores)
         spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
-        return {
-            "spread": jnp.max(spread),
-            "gap": jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1)),
-            "result": solve(attention_svm(data, best, "frobenius")).result.value,
-        }
+        gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
+        return Equal(jnp.max(spread), gap, solve(attention_svm(data, best, "frobenius")).result.value)
 
     return jax.vmap(one)(keys)
 
 
 @jax.jit
-def _optimal_support(keys: Array, d: Any) -> dict[str, Array]:
+def _optimal_support(keys: Array, d: Any) -> Support:
     """Assumptions C and D on unit-sphere data; one program for all d, coordinates beyond it are zero."""
     wide = DIMENSIONS[-1]
 
@@ -96,7 +143,7 @@ def _optimal_support(keys: Array, d: Any) -> dict[str, Array]:
         x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
-    def one(key: Array) -> dict[str, Array]:
+    def one(key: Array) -> Support:
         key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
         labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
         data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
@@ -121,21 +168,20 @@ def _optimal_support(keys: Array, d: Any) -> dict[str, Array]:
             }
 
         every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
-        return {
-            "separating": jnp.all(best | (logits > own)),
-            "D": jnp.all(every["meets"]),
-            "unsure": jnp.any(every["unsure"]),
-            "others": jnp.sum(every["other"]),
-            "ambiguous": jnp.any(every["ambiguous"]),
-        }
+        return Support(
+            separating=jnp.all(best | (logits > own)),
+            meets=jnp.all(every["meets"]),
+            unsure=jnp.any(every["unsure"]),
+            others=jnp.sum(every["other"]),
+            ambiguous=jnp.any(every["ambiguous"]),
+        )
 
     return jax.vmap(one)(keys)
 
 
 @partial(jax.jit, static_argnums=0)
-def _top_score(name: str, keys: Array) -> Array:
-    r"""$Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the largest of many s; NaN where no token
-    scores below α anywhere."""
+def top_score(name: str, keys: Array) -> Array:
+    """Of one head, at a random choice of tokens and 200 random s for each key."""
 
     def one(key: Array) -> Array:
         key_data, key_head, key_choice, key_s = jax.random.split(key, 4)
@@ -168,42 +214,67 @@ def _top_score(name: str, keys: Array) -> Array:
     return jax.vmap(one)(keys)
 
 
-def _row_a(data: Data) -> Row:
-    parts = np.stack([data[f"A_{name}"] for name in LOSSES])
+KEY = checksum_key("hypotheses")
+HYPOTHESES = Dataset(
+    "tarzanagh2023",
+    "hypotheses",
+    HypothesisNumbers,
+    {
+        "slopes": Sweep(Slopes, _slopes, KEY),
+        "equal": Sweep(Equal, _equals, KEY),
+        "support": Sweep(Support, _supports, KEY),
+        "top": Sweep(TopScores, _tops, KEY),
+    },
+    where=f"{__name__}:HYPOTHESES",
+)
+
+
+def _slope_excess(numbers: HypothesisNumbers) -> np.ndarray:
+    """By how much a pair contradicts Assumption A; 0 where it does not."""
+    found = numbers.slopes
     # Differences of slopes over short distances carry roundings over that distance.
-    good = (parts[:, 0] <= 1e-6) & (parts[:, 1] <= ROUNDING) & (parts[:, 2] < 0)
-    bad = int(np.sum(~good))
-    return Row(
-        "Assumption A",
-        f"logistic, exponential and correlation loss are strictly decreasing, with M0-Lipschitz derivatives of size at "
-        f"most M1 on [−{INTERVAL:g}, {INTERVAL:g}] (M0, M1 = 1/4, 1; e^{INTERVAL:g}, e^{INTERVAL:g}; 0, 1)",
-        f"{bad} of {parts[:, 0].size} pairs of points contradict it; ℓ' is at most {parts[:, 2].max():.1e}",
-        int(parts[:, 0].size),
-        0,
-        float(parts[:, :2].max()),
-        "|Δℓ'|/|Δu| − M0 or |ℓ'| − M1; at most 0",
-        count_evidence(good),
-        {"bad": bad},
+    over = np.maximum(np.where(found.bend > SHORT, found.bend, 0.0), np.where(found.excess > ROUNDING, found.excess, 0))
+    return np.where(found.slope < 0, over, np.inf)
+
+
+def _slopes_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+    found = numbers.slopes
+    top = max(float(found.bend.max()), float(found.excess.max()))
+    return (
+        f"{int(np.sum(_slope_excess(numbers) > 0))} of {known.size} pairs of points contradict it; ℓ' is at most "
+        f"{found.slope.max():.1e}, |Δℓ'|/|Δu| − M0 and |ℓ'| − M1 at most {top:.1e}"
     )
 
 
-def _row_b2(data: Data) -> Row:
-    spread, gap = data["B2_spread"], data["B2_gap"]
-    bad = int(((spread > 0) | (gap <= 0)).sum())
-    feasible = int((data["B2_result"] == ProgramResult.optimal.value).sum())
-    return Row(
-        "Assumption B.2",
-        "the construction of Theorem 5's proof (non-optimal tokens moved along v to one score) satisfies it, "
-        "n = T = 5, d = 4",
-        f"{bad} of {spread.size} draws do not, to the last bit; the least score gap is {gap.min():.1e}; (Att-SVM) of "
-        f"the optimal tokens is feasible in {feasible}",
-        int(spread.size),
-        0,
-        float(spread.max()),
-        "spread of non-optimal scores",
-        count_evidence((spread <= 0) & (gap > 0)),
-        {"bad": bad, "feasible": feasible},
+A = Statement[HypothesisNumbers](
+    source="Assumption A",
+    says="logistic, exponential and correlation loss are strictly decreasing, with M0-Lipschitz derivatives of size at "
+    f"most M1 on [−{INTERVAL:g}, {INTERVAL:g}] (M0, M1 = 1/4, 1; e^{INTERVAL:g}, e^{INTERVAL:g}; 0, 1)",
+    inside=lambda n: everyone(n.slopes.slope),
+    residual=_slope_excess,
+    unit="|Δℓ'|/|Δu| − M0 or |ℓ'| − M1 beyond rounding",
+    found=_slopes_in_words,
+)
+
+
+def _equals_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+    found = numbers.equal
+    feasible = int((found.result == ProgramResult.optimal.value).sum())
+    return (
+        f"{int(((found.spread > 0) | (found.gap <= 0)).sum())} of {known.size} draws do not, to the last bit; the "
+        f"least score gap is {found.gap.min():.1e}; (Att-SVM) of the optimal tokens is feasible in {feasible}"
     )
+
+
+B2 = Statement[HypothesisNumbers](
+    source="Assumption B.2",
+    says="the construction of Theorem 5's proof (non-optimal tokens moved along v to one score) satisfies it, "
+    "n = T = 5, d = 4",
+    inside=lambda n: everyone(n.equal.spread),
+    residual=lambda n: np.where(n.equal.gap > 0, n.equal.spread, np.inf),
+    unit="spread of non-optimal scores",
+    found=_equals_in_words,
+)
 
 
 def _share(hits: np.ndarray) -> str:
@@ -211,67 +282,88 @@ def _share(hits: np.ndarray) -> str:
     return f"{100 * hits.mean():.0f}% [{100 * float(low):.0f}, {100 * float(high):.0f}]"
 
 
-def _row_c(data: Data) -> Row:
-    hits = {d: data[f"D{d}_separating"] for d in DIMENSIONS}
-    shares = ", ".join(f"{_share(x)} at d = {d}" for d, x in hits.items())
-    total = sum(int(x.sum()) for x in hits.values())
-    return Row(
-        "Assumption C",
-        f"it is not empty: at each d some random data satisfy it (the first step of descent separates), n = T = {N}",
-        f"in {shares} of {hits[DIMENSIONS[0]].size} draws each, {total} in all",
-        len(DIMENSIONS),
-        0,
-        float("inf"),
-        "",
-        # Random draws among which there is none do not prove that there is none.
-        count_evidence(np.array([x.any() for x in hits.values()]), decided=np.array([x.any() for x in hits.values()])),
-        {f"holds_{d}": int(x.sum()) for d, x in hits.items()},
+def _shares(hits: np.ndarray) -> str:
+    return ", ".join(f"{_share(x)} at d = {d}" for d, x in zip(DIMENSIONS, hits, strict=True))
+
+
+def _separating_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+    hits = numbers.support.separating
+    return f"in {_shares(hits)} of {hits.shape[1]} draws each, {int(hits.sum())} in all"
+
+
+C = Statement[HypothesisNumbers](
+    source="Assumption C",
+    says=f"it is not empty: at each d some random data satisfy it (the first step of descent separates), n = T = {N}",
+    inside=lambda n: everyone(n.support.separating[:, 0]),
+    # Random draws among which there is none do not prove that there is none.
+    residual=lambda n: np.where(np.any(n.support.separating, axis=1), 0.0, np.nan),
+    found=_separating_in_words,
+)
+
+
+def _others(numbers: HypothesisNumbers) -> np.ndarray:
+    """Other locally-optimal choices; a choice at the edge of local optimality, or a margin at that of support, decides
+    nothing."""
+    found = numbers.support
+    clear = ~found.unsure & ((found.others > 0) | ~found.ambiguous)
+    return np.where(clear, found.others, np.nan)
+
+
+def _others_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+    found = numbers.support
+    holds = found.meets & ~found.unsure
+    alone = ", ".join(f"{100 * (x == 0).mean():.0f}%" for x in found.others)
+    return (
+        f"{int((holds & (found.others > 0)).sum())} of {int(holds.sum())} have another one; it holds in "
+        f"{_shares(holds)} of {holds.shape[1]} draws each, no other choice is locally optimal in {alone}; "
+        f"{int(found.unsure.sum())} hang on a margin within 1e-6 of one"
     )
 
 
-def _row_d(data: Data) -> Row:
-    holds = {d: data[f"D{d}_D"] & ~data[f"D{d}_unsure"] for d in DIMENSIONS}
-    shares = ", ".join(f"{_share(x)} at d = {d}" for d, x in holds.items())
-    alone = ", ".join(f"{100 * (data[f'D{d}_others'] == 0).mean():.0f}%" for d in DIMENSIONS)
-    bad = sum(int((x & (data[f"D{d}_others"] > 0)).sum()) for d, x in holds.items())
-    total = sum(int(x.sum()) for x in holds.values())
-    unsure = sum(int(data[f"D{d}_unsure"].sum()) for d in DIMENSIONS)
-    met = np.concatenate([data[f"D{d}_D"] for d in DIMENSIONS])
-    # A choice at the edge of local optimality, or a margin at the edge of support, decides nothing.
-    clear = np.concatenate(
-        [~data[f"D{d}_unsure"] & ((data[f"D{d}_others"] > 0) | ~data[f"D{d}_ambiguous"]) for d in DIMENSIONS]
-    )
-    alone_there = np.concatenate([data[f"D{d}_others"] == 0 for d in DIMENSIONS])
-    return Row(
-        "Assumption D",
-        f"where it holds, W^mm is the only locally-optimal direction; all {T**N} choices of tokens, n = T = {N}",
-        f"{bad} of {total} have another one; it holds in {shares} of {holds[DIMENSIONS[0]].size} draws each, no other "
-        f"choice is locally optimal in {alone}; {unsure} hang on a margin within 1e-6 of one",
-        int(met.sum()),
-        int(np.sum(~met)),
-        float(bad),
-        "other locally-optimal choices",
-        count_evidence(alone_there[met], decided=clear[met]),
-        {"bad": bad, "holds": total} | {f"holds_{d}": int(x.sum()) for d, x in holds.items()},
+D = Statement[HypothesisNumbers](
+    source="Assumption D",
+    says=f"where it holds, W^mm is the only locally-optimal direction; all {T**N} choices of tokens, n = T = {N}",
+    inside=lambda n: n.support.meets,
+    residual=_others,
+    unit="other locally-optimal choices",
+    found=_others_in_words,
+)
+
+# Heads of which the assumption is proven.
+PROVEN = ("linear", "convex", "mlp")
+
+
+def _proven(numbers: HypothesisNumbers) -> Mask:
+    """Of these heads, where some token scores below α."""
+    return np.isfinite(numbers.top.excess) & np.isin(HEADS, PROVEN)[:, None]
+
+
+def _tops_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+    concave, asked = numbers.top.excess[HEADS.index("concave")], np.isfinite(numbers.top.excess)
+    return (
+        f"{int(np.sum(numbers.top.excess[known] > ROUNDING))} of {int(known.sum())} do not; of concave heads "
+        f"v·x − ‖x‖²/2 {int(np.sum(concave > ROUNDING))} of {int(np.sum(np.isfinite(concave)))} do not; in "
+        f"{int(np.sum(~asked))} draws no token scores lower"
     )
 
 
-def _row_e(data: Data) -> Row:
-    counts = {name: (data[f"E_{name}"] > ROUNDING).sum() for name in HEADS}
-    asked = {name: np.isfinite(data[f"E_{name}"]).sum() for name in HEADS}
-    inside = ("linear", "convex", "mlp")
-    bad, total = (sum(int(x[name]) for name in inside) for x in (counts, asked))
-    worst = max(float(np.nanmax(data[f"E_{name}"], initial=-np.inf)) for name in inside)
-    return Row(
-        "Assumption E",
-        "linear heads, and convex ones with labels 1 (v·x + ‖x‖²/2 and 1ᵀReLU(Vx)), satisfy it with c_α of (87), at "
-        "random α and 200 convex combinations of tokens each",
-        f"{bad} of {total} do not; of concave heads v·x − ‖x‖²/2 {int(counts['concave'])} of {int(asked['concave'])} "
-        f"do not; in {sum(int((~np.isfinite(data[f'E_{name}'])).sum()) for name in HEADS)} draws no token scores lower",
-        total,
-        sum(data[f"E_{name}"].size for name in HEADS) - total,
-        worst,
-        "Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0",
-        bounded_evidence(np.concatenate([x[np.isfinite(x)] for x in (data[f"E_{n}"] for n in inside)]), ROUNDING),
-        {"bad": bad, "concave": int(counts["concave"])},
-    )
+E = Statement[HypothesisNumbers](
+    source="Assumption E",
+    says="linear heads, and convex ones with labels 1 (v·x + ‖x‖²/2 and 1ᵀReLU(Vx)), satisfy it with c_α of (87), at "
+    "random α and 200 convex combinations of tokens each",
+    inside=_proven,
+    residual=lambda n: n.top.excess,
+    bound=ROUNDING,
+    unit="Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0",
+    found=_tops_in_words,
+)
+
+register(
+    HYPOTHESES,
+    "hypotheses",
+    title="Assumptions A, B.2, C, D, E",
+    run_times={scale: f"{trials} draws for each assumption" for scale, trials in TRIALS.items()}
+    | {"quick": f"{TRIALS['quick']} draws for each assumption, half a minute"},
+    statements=[A, B2, C, D, E],
+    verified=True,
+)

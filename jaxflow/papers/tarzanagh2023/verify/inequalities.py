@@ -1,21 +1,22 @@
 """Lemmas 2, 6, 7, 9 and 10, and with Lemma 9 the first part of Theorem 3: inequalities at random points."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, everyone, least
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
-from jaxflow.report import Evidence
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 500, "paper": 20_000, "large": 200_000}
@@ -28,47 +29,89 @@ FAR = 50.0
 RADII = (5.0, 10.0, 20.0, 40.0)
 # Sums of a few numbers of order one.
 ROUNDING = 1e-12
+# A π that is asked for at ‖W‖ = 40, where constants over ‖W‖ are well below it on n = 1.
+SMALL_PI = 1e-3
 # Of central differences, whose own error is its square.
 STEP = 1e-4
 
 
-@register_check("tarzanagh2023", "inequalities", statements="Theorem 3 and Lemmas 2, 6, 7, 9, 10")
-class Inequalities(AbstractCheck):
+class Gradients(NamedTuple):
+    """Random W on data of Assumption B.2: `result` of (Att-SVM) (`ProgramResult`); `excess` L(W) − L_*; `limit`
+    |L(R W^mm) − L_*| at R = `FAR`; `push`, the cosine of ∇L(W) and W^mm; `far_push` ⟨∇L(R W^mm), W^mm⟩."""
+
+    result: Int[Any, "*b"]
+    excess: Float[Any, "*b"]
+    limit: Float[Any, "*b"]
+    push: Float[Any, "*b"]
+    far_push: Float[Any, "*b"]
+
+    @property
+    def inside(self) -> Mask:
+        """Solved, or neither solved nor proven to have no solution."""
+        return self.result != ProgramResult.infeasible.value
+
+    def solved(self, values: np.ndarray) -> np.ndarray:
+        """NaN where the program was not solved."""
+        return np.where(self.result == ProgramResult.optimal.value, values, np.nan)
+
+
+class Concave(NamedTuple):
+    """Random cases of (8): entries of s* that are `nonzero`, `tau`, and s*'s optimality `kkt`."""
+
+    nonzero: Int[Any, "*b"]
+    tau: Int[Any, "*b"]
+    kkt: Float[Any, "*b"]
+
+
+class Centred(NamedTuple):
+    """Of random vectors, by how much the difference of Lemma 7 is `over` its bound."""
+
+    over: Float[Any, "*b"]
+
+
+class Explicit(NamedTuple):
+    """`ratio` `(radii,)` of the two products of Lemma 10 on the explicit case, at `RADII`."""
+
+    ratio: Float[Any, " r"]
+
+
+class InequalityNumbers(NamedTuple):
     """Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10)."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        say(f"Lemmas 2, 6, 7, 9, 10: {TRIALS[scale]} random points")
-        found: Data = {}
-        for number, function in enumerate((_gradients, _concave, _centred)):
-            keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
-            found |= {name: np.asarray(value) for name, value in jax.jit(jax.vmap(function))(keys).items()}
-        return found | {"lemma10": np.asarray(_lemma10())}
-
-    def rows(self, data: Data) -> list[Row]:
-        return [*_rows_of_gradients(data), _row6(data), _row7(data), _row10(data)]
+    gradients: Gradients
+    concave: Concave
+    centred: Centred
+    explicit: Explicit
 
 
-def _gradients(key: Array) -> dict[str, Array]:
+def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Callable[[str], None]) -> Any:
+    """`one` at random points."""
+    say(f"Lemmas 2, 6, 7, 9: {TRIALS[scale]} random points")
+    keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
+    return jax.jit(jax.vmap(one))(keys)
+
+
+def _gradients(key: Array) -> Gradients:
     key_data, key_spread, key_W = jax.random.split(key, 3)
     data, head = equal_scores(key_data, N, T, D)
     scores = token_scores(data, head)
     best = optimal_tokens(scores, data.visible)
     solution = solve(attention_svm(data, best, "frobenius"))
     risk = EmpiricalRisk(data, Logistic())
-    least = jnp.mean(jax.nn.softplus(-jnp.max(scores, axis=-1)))
+    infimum = jnp.mean(jax.nn.softplus(-jnp.max(scores, axis=-1)))
     spread = jnp.asarray(SPREADS)[jax.random.randint(key_spread, (), 0, len(SPREADS))]
     W = spread * jax.random.normal(key_W, (D, D))
     scaled = risk.scaled_gradient(CombinedAttention(W, head))
     far = CombinedAttention(FAR * solution.primal, head)
     ahead = risk.scaled_gradient(far)
-    return {
-        "result": solution.result.value,
-        "excess": risk(CombinedAttention(W, head)) - least,
-        "limit": jnp.abs(risk(far) - least),
+    return Gradients(
+        result=solution.result.value,
+        excess=risk(CombinedAttention(W, head)) - infimum,
+        limit=jnp.abs(risk(far) - infimum),
         # Its sign, with the scale taken out of the gradient.
-        "push": _along(scaled.gradient, solution.primal),
-        "far_push": jnp.exp(ahead.log_scale) * jnp.sum(ahead.gradient.W * solution.primal),
-    }
+        push=_along(scaled.gradient, solution.primal),
+        far_push=jnp.exp(ahead.log_scale) * jnp.sum(ahead.gradient.W * solution.primal),
+    )
 
 
 def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
@@ -77,7 +120,7 @@ def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
     return jnp.sum(gradient.W * W) / jnp.where(sizes > 0, sizes, 1.0)
 
 
-def _concave(key: Array) -> dict[str, Array]:
+def _concave(key: Array) -> Concave:
     r"""A random case of (8), and the number of nonzero entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$."""
     length = 10
     key_gaps, key_tau, key_share, key_lambda = jax.random.split(key, 4)
@@ -96,17 +139,17 @@ def _concave(key: Array) -> dict[str, Array]:
     s = jnp.maximum(x - thresholds[support - 1], 0.0)
     # The optimality condition 2λ s − γ = const on the support, at least that off it.
     slope = 2.0 * penalty * s - scores
-    return {"nonzero": jnp.sum(s > 0), "tau": tau, "kkt": (slope[0] - jnp.min(slope)) / penalty}
+    return Concave(jnp.sum(s > 0), tau, (slope[0] - jnp.min(slope)) / penalty)
 
 
-def _centred(key: Array) -> dict[str, Array]:
+def _centred(key: Array) -> Centred:
     key_a, key_gamma, key_logits = jax.random.split(key, 3)
     a, gamma = jax.random.normal(key_a, (T,)), jax.random.normal(key_gamma, (T,))
     s = jax.nn.softmax(5.0 * jax.random.normal(key_logits, (T,)))
     left = jnp.sum(a * s * gamma) - jnp.sum(a * s) * jnp.sum(s * gamma)
     right = jnp.sum(((a[0] - a) * s * (gamma[0] - gamma))[1:])
     bound = 2.0 * (jnp.max(gamma) - jnp.min(gamma)) * jnp.max(jnp.abs(a)) * jnp.sum(s[1:]) ** 2
-    return {"lemma7": jnp.abs(left - right) - bound}
+    return Centred(jnp.abs(left - right) - bound)
 
 
 @jax.jit
@@ -148,120 +191,160 @@ def _again(ratios: np.ndarray) -> str:
     return f"differences of a loss in NumPy, {again:.4f} at ‖W‖ = {RADII[0]:g}" if same else ""
 
 
-def _row(source: str, checked: str, bad: np.ndarray, worst: float, residual: str, **more: Any) -> Row:
-    """`bad` of the points that are decided; `undecided` others are inside too."""
-    count, undecided, outside = int(bad.sum()), int(more.pop("undecided", 0)), int(more.pop("outside", 0))
-    total = bad.size + undecided
-    text = f"{count} of {total} fail" + more.pop("text", "")
-    evidence = Evidence(total, count, undecided)
-    return Row(source, checked, text, total, outside, worst, residual, evidence, {"not": count, "points": total})
+def _drawn(number: int, record: Any, one: Callable[[Array], Any]) -> Sweep:
+    return Sweep(record, partial(_points, number, one), KEY)
 
 
-def _rows_of_gradients(data: Data) -> list[Row]:
-    inside = data["result"] == ProgramResult.optimal.value
-    outside = int((data["result"] == ProgramResult.infeasible.value).sum())
-    # A program that was neither solved nor proven to have no solution.
-    undecided = int((~inside).sum()) - outside
-    total = int(inside.sum()) + undecided
-    excess, limit, push = data["excess"][inside], data["limit"][inside], data["push"][inside]
-    far = float(np.abs(data["far_push"][inside]).min(initial=np.inf))
-    kind = f"random W on data of Assumption B.2, n = T = d = {N}"
-    return [
-        _row(
-            "Theorem 3",
-            f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; {kind}",
-            push >= 0,
-            float(push.max(initial=-1.0)),
-            "cosine of ∇L and W^mm; below 0",
-            outside=outside,
-            undecided=undecided,
-        ),
-        # Saturated attention leaves less than rounding: equality to it is no contradiction.
-        _row(
-            "Lemma 2",
-            f"L(W) > L_*; {kind}",
-            excess < -ROUNDING,
-            float(-excess.min(initial=np.inf)),
-            "L_* − L(W)",
-            outside=outside,
-            undecided=undecided,
-        ),
-        _row(
-            "Lemma 2",
-            f"L(R W^mm) → L_*: the difference at R = {FAR:g}",
-            limit > ROUNDING,
-            float(limit.max(initial=0.0)),
-            "|L(R W^mm) − L_*|",
-            outside=outside,
-            undecided=undecided,
-        ),
-        _row(
-            "Lemma 9",
-            f"⟨∇L(W), W^mm⟩ < 0; {kind}",
-            push >= 0,
-            float(push.max(initial=-1.0)),
-            "cosine of ∇L and W^mm; below 0",
-            outside=outside,
-            undecided=undecided,
-        ),
-        Row(
-            "Lemma 9",
-            "one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
-            f"at W = {FAR:g} W^mm it is as small as {far:.0e}: no positive c is below all values, and none can be, "
-            "since ∇L(R W^mm) → 0",
-            total,
-            outside,
-            far,
-            "least |⟨∇L, W^mm⟩|",
-            # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
-            Evidence(
-                total,
-                contradicted=int(np.sum(np.abs(data["far_push"][inside]) < ROUNDING)),
-                undecided=undecided,
-                checked_by="the loss itself, which is at its infimum there" if np.all(limit <= ROUNDING) else "",
-            ),
-            {"least": far},
-        ),
-    ]
+KEY = checksum_key("inequalities")
+INEQUALITIES = Dataset(
+    "tarzanagh2023",
+    "inequalities",
+    InequalityNumbers,
+    {
+        "gradients": _drawn(0, Gradients, _gradients),
+        "concave": _drawn(1, Concave, _concave),
+        "centred": _drawn(2, Centred, _centred),
+        "explicit": Sweep(Explicit, lambda scale, key, say: Explicit(_lemma10()), KEY),
+    },
+    where=f"{__name__}:INEQUALITIES",
+)
+KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 
-def _row6(data: Data) -> Row:
-    few, many = data["nonzero"] < 2, data["nonzero"] > data["tau"]
-    return _row(
-        "Lemma 6",
-        "between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
-        few | many,
-        float(np.abs(data["kkt"]).max()),
-        "optimality of s*",
-        text=f"; they are {int(data['nonzero'].min())} to {int(data['nonzero'].max())}",
+def _fail(residual: Callable[[InequalityNumbers], np.ndarray], bound: float) -> Callable[..., str]:
+    def in_words(numbers: InequalityNumbers, known: Mask) -> str:
+        return f"{int(np.sum(residual(numbers)[known] > bound))} of {int(known.sum())} fail"
+
+    return in_words
+
+
+def _at_points(
+    source: str, says: str, of: Callable[[Gradients], np.ndarray], unit: str, bound: float
+) -> Statement[InequalityNumbers]:
+    """Of gradients, where the program has a solution."""
+
+    def residual(numbers: InequalityNumbers) -> np.ndarray:
+        return numbers.gradients.solved(of(numbers.gradients))
+
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: n.gradients.inside,
+        residual=residual,
+        bound=bound,
+        unit=unit,
+        found=_fail(residual, bound),
     )
 
 
-def _row7(data: Data) -> Row:
-    over = data["lemma7"]
-    return _row(
-        "Lemma 7",
-        "the difference is at most 2ΓA(1 − s₁)², random vectors",
-        over > ROUNDING,
-        float(over.max()),
-        "left − right; at most 0",
+def _pushes(source: str, says: str) -> Statement[InequalityNumbers]:
+    return _at_points(source, f"{says}; {KIND}", lambda g: g.push, "cosine of ∇L and W^mm; below 0", BELOW_ZERO)
+
+
+def _least_push(numbers: InequalityNumbers) -> np.ndarray:
+    # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
+    return numbers.gradients.solved(np.abs(numbers.gradients.far_push))
+
+
+def _no_constant(numbers: InequalityNumbers, known: Mask) -> str:
+    return (
+        f"at W = {FAR:g} W^mm it is as small as {least(_least_push(numbers)[known]):.0e}: no positive c is below all "
+        "values, and none can be, since ∇L(R W^mm) → 0"
     )
 
 
-def _row10(data: Data) -> Row:
-    ratios = ", ".join(f"{x:.4f}" for x in data["lemma10"])
-    # The statement requires it to be below 1 + π for any π from some R on.
-    broken = bool(data["lemma10"][-1] > 1.0 + 1e-3)
-    return Row(
-        "Lemma 10",
-        "⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
+ONE_CONSTANT = Statement[InequalityNumbers](
+    source="Lemma 9",
+    says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
+    inside=lambda n: n.gradients.inside,
+    residual=lambda n: ROUNDING - _least_push(n),
+    unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
+    found=_no_constant,
+    checked_by=lambda n, known: (
+        "the loss itself, which is at its infimum there" if np.all(n.gradients.limit[known] <= ROUNDING) else ""
+    ),
+)
+
+
+def _counts_wrong(numbers: InequalityNumbers) -> np.ndarray:
+    found = numbers.concave
+    return ((found.nonzero < 2) | (found.nonzero > found.tau)).astype(float)
+
+
+def _nonzero(numbers: InequalityNumbers, known: Mask) -> str:
+    found = numbers.concave
+    return (
+        f"{int(_counts_wrong(numbers).sum())} of {known.size} fail; they are {int(found.nonzero.min())} to "
+        f"{int(found.nonzero.max())}; s* is optimal to {float(np.abs(found.kkt).max()):.1e}"
+    )
+
+
+ENTRIES = Statement[InequalityNumbers](
+    source="Lemma 6",
+    says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
+    inside=lambda n: everyone(n.concave.tau),
+    residual=_counts_wrong,
+    found=_nonzero,
+)
+
+DIFFERENCE = Statement[InequalityNumbers](
+    source="Lemma 7",
+    says="the difference is at most 2ΓA(1 − s₁)², random vectors",
+    inside=lambda n: everyone(n.centred.over),
+    residual=lambda n: n.centred.over,
+    bound=ROUNDING,
+    unit="left − right; at most 0",
+    found=_fail(lambda n: n.centred.over, ROUNDING),
+)
+
+
+def _ratios(numbers: InequalityNumbers, known: Mask) -> str:
+    ratios = ", ".join(f"{x:.4f}" for x in numbers.explicit.ratio)
+    return (
         f"the ratio of the two products (at most 1 + π if it holds) is {ratios} at ‖W‖ = "
         f"{', '.join(f'{x:g}' for x in RADII)}: the proof finds one sequence with a margin below 1 and uses that of "
-        "every sequence (with n = 1 it stands)",
-        1,
-        0,
-        float(data["lemma10"][-1] - 1.0),
-        "π that would be needed",
-        Evidence(1, contradicted=int(broken), checked_by=_again(data["lemma10"])),
-        {f"ratio_{radius:g}": float(x) for radius, x in zip(RADII, data["lemma10"], strict=True)},
+        "every sequence (with n = 1 it stands)"
     )
+
+
+WRONG_LIMIT = Statement[InequalityNumbers](
+    source="Lemma 10",
+    says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
+    # The statement requires it to be below any π from some R on: judged at the largest.
+    inside=lambda n: everyone(n.explicit.ratio[-1:]),
+    residual=lambda n: n.explicit.ratio[-1:] - 1.0,
+    bound=SMALL_PI,
+    unit="π that would be needed",
+    found=_ratios,
+    checked_by=lambda n, known: _again(n.explicit.ratio),
+)
+
+
+register(
+    INEQUALITIES,
+    "inequalities",
+    title="Theorem 3 and Lemmas 2, 6, 7, 9, 10",
+    run_times={
+        "quick": "500 points, a quarter of a minute",
+        "paper": "20,000 points",
+        "large": "200,000 points",
+    },
+    statements=[
+        _pushes("Theorem 3", "∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0"),
+        # Saturated attention leaves less than rounding: equality to it is no contradiction.
+        _at_points("Lemma 2", f"L(W) > L_*; {KIND}", lambda g: -g.excess, "L_* − L(W)", ROUNDING),
+        _at_points(
+            "Lemma 2",
+            f"L(R W^mm) → L_*: the difference at R = {FAR:g}",
+            lambda g: g.limit,
+            "|L(R W^mm) − L_*|",
+            ROUNDING,
+        ),
+        _pushes("Lemma 9", "⟨∇L(W), W^mm⟩ < 0"),
+        ONE_CONSTANT,
+        ENTRIES,
+        DIFFERENCE,
+        WRONG_LIMIT,
+    ],
+    verified=True,
+)

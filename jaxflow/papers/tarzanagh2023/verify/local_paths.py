@@ -101,7 +101,7 @@ def _cell(cell: Cell, optimal: bool, instances: int, key: Any) -> Data:
         given = jax.vmap(lambda *parts: padded(Instance(*parts), SHAPE))(
             data, head, jnp.asarray(found["weights"][:, 0]), target
         )
-        ends = follow(given)
+        ends = follow(given)._asdict()
         out |= {f"flow_{name}": ends[name][:real] for name in ("selected", "misaligned", "flow_gap")}
     return out
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,12 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow_each
+from jaxflow.papers.dataset import Dataset, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, CERTIFIED, DUALS, SHAPE, Ends, follow, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, instance, padded, stack
-from jaxflow.report import Evidence
 from jaxflow.study import wilson
 
 # Flows go in batches of 32: these fill two, and fourteen.
@@ -26,28 +25,28 @@ SPREADS = (0.0, 1e-6, 1e-3, 1e-1)
 # (n, T, d): with one sequence Theorem 4 holds, with five it does not.
 CELLS = ((1, 5, 4), (5, 5, 4))
 PAIRS = (5, 2, 4)
-ALIGNED = 1e-8
-MEANS = "the dual solutions of the programs that the flows do solve"
 
 
-@register_check("tarzanagh2023", "nearly-equal-scores", statements="Theorem 5")
-class NearlyEqual(AbstractCheck):
-    """The same draws at every spread δ; and sequences of two tokens, where every δ will do."""
+class NearlyEqualNumbers(NamedTuple):
+    """`cells` `(2, 4, b)`: flows of `CELLS` at `SPREADS`, the same draws at every spread; `pairs` `(1 + b,)`: of
+    sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        trials = TRIALS[scale]
-        say(f"Theorem 5: {trials} instances for each n, T, d of {CELLS} at δ = {SPREADS}, and of {PAIRS}")
-        parts = {}
-        for number, (n, T, d) in enumerate(CELLS):
-            keys = jax.random.split(jax.random.fold_in(key, number), trials)
-            parts |= {f"cell{number}_{i}": _near(n, T, d, keys, spread) for i, spread in enumerate(SPREADS)}
-        keys = jax.random.split(jax.random.fold_in(key, 100), trials)
-        explicit = stack([padded(instance(*explicit_case()), SHAPE)])
-        parts["pairs"] = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, _pairs(*PAIRS, keys))
-        return follow_each(parts)
+    cells: Ends
+    pairs: Ends
 
-    def rows(self, data: Data) -> list[Row]:
-        return [_pairs_row(data), *(_spread_row(data, number) for number in range(len(CELLS)))]
+
+def _cells(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+    say(f"Theorem 5: {TRIALS[scale]} instances for each n, T, d of {CELLS} at δ = {SPREADS}")
+    keys = [jax.random.split(jax.random.fold_in(key, number), TRIALS[scale]) for number in range(len(CELLS))]
+    parts = [_near(*cell, own, spread) for cell, own in zip(CELLS, keys, strict=True) for spread in SPREADS]
+    return follow_all(parts).reshape(len(CELLS), len(SPREADS), -1)
+
+
+def _two_tokens(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+    say(f"Theorem 5: the explicit case, and {TRIALS[scale]} instances with n, T, d = {PAIRS}")
+    drawn = _pairs(*PAIRS, jax.random.split(jax.random.fold_in(key, 100), TRIALS[scale]))
+    explicit = stack([padded(instance(*explicit_case()), SHAPE)])
+    return follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -70,64 +69,100 @@ def _pairs(n: int, T: int, d: int, keys: Array) -> Any:
     return jax.vmap(lambda key: padded(instance(*random_tokens(key, n, T, d)), SHAPE))(keys)
 
 
-def _ends(data: Data, name: str, equal: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of flows: in the hypotheses, at W^mm, certified elsewhere, and 1 − corr with W^mm."""
-    part = {key.removeprefix(f"{name}_"): value for key, value in data.items() if key.startswith(f"{name}_")}
-    inside = part["feasible"] == ProgramResult.optimal.value
-    certified = part["flow_gap"] <= CERTIFIED
-    right = inside & part["selected"] & (part["misaligned"] <= ALIGNED) & certified
-    # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
-    elsewhere = certified | ((part["lost_gap"] <= CERTIFIED) if equal else False)
-    return inside, right, inside & ~part["selected"] & elsewhere, part["misaligned"]
+NEARLY_EQUAL = Dataset(
+    "tarzanagh2023",
+    "nearly-equal-scores",
+    NearlyEqualNumbers,
+    {
+        "cells": Sweep(Ends, _cells, checksum_key("nearly-equal-scores")),
+        "pairs": Sweep(Ends, _two_tokens, checksum_key("nearly-equal-scores")),
+    },
+    where=f"{__name__}:NEARLY_EQUAL",
+)
 
 
-def _pairs_row(data: Data) -> Row:
-    inside, right, wrong, apart = _ends(data, "pairs")
-    n, T, d = PAIRS
-    total, count = int(inside[1:].sum()), int(wrong[1:].sum())
+def _elsewhere(ends: Ends) -> Mask:
+    return ~ends.selected & ends.certified
+
+
+def _pairs_in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
+    ends = numbers.pairs
+    inside, right = ends.inside[1:], (known & ends.reached)[1:]
+    wrong = known & _elsewhere(ends)
+    total, count = int(inside.sum()), int(wrong[1:].sum())
     low, high = wilson(count, total)
-    decided = right | wrong
-    return Row(
-        "Theorem 5",
-        f"T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case "
-        f"of Theorem 4, and random data with n = {n}, d = {d}: the flow",
+    return (
         f"the explicit case {'is certified for another token' if wrong[0] else 'does not leave the optimal tokens'}; "
         f"{count} of {total} random ones are ({100 * count / max(total, 1):.1f}%, Wilson 95% [{100 * float(low):.1f}, "
-        f"{100 * float(high):.1f}]), {int(right[1:].sum())} reach W^mm, {total - int(decided[1:].sum())} are undecided",
-        int(inside.sum()),
-        int((~inside).sum()),
-        float(apart[decided].max(initial=0.0)) if decided.any() else float("inf"),
-        "1 − corr with W^mm",
-        Evidence(int(inside.sum()), int(wrong.sum()), int((inside & ~decided).sum()), checked_by=MEANS),
-        {"explicit": int(wrong[0]), "wrong": count, "instances": total},
+        f"{100 * float(high):.1f}]), {int(right.sum())} reach W^mm, {total - int(known[1:].sum())} are undecided"
     )
 
 
-def _spread_row(data: Data, number: int) -> Row:
+TWO_TOKENS = Statement[NearlyEqualNumbers](
+    source="Theorem 5",
+    says="T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case "
+    f"of Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
+    inside=lambda n: n.pairs.inside,
+    residual=lambda n: n.pairs.distance(_elsewhere(n.pairs)),
+    bound=ALIGNED,
+    unit="1 − corr with W^mm",
+    found=_pairs_in_words,
+    checked_by=lambda n, known: DUALS,
+)
+
+
+def near(number: int) -> Statement[NearlyEqualNumbers]:
+    """Of one size. The statement promises some δ > 0: the smallest two are all that is asked of an instance."""
     n, T, d = CELLS[number]
-    cells = [_ends(data, f"cell{number}_{index}", spread == 0) for index, spread in enumerate(SPREADS)]
-    inside = np.logical_and.reduce([cell[0] for cell in cells])
-    total = int(inside.sum())
-    right, wrong = (np.stack([cell[k] for cell in cells]) for k in (1, 2))
-    counts = "; ".join(
-        f"δ = {spread:g}: {int((right[i] & inside).sum())} reach W^mm, {int((wrong[i] & inside).sum())} another limit, "
-        f"{int((inside & ~right[i] & ~wrong[i]).sum())} are undecided"
-        for i, spread in enumerate(SPREADS)
+
+    def ends(numbers: NearlyEqualNumbers) -> tuple[Mask, Mask, Mask, np.ndarray]:
+        """Inside, and for every δ: at W^mm, certified elsewhere, 1 − corr with W^mm."""
+        found = cell_of(numbers.cells, number)
+        # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
+        equal = np.asarray(SPREADS)[:, None] == 0
+        wrong = ~found.selected & (found.certified | (equal & (found.lost_gap <= CERTIFIED)))
+        return np.all(found.inside, axis=0), found.reached, wrong, found.misaligned
+
+    def residual(numbers: NearlyEqualNumbers) -> np.ndarray:
+        _, right, wrong, apart = ends(numbers)
+        lost = np.where(np.all(wrong[:3], axis=0), apart[1], np.nan)
+        return np.where(right[1], apart[1], np.where(right[2], apart[2], lost))
+
+    def in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
+        inside, right, wrong, _ = ends(numbers)
+        counts = "; ".join(
+            f"δ = {spread:g}: {int((right[i] & inside).sum())} reach W^mm, {int((wrong[i] & inside).sum())} another "
+            f"limit, {int((inside & ~right[i] & ~wrong[i]).sum())} are undecided"
+            for i, spread in enumerate(SPREADS)
+        )
+        reached = known & right[1:3].any(axis=0)
+        return (
+            f"{int(reached.sum())} of {int(inside.sum())} reach W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}, "
+            f"{int((known & ~reached).sum())} end elsewhere at every δ from 0 to {SPREADS[2]:g}; {counts}"
+        )
+
+    return Statement(
+        source="Theorem 5",
+        says=f"|γ_it − γ_iτ| ≤ δ for non-optimal tokens, the same draws for every δ, W(0) = 0, n = {n}, T = {T}, "
+        f"d = {d}: the flow",
+        inside=lambda n: ends(n)[0],
+        residual=residual,
+        bound=ALIGNED,
+        unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
+        found=in_words,
+        checked_by=lambda n, known: DUALS,
     )
-    # The statement promises some δ > 0: the smallest two are all that is asked of an instance.
-    reached = int((inside & right[1:3].any(axis=0)).sum())
-    lost = int((inside & wrong[:3].all(axis=0)).sum())
-    decided = inside & right[1]
-    return Row(
-        "Theorem 5",
-        f"|γ_it − γ_iτ| ≤ δ for non-optimal tokens, the same draws for every δ, W(0) = 0, n = {n}, T = {T}, d = {d}: "
-        "the flow",
-        f"{reached} of {total} reach W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}, {lost} end elsewhere at every δ "
-        f"from 0 to {SPREADS[2]:g}; {counts}",
-        total,
-        int((~inside).sum()),
-        float(cells[1][3][decided].max(initial=0.0)) if decided.any() else float("inf"),
-        f"1 − corr with W^mm at δ = {SPREADS[1]:g} of those that reach it",
-        Evidence(total, lost, total - reached - lost, checked_by=MEANS),
-        {"reached": reached, "lost": lost, "instances": total},
-    )
+
+
+register(
+    NEARLY_EQUAL,
+    "nearly-equal-scores",
+    title="Theorem 5",
+    run_times={
+        "quick": "64 flows, a minute",
+        "paper": "442 flows",
+        "large": "36,856 flows",
+    },
+    statements=[TWO_TOKENS, *(near(number) for number in range(len(CELLS)))],
+    verified=True,
+)

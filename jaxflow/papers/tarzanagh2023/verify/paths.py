@@ -101,7 +101,7 @@ class Paths(AbstractCheck):
         for name, level in (("zero", None), ("path", FLOW_LEVEL)):
             start = jnp.zeros_like(weights[:, 0]) if level is None else jnp.asarray(weights[:, level])
             given = jax.vmap(lambda a, v, W: padded(instance(a, v, W), SHAPE))(data, head, start)
-            ends = follow(given)
+            ends = follow(given)._asdict()
             found |= {f"flow_{name}_{what}": ends[what] for what in ("selected", "misaligned", "flow_gap")}
         return found
 

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxflow._core import linalg
 from jaxflow.data import random_tokens
 from jaxflow.losses import Correlation, Logistic
 from jaxflow.models import CombinedAttention, FactoredAttention
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
-from jaxflow.report import bounded_evidence, count_evidence
 from jaxflow.risk import EmpiricalRisk
 
 # Loss, M0 and M1 of Assumption A.
@@ -37,34 +37,43 @@ DIFFERENCE = 1e-4
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
 
 
-@register_check("tarzanagh2023", "smoothness", statements="Lemmas 4 and 8")
-class Smoothness(AbstractCheck):
-    """Ratios ‖∇L(W) − ∇L(V)‖ / ‖W − V‖ over the constants, for random pairs from far to infinitesimally near."""
+class Ratios(NamedTuple):
+    """Of l losses and b random pairs of weights, from far to infinitesimally near, and k sizes of the fixed factor.
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
-        found: Data = {"sizes": np.asarray(SIZES)}
-        for number, name in enumerate(LOSSES):
-            keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
-            for part, value in _pairs(name, keys).items():
-                found[f"{name}_{part}"] = np.asarray(value)
-        return found
+    `W`: ‖∇L(W) − ∇L(V)‖ / ‖W − V‖ over L_W; `K`, `Q`: the same for one factor over the printed L_K, L_Q, and
+    `K_again`, `Q_again` by differences of the loss; `descent`: 1 + 2ΔL/(η‖∇L‖²) for η = 1/L_W and 2/L_W, NaN where
+    rounding hides it.
+    """
 
-    def rows(self, data: Data) -> list[Row]:
-        rows = [_row(data, "W", "L_W = (1/n) Σ a_i b_i of (3), for ∇L(W)")]
-        rows += [_row(data, "K_printed", "L_K = ‖Q‖ L_W as printed in (3), for ∇_K L(K, Q) at fixed Q")]
-        rows += [_row(data, "K_corrected", "with L_K = ‖Q‖² L_W instead, ∇_K L(K, Q) at fixed Q")]
-        rows += [_row(data, "Q_printed", "L_Q = ‖K‖ L_W as printed in (3), for ∇_Q L(K, Q) at fixed K")]
-        rows += [_row(data, "Q_corrected", "with L_Q = ‖K‖² L_W instead, ∇_Q L(K, Q) at fixed K")]
-        return [*rows, _descent_row(data)]
+    W: Float[Any, "l b"]
+    K: Float[Any, "l b k"]
+    Q: Float[Any, "l b k"]
+    K_again: Float[Any, "l b k"]
+    Q_again: Float[Any, "l b k"]
+    descent: Float[Any, "l b 2"]
+
+
+class SmoothNumbers(NamedTuple):
+    """`pairs`: of every loss."""
+
+    pairs: Ratios
+
+
+def compute(scale: str, key: Any, say: Callable[[str], None]) -> Ratios:
+    """Both losses, at random data."""
+    say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
+    keys = [jax.random.split(jax.random.fold_in(key, number), TRIALS[scale]) for number in range(len(LOSSES))]
+    return Ratios(
+        *map(np.stack, zip(*(_pairs(name, own) for name, own in zip(LOSSES, keys, strict=True)), strict=True))
+    )
 
 
 @partial(jax.jit, static_argnums=0)
-def _pairs(name: str, keys: Array) -> dict[str, Array]:
+def _pairs(name: str, keys: Array) -> Ratios:
     return jax.vmap(partial(_one, name))(keys)
 
 
-def _one(name: str, key: Array) -> dict[str, Array]:
+def _one(name: str, key: Array) -> Ratios:
     loss, M0, M1 = LOSSES[name]
     key_data, key_scale, key_point, key_other, key_factors, key_near = jax.random.split(key, 6)
     data, head = random_tokens(key_data, N, T, D)
@@ -81,7 +90,6 @@ def _one(name: str, key: Array) -> dict[str, Array]:
     V = W + near * spread * jax.random.normal(key_other, (D, D))
     first = gradient(W)
     ratio = jnp.linalg.norm(first - gradient(V)) / jnp.linalg.norm(W - V)
-    found = {"W": ratio / constant}
 
     def factors(K: Array, Q: Array) -> tuple[Array, Array]:
         return jax.grad(lambda K, Q: risk(FactoredAttention(K, Q, head)), argnums=(0, 1))(K, Q)
@@ -107,77 +115,112 @@ def _one(name: str, key: Array) -> dict[str, Array]:
         by_Q = jnp.linalg.norm(factors(fixed, moving)[1] - factors(fixed, moved)[1]) / distance
         K_again = again(lambda K: risk(FactoredAttention(K, fixed, head)), moving, moved) / distance
         Q_again = again(lambda Q: risk(FactoredAttention(fixed, Q, head)), moving, moved) / distance
+        printed = size * constant
         return {
-            "K_printed_again": K_again / (size * constant),
-            "Q_printed_again": Q_again / (size * constant),
-            "K_printed": by_K / (size * constant),
-            "K_corrected": by_K / (size**2 * constant),
-            "Q_printed": by_Q / (size * constant),
-            "Q_corrected": by_Q / (size**2 * constant),
+            "K": by_K / printed,
+            "Q": by_Q / printed,
+            "K_again": K_again / printed,
+            "Q_again": Q_again / printed,
         }
 
-    found |= jax.vmap(at)(jnp.asarray(SIZES))
-    # Lemma 8 allows η up to 2/L_W.
-    for share in (1, 2):
+    def descended(share: int) -> Array:
         eta = share / constant
-        moved = W - eta * first
-        change = risk(CombinedAttention(moved, head)) - risk(CombinedAttention(W, head))
-        square = jnp.sum(first**2)
-        promised = 0.5 * eta * square
-        found[f"descent{share}"] = jnp.where(promised > MEASURABLE, 1.0 + change / promised, jnp.nan)
-    return found
+        change = risk(CombinedAttention(W - eta * first, head)) - risk(CombinedAttention(W, head))
+        promised = 0.5 * eta * jnp.sum(first**2)
+        return jnp.where(promised > MEASURABLE, 1.0 + change / promised, jnp.nan)
 
-
-def _row(data: Data, part: str, checked: str) -> Row:
-    ratios = np.stack([data[f"{name}_{part}"] for name in LOSSES])
-    above, total, largest = int((ratios > 1.0).sum()), ratios.size, float(ratios.max())
-    text = f"{above} of {total} pairs change the gradient by more; largest ratio {largest:.3g} of the constant"
-    if ratios.ndim == 3:
-        by_size = ", ".join(f"{x:.2g}" for x in ratios.max(axis=(0, 1)))
-        text += f" (at ‖·‖ = {', '.join(f'{x:g}' for x in data['sizes'])}: {by_size})"
-    return Row(
-        "Lemma 4",
-        f"{checked}; logistic and correlation loss",
-        text,
-        total,
-        0,
-        largest,
-        "ratio; at most 1",
-        count_evidence(ratios <= 1.0, checked_by=_means(data, part, ratios)),
-        {"above": above, "pairs": total, "largest": largest},
+    # Lemma 8 allows η up to 2/L_W.
+    return Ratios(
+        W=ratio / constant,
+        **jax.vmap(at)(jnp.asarray(SIZES)),
+        descent=jnp.stack([descended(share) for share in (1, 2)]),
     )
 
 
-def _means(data: Data, part: str, ratios: np.ndarray) -> str:
-    """Whether differences of the loss, which do not use its gradient, exceed the constant too."""
-    if not part.endswith("printed") or not np.any(ratios > 1.0):
-        return ""
-    again = np.stack([data[f"{name}_{part}_again"] for name in LOSSES])
-    count = int(np.sum((ratios > 1.0) & (again > 1.0)))
+SMOOTHNESS = Dataset(
+    "tarzanagh2023",
+    "smoothness",
+    SmoothNumbers,
+    {"pairs": Sweep(Ratios, compute, checksum_key("smoothness"))},
+    where=f"{__name__}:SMOOTHNESS",
+)
+
+
+def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[SmoothNumbers]:
+    """Of the ratios `part`; corrected: over the constant with the square of the fixed factor's size."""
+
+    def ratios(numbers: SmoothNumbers) -> np.ndarray:
+        found = getattr(numbers.pairs, part)
+        return found / np.asarray(SIZES) if corrected else found
+
+    def in_words(numbers: SmoothNumbers, known: Mask) -> str:
+        found = ratios(numbers)
+        text = f"{int((found > 1.0).sum())} of {found.size} pairs change the gradient by more; largest ratio "
+        text += f"{found.max():.3g} of the constant"
+        if found.ndim < 3:
+            return text
+        by_size = ", ".join(f"{x:.2g}" for x in found.max(axis=(0, 1)))
+        return f"{text} (at ‖·‖ = {', '.join(f'{x:g}' for x in SIZES)}: {by_size})"
+
+    def means(numbers: SmoothNumbers, known: Mask) -> str:
+        """Whether differences of the loss, which do not use its gradient, exceed the constant too."""
+        if part == "W" or corrected:
+            return ""
+        both = (ratios(numbers) > 1.0) & (getattr(numbers.pairs, f"{part}_again") > 1.0)
+        if not both.any():
+            return ""
+        return f"differences of the loss along the change of the gradient, which exceed it on {int(both.sum())} of them"
+
+    return Statement(
+        source="Lemma 4",
+        says=f"{says}; logistic and correlation loss",
+        inside=lambda n: everyone(ratios(n)),
+        residual=ratios,
+        bound=1.0,
+        unit="ratio; at most 1",
+        found=in_words,
+        checked_by=means,
+    )
+
+
+def _descents_in_words(numbers: SmoothNumbers, known: Mask) -> str:
+    clear = numbers.pairs.descent[known]
+    once, twice = (float(part.max(initial=-np.inf)) for part in clear.T)
     return (
-        f"differences of the loss along the change of the gradient, which exceed it on {count} of them" if count else ""
+        f"{int((clear.max(axis=1) > RESOLVED).sum())} of {len(clear)} starts fall short; 1 + 2ΔL/(η‖∇L‖²) is at most "
+        f"{once:.2g} for η = 1/L_W and {twice:.2g} for 2/L_W; {int((~known).sum())} decreases below {MEASURABLE:g} are "
+        "lost in rounding"
     )
 
 
-def _descent_row(data: Data) -> Row:
-    once, twice = (np.stack([data[f"{name}_descent{share}"] for name in LOSSES]).ravel() for share in (1, 2))
-    clear = np.isfinite(once) & np.isfinite(twice)
-    once, twice = once[clear], twice[clear]
-    broken = int((np.maximum(once, twice) > RESOLVED).sum())
-    worst = [float(part.max(initial=-np.inf)) for part in (once, twice)]
-    shortfall = np.where(
-        clear, np.maximum(*(np.stack([data[f"{n}_descent{s}"] for n in LOSSES]).ravel() for s in (1, 2))), np.nan
-    )
-    return Row(
-        "Lemma 8",
-        "L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
-        f"{broken} of {len(once)} starts fall short; 1 + 2ΔL/(η‖∇L‖²) is at most {worst[0]:.2g} for η = 1/L_W and "
-        f"{worst[1]:.2g} for 2/L_W; {int((~clear).sum())} decreases below {MEASURABLE:g} are lost in rounding",
-        clear.size,
-        0,
-        max(worst),
-        "1 + 2ΔL/(η‖∇L‖²); at most 0",
-        # What is lost in rounding is undecided.
-        bounded_evidence(shortfall, RESOLVED),
-        {"broken": broken, "steps": len(once)},
-    )
+DESCENT = Statement[SmoothNumbers](
+    source="Lemma 8",
+    says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
+    inside=lambda n: everyone(n.pairs.W),
+    # What is lost in rounding is undecided.
+    residual=lambda n: n.pairs.descent.max(axis=-1),
+    bound=RESOLVED,
+    unit="1 + 2ΔL/(η‖∇L‖²); at most 0",
+    found=_descents_in_words,
+)
+
+
+register(
+    SMOOTHNESS,
+    "smoothness",
+    title="Lemmas 4 and 8",
+    run_times={
+        "quick": "400 pairs for each of 2 losses, seconds",
+        "paper": "20,000 pairs for each of 2 losses",
+        "large": "200,000 pairs for each of 2 losses",
+    },
+    statements=[
+        lipschitz("W", "L_W = (1/n) Σ a_i b_i of (3), for ∇L(W)"),
+        lipschitz("K", "L_K = ‖Q‖ L_W as printed in (3), for ∇_K L(K, Q) at fixed Q"),
+        lipschitz("K", "with L_K = ‖Q‖² L_W instead, ∇_K L(K, Q) at fixed Q", corrected=True),
+        lipschitz("Q", "L_Q = ‖K‖ L_W as printed in (3), for ∇_Q L(K, Q) at fixed K"),
+        lipschitz("Q", "with L_Q = ‖K‖² L_W instead, ∇_Q L(K, Q) at fixed K", corrected=True),
+        DESCENT,
+    ],
+    verified=True,
+)
