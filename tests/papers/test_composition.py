@@ -11,64 +11,83 @@ import pytest
 from jaxflow import papers
 from jaxflow.data import TokenData
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve_cvxpy
-from jaxflow.papers.tarzanagh2023 import composition
-from jaxflow.papers.tarzanagh2023.composition import Fate
-from jaxflow.papers.tarzanagh2023.composition_claims import (
-    EXPONENTS,
-    by_threshold,
-    figure8_claims,
-    figure11_claims,
-    rank_correlation,
+from jaxflow.papers.statement import hold
+from jaxflow.papers.tarzanagh2023.composed_instances import (
+    MASKED,
+    SIZES,
+    Descent,
+    Fate,
+    Instances,
+    Size,
+    descents,
+    directions,
+    draw,
+    fate_of,
+    fates_in_words,
+    finite_components,
+    instances_of,
+    kinks,
+    measured,
 )
-from jaxflow.papers.tarzanagh2023.composition_descent import MASKED, descents, draw
-from jaxflow.papers.tarzanagh2023.composition_fit import directions, finite_components, fits
-from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
-from jaxflow.papers.tarzanagh2023.fig11 import curves
+from jaxflow.papers.tarzanagh2023.composition import CompositionNumbers, FlowEnd, Flows, Grid, key_of
+from jaxflow.papers.tarzanagh2023.fig8 import ORDERED, rank_correlation
+from jaxflow.papers.tarzanagh2023.fig11 import EXPONENTS, by_threshold
 from jaxflow.report import Verdict
 
-TINY = composition.Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2, 1e-3), small=4.0)
+TINY = Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2, 1e-3), small=4.0)
 # Means and their errors are checked by nothing else.
 HOLDS, OPEN, OUTSIDE = Verdict.holds, Verdict.not_settled, Verdict.outside_hypotheses
 
 
 @pytest.fixture(scope="module")
-def table() -> composition.Data:
-    return composition.compute(TINY, 0, lambda line: None)
+def found() -> Instances:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "quick", TINY)
+        return instances_of("quick", key_of(0), lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For the numbers that both figures read."""
+    return tmp_path_factory.mktemp("composition")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", ["fig8", "fig11"])
 def test_from_the_name_to_the_files(
-    figure: str, table: composition.Data, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    figure: str, found: Instances, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setitem(composition.SIZES, "quick", TINY)
-    paths, claims = papers.reproduce("tarzanagh2023", figure, out=tmp_path, say=lambda line: None)
+    monkeypatch.setitem(SIZES, "quick", TINY)
+    paths, claims = papers.reproduce("tarzanagh2023", figure, out=folder, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         # Both figures see the same instances, and the same seed gives the same numbers.
-        assert set(archive.files) == set(table)
-        for name, values in table.items():
-            np.testing.assert_array_equal(archive[name], values)
+        for name, values in found._asdict().items():
+            np.testing.assert_array_equal(archive[f"instances.{name}"], values)
+        flows = Flows(**{name: archive[f"flows.{name}"] for name in Flows._fields})
+    # Each flow goes to the time of its descent, and ends near it: another instance would be of order one apart.
+    assert flows.apart.shape == (2, 2, 3) and np.any(flows.end == FlowEnd.reached)
+    reached = flows.end == FlowEnd.reached
+    np.testing.assert_allclose(flows.log_time[reached], found.log_time[:, :2][reached], rtol=1e-12)
+    assert np.median(flows.distance[reached]) < 0.1
     assert len(claims) == (7 if figure == "fig8" else 3)
     notes = paths["table"].read_text()
     assert "The paper shows the kept ones only." in notes
-    for outcome in table["outcome"]:
-        assert f"{np.sum(outcome == Fate.kept)} kept" in notes or not np.any(outcome == Fate.kept)
+    for fate in found.fate:
+        assert f"{np.sum(fate == Fate.kept)} kept" in notes or not np.any(fate == Fate.kept)
 
 
-def test_every_instance_has_a_fate(table: composition.Data) -> None:
-    assert table["outcome"].shape == (2, 8)
-    assert np.all(table["outcome"] != Fate.not_run)
-    assert table["kept"].any()
+def test_every_instance_has_a_fate(found: Instances) -> None:
+    assert found.fate.shape == (2, 8)
+    assert np.all(found.fate != Fate.not_run)
+    assert found.kept.any()
     # What is kept has all its numbers, and a masked token.
-    for name in ("svmeq", "mm"):
-        assert table[name].shape == (2, 8, 5)
-        assert np.all(np.isfinite(table[name][table["kept"]]))
-    assert np.all(table["log_masked"][table["kept"]] < np.log10(MASKED))
-    # The greatest correlation is no less than that of either combination.
-    kept = table["kept"]
-    assert np.all(table["best"][kept] <= table["svmeq"][kept][:, -1] + 1e-12)
-    assert np.all(table["best"][kept] <= table["mm"][kept][:, -1] + 1e-12)
+    for curve in (found.svmeq, found.mm):
+        assert curve.shape == (2, 8, 5)
+        assert np.all(np.isfinite(curve[found.kept]))
+        # The greatest correlation is no less than that of either combination.
+        assert np.all(found.best[found.kept] <= curve[found.kept][:, -1] + 1e-12)
+    assert np.all(found.log_masked[found.kept] < np.log10(MASKED))
 
 
 def test_instances_follow_the_paper() -> None:
@@ -90,42 +109,43 @@ def test_instances_follow_the_paper() -> None:
 
 def test_zeros_around_an_instance_change_nothing() -> None:
     key = jax.random.key(5)
-    paths = []
+    paths, distances = [], []
     for widest in (4, 6):
-        instance = jax.vmap(partial(draw, 3, 4, 4, widest))(key[None])
-        paths.append(descents(50, 25, *instance))
-    np.testing.assert_allclose(paths[0]["weights"], paths[1]["weights"][:, :, :4, :4], atol=1e-12)
-    np.testing.assert_allclose(paths[0]["kink_distance"], paths[1]["kink_distance"], atol=1e-12)
+        problem = jax.vmap(partial(draw, 3, 4, 4, widest))(key[None])
+        paths.append(descents(50, 25, problem))
+        distances.append(jax.vmap(kinks)(problem, paths[-1].attention)[1])
+    np.testing.assert_allclose(paths[0].weights, paths[1].weights[:, :, :4, :4], atol=1e-12)
+    np.testing.assert_allclose(*distances, atol=1e-12)
 
 
 def test_the_fit_of_a_combination_finds_it() -> None:
     key = jax.random.key(7)
-    tokens, queries, labels, *_ = draw(3, 4, 6, 6, key)
-    data = TokenData(tokens, queries, labels)
+    problem = draw(3, 4, 6, 6, key)
+    data: TokenData = problem.data
     selected = jnp.asarray([[True, True, False, False], [False, True, False, False], [False, False, True, True]])
     attention = jnp.where(selected, 0.5 + 0.3 * jnp.cos(jnp.arange(12.0).reshape(3, 4)), 0.0)
     # An interior point of another library answers to about 1e-7.
     direction = solve_cvxpy(attention_svm(data, selected)).primal
     finite = solve_cvxpy(finite_component(data, selected, attention)).primal
     truth = finite + 30.0 * direction / jnp.linalg.norm(direction)
+    weights = jnp.stack([2.0 * direction] * 4 + [truth])
+    path = Descent(weights, jnp.log(attention), jnp.zeros(()), jnp.asarray(False), jnp.asarray(True))
     # Eight times the same, in the shapes of the table: nothing is compiled again.
     single = jax.nn.one_hot(jnp.asarray([0, 1, 2]), 4, dtype=bool)
-    *batch, selected, single, attention = (
-        jnp.stack([x] * 8) for x in (tokens, queries, labels, selected, single, attention)
+    problems, path, selected, single, attention = jax.tree.map(
+        lambda x: jnp.stack([x] * 8), (problem, path, selected, single, attention)
     )
-    programs = [
-        directions(*batch, selected),
-        directions(*batch, single),
-        finite_components(*batch, selected, attention),
-    ]
-    assert all(np.all(program["result"] == ProgramResult.optimal.value) for program in programs)
-    fit = fits(jnp.stack([jnp.stack([2.0 * direction] * 4 + [truth])] * 8), *programs)
-    np.testing.assert_allclose(fit["gamma"], [30.0] * 8, rtol=1e-5)
-    np.testing.assert_allclose(fit["best_gamma"], [30.0] * 8, rtol=1e-3)
-    assert np.all(fit["svmeq"][:, -1] < 1e-10) and np.all(fit["best"] < 1e-10)
+    direct = [directions(problems, chosen) for chosen in (selected, single)]
+    programs = [*direct, finite_components(problems, selected, attention)]
+    assert all(np.all(program.result == ProgramResult.optimal.value) for program in programs)
+    fit = measured(500, problems, path, *programs)
+    np.testing.assert_allclose(fit.gamma, [30.0] * 8, rtol=1e-5)
+    np.testing.assert_allclose(fit.best_gamma, [30.0] * 8, rtol=1e-3)
+    assert np.all(fit.svmeq[:, -1] < 1e-10) and np.all(fit.best < 1e-10)
     # The saved steps before the last are the direction itself.
-    assert np.all(fit["mm"][:, :-1] < 1e-10) and np.all(fit["mm"][:, -1] > 1e-10)
-    assert np.all(fit["one"][:, -1] > 1e-3)
+    assert np.all(fit.mm[:, :-1] < 1e-10) and np.all(fit.mm[:, -1] > 1e-10)
+    assert np.all(fit.one[:, -1] > 1e-3)
+    assert np.all(fit.fate == Fate.kept) and np.all(np.asarray(fit.tokens_selected) == [2, 1, 2])
 
 
 def test_reasons_prevail_in_order() -> None:
@@ -140,53 +160,53 @@ def test_reasons_prevail_in_order() -> None:
         (infeasible, optimal, True, True, True, Fate.between),
         (optimal, optimal, True, True, False, Fate.failed),
     ]
-    names = ("direction_result", "finite_result", "sparse", "between", "good")
-    cell = {name: np.array([row[column] for row in rows]) for column, name in enumerate(names)}
-    outcome = composition.outcomes(cell)
-    assert [Fate(int(code)) for code in outcome] == [row[-1] for row in rows]
-    assert composition.fates_in_words(outcome).startswith("1 kept, 1 a program without")
-    assert composition.fates_in_words(outcome).endswith("of 7")
+    fate = np.asarray(fate_of(*(jnp.asarray(column) for column in list(zip(*rows, strict=True))[:-1])))
+    assert [Fate(int(code)) for code in fate] == [row[-1] for row in rows]
+    assert fates_in_words(fate).startswith("1 kept, 1 a program without")
+    assert fates_in_words(fate).endswith("of 7")
 
 
 def made_up(
     scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, one: float = 0.5, exponent: float = 1.0
-) -> composition.Data:
+) -> CompositionNumbers:
     """Two dimensions, twelve instances, the last two of which the filter leaves out."""
     rates = np.array([1e-2, 1e-3, 1e-4])
-    steps = 1.0 + 0.01 * np.arange(12)
-    distance = np.stack([s * steps for s in scale])
-    outcome = np.full((2, 12), int(Fate.kept), np.uint8)
-    outcome[:, -2:] = Fate.between
-    log_masked = np.stack([-9.3 + slope * 0.2 * np.arange(12.0), -15.0 + slope * 0.1 * np.arange(12.0)])
-    return {
-        "dimensions": np.array([4, 8]),
-        "steps": np.array([0, 2000]),
-        "outcome": outcome,
-        "kept": outcome == Fate.kept,
-        "svmeq": np.stack([np.ones_like(distance), distance], axis=-1),
-        "mm": np.stack([np.ones_like(distance), 2 * distance], axis=-1),
-        "one": np.full((2, 12, 2), one),
-        "log_masked": log_masked,
-        "tokens_selected": np.ones((2, 12, 3), int),
-        "labels": -np.ones((2, 12, 3)),
-        "units_off": np.zeros((2, 12, 3), bool),
-        "kink_distance": np.ones((2, 12, 3)),
-        "at_rest": np.zeros((2, 12), bool),
-        "progress": np.ones((2, 12)),
-        "flow_end": np.full((2, 3), int(FlowEnd.reached)),
-        "flow_distance": np.zeros((2, 3)),
-        "flow_steps": np.full((2, 3), 100),
-        "flow_met": np.ones((2, 3), int),
-        "flow_crossed": np.ones((2, 3), int),
-        "flow_sliding": np.ones((2, 3), int),
-        "rates": np.array([1e-2, 1e-3, 1e-4]),
-        # The constants of single instances scatter about one.
-        "descent_distance": rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3)),
-    }
+    distance = np.stack([s * (1.0 + 0.01 * np.arange(12)) for s in scale])
+    fate = np.full((2, 12), int(Fate.kept))
+    fate[:, -2:] = Fate.between
+    zero, ones, flows = np.zeros((2, 12)), np.ones((2, 12, 3)), np.ones((2, 3), int)
+    instances = Instances(
+        fate=fate,
+        labels=-ones,
+        tokens_selected=ones.astype(int),
+        log_masked=np.stack([-9.3 + slope * 0.2 * np.arange(12.0), -15.0 + slope * 0.1 * np.arange(12.0)]),
+        units_off=ones < 0,
+        kink_distance=ones,
+        log_time=zero,
+        at_rest=zero > 0,
+        progress=zero + 1.0,
+        svmeq=np.stack([zero + 1.0, distance], axis=-1),
+        mm=np.stack([zero + 1.0, 2 * distance], axis=-1),
+        one=np.full((2, 12, 2), one),
+        gamma=zero,
+        best=zero,
+        best_gamma=zero,
+    )
+    # The constants of single instances scatter about one.
+    apart = rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3))
+    reached = np.full((2, 3), int(FlowEnd.reached))
+    ends = Flows(reached, 0.0 * flows, 100 * flows, flows, flows, flows, 0.0 * flows, apart, 0.0 * apart)
+    return CompositionNumbers(Grid(np.array([4, 8]), np.array([0, 2000]), rates), instances, ends)
 
 
-def verdicts(data: composition.Data) -> list[Verdict]:
-    return [claim.verdict for claim in figure8_claims(data)[0]]
+def none_kept() -> CompositionNumbers:
+    numbers = made_up()
+    fate = np.full_like(numbers.instances.fate, Fate.between)
+    return numbers._replace(instances=numbers.instances._replace(fate=fate))
+
+
+def verdicts(data: CompositionNumbers, figure: str = "fig8") -> list[Verdict]:
+    return [finding.verdict for finding in papers.find_figure("tarzanagh2023", figure).find(data)[0]]
 
 
 def test_verdicts_of_figure_8_follow_the_numbers() -> None:
@@ -195,34 +215,39 @@ def test_verdicts_of_figure_8_follow_the_numbers() -> None:
     assert verdicts(made_up((2e-3, 4e-2))) == [OPEN, HOLDS, HOLDS, HOLDS, OPEN, *flow]
     assert verdicts(made_up(one=1e-6)) == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS, *flow]
     assert verdicts(made_up(slope=-1.0)) == [HOLDS, HOLDS, OPEN, HOLDS, HOLDS, *flow]
-    nothing = made_up()
-    nothing["kept"] = np.zeros_like(nothing["kept"])
-    assert verdicts(nothing) == [OUTSIDE] * 5 + flow
+    assert verdicts(none_kept()) == [OUTSIDE] * 5 + flow
     # Of order one half, and of none; one flow that spends its budget; one that goes elsewhere than descent.
     assert verdicts(made_up(exponent=0.5))[5:] == verdicts(made_up(exponent=0.0))[5:] == [HOLDS, OPEN]
     spent, elsewhere = made_up(), made_up()
-    spent["flow_end"][0, 0] = int(FlowEnd.budget_spent)
+    spent.flows.end[0, 0] = int(FlowEnd.budget_spent)
     assert verdicts(spent)[5:] == [OPEN, OPEN]
-    elsewhere["flow_distance"][1, 2] = 0.5
+    elsewhere.flows.distance[1, 2] = 0.5
     assert verdicts(elsewhere)[5:] == [OPEN, Verdict.holds_at_this_rate]
 
 
-def test_verdicts_of_figure_11_follow_the_numbers() -> None:
-    def judged(data: composition.Data) -> list[Verdict]:
-        return [claim.verdict for claim in figure11_claims(data)[0]]
+def test_too_few_instances_are_undecided() -> None:
+    two = made_up()
+    two.instances.fate[1, 2:] = Fate.between
+    assert verdicts(two)[:3] == [HOLDS, HOLDS, OPEN]
+    # No kept instance of one d has a solution of (Att-SVM): it stays in the denominator.
+    unsolved = made_up()
+    unsolved.instances.one[0] = np.nan
+    evidence = hold(ORDERED, unsolved).evidence
+    assert (evidence.inside, evidence.contradicted, evidence.undecided) == (2, 0, 1)
 
-    assert judged(made_up()) == [HOLDS] * 3
-    assert judged(made_up((4e-2, 2e-3))) == [HOLDS, HOLDS, OPEN]
-    assert judged(made_up((4e-2, 2e-2))) == [HOLDS, OPEN, OPEN]
+
+def test_verdicts_of_figure_11_follow_the_numbers() -> None:
+    assert verdicts(made_up(), "fig11") == [HOLDS] * 3
+    assert verdicts(made_up((4e-2, 2e-3)), "fig11") == [HOLDS, HOLDS, OPEN]
+    assert verdicts(made_up((4e-2, 2e-2)), "fig11") == [HOLDS, OPEN, OPEN]
+    assert verdicts(none_kept(), "fig11") == [OUTSIDE] * 3
     # A mean that is above the limit by less than its errors decides nothing.
-    assert judged(made_up((4e-2, 9.6e-3)))[1] == OPEN
-    assert figure11_claims(made_up((4e-2, 9.6e-3)))[0][1].evidence.contradicted == 0
+    found = papers.find_figure("tarzanagh2023", "fig11").find(made_up((4e-2, 9.6e-3)))[0][1]
+    assert found.verdict == OPEN and found.evidence.contradicted == 0
 
 
 def test_means_by_threshold() -> None:
-    data = made_up()
-    dimensions, mean, error, count = by_threshold(data)
-    assert list(dimensions) == [4, 8]
+    mean, error, count = by_threshold(made_up())
     # Of the exponents -9.3, -9.1, -8.9, ... none is below -9.5, and two are below -9.
     row = int(np.flatnonzero(EXPONENTS == -9.5)[0])
     assert count[0, row] == 0 and np.isnan(mean[0, row])
@@ -231,9 +256,14 @@ def test_means_by_threshold() -> None:
     # 1% of 4e-3 apart: the standard deviation of the two is 4e-5/√2, that of their mean √2 less.
     np.testing.assert_allclose(error[0, row + 1], 2e-5)
     assert count[0, -1] == 10
-    drawn = curves(data)
-    np.testing.assert_allclose(drawn["mean"][:, 1], [4e-3 * 1.045, 2e-3 * 1.045])
-    assert np.all(np.isnan(curves(data | {"kept": np.zeros((2, 12), bool)})["mean"]))
+
+
+def test_what_is_drawn_are_means_of_kept_instances() -> None:
+    draw_figure = papers.find_figure("tarzanagh2023", "fig11").draw
+    assert draw_figure is not None
+    curves = draw_figure(made_up()).axes[0].lines[:2]
+    np.testing.assert_allclose([line.get_ydata()[1] for line in curves], [4e-3 * 1.045, 2e-3 * 1.045])
+    assert all(np.all(np.isnan(line.get_ydata())) for line in draw_figure(none_kept()).axes[0].lines[:2])
 
 
 def test_rank_correlation_sees_order_alone() -> None:

@@ -1,161 +1,264 @@
-r"""What figures 8 and 11 share: attention that composes tokens for a head $1^\top\mathrm{ReLU}(Vx)$.
+r"""What figures 8 and 11 share: instances of attention that composes tokens, and the gradient flow beside the descent.
 
-Random instances, the published descent, the programs of the sets that it selects, and how well these predict its
-direction. Every instance is kept, with the reason for which the paper leaves it out.
+The head $1^\top\mathrm{ReLU}(Vx)$ is linear between its kinks. Where a sequence with label −1 composes several tokens,
+the flow slides along a kink, across which the gradient jumps, and descent steps to and fro about it. Steps of a smooth
+integrator shrink there and get nowhere (229 of 240 flows spent 3,000 of them); `Filippov` follows the kink.
 """
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int, Key
 
-from jaxflow.margin import ProgramResult
-from jaxflow.papers.tarzanagh2023.composition_descent import descents, draws
-from jaxflow.papers.tarzanagh2023.composition_fit import decorrelation, directions, finite_components, fits
-from jaxflow.papers.tarzanagh2023.composition_flow import flow_ends, small_descents
+from jaxflow._core import RESULTS
+from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
+from jaxflow.gradient_descent import descend
+from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.tarzanagh2023.composed_instances import (
+    BATCH,
+    SIZES,
+    Instances,
+    Problem,
+    decorrelation,
+    descents,
+    instances_of,
+    problems_of,
+)
+from jaxflow.report import common_rate
 
-# Instances computed together; saved weights of 500 take 8 MB.
-BATCH = 500
+# The flow's way takes 100 to 400 steps.
+MAX_STEPS = 3000
+# ‖∇L‖/Σ|p| below this is a stationary point, as for figure 7.
+STATIONARY = 1e-6
+# A thousandth of what the shortest steps of descent differ by.
+RTOL = 1e-9
+# "an average correlation exceeding 0.99" (§6), as a bound of 1 − corr that is not to be attained.
+CORRELATION = 0.99
+LIMIT = np.nextafter(1 - CORRELATION, 0.0)
+# An exponent fitted over two decades of step sizes: descent stops anywhere in its last step to and fro, so that the
+# constants at its two ends differ by up to a factor of two or so, and means over instances by a fifth: log10(1.2)/2.
+BIAS = 0.04
 
-Data = dict[str, np.ndarray]
 
-
-class Fate(enum.IntEnum):
-    """Whether the paper's filter keeps an instance, and if not why; what comes later in this list prevails."""
+class FlowEnd(enum.IntEnum):
+    """How the flow ended."""
 
     not_run = 0
-    kept = 1
-    uncertified = 2
-    infeasible = 3
-    nothing_masked = 4
-    between = 5
-    failed = 6
+    reached = 1
+    stationary = 2
+    budget_spent = 3
+    failed = 4
+    sliding = 5
 
 
-REASONS = {
-    Fate.kept: "kept",
-    Fate.uncertified: "a program without certified solution",
-    Fate.infeasible: "(Gen-SVM) or eq. (7) infeasible",
-    Fate.nothing_masked: "no token masked",
-    Fate.between: "softmax between 1e-6 and 1e-3",
-    Fate.failed: "descent failed",
-}
+class Grid(NamedTuple):
+    """Each d, the saved steps of the published descent, and the lengths of the smaller steps."""
+
+    dimensions: Int[Any, " k"]
+    steps: Int[Any, " m"]
+    rates: Float[Any, " r"]
 
 
-@dataclass(frozen=True)
-class Size:
-    """`trials` instances for each d of `dimensions`; points of the descent are saved every `every` steps.
+class Flows(NamedTuple):
+    """The flows of the first f instances of each d, to the log t of their descents.
 
-    The first `flows` of them are followed by the flow, too, and by descent with steps of the lengths `rates` over a
-    path of the length `small`.
+    - `end` (`FlowEnd`), `log_time`, `steps`; how many kinks were `crossed` and `met` to slide on, and on how many the
+      flow ends, `sliding`; `distance`: 1 − corr with the published descent at its end.
+    - `apart`: of descent with steps of each length, the distance from the flow at its end, `apart_log_time`, relative
+      to the length of the way.
     """
 
-    trials: int
-    flows: int = 60
-    dimensions: tuple[int, ...] = (4, 6, 8, 10)
-    n: int = 3
-    T: int = 4
-    steps: int = 2000
-    every: int = 100
-    rates: tuple[float, ...] = (1e-2, 1e-3, 1e-4)
-    small: float = 10.0
+    end: Int[Any, "k f"]
+    log_time: Float[Any, "k f"]
+    steps: Int[Any, "k f"]
+    crossed: Int[Any, "k f"]
+    met: Int[Any, "k f"]
+    sliding: Int[Any, "k f"]
+    distance: Float[Any, "k f"]
+    apart: Float[Any, "k f r"]
+    apart_log_time: Float[Any, "k f r"]
+
+    @property
+    def decided(self) -> Mask:
+        return (self.end == FlowEnd.reached) | (self.end == FlowEnd.stationary)
 
 
-# The published code draws until 500 instances have passed the filter. At d = 10 about 2 in 100 do.
-SIZES = {
-    "quick": Size(200, flows=20, dimensions=(4, 8)),
-    "paper": Size(10_000),
-    "large": Size(50_000),
-}
+class CompositionNumbers(NamedTuple):
+    """Instances for every d, and the flows of the first of them."""
+
+    grid: Grid
+    instances: Instances
+    flows: Flows
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """The table of all instances: arrays `(dimension, trial)`, curves `(dimension, trial, point)`.
+@partial(jax.jit, static_argnums=(0, 1))
+def small_descents(length: float, rate: float, problems: Problem) -> tuple[Array, Array]:
+    """Normalised descent of a batch with steps of length `rate` over a path of `length`: its last weights and log t."""
 
-    The keys do not depend on the figure: figures 8 and 11 see the same instances.
-    """
-    key = jax.random.fold_in(jax.random.key(seed), 8)
-    widest = max(size.dimensions)
-    columns: dict[str, list[np.ndarray]] = {}
-    for d in size.dimensions:
-        keys = jax.random.split(jax.random.fold_in(key, d), size.trials)
-        rows = [_run(size, d, widest, keys[first : first + BATCH]) for first in range(0, size.trials, BATCH)]
-        cell = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        cell["outcome"] = outcomes(cell)
-        cell |= _flows(size, d, widest, keys[: size.flows], cell)
-        say(f"d = {d}: {fates_in_words(cell['outcome'])}")
-        for name, values in cell.items():
-            columns.setdefault(name, []).append(values)
-    table = {name: np.stack(values) for name, values in columns.items()}
-    return {
-        "n": np.asarray(size.n),
-        "T": np.asarray(size.T),
-        "dimensions": np.asarray(size.dimensions),
-        "steps": np.arange(0, size.steps + 1, size.every),
-        "rates": np.asarray(size.rates),
-        "kept": table["outcome"] == Fate.kept,
-        **table,
-    }
+    def one(problem: Problem) -> tuple[Array, Array]:
+        path = descend(problem.risk, problem.model, steps=round(length / rate), learning_rate=rate, throw=False)
+        return path.final.model.W, path.final.log_time
+
+    return jax.vmap(one)(problems)
 
 
-def fates_in_words(outcome: np.ndarray) -> str:
-    """How many of how many ended in what: "412 kept, 88 no token masked, of 500"."""
-    counts = np.bincount(outcome.ravel(), minlength=len(Fate))
-    parts = [f"{counts[fate]:,} {words}" for fate, words in REASONS.items() if counts[fate]]
-    return f"{', '.join(parts)}, of {outcome.size:,}"
+@jax.jit
+def flows_of(problems: Problem, last: Array, log_time: Array, descended: Array, readings: Array) -> Flows:
+    """The flows of a batch until `log_time` `(b,)`, against `last` `(b, d, d)`, and at the `readings` `(b, r)` of log t
+    against what small steps `descended` to, `(b, r, d, d)`."""
+    # One after another: on a CPU none waits for the slowest.
+    return jax.lax.map(lambda parts: _flow(*parts), (problems, last, log_time, descended, readings))
 
 
-def outcomes(cell: Data) -> np.ndarray:
-    """One `Fate` for each instance."""
-    optimal, infeasible = ProgramResult.optimal.value, ProgramResult.infeasible.value
-    results = np.stack([cell["direction_result"], cell["finite_result"]])
-    outcome = np.full(results.shape[1:], int(Fate.kept))
-    for found, fate in (
-        (np.any(results != optimal, axis=0), Fate.uncertified),
-        (np.any(results == infeasible, axis=0), Fate.infeasible),
-        (~cell["sparse"], Fate.nothing_masked),
-        (cell["between"], Fate.between),
-        (~cell["good"], Fate.failed),
+def _flow(problem: Problem, last: Array, log_time: Array, descended: Array, readings: Array) -> Flows:
+    order = jnp.argsort(readings)
+    path = integrate(
+        problem.risk,
+        problem.model,
+        clock="log_time",
+        coordinates=Scores(),
+        until=log_time,
+        stop=StationaryPoint(STATIONARY),
+        save_at=readings[order],
+        solver=Filippov(),
+        controller=diffrax.PIDController(rtol=RTOL, atol=1e-2 * RTOL, pcoeff=0.3, icoeff=0.4),
+        max_steps=MAX_STEPS,
+        throw=False,
+    )
+    final, saved = path.final, path.saved
+    # A flow that has come to rest stays where it is.
+    there = jnp.where(saved.reached[:, None, None], saved.model.W, final.model.W)  # pyright: ignore
+    there = jnp.zeros_like(there).at[order].set(there)
+    end = jnp.asarray(FlowEnd.failed.value)
+    for result, code in (
+        (RESULTS.successful, FlowEnd.reached),
+        (RESULTS.event_occurred, FlowEnd.stationary),
+        (RESULTS.max_steps_reached, FlowEnd.budget_spent),
+        (RESULTS.sliding, FlowEnd.sliding),
     ):
-        outcome[found] = fate
-    return outcome.astype(np.uint8)
+        end = jnp.where(path.result == result, code.value, end)
+    way = jnp.linalg.norm(descended - problem.W[None], axis=(1, 2))
+    return Flows(
+        end=end,
+        log_time=final.log_time,
+        steps=path.stats["num_steps"],
+        crossed=path.stats["num_crossed_kinks"],
+        met=path.stats["num_met_kinks"],
+        sliding=jnp.sum(path.stats["sliding"]),
+        distance=decorrelation(final.model.W, last),
+        apart=jnp.linalg.norm(there - descended, axis=(1, 2)) / way,
+        apart_log_time=readings,
+    )
 
 
-def _run(size: Size, d: int, widest: int, keys: Array) -> Data:
-    """Some instances of one d; programs that several d share are compiled once."""
-    instances = draws(size.n, size.T, d, widest, keys)
-    path = descents(size.steps, size.every, *instances)
-    tokens, queries, labels = instances[:3]
-    selected, top = path.pop("selected"), path.pop("top")
-    weights, attention = path.pop("weights"), path.pop("attention")
-    direction = directions(tokens, queries, labels, selected)
-    single = directions(tokens, queries, labels, top)
-    finite = finite_components(tokens, queries, labels, selected, attention)
-    fit = {**fits(weights, direction, single, finite), "last_weights": weights[:, -1]}
-    results = {"direction": direction, "single": single, "finite": finite}
-    codes = {f"{name}_result": program["result"] for name, program in results.items()}
-    return {name: np.asarray(value) for name, value in {**path, **codes, **fit}.items()}
+def _grid(scale: str, key: Any, say: Say) -> Grid:
+    size = SIZES[scale]
+    return Grid(np.asarray(size.dimensions), np.arange(0, size.steps + 1, size.every), np.asarray(size.rates))
 
 
-def _flows(size: Size, d: int, widest: int, keys: Array, cell: Data) -> Data:
-    """The flow of the first instances to the log time of their descents, and descent with smaller steps.
+def _flows(scale: str, key: Any, say: Say) -> Flows:
+    """The flow of the first instances, and descent with smaller steps."""
+    size, cells = SIZES[scale], []
+    for d in size.dimensions:
+        # The descents of the first batch over again: those of fewer would round differently.
+        path = descents(size.steps, size.every, problems_of(size, key, d, 0, BATCH))
+        last, log_time = path.weights[: size.flows, -1], path.log_time[: size.flows]
+        problems = problems_of(size, key, d, 0, size.flows)
+        small = [small_descents(size.small, rate, problems) for rate in size.rates]
+        descended, readings = (jnp.stack(parts, axis=1) for parts in zip(*small, strict=True))
+        cells.append(flows_of(problems, last, log_time, descended, readings))
+    return jax.tree.map(lambda *parts: np.stack(parts), *cells)
 
-    1 − corr of the flow with the descent at the end; with each length of steps, the distance of the weights at equal
-    times, relative to the length of the way.
-    """
-    last = cell.pop("last_weights")[: len(keys)]
-    instances = draws(size.n, size.T, d, widest, keys)
-    small = [small_descents(size.small, rate, *instances) for rate in size.rates]
-    readings = jnp.stack([path["log_time"] for path in small], axis=1)
-    found = flow_ends(*instances, jnp.asarray(cell["log_time"][: len(keys)]), readings)
-    weights, there = found.pop("flow_weights"), found.pop("flow_readings")
-    descended = jnp.stack([path["weights"] for path in small], axis=1)
-    apart = jnp.linalg.norm(there - descended, axis=(2, 3))
-    way = jnp.linalg.norm(descended - instances[-1][:, None], axis=(2, 3))
-    distance = jax.vmap(decorrelation)(weights, jnp.asarray(last))
-    found |= {"flow_distance": distance, "descent_distance": apart / way, "descent_log_time": readings}
-    return {name: np.asarray(value) for name, value in found.items()}
+
+def key_of(seed: int) -> Key[Array, ""]:
+    """Of all instances."""
+    return jax.random.fold_in(jax.random.key(seed), 8)
+
+
+COMPOSITION = Dataset(
+    "tarzanagh2023",
+    "composition",
+    CompositionNumbers,
+    {
+        "grid": Sweep(Grid, _grid),
+        "instances": Sweep(Instances, instances_of, key_of),
+        "flows": Sweep(Flows, _flows, key_of),
+    },
+    where=f"{__name__}:COMPOSITION",
+)
+
+
+def _alike_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    distance = numbers.flows.distance[known]
+    far = np.sort(distance[distance > LIMIT])[::-1]
+    text = f"{known.sum()} of {known.size} flows decided, {known.sum() - far.size} with a correlation above "
+    others = f"; 1 − corr of the others {', '.join(f'{x:.1e}' for x in far[:8])}"
+    return f"{text}{CORRELATION}{others * bool(far.size)}"
+
+
+FLOW_ALIKE = Statement[CompositionNumbers](
+    source="§6, Figure 8 (flow)",
+    says="(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
+    "descent does: a correlation above 0.99 at the same log t.",
+    inside=lambda n: everyone(n.flows.end),
+    residual=lambda n: np.where(n.flows.decided, n.flows.distance, np.nan),
+    bound=LIMIT,
+    found=_alike_in_words,
+)
+
+
+def _slopes(numbers: CompositionNumbers) -> np.ndarray:
+    """Exponents of the distance of descent from the flow, over the step sizes, `(k, f)`."""
+    rates, apart = numbers.grid.rates, numbers.flows.apart
+    return np.log(apart[..., 0] / apart[..., -1]) / np.log(rates[0] / rates[-1])
+
+
+def _limit_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    flows, slopes = numbers.flows, _slopes(numbers)[known]
+    middles = [median(apart) for apart in flows.apart[known].T]
+    parts = ", ".join(f"{x:.1e} at η = {rate:g}" for x, rate in zip(middles, numbers.grid.rates, strict=True))
+    text = (
+        f"median distance, relative to the way, {parts} on {known.sum()} of {known.size} flows, "
+        f"{np.sum(known & (flows.met > 0))} of which slide; at the smallest η at most "
+        f"{largest(flows.apart[known, -1]):.1e}"
+    )
+    spread = f"; exponents of single instances from {slopes.min():.2f} to {slopes.max():.2f}" if slopes.size > 2 else ""
+    return text + spread
+
+
+FLOW_LIMIT = Statement[CompositionNumbers](
+    source="§6, Figure 8 (flow)",
+    says="(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
+    "solution: the distance at equal times falls like η.",
+    inside=lambda n: everyone(n.flows.end),
+    # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
+    residual=lambda n: np.where(n.flows.decided, n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
+    found=_limit_in_words,
+    limit=True,
+    rate=lambda n, known: common_rate(
+        _slopes(n)[known], 1.0, bias=BIAS, law="distance of descent from the flow against η"
+    ),
+)
+
+
+def flow_in_words(numbers: CompositionNumbers) -> str:
+    """How the gradient flows ended."""
+    flows, of = numbers.flows, {code: int(np.sum(numbers.flows.end == code)) for code in FlowEnd}
+    first = flows.end.shape[1]
+    several, met = np.any(numbers.instances.several[:, :first], axis=-1), flows.met > 0
+    return (
+        f"The gradient flow on the first {first} instances of each d, along its kinks (Filippov's solution; "
+        f"Tsit5 between them, at most {MAX_STEPS} steps), to the log t of their descents: {of[FlowEnd.reached]} of "
+        f"{flows.end.size} get there, {of[FlowEnd.stationary]} end at a stationary point before, "
+        f"{of[FlowEnd.budget_spent]} spend the budget, {of[FlowEnd.sliding]} end where too many kinks meet, "
+        f"{of[FlowEnd.failed]} fail; in {np.median(flows.steps):.0f} steps (median; at most {np.max(flows.steps)}). "
+        f"{met.sum()} slide along kinks on their way, {np.sum(flows.sliding > 0)} at its end; of the {several.sum()} "
+        f"whose descent composes several tokens {np.sum(met & several)}. They cross {np.sum(flows.crossed):,} "
+        f"kinks and meet {np.sum(flows.met):,} to slide on."
+    )

@@ -1,82 +1,83 @@
 r"""`reproduce tarzanagh2023 fig11`: $W^{SVMeq}$ against descent by dimension and by threshold."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.composition import SIZES, compute
-from jaxflow.papers.tarzanagh2023.composition_claims import EXPONENTS, by_threshold, figure11_claims
-from jaxflow.plots import new_figure
-from jaxflow.report import Claim
-
-
-@register_figure(
-    "tarzanagh2023",
-    "fig11",
-    title="The SVM-equivalence of figure 8 by dimension and by the threshold of masked tokens",
-    run_times={
-        "quick": "200 instances for each of d = 4, 8, under a minute",
-        "paper": "10,000 instances for each of d = 4, 6, 8, 10, about four minutes",
-        "large": "50,000 instances for each of d = 4, 6, 8, 10, about twenty minutes on two cores",
-    },
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, LIMIT, CompositionNumbers
+from jaxflow.papers.tarzanagh2023.fig8 import (
+    LARGE_D,
+    ROUNDING,
+    TOO_FEW,
+    improves,
+    mean_error,
+    near,
+    unconditional,
 )
-class Figure11(AbstractFigure):
+from jaxflow.plots import CURVES, new_figure
+
+SMALL_GAMMA = 1e-9
+# "Γ from 1e-16 to 1e-6": the grid is ours.
+EXPONENTS = np.arange(-16.0, -5.75, 0.5)
+
+
+def by_threshold(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """1 − corr of kept instances whose masked tokens all have softmax below Γ, for each d and Γ `(k, g)`.
+
+    **Returns:** the mean, NaN of none; its standard error, NaN of fewer than two; how many.
+    """
+    found = numbers.instances
+    below = found.kept[..., None] & (found.log_masked[..., None] < EXPONENTS)
+    rows = zip(found.svmeq[..., -1], below, strict=True)
+    cells = np.array([[mean_error(distance[at]) for at in row.T] for distance, row in rows])
+    return cells[..., 0], cells[..., 1], below.sum(axis=1)
+
+
+def _above(where: str, these: Any) -> Statement[CompositionNumbers]:
+    """At the pairs (d, Γ) of which `these(d, Γ)` is true."""
+
+    def inside(numbers: CompositionNumbers) -> Mask:
+        return these(numbers.grid.dimensions[:, None], 10.0 ** EXPONENTS[None]) & (by_threshold(numbers)[2] > 0)
+
+    def in_words(numbers: CompositionNumbers, known: Mask) -> str:
+        (mean, error, count), some = by_threshold(numbers), inside(numbers)
+        if not some.any():
+            return "no kept instance"
+        at = np.unravel_index(np.argmax(np.where(some, mean, -np.inf)), mean.shape)
+        return (
+            f"not so in {np.sum(some & (mean > LIMIT))} of {some.sum()} pairs (d, Γ) with instances; lowest mean "
+            f"correlation {1 - mean[at]:.4f} ± {error[at]:.4f}, at d = {numbers.grid.dimensions[at[0]]} over "
+            f"{count[at]} of {numbers.instances.fate.shape[1]} instances"
+        )
+
+    return Statement(
+        source="App. F, Figure 11",
+        says=f"For d >= 8 or Γ <= 1e-9, the GD solution W achieves a correlation of > 0.99 with W^SVMeq. ({where})",
+        inside=inside,
+        residual=lambda n: near(*by_threshold(n)[:2]),
+        bound=LIMIT,
+        found=in_words,
+    )
+
+
+def draw_thresholds(numbers: CompositionNumbers) -> Any:
     r"""Figure 11 of Tarzanagh et al. (2023), from the instances of figure 8.
 
     (a) the mean of $1-\mathrm{corr}(W,W^{SVMeq})$ along the descent for each d; (b) at its end, over the instances
     whose masked tokens all have softmax below Γ; (c), which is not in the paper, how many of all those are.
     """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_thresholds(curves(data))
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        return figure11_claims(data)
-
-
-def curves(data: Data) -> Data:
-    """What is drawn: means over kept instances, NaN where none is."""
-    dimensions, below_mean, _, below_count = by_threshold(data)
-    kept = data["kept"][..., None]
-    count = np.maximum(kept.sum(axis=1), 1)
-    mean = np.sum(np.where(kept, data["svmeq"], 0.0), axis=1) / count
-    return {
-        "dimensions": dimensions,
-        "steps": data["steps"],
-        "mean": np.where(kept.any(axis=1), mean, np.nan),
-        "trials": np.asarray(data["kept"].shape[1]),
-        "exponents": EXPONENTS,
-        "below_mean": below_mean,
-        "below_count": below_count,
-    }
-
-
-# Okabe and Ito (2008), one for each dimension.
-DIMENSION_COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
-
-
-def draw_thresholds(curves: dict[str, np.ndarray]) -> Any:
-    r"""Figure 11: (a) $1-\mathrm{corr}(W,W^{SVMeq})$ along the descent; (b) at its end for the instances whose masked
-    tokens all have softmax below Γ; (c) the share of all instances that these are.
-
-    **Arguments:** `dimensions` `(k,)`, `steps` `(m,)`, `mean` `(k, m)`, `trials`, `exponents` `(g,)` of Γ,
-    `below_mean` and `below_count` `(k, g)`.
-    """
+    (below, _, count), found = by_threshold(numbers), numbers.instances
     figure, axes = new_figure(3)
-    gamma = 10.0 ** curves["exponents"]
-    for row, (color, d) in enumerate(zip(DIMENSION_COLORS, curves["dimensions"], strict=False)):
-        label = rf"$d={d}$"
-        axes[0].plot(curves["steps"], np.maximum(curves["mean"][row], ROUNDING), color=color, label=label)
-        axes[1].plot(gamma, np.maximum(curves["below_mean"][row], ROUNDING), ".-", color=color, label=label)
-        share = 100 * curves["below_count"][row] / int(curves["trials"])
-        axes[2].plot(gamma, share, ".-", color=color, label=label)
+    gamma = 10.0**EXPONENTS
+    for row, (color, d) in enumerate(zip(CURVES, numbers.grid.dimensions, strict=False)):
+        style: Any = {"color": color, "label": rf"$d={d}$"}
+        kept = found.svmeq[row][found.kept[row]]
+        mean = kept.mean(axis=0) if len(kept) else np.full(len(numbers.grid.steps), np.nan)
+        axes[0].plot(numbers.grid.steps, np.maximum(mean, ROUNDING), **style)
+        axes[1].plot(gamma, np.maximum(below[row], ROUNDING), ".-", **style)
+        axes[2].plot(gamma, 100 * count[row] / found.fate.shape[1], ".-", **style)
     # The paper's 0.99.
     for axis in axes[:2]:
         axis.axhline(0.01, color="#000000", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -93,3 +94,23 @@ def draw_thresholds(curves: dict[str, np.ndarray]) -> Any:
         axis.set_title(title, fontsize=10)
     axes[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+register(
+    COMPOSITION,
+    "fig11",
+    title="The SVM-equivalence of figure 8 by dimension and by the threshold of masked tokens",
+    run_times={
+        "quick": "200 instances for each of d = 4, 8, those of figure 8",
+        "paper": "10,000 instances for each of d = 4, 6, 8, 10, those of figure 8",
+        "large": "50,000 instances for each of d = 4, 6, 8, 10, those of figure 8",
+    },
+    statements=[
+        improves("App. F, Figure 11"),
+        _above("d >= 8, every Γ", lambda d, gamma: (d >= LARGE_D) & (gamma > 0)),
+        # A threshold of the grid is its decimal power to rounding.
+        _above("Γ <= 1e-9, every d", lambda d, gamma: (d > 0) & (gamma <= SMALL_GAMMA * (1 + 1e-9))),
+    ],
+    notes=lambda n: [*unconditional(n), TOO_FEW],
+    draw=draw_thresholds,
+)

@@ -1,67 +1,274 @@
-"""`reproduce tarzanagh2023 fig8`: (Gen-SVM) against descent for a nonlinear head."""
+"""`reproduce tarzanagh2023 fig8`: (Gen-SVM) against descent for a nonlinear head, and the gradient flow beside it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.composition import SIZES, compute
-from jaxflow.papers.tarzanagh2023.composition_claims import figure8_claims
-from jaxflow.plots import new_figure
-from jaxflow.report import Claim
-
-
-@register_figure(
-    "tarzanagh2023",
-    "fig8",
-    title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
-    run_times={
-        "quick": "200 instances for each of d = 4, 8, about two minutes",
-        "paper": "10,000 instances for each of d = 4, 6, 8, 10, about seven minutes",
-        "large": "50,000 instances for each of d = 4, 6, 8, 10, about twenty-five minutes on two cores",
-    },
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, median
+from jaxflow.papers.tarzanagh2023.composed_instances import Fate, Instances, fates_in_words
+from jaxflow.papers.tarzanagh2023.composition import (
+    COMPOSITION,
+    FLOW_ALIKE,
+    FLOW_LIMIT,
+    LIMIT,
+    CompositionNumbers,
+    flow_in_words,
 )
-class Figure8(AbstractFigure):
+from jaxflow.plots import new_figure
+from jaxflow.study import wilson
+
+# "For d >= 8 or Γ <= 1e-9" (App. F).
+LARGE_D = 8
+# "the range of 1e-15" is taken as two decades to either side.
+RANGE = (-17.0, -13.0)
+# Differences of means, and rank correlations, count beyond this many standard errors.
+ERRORS = 2.0
+# A distance below rounding is drawn at rounding.
+ROUNDING = 1e-16
+
+
+def mean_error(values: np.ndarray) -> tuple[float, float]:
+    """Mean and its standard error; NaN of none, and of fewer than two."""
+    error = float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else float("nan")
+    return float(values.mean()) if values.size else float("nan"), error
+
+
+def means(instances: Instances) -> tuple[np.ndarray, np.ndarray]:
+    """Of 1 − corr with W^SVMeq over the kept instances of each d, with standard errors."""
+    found = [mean_error(last[kept]) for last, kept in zip(instances.svmeq[..., -1], instances.kept, strict=True)]
+    mean, error = np.asarray(found).T
+    return mean, error
+
+
+def near(mean: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Means of 1 − corr that are below 0.01, or above it by more than the errors; NaN of the others: too few to tell.
+
+    An error that is not known (of a single instance) decides nothing against the claim.
+    """
+    return np.where((mean <= LIMIT) | (mean - ERRORS * error > LIMIT), mean, np.nan)
+
+
+def _some(numbers: CompositionNumbers) -> Mask:
+    """The d of which instances are kept."""
+    return np.any(numbers.instances.kept, axis=1)
+
+
+def _predicted_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    found, parts = numbers.instances, []
+    for d, kept, distance in zip(numbers.grid.dimensions, found.kept, found.svmeq[..., -1], strict=True):
+        solved = ~np.isnan(distance)
+        mean, error = mean_error(distance[kept])
+        parts.append(
+            f"d = {d}: {1 - mean:.4f} ± {error:.4f} over {kept.sum()} kept of {kept.size} "
+            f"(unconditional: {1 - distance[solved].mean():.4f} over the {solved.sum()} with a solution)"
+            if kept.any()
+            else f"d = {d}: none kept of {kept.size}"
+        )
+    return "mean correlation " + "; ".join(parts)
+
+
+PREDICTIVE = Statement[CompositionNumbers](
+    source="§6, Figure 8",
+    says="SVM-equivalence displays higher predictability in a larger d regime (with an average correlation exceeding "
+    "0.99); read as: for d >= 8.",
+    inside=lambda n: (n.grid.dimensions >= LARGE_D) & _some(n),
+    residual=lambda n: near(*means(n.instances)),
+    bound=LIMIT,
+    found=_predicted_in_words,
+)
+
+
+def _compared(found: Instances) -> Mask:
+    """The kept instances with a solution of (Att-SVM)."""
+    return found.kept & ~np.isnan(found.one[..., -1])
+
+
+def _baselines(numbers: CompositionNumbers) -> np.ndarray:
+    """Means of 1 − corr at the end with W^SVMeq, W^mm and W^1token for each d, `(k, 3)`."""
+    found = numbers.instances
+    curves, kept = (found.svmeq, found.mm, found.one), _compared(found)
+    return np.array([[mean_error(x[at, -1])[0] for x in row] for *row, at in zip(*curves, kept, strict=True)])
+
+
+def _disordered(numbers: CompositionNumbers) -> np.ndarray:
+    svmeq, mm, one = _baselines(numbers).T
+    return np.where(np.isnan(one), np.nan, ~((svmeq < mm) & (mm < one)))
+
+
+def _ordered_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    found, kept = numbers.instances, _compared(numbers.instances)
+    # One selected token everywhere makes the three baselines one: rounding is no order.
+    worse = np.sum(kept & (found.svmeq[..., -1] > found.mm[..., -1] + 1e-12), axis=1)
+    parts = [
+        f"d = {d}: {mean[0]:.1e}, {mean[1]:.1e}, {mean[2]:.1e} over {at.sum()} (W^SVMeq is worse than W^mm in {count})"
+        for d, mean, at, count in zip(numbers.grid.dimensions, _baselines(numbers), kept, worse, strict=True)
+        if at.any()
+    ]
+    return "mean 1 − corr with W^SVMeq, W^mm, W^1token at " + "; ".join(parts)
+
+
+ORDERED = Statement[CompositionNumbers](
+    source="§6, Figure 8 (upper)",
+    says="W^1token yields unsatisfactory outcomes, W^mm a significant correlation, W^SVMeq further enhances it.",
+    inside=_some,
+    residual=_disordered,
+    found=_ordered_in_words,
+)
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's coefficient of two samples without ties; NaN of fewer than three."""
+
+    def ranks(x: np.ndarray) -> np.ndarray:
+        return np.argsort(np.argsort(x)).astype(float)
+
+    return float(np.corrcoef(ranks(a), ranks(b))[0, 1]) if a.size > 2 else float("nan")
+
+
+def _ranked(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray]:
+    """For each d the rank correlation of the largest masked softmax with 1 − corr, and its standard error."""
+    found = numbers.instances
+    rows = zip(found.log_masked, found.svmeq[..., -1], found.kept, strict=True)
+    ranks = [rank_correlation(masked[kept], distance[kept]) for masked, distance, kept in rows]
+    # That of Spearman's coefficient between independent samples.
+    return np.array(ranks), 1 / np.sqrt(np.maximum(found.kept.sum(axis=1) - 1, 1))
+
+
+def _inverse_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    rows = zip(numbers.grid.dimensions, *_ranked(numbers), numbers.instances.kept.sum(axis=1), strict=True)
+    return "rank correlation of the largest masked softmax with 1 − corr: " + ", ".join(
+        f"{rank:+.2f} ± {error:.2f} at d = {d} (of {kept} kept)" for d, rank, error, kept in rows if np.isfinite(rank)
+    )
+
+
+def _not_inverse(numbers: CompositionNumbers) -> np.ndarray:
+    rank, error = _ranked(numbers)
+    # Within the errors it is too close to tell.
+    return np.where(np.abs(rank) > ERRORS * error, rank < 0, np.nan)
+
+
+INVERSE = Statement[CompositionNumbers](
+    source="§6, Figure 8 (lower)",
+    says="There exists an inverse correlation between softmax probability (of masked tokens) and predictivity.",
+    inside=_some,
+    residual=_not_inverse,
+    found=_inverse_in_words,
+)
+
+
+def _medians(numbers: CompositionNumbers) -> np.ndarray:
+    """Of log10 of the largest masked softmax, for each d of which instances are kept."""
+    found = numbers.instances
+    return np.array([median(x[kept]) for x, kept in zip(found.log_masked, found.kept, strict=True) if kept.any()])
+
+
+def _out_of_range(numbers: CompositionNumbers) -> np.ndarray:
+    first, last = np.append(_medians(numbers), [np.nan, np.nan])[[0, len(_medians(numbers)) - 1]]
+    return np.array([not (last < first and RANGE[0] <= last <= RANGE[1])])
+
+
+def _masked_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    rows = zip(numbers.grid.dimensions[_some(numbers)], _medians(numbers), strict=True)
+    return "medians of the largest one: " + ", ".join(f"1e{middle:.1f} at d = {d}" for d, middle in rows)
+
+
+MASKED = Statement[CompositionNumbers](
+    source="§6, Figure 8 (lower)",
+    says="As d increases, softmax probabilities over the masked set tend to converge towards the range of 1e-15.",
+    inside=lambda n: np.array([_some(n).sum() > 1]),
+    residual=_out_of_range,
+    found=_masked_in_words,
+)
+
+
+def _gains(numbers: CompositionNumbers) -> np.ndarray:
+    """By how many standard errors the mean 1 − corr falls from each d to the next, and from the first to the last."""
+    mean, error = means(numbers.instances)
+    mean, error = mean[~np.isnan(error)], error[~np.isnan(error)]
+    if len(mean) < 2:
+        return np.array([])
+    before, after = np.append(np.arange(len(mean) - 1), 0), np.append(np.arange(1, len(mean)), -1)
+    return (mean[before] - mean[after]) / np.maximum(np.hypot(error[before], error[after]), np.finfo(float).tiny)
+
+
+def _worse(numbers: CompositionNumbers) -> np.ndarray:
+    # Neighbours may be too close to tell apart; the ends may not, and no neighbour may be worse.
+    gains = _gains(numbers)
+    return np.array([1.0 if np.any(gains < -ERRORS) else 0.0 if np.any(gains[-1:] > ERRORS) else np.nan])
+
+
+def _improves_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    rows = zip(numbers.grid.dimensions, *means(numbers.instances), strict=True)
+    return "mean 1 − corr: " + ", ".join(
+        f"{mean:.1e} ± {error:.1e} at d = {d}" for d, mean, error in rows if np.isfinite(error)
+    )
+
+
+def improves(source: str) -> Statement[CompositionNumbers]:
+    """Said of both figures."""
+    return Statement(
+        source=source,
+        says="Higher d enhances alignment.",
+        inside=lambda n: np.array([len(_gains(n)) > 0]),
+        residual=_worse,
+        found=_improves_in_words,
+    )
+
+
+FITTED = (
+    "γ of W^SVMeq is fitted to the descent, and W^SVMeq tends to W^mm as γ grows: the combination of greatest "
+    "correlation is never worse than W^mm. What the comparison shows is how much W^fin adds."
+)
+TOO_FEW = (
+    "± is one standard error. A claim that two of them leave open, because too few instances were kept, is not settled."
+)
+
+
+def unconditional(numbers: CompositionNumbers) -> list[str]:
+    """What became of all instances of each d, and the share that the filter keeps."""
+    notes = []
+    for d, fate in zip(numbers.grid.dimensions, numbers.instances.fate, strict=True):
+        count = int(np.sum(fate == Fate.kept))
+        low, high = wilson(count, fate.size)
+        notes.append(
+            f"d = {d}: {fates_in_words(fate)}; kept {count / fate.size:.1%} (95% interval {float(low):.1%} to "
+            f"{float(high):.1%}). The paper shows the kept ones only."
+        )
+    return notes
+
+
+def _compositions(found: Instances) -> list[str]:
+    """Where several tokens remain selected, and how far descents got."""
+    several, off = found.several, found.units_off
+    parts = []
+    for label, name in ((1.0, "+1"), (-1.0, "−1")):
+        of_label = found.labels == label
+        parts.append(f"{np.sum(several & of_label)} of {np.sum(of_label)} sequences with label {name}")
+    near, far = median(found.kink_distance[several & ~off]), median(found.kink_distance[~several])
+    still = found.progress < 0.1
+    return [
+        f"More than one token is selected in {' and '.join(parts)} (all instances).",
+        "1ᵀReLU(Vx) is linear between its kinks, where attention would select one token: several tokens remain only "
+        f"on a kink or where all units are off. All units are off in {np.sum(several & off)} of the {several.sum()} "
+        f"sequences with several tokens; in the others the median distance to the nearest kink is {near:.1e}, against "
+        f"{far:.1e} in sequences with one token.",
+        f"In {np.sum(found.at_rest)} of {still.size} instances the gradient ends exactly zero; in {still.sum()} the "
+        "second half of the steps covers less than a tenth of its length (steps to and fro about a finite point or a "
+        f"kink), {np.sum(still & found.kept)} of which the paper's filter keeps.",
+    ]
+
+
+def draw_composition(numbers: CompositionNumbers) -> Any:
     r"""Figure 8 of Tarzanagh et al. (2023): n = 3, T = 4, head $1^\top\mathrm{ReLU}(Vx)$, some label −1.
 
     Upper: $1-\mathrm{corr}$ of the published descent on W with $W^{mm}$ of (Gen-SVM), with
     $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ and with $W^{1token}$ of (Att-SVM) for the top tokens. Lower: with
     $W^{SVMeq}$ at the end, against the largest softmax of a masked token. Means are over the instances that the
-    paper's filter keeps; the titles say how many those are. Below them, and not in the paper: how far descent with
-    steps of 1e-2, 1e-3 and 1e-4 is from the gradient flow along its kinks.
+    paper's filter keeps; the titles say how many those are. Below them, and not in the paper: how far descent is from
+    the gradient flow along its kinks at equal times, against its step size. A column for each d.
     """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_composition(data)
-
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        return figure8_claims(data)
-
-
-# Okabe and Ito (2008): the baselines, with the lines of the paper.
-BASELINES = (
-    ("one", "--", "#D55E00", r"$W^{1\mathrm{token}}$"),
-    ("mm", ":", "#009E73", r"$W^{mm}$"),
-    ("svmeq", "-", "#0072B2", r"$W^{\mathrm{SVMeq}}$"),
-)
-# A distance below rounding is drawn at rounding.
-ROUNDING = 1e-16
-
-
-def draw_composition(data: dict[str, np.ndarray]) -> Any:
-    r"""Figure 8: above, 1 − corr with three baselines along the descent; in the middle, at its end, against the largest
-    softmax of a masked token; kept instances only. Below, beside the figure of the paper: how far descent is from the
-    gradient flow at equal times, against its step size. A column for each d.
-
-    **Arguments:** `data` with `dimensions` `(k,)`, `steps` `(m,)`, `kept`, `log_masked` `(k, b)`,
-    `tokens_selected` `(k, b, n)` and `svmeq`, `mm`, `one` `(k, b, m)`, NaN without a solution; `rates` `(r,)`,
-    `descent_distance` `(k, f, r)` and `flow_met` `(k, f)`, the kinks that a flow slid on.
-    """
-    dimensions = data["dimensions"]
+    dimensions, found, flows = numbers.grid.dimensions, numbers.instances, numbers.flows
     columns = len(dimensions)
     figure, _ = new_figure(1, width=max(3.1 * columns, 7.0), height=8.6)
     figure.clear()
@@ -70,35 +277,33 @@ def draw_composition(data: dict[str, np.ndarray]) -> Any:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
         axis.set_axisbelow(True)
+    # Okabe and Ito (2008): the baselines, with the lines of the paper.
+    baselines = (
+        (found.one, "--", "#D55E00", r"$W^{1\mathrm{token}}$"),
+        (found.mm, ":", "#009E73", r"$W^{mm}$"),
+        (found.svmeq, "-", "#0072B2", r"$W^{\mathrm{SVMeq}}$"),
+    )
     for column, d in enumerate(dimensions):
-        kept = data["kept"][column]
+        kept, several = found.kept[column], np.any(found.several[column], axis=-1)
         upper, lower, beside = axes[:, column]
-        _draw_agreement(beside, data["rates"], data["descent_distance"][column], data["flow_met"][column] > 0)
-        for name, line, color, label in BASELINES:
-            values = data[name][column][kept]
+        _draw_agreement(beside, numbers.grid.rates, flows.apart[column], flows.met[column] > 0)
+        for curves, line, color, label in baselines:
+            values = curves[column][kept]
             values = values[~np.isnan(values[:, -1])]
             if len(values):
                 mean = np.maximum(values.mean(axis=0), ROUNDING)
-                upper.plot(data["steps"], mean, line, color=color, label=label)
+                upper.plot(numbers.grid.steps, mean, line, color=color, label=label)
         upper.set_yscale("log")
         upper.set_xlabel("iterations")
         upper.set_title(rf"$d={d}$: {kept.sum():,} kept of {kept.size:,}", fontsize=10)
-        several = np.any(data["tokens_selected"][column] > 1, axis=-1)
-        distance = np.maximum(data["svmeq"][column][:, -1], ROUNDING)
+        distance = np.maximum(found.svmeq[column][:, -1], ROUNDING)
         for chosen, color, marker, label in (
             (kept & several, "#0072B2", "o", "some set of several tokens"),
             (kept & ~several, "#E69F00", "^", "one token each"),
         ):
-            lower.plot(
-                10.0 ** data["log_masked"][column][chosen],
-                distance[chosen],
-                marker,
-                color=color,
-                markersize=3,
-                alpha=0.5,
-                markeredgewidth=0,
-                label=f"{label}: {chosen.sum():,}",
-            )
+            where, label = 10.0 ** found.log_masked[column][chosen], f"{label}: {chosen.sum():,}"
+            style: Any = {"markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
+            lower.plot(where, distance[chosen], marker, color=color, label=label, **style)
         lower.set_xscale("log")
         lower.set_yscale("log")
         lower.set_xlabel(r"$\max_{i,\,\tau\in\bar{O}_i}\ s_{i\tau}$")
@@ -116,12 +321,26 @@ def _draw_agreement(axis: Any, rates: np.ndarray, distance: np.ndarray, slides: 
         lines = axis.plot(rates, distance[chosen].T, color=color, linewidth=0.6, alpha=0.5)
         if lines:
             lines[0].set_label(f"{label}: {chosen.sum()}")
-    median = np.median(distance, axis=0)
-    axis.plot(rates, median, "o-", color="#0072B2", markersize=4, label="median")
-    axis.plot(
-        rates, median[-1] * rates / rates[-1], color="#000000", linewidth=0.8, linestyle=(0, (1, 2)), label="slope 1"
-    )
+    middle = np.median(distance, axis=0)
+    one = middle[-1] * rates / rates[-1]
+    axis.plot(rates, middle, "o-", color="#0072B2", markersize=4, label="median")
+    axis.plot(rates, one, color="#000000", linewidth=0.8, linestyle=(0, (1, 2)), label="slope 1")
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel(r"step size $\eta$ of descent")
     axis.legend(frameon=False, fontsize=7, loc="upper left")
+
+
+register(
+    COMPOSITION,
+    "fig8",
+    title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
+    run_times={
+        "quick": "200 instances for each of d = 4, 8, one to two minutes",
+        "paper": "10,000 instances for each of d = 4, 6, 8, 10, about seven minutes",
+        "large": "50,000 instances for each of d = 4, 6, 8, 10, about twenty-five minutes on two cores",
+    },
+    statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT],
+    notes=lambda n: [*unconditional(n), *_compositions(n.instances), flow_in_words(n), FITTED, TOO_FEW],
+    draw=draw_composition,
+)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.tarzanagh2023.composition_flow import FlowEnd
+from jaxflow.papers.tarzanagh2023.composition import FlowEnd
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
     equal_scores,
@@ -98,16 +98,12 @@ def figure7() -> list[Data]:
     return [good, bad]
 
 
-def composition() -> list[Data]:
+def composition() -> list[Any]:
     made_up = test_composition.made_up
-    other = made_up((2e-3, 4e-2), slope=-1.0, one=1e-6)
-    other["log_masked"] = other["log_masked"][::-1]
-    small = made_up((4e-2, 2e-2))
-    nothing = made_up()
-    nothing["kept"] = np.zeros_like(nothing["kept"])
-    spent = made_up(exponent=0.5)
-    spent["flow_end"] = np.full_like(spent["flow_end"], int(FlowEnd.budget_spent))
-    return [made_up(), other, small, nothing, spent]
+    other, spent = made_up((2e-3, 4e-2), slope=-1.0, one=1e-6), made_up(exponent=0.5)
+    other.instances.log_masked[:] = np.flip(other.instances.log_masked, axis=0)
+    spent.flows.end[:] = FlowEnd.budget_spent
+    return [made_up(), other, made_up((4e-2, 2e-2)), test_composition.none_kept(), spent]
 
 
 def conjecture() -> list[Any]:

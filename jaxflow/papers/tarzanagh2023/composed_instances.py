@@ -1,0 +1,353 @@
+r"""Instances of figures 8 and 11: attention that composes tokens for a head $1^\top\mathrm{ReLU}(Vx)$.
+
+Random instances, the published descent, the programs of the sets that it selects, and how well these predict its
+direction. Every instance is kept, with the reason for which the paper leaves it out.
+"""
+
+import enum
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from jaxflow._core import good
+from jaxflow.data import TokenData
+from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.losses import Logistic
+from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
+from jaxflow.models import CombinedAttention, MLPHead
+from jaxflow.papers.dataset import Say
+from jaxflow.papers.statement import Mask
+from jaxflow.risk import EmpiricalRisk
+
+# Instances computed together; saved weights of 500 take 8 MB.
+BATCH = 500
+# §6: tokens with softmax above the first are selected, below the second masked; "We also excluded instances with
+# softmax outputs falling between".
+SELECTED = 1e-3
+MASKED = 1e-6
+# Of the published descent.
+LEARNING_RATE = 0.1
+# Certified gap of what counts as solved: equalities are eliminated to 1e-11, and correlations are read to 1e-6.
+GAP = 1e-9
+OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
+
+
+class Fate(enum.IntEnum):
+    """Whether the paper's filter keeps an instance, and if not why; what comes later in this list prevails."""
+
+    not_run = 0
+    kept = 1
+    uncertified = 2
+    infeasible = 3
+    nothing_masked = 4
+    between = 5
+    failed = 6
+
+
+class Size(NamedTuple):
+    """`trials` instances for each d of `dimensions`; points of the descent are saved every `every` steps.
+
+    The first `flows` of them are followed by the flow, too, and by descent with steps of the lengths `rates` over a
+    path of the length `small`.
+    """
+
+    trials: int
+    flows: int = 60
+    dimensions: tuple[int, ...] = (4, 6, 8, 10)
+    n: int = 3
+    T: int = 4
+    steps: int = 2000
+    every: int = 100
+    rates: tuple[float, ...] = (1e-2, 1e-3, 1e-4)
+    small: float = 10.0
+
+
+# The published code draws until 500 instances have passed the filter. At d = 10 about 2 in 100 do.
+SIZES = {"quick": Size(200, flows=20, dimensions=(4, 8)), "paper": Size(10_000), "large": Size(50_000)}
+
+
+class Instances(NamedTuple):
+    r"""All b instances of each d, with n sequences.
+
+    - `fate` (`Fate`); `labels`; `tokens_selected`: how many of each sequence; `log_masked`: log10 of the largest
+      softmax of the others, −inf where there is none; `units_off`: all units of the head are; `kink_distance`: of
+      what attention composes from the nearest kink.
+    - `log_time` of the last step; `at_rest`: the gradient is exactly zero there; `progress`: how far the second half
+      of the steps leads, over their length (a descent that goes in a direction is as far from its middle as the steps
+      in between are long).
+    - `svmeq`, `mm`, `one`: $1-\mathrm{corr}$ of the descent's weights with each baseline, at every saved step; NaN
+      without a solution. $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ is fitted to the last weights and held fixed, as
+      published: γ attains $\min_\gamma\|W^{fin}+\gamma\bar W^{mm}-W\|_F$; $W^{mm}$ solves (Gen-SVM), $W^{1token}$
+      (Att-SVM) for the top tokens.
+    - `best`: the same with the combination of greatest correlation, `best_gamma`, at the last step.
+    """
+
+    fate: Int[Any, "*b"]
+    labels: Float[Any, "*b n"]
+    tokens_selected: Int[Any, "*b n"]
+    log_masked: Float[Any, "*b"]
+    units_off: Bool[Any, "*b n"]
+    kink_distance: Float[Any, "*b n"]
+    log_time: Float[Any, "*b"]
+    at_rest: Bool[Any, "*b"]
+    progress: Float[Any, "*b"]
+    svmeq: Float[Any, "*b m"]
+    mm: Float[Any, "*b m"]
+    one: Float[Any, "*b m"]
+    gamma: Float[Any, "*b"]
+    best: Float[Any, "*b"]
+    best_gamma: Float[Any, "*b"]
+
+    @property
+    def kept(self) -> Mask:
+        """The paper's filter keeps it."""
+        return self.fate == Fate.kept
+
+    @property
+    def several(self) -> Mask:
+        """The sequences of which several tokens are selected."""
+        return self.tokens_selected > 1
+
+
+class Problem(NamedTuple):
+    """Tokens, queries, labels, V of the head and W(0), with zeros up to the widest d: one program serves all d."""
+
+    tokens: Float[Any, "*b n T d"]
+    queries: Float[Any, "*b n d"]
+    labels: Float[Any, "*b n"]
+    V: Float[Any, "*b d d"]
+    W: Float[Any, "*b d d"]
+
+    @property
+    def data(self) -> TokenData:
+        return TokenData(self.tokens, self.queries, self.labels)
+
+    @property
+    def risk(self) -> EmpiricalRisk:
+        return EmpiricalRisk(self.data, Logistic())
+
+    @property
+    def model(self) -> CombinedAttention:
+        return CombinedAttention(self.W, MLPHead(self.V))
+
+
+class Descent(NamedTuple):
+    """The published descent: saved weights, the last logarithm of softmax and of time; whether it is at rest there, and
+    whether it went well."""
+
+    weights: Float[Any, "*b m d d"]
+    log_attention: Float[Any, "*b n T"]
+    log_time: Float[Any, "*b"]
+    at_rest: Bool[Any, "*b"]
+    good: Bool[Any, "*b"]
+
+    @property
+    def attention(self) -> Array:
+        return jnp.exp(self.log_attention)
+
+    @property
+    def selected(self) -> Array:
+        return self.attention > SELECTED
+
+    @property
+    def top(self) -> Array:
+        """The token of each sequence with the largest softmax."""
+        tokens = self.log_attention.shape[-1]
+        return jax.nn.one_hot(jnp.argmax(self.log_attention, axis=-1), tokens, dtype=bool)
+
+
+class Solved(NamedTuple):
+    """The solution of a program, and how it was found (`ProgramResult`)."""
+
+    weights: Float[Any, "*b d d"]
+    result: Int[Any, "*b"]
+
+
+def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Problem:
+    r"""One instance. Tokens $x_{it}$ and queries $z_i$ are uniform on the unit sphere.
+
+    The paper writes the head as $1^\top\mathrm{ReLU}(x)$ and v, which it does not use, as a point of the unit sphere;
+    here V `(d, d)` is one, $\|V\|_F=1$ (d units), as in the published code. Labels are uniform on the $2^n-1$ sign
+    patterns with a −1, which is the law of fair labels drawn again until one is −1. W(0) has entries $U(\pm1/\sqrt d)$.
+    """
+    key_tokens, key_queries, key_labels, key_head, key_start = jax.random.split(key, 5)
+    tokens, queries = _sphere(key_tokens, n, T, d), _sphere(key_queries, n, d)
+    # Bit i of the number is set where label i is +1; all bits set is left out.
+    bits = (jax.random.randint(key_labels, (), 0, 2**n - 1) >> jnp.arange(n)) & 1
+    labels = jnp.where(bits == 1, 1.0, -1.0)
+    V = _sphere(key_head, d * d).reshape(d, d)
+    W = CombinedAttention.init(key_start, TokenData(tokens, queries, labels), MLPHead(V)).W
+
+    def pad(x: Array, axes: int) -> Array:
+        return jnp.pad(x, [(0, 0)] * (x.ndim - axes) + [(0, widest - d)] * axes)
+
+    return Problem(pad(tokens, 1), pad(queries, 1), labels, pad(V, 2), pad(W, 2))
+
+
+def _sphere(key: Key[Array, ""], *shape: int) -> Array:
+    x = jax.random.normal(key, shape)
+    return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def draws(n: int, T: int, d: int, widest: int, keys: Array) -> Problem:
+    return jax.vmap(partial(draw, n, T, d, widest))(keys)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def descents(steps: int, every: int, problems: Problem) -> Descent:
+    """The published protocol on a batch."""
+
+    def one(problem: Problem) -> Descent:
+        protocol = {**published_protocol(problem.model), "learning_rate": LEARNING_RATE, "steps": steps}
+        save_at = jnp.arange(0, steps + 1, every)
+        path = descend(problem.risk, problem.model, save_at=save_at, throw=False, **protocol)
+        final, saved = path.final, path.saved
+        log_s = jax.nn.log_softmax(final.model.logits(problem.data), axis=-1)
+        at_rest = final.log_gradient_norm == -jnp.inf
+        weights = saved.model.W  # pyright: ignore[reportOptionalMemberAccess]
+        return Descent(weights, log_s, final.log_time, at_rest, jnp.asarray(good(path.result)))
+
+    return jax.vmap(one)(problems)
+
+
+@jax.jit
+def directions(problems: Problem, selection: Array) -> Solved:
+    """(Gen-SVM) of the sets; (Att-SVM) where each has one token."""
+    return jax.vmap(lambda problem, chosen: _answer(attention_svm(problem.data, chosen)))(problems, selection)
+
+
+@jax.jit
+def finite_components(problems: Problem, selection: Array, attention: Array) -> Solved:
+    """Equation (7), with the last attention of the descent for s*."""
+
+    def one(problem: Problem, chosen: Array, s: Array) -> Solved:
+        return _answer(finite_component(problem.data, chosen, s))
+
+    return jax.vmap(one)(problems, selection, attention)
+
+
+def _answer(program: Any) -> Solved:
+    solution = solve(program, tolerance=GAP)
+    return Solved(solution.primal, solution.result.value)
+
+
+@partial(jax.jit, static_argnums=0)
+def measured(
+    every: int, problems: Problem, path: Descent, direction: Solved, single: Solved, finite: Solved
+) -> Instances:
+    """What descents of a batch select and mask, and how well the solutions of their programs predict them."""
+    return jax.vmap(partial(_measured, every))(problems, path, direction, single, finite)
+
+
+def _measured(
+    every: int, problem: Problem, path: Descent, direction: Solved, single: Solved, finite: Solved
+) -> Instances:
+    selected, attention, weights = path.selected, path.attention, path.weights
+    half = weights.shape[0] // 2
+    length = LEARNING_RATE * every * (weights.shape[0] - 1 - half)
+    off, distance = kinks(problem, attention)
+    size = jnp.linalg.norm(direction.weights)
+    # Without a masked token (Gen-SVM) asks nothing and its solution is zero: there is no direction to add.
+    solved = (direction.result == OPTIMAL) & (finite.result == OPTIMAL) & (size > 0)
+    unit = direction.weights / jnp.where(size > 0, size, 1.0)
+    last = weights[-1]
+    gamma = jnp.sum((last - finite.weights) * unit)
+    best = best_combination(last, finite.weights, jnp.where(solved, unit, jnp.ones_like(unit)))
+    between = jnp.any((attention <= SELECTED) & (attention >= MASKED))
+
+    def curve(target: Array, usable: Bool[Array, ""]) -> Array:
+        return jnp.where(usable, jax.vmap(partial(decorrelation, target))(weights), jnp.nan)
+
+    return Instances(
+        fate=fate_of(direction.result, finite.result, jnp.any(~selected), between, path.good),
+        labels=problem.labels,
+        tokens_selected=jnp.sum(selected, axis=-1),
+        log_masked=jnp.max(jnp.where(selected, -jnp.inf, path.log_attention)) / jnp.log(10.0),
+        units_off=off,
+        kink_distance=distance,
+        log_time=path.log_time,
+        at_rest=path.at_rest,
+        progress=jnp.linalg.norm(last - weights[half]) / length,
+        svmeq=curve(finite.weights + gamma * unit, solved),
+        mm=curve(unit, solved),
+        one=curve(single.weights, single.result == OPTIMAL),
+        gamma=jnp.where(solved, gamma, jnp.nan),
+        best=jnp.where(solved, decorrelation(last, best.weights), jnp.nan),
+        best_gamma=jnp.where(solved, best.gamma, jnp.nan),
+    )
+
+
+def fate_of(direction: Array, finite: Array, sparse: Array, between: Array, good: Array) -> Array:
+    """The `Fate` by the results of (Gen-SVM) and of eq. (7), whether a token is masked or between, and the descent."""
+    fate = jnp.full(jnp.shape(good), Fate.kept.value)
+    for found, code in (
+        ((direction != OPTIMAL) | (finite != OPTIMAL), Fate.uncertified),
+        ((direction == INFEASIBLE) | (finite == INFEASIBLE), Fate.infeasible),
+        (~sparse, Fate.nothing_masked),
+        (between, Fate.between),
+        (~good, Fate.failed),
+    ):
+        fate = jnp.where(found, code.value, fate)
+    return fate
+
+
+def kinks(problem: Problem, attention: Array) -> tuple[Array, Array]:
+    """Of each sequence: whether all units are off at what attention composes, and how far the nearest kink is."""
+    units = jnp.einsum("rd,ntd,nt->nr", problem.V, problem.tokens, attention)
+    rows = jnp.linalg.norm(problem.V, axis=-1)
+    distance = jnp.where(rows[None] > 0, jnp.abs(units) / jnp.where(rows > 0, rows, 1.0)[None], jnp.inf)
+    return jnp.all(units <= 0, axis=-1), jnp.min(distance, axis=-1)
+
+
+def decorrelation(W: Float[Array, "d d"], V: Float[Array, "d d"]) -> Float[Array, ""]:
+    r"""$1-\langle W,V\rangle/(\|W\|\|V\|)=\frac12\|W/\|W\|-V/\|V\|\|^2$, which resolves distances below 1e-16."""
+
+    def unit(x: Array) -> Array:
+        norm = jnp.linalg.norm(x)
+        return x / jnp.where(norm > 0, norm, 1.0)
+
+    return 0.5 * jnp.sum((unit(W) - unit(V)) ** 2)
+
+
+def problems_of(size: Size, key: Any, d: int, first: int = 0, last: int | None = None) -> Problem:
+    """The instances of one d from the `first` to the `last`."""
+    keys = jax.random.split(jax.random.fold_in(key, d), size.trials)[first:last]
+    return draws(size.n, size.T, d, max(size.dimensions), keys)
+
+
+def instances_of(scale: str, key: Any, say: Say) -> Instances:
+    """The published descent and its programs."""
+    size, cells = SIZES[scale], []
+    for d in size.dimensions:
+        rows = []
+        for first in range(0, size.trials, BATCH):
+            problems = problems_of(size, key, d, first, first + BATCH)
+            path = descents(size.steps, size.every, problems)
+            programs = [directions(problems, chosen) for chosen in (path.selected, path.top)]
+            programs.append(finite_components(problems, path.selected, path.attention))
+            rows.append(jax.tree.map(np.asarray, measured(size.every, problems, path, *programs)))
+        cells.append(jax.tree.map(lambda *parts: np.concatenate(parts), *rows))
+        say(f"d = {d}: {fates_in_words(cells[-1].fate)}")
+    return jax.tree.map(lambda *parts: np.stack(parts), *cells)
+
+
+REASONS = {
+    Fate.kept: "kept",
+    Fate.uncertified: "a program without certified solution",
+    Fate.infeasible: "(Gen-SVM) or eq. (7) infeasible",
+    Fate.nothing_masked: "no token masked",
+    Fate.between: "softmax between 1e-6 and 1e-3",
+    Fate.failed: "descent failed",
+}
+
+
+def fates_in_words(fate: np.ndarray) -> str:
+    """How many of how many ended in what: "412 kept, 88 no token masked, of 500"."""
+    counts = np.bincount(fate.ravel(), minlength=len(Fate))
+    parts = [f"{counts[code]:,} {words}" for code, words in REASONS.items() if counts[code]]
+    return f"{', '.join(parts)}, of {fate.size:,}"
