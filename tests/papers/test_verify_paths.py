@@ -28,7 +28,7 @@ from jaxflow.papers.tarzanagh2023.verify.follow import Ends
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
 from jaxflow.papers.tarzanagh2023.verify.path_rows import rate_of, row_of_path
-from jaxflow.report import Verdict
+from jaxflow.report import Finding, Verdict
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 RADII = 2.0 ** np.arange(12)
@@ -250,29 +250,55 @@ def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
     assert descents._row_6(large | {"C0_ratio": np.array([0.5, 60.0])}, 0, 2).verdict is Verdict.holds
 
 
-def test_bounds_are_bounds() -> None:
-    data = {"global_push": np.array([[1.0]]), "global_lower": np.array([[0.5]]), "global_upper": np.array([[2.0]])}
-    inside = np.array([True])
-    assert cone_lemmas._bounds_row(data, "Lemma 12", "global", inside, "").verdict is Verdict.holds
-    for name, value in (("push", -1.0), ("lower", 1.1), ("upper", 0.9)):
-        broken = data | {f"global_{name}": np.array([[value]])}
-        row = cone_lemmas._bounds_row(broken, "Lemma 12", "global", inside, "")
-        assert row.verdict is Verdict.not_settled and row.evidence.contradicted == 1
+def cone(**more: Any) -> cone_lemmas.Cone:
+    """One instance at the norms of the check, its push within the bounds and its π falling like 1/R."""
+    ones, yes = np.ones((1, 4)), np.ones(1, bool)
+    pi = np.array([[0.64, 0.16, 0.04, 0.01]])
+    found = cone_lemmas.Cone(yes, ~yes, ones, 1.0 + pi, 0.5 * ones, 2.0 * ones, ones[:, 0], ones[:, 0])
+    return found._replace(**{name: np.broadcast_to(value, (1, 4)) for name, value in more.items()})
 
 
-def test_pi_must_fall_with_the_radius() -> None:
-    inside = np.array([True])
-    falls, stays = ({"global_ratio": 1.0 + np.array([x])} for x in ([0.64, 0.16, 0.04, 0.01], [0.6, 0.6, 0.6, 0.6]))
-    row = cone_lemmas._ratio_row(falls, "Lemma 11", "global", inside, "")
-    assert row.verdict is Verdict.holds_at_this_rate and row.values["pi_64"] == pytest.approx(0.01)
-    row = cone_lemmas._ratio_row(stays, "Lemma 11", "global", inside, "")
-    assert row.verdict is Verdict.not_settled and row.evidence.undecided == 1
+def judged(number: int, optimal: cone_lemmas.Cone, ranks: cone_lemmas.Ranks) -> Finding:
+    local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in optimal))
+    return hold(cone_lemmas.STATEMENTS[number], cone_lemmas.ConeLemmaNumbers(optimal, local, ranks))
+
+
+RANKS = cone_lemmas.matrices(np.random.default_rng(1), 20)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_bounds_are_bounds(number: int) -> None:
+    found = judged(number, cone(), RANKS)
+    assert found.verdict is Verdict.holds and found.worst == 0.5
+    for name, value in (("push", -1.0), ("push", 0.0), ("lower", 1.1), ("upper", 0.9)):
+        found = judged(number, cone(**{name: [1.0 if name == "push" else 0.5, 1.0, value, 1.0]}), RANKS)
+        assert found.verdict is Verdict.not_settled and found.evidence.contradicted == 1
+    # What is not known contradicts nothing.
+    assert judged(number, cone(push=np.nan), RANKS).evidence.undecided == 1
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_pi_must_fall_with_the_radius(number: int) -> None:
+    found = judged(number, cone(), RANKS)
+    assert found.verdict is Verdict.holds_at_this_rate and found.worst == pytest.approx(0.01)
+    found = judged(number, cone(ratio=1.6), RANKS)
+    assert found.verdict is Verdict.not_settled and found.evidence.undecided == 1
+
+
+def test_a_sign_is_judged_where_a_support_set_is_empty() -> None:
+    assert judged(3, cone(), RANKS).verdict is Verdict.outside_hypotheses
+    empty = cone()._replace(empty=np.ones(1, bool))
+    assert judged(3, empty, RANKS).verdict is Verdict.holds
+    # At the largest norm alone.
+    for push, wrong in ((np.array([[-1.0, -1.0, -1.0, 1.0]]), 0), (np.array([[1.0, 1.0, 1.0, 0.0]]), 1)):
+        assert judged(3, empty._replace(push=push), RANKS).evidence.contradicted == wrong
+    assert judged(1, empty, RANKS).verdict is Verdict.holds
+    assert judged(2, empty, RANKS).verdict is Verdict.outside_hypotheses
 
 
 def test_lemma_17_on_random_matrices() -> None:
-    found = cone_lemmas._ranks(np.random.default_rng(1), 20)
-    assert cone_lemmas._row_17(found).verdict is Verdict.holds
-    assert cone_lemmas._row_17(found | {"rank_least": np.zeros(20)}).evidence.contradicted == 20
+    assert judged(5, cone(), RANKS).verdict is Verdict.holds
+    assert judged(5, cone(), RANKS._replace(least=np.zeros(20))).evidence.contradicted == 20
 
 
 @pytest.fixture

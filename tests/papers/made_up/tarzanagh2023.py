@@ -10,6 +10,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition import FlowEnd
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
+    cone_lemmas,
     equal_scores,
     hypotheses,
     inequalities,
@@ -261,17 +262,15 @@ def nearly_equal_data() -> list[Any]:
     return [numbers(True, 1e-12), numbers(False, 1e-12), numbers(False, 1.0)]
 
 
-def cone_lemmas_data() -> list[Data]:
-    def data(ratios: list[float], push: float, least: float) -> Data:
-        found: Data = {"global_inside": np.ones(4, bool), "global_ratio": 1.0 + np.array([ratios] * 4)}
-        found |= {"global_push": np.full((4, 4), push), "global_lower": np.full((4, 4), 0.5)}
-        found |= {"global_upper": np.full((4, 4), 2.0), "local_any": np.ones(4, bool), "local_bound": np.ones((4, 2))}
-        found |= {"local_empty": np.array([False, False, False, True])}
-        found |= {"local_ratio": 1.0 + np.array([[ratios] * 2] * 4), "local_push": np.full((4, 2, 4), push)}
-        found |= {"local_lower": np.full((4, 2, 4), 0.5), "local_upper": np.full((4, 2, 4), 2.0)}
-        return found | {"rank_least": np.full(2, least), "rank_projected": np.ones(2)}
+def cone_lemmas_data() -> list[Any]:
+    def numbers(ratios: list[float], push: float, least: float) -> Any:
+        yes, one, at = np.ones(4, bool), np.ones(4), np.ones((4, 4))
+        optimal = cone_lemmas.Cone(yes, ~yes, push * at, 1.0 + ratios * at, 0.5 * at, 2.0 * at, one, one)
+        choices = optimal._replace(empty=np.array([False, False, False, True]))
+        local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in choices))
+        return cone_lemmas.ConeLemmaNumbers(optimal, local, cone_lemmas.Ranks(np.full(2, least), np.ones(2)))
 
-    return [data([0.64, 0.16, 0.04, 0.01], 1.0, 1.0), data([0.6] * 4, -1.0, 0.0)]
+    return [numbers([0.64, 0.16, 0.04, 0.01], 1.0, 1.0), numbers([0.6] * 4, -1.0, 0.0)]
 
 
 def descents_data() -> list[Data]:

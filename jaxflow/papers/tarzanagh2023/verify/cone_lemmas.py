@@ -2,22 +2,23 @@ r"""Lemmas 11 to 14: gradients within $\bar{\mathcal C}_{\mu,R}$ of (48) and $\m
 Lemma 17."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, largest, least
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
-from jaxflow.report import Evidence, Rate, count_evidence, fit
+from jaxflow.report import Rate, fit
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}
@@ -27,53 +28,52 @@ N, T, D = 3, 4, 3
 FACTORS = (1.0, 4.0, 16.0, 64.0)
 # Sums of a few numbers, relative to their size.
 ROUNDING = 1e-9
+# Least singular values of small matrices: above the first none of a projection is zero but for rounding, and at most
+# the second is.
+FULL_RANK, RANK_LOST = 1e-9, 1e-12
 
 
-@register_check("tarzanagh2023", "cone-lemmas", statements="Lemmas 11, 12, 13, 14, 17")
-class ConeLemmas(AbstractCheck):
-    """One random W and V in the cone of each instance, with the proofs' own μ and R."""
+class Cone(NamedTuple):
+    r"""One random V, and W at the norms `FACTORS` times R, in the cone of each instance; μ and R are the proof's own.
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        trials = TRIALS[scale]
-        say(f"Lemmas 11 to 14, 17: {trials} instances with n, T, d = {N}, {T}, {D}")
-        keys = jax.random.split(key, trials)
-        found = {f"global_{name}": np.asarray(x) for name, x in _global(keys).items()}
-        data, head, programs = _programs(keys)
-        local = np.asarray(programs["status"]) == SelectionStatus.local.value
-        # The first in a random order; an instance without one is counted apart.
-        order = np.asarray(jax.random.uniform(jax.random.fold_in(key, 1), local.shape))
-        pick = np.where(local, order, -1.0).argmax(axis=1)
-        rows = np.arange(trials)
-        chosen = jnp.asarray(choices_of_tokens(N, T)[pick])
-        W, support = programs["weights"][rows, pick], programs["support"][rows, pick]
-        part = _local(jax.random.split(jax.random.fold_in(key, 2), trials), data, head, chosen, W, support)
-        found |= {f"local_{name}": np.asarray(x) for name, x in part.items()} | {"local_any": local.any(axis=1)}
-        found["local_empty"] = np.any(~np.any(np.asarray(support), axis=2), axis=1, keepdims=True)[:, 0]
-        return found | _ranks(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), trials)
+    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
+    - `push`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of it.
+    - `ratio`: π of Lemmas 11 and 14 is this less 1.
+    """
 
-    def rows(self, data: Data) -> list[Row]:
-        solved = data["global_inside"]
-        some = data["local_any"] & np.isfinite(data["local_bound"]).all(axis=1)
-        full, empty = some & ~data["local_empty"], some & data["local_empty"]
-        printed = {name: x[:, 0] if name.startswith("local_") and x.ndim > 1 else x for name, x in data.items()}
-        return [
-            _ratio_row(data, "Lemma 11", "global", solved, "W in C̄_{μ,R} of (48)"),
-            _bounds_row(data, "Lemma 12", "global", solved, "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)"),
-            _bounds_row(printed, "Lemma 13", "local", full, "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)"),
-            _sign_row(data, empty),
-            _ratio_row(printed, "Lemma 14", "local", full, "W in C_{μ,R}(W^mm_α), no T_i empty"),
-            _row_17(data),
-        ]
+    inside: Bool[Any, "*b"]
+    empty: Bool[Any, "*b"]
+    push: Float[Any, "*b r"]
+    ratio: Float[Any, "*b r"]
+    lower: Float[Any, "*b r"]
+    upper: Float[Any, "*b r"]
+    bound: Float[Any, "*b"]
+    mu: Float[Any, "*b"]
+
+    @property
+    def needed(self) -> np.ndarray:
+        """The π of each instance at each norm."""
+        return np.maximum(self.ratio - 1.0, 0.0)
 
 
-def _numbers(data: TokenData, head: Any, selection: Array, W: Array) -> tuple[Array, Array, Array, Array]:
-    """At W: −∇L over its scale, that scale, |ℓ'_i| and log(1 − s_iα)."""
-    model = CombinedAttention(W, head)
-    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model)
-    slopes = jax.nn.sigmoid(-data.labels * model.outputs(data))
-    log_s = log_attention(model.logits(data), data.visible)
-    rest = jax.nn.logsumexp(jnp.where(selection, -jnp.inf, log_s), axis=-1)
-    return -scaled.gradient.W, scaled.log_scale, slopes, rest
+class Ranks(NamedTuple):
+    """Lemma 17 on random matrices: `least` singular values of [A; B], and of B projected on P."""
+
+    least: Float[Any, " b"]
+    projected: Float[Any, " b"]
+
+
+class ConeLemmaNumbers(NamedTuple):
+    """`optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ
+    of (67) as printed, and over the tokens of all sequences, those without support tokens too."""
+
+    optimal: Cone
+    local: Cone
+    ranks: Ranks
+
+    @property
+    def printed(self) -> Cone:
+        return cell_of(self.local, 0)
 
 
 def _margins(data: TokenData, selection: Array, W: Array) -> Array:
@@ -82,16 +82,25 @@ def _margins(data: TokenData, selection: Array, W: Array) -> Array:
     return jnp.where(selection, jnp.inf, own - logits)
 
 
-def _both(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> dict[str, Array]:
-    """−⟨∇L(W), V⟩ and the ratio of Lemmas 11 and 14, whose π is this less 1; with Σ|ℓ'|q γ over the same scale."""
-    down, scale, slopes, rest = _numbers(data, head, selection, W)
+def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> tuple[Array, Array, Array]:
+    """`push` and `ratio` of `Cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's scale, `(n,)`."""
+    model = CombinedAttention(W, head)
+    scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model)
+    down, slopes = -scaled.gradient.W, jax.nn.sigmoid(-data.labels * model.outputs(data))
+    log_s = log_attention(model.logits(data), data.visible)
+    rest = jax.nn.logsumexp(jnp.where(selection, -jnp.inf, log_s), axis=-1)
     ratio = jnp.sum(down * W) * jnp.linalg.norm(aim) / (jnp.linalg.norm(W) * jnp.sum(down * aim))
-    return {"push": jnp.sum(down * V), "ratio": ratio, "weights": slopes * jnp.exp(rest - scale) / slopes.size}
+    return jnp.sum(down * V), ratio, slopes * jnp.exp(rest - scaled.log_scale) / slopes.size
+
+
+def _optimal(scale: str, key: Any, say: Say) -> Cone:
+    say(f"Lemmas 11 and 12: {TRIALS[scale]} instances with n, T, d = {N}, {T}, {D}")
+    return _global(jax.random.split(key, TRIALS[scale]))
 
 
 @jax.jit
-def _global(keys: Array) -> dict[str, Array]:
-    def one(key: Array) -> dict[str, Array]:
+def _global(keys: Array) -> Cone:
+    def one(key: Array) -> Cone:
         key_data, key_W, key_share, key_V = jax.random.split(key, 4)
         data, head = random_tokens(key_data, N, T, D)
         scores = token_scores(data, head)
@@ -121,16 +130,11 @@ def _global(keys: Array) -> dict[str, Array]:
         # Between two members of S_μ, so that it is one; of norm ‖W^mm‖.
         V = aim + jax.random.uniform(key_V) * (U - aim)
         V = V / (theta * jnp.linalg.norm(V))
-        at = jax.vmap(lambda factor: _both(data, head, best, solution.primal, factor * bound * U, V))
-        found = at(jnp.asarray(FACTORS))
-        weights = found.pop("weights")
-        return found | {
-            "lower": 0.5 * mu * jnp.sum(weights * best_gap, axis=-1),
-            "upper": 2.0 * A * jnp.sum(weights * worst_gap, axis=-1),
-            "inside": usable,
-            "bound": bound,
-            "mu": mu,
-        }
+        at = jax.vmap(lambda factor: _pushed(data, head, best, solution.primal, factor * bound * U, V))
+        push, ratio, weights = at(jnp.asarray(FACTORS))
+        lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
+        upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
+        return Cone(usable, jnp.asarray(False), push, ratio, lower, upper, bound, mu)
 
     return jax.vmap(one)(keys)
 
@@ -144,9 +148,25 @@ def _programs(keys: Array) -> Any:
     return jax.vmap(one)(keys)
 
 
+def _locals(scale: str, key: Any, say: Say) -> Cone:
+    trials = TRIALS[scale]
+    say(f"Lemmas 13 and 14: {trials} instances with n, T, d = {N}, {T}, {D}")
+    data, head, programs = _programs(jax.random.split(key, trials))
+    local = np.asarray(programs["status"]) == SelectionStatus.local.value
+    # The first in a random order; an instance without one is outside.
+    order = np.asarray(jax.random.uniform(jax.random.fold_in(key, 1), local.shape))
+    pick, rows = np.where(local, order, -1.0).argmax(axis=1), np.arange(trials)
+    chosen = jnp.asarray(choices_of_tokens(N, T)[pick])
+    W, support = programs["weights"][rows, pick], programs["support"][rows, pick]
+    found = _local(jax.random.split(jax.random.fold_in(key, 2), trials), data, head, chosen, W, support)
+    # Both R are finite, or neither is asked.
+    inside = local.any(axis=1) & np.isfinite(found.bound).all(axis=0)
+    return jax.tree.map(np.asarray, found._replace(inside=np.broadcast_to(inside, found.bound.shape)))
+
+
 @jax.jit
-def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support: Any) -> dict[str, Array]:
-    def one(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> dict[str, Array]:
+def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support: Any) -> Cone:
+    def one(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> Cone:
         selection = masks(choice[None], a)[0]
         margins = _margins(a, selection, aim)
         # (67): half the distance between support tokens and others of the same sequence, where it has some.
@@ -158,15 +178,8 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
         )
 
     def bounds(
-        key: Array,
-        a: TokenData,
-        v: Any,
-        selection: Array,
-        aim: Array,
-        support: Array,
-        margins: Array,
-        delta: Array,
-    ) -> dict[str, Array]:
+        key: Array, a: TokenData, v: Any, selection: Array, aim: Array, support: Array, margins: Array, delta: Array
+    ) -> Cone:
         scores = token_scores(a, v)
         size = jnp.linalg.norm(aim)
         theta = 1.0 / jnp.where(size > 0, size, 1.0)
@@ -190,21 +203,18 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
             return corr * aim * theta + jnp.sqrt(1.0 - corr**2) * across
 
         U, V = (near(k) for k in jax.random.split(key))
-        at = jax.vmap(lambda factor: _both(a, v, selection, aim, factor * bound * U, V / theta))
-        found = at(jnp.asarray(FACTORS))
-        weights = found.pop("weights")
-        return found | {
-            "lower": 0.125 * jnp.sum(weights * low, axis=-1),
-            "upper": 2.0 * jnp.sum(weights * high, axis=-1),
-            "bound": bound,
-            "mu": mu,
-        }
+        at = jax.vmap(lambda factor: _pushed(a, v, selection, aim, factor * bound * U, V / theta))
+        push, ratio, weights = at(jnp.asarray(FACTORS))
+        lower = 0.125 * jnp.sum(weights * low, axis=-1)
+        upper = 2.0 * jnp.sum(weights * high, axis=-1)
+        empty = jnp.any(~jnp.any(support, axis=1))
+        return Cone(jnp.asarray(True), empty, push, ratio, lower, upper, bound, mu)
 
-    return jax.vmap(one)(keys, data, head, chosen, W, support)
+    return jax.vmap(one, out_axes=1)(keys, data, head, chosen, W, support)
 
 
-def _ranks(random: np.random.Generator, trials: int) -> Data:
-    """Lemma 17 on random matrices: least singular values of [A; B], and of B projected on P."""
+def matrices(random: np.random.Generator, trials: int) -> Ranks:
+    """Lemma 17 on random matrices."""
     least, projected = [], []
     for _ in range(trials):
         n, m = random.integers(1, 5, size=2)
@@ -217,87 +227,153 @@ def _ranks(random: np.random.Generator, trials: int) -> Data:
         B = 1e-3 * random.normal(size=(m, size)) @ P.T + random.normal(size=(m, n)) @ A
         projected.append(np.linalg.svd(B @ P, compute_uv=False)[-1])
         least.append(np.linalg.svd(np.concatenate([A, B]), compute_uv=False)[-1])
-    return {"rank_least": np.asarray(least), "rank_projected": np.asarray(projected)}
+    return Ranks(np.asarray(least), np.asarray(projected))
 
 
-def _ratio_row(data: Data, source: str, name: str, inside: np.ndarray, where: str) -> Row:
-    needed = np.maximum(data[f"{name}_ratio"][inside] - 1.0, 0.0).max(axis=0, initial=0.0)
-    total = int(inside.sum())
-    # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
-    each = np.maximum(data[f"{name}_ratio"][inside] - 1.0, 0.0)
-    falls = each[:, -1] <= 2.0 * needed[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING
-    seen = needed > ROUNDING
-    rate = None
-    if seen.sum() >= 3:
-        slope, half = fit(np.log(np.asarray(FACTORS)[seen]), np.log(needed[seen]))
-        rate = Rate(-slope, half, None, law="the largest π needed against R")
-    sizes = ", ".join(f"{x:.1e}" for x in needed)
-    return Row(
-        source,
-        f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, n = {N}, T = {T}, d = {D}",
-        f"the largest π needed at {', '.join(f'{x:g}' for x in FACTORS)} times the proof's R_μ is {sizes}",
-        total,
-        int((~inside).sum()),
-        float(needed[-1]),
-        f"π needed at {FACTORS[-1]:g} R_μ",
-        count_evidence(falls, decided=falls, limit=True, rate=rate),
-        {f"pi_{x:g}": float(y) for x, y in zip(FACTORS, needed, strict=True)},
+def _ranks(scale: str, key: Any, say: Say) -> Ranks:
+    say(f"Lemma 17: {TRIALS[scale]} pairs of matrices")
+    return matrices(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), TRIALS[scale])
+
+
+KEY = checksum_key("cone-lemmas")
+CONE_LEMMAS = Dataset(
+    "tarzanagh2023",
+    "cone-lemmas",
+    ConeLemmaNumbers,
+    {"optimal": Sweep(Cone, _optimal, KEY), "local": Sweep(Cone, _locals, KEY), "ranks": Sweep(Ranks, _ranks, KEY)},
+    where=f"{__name__}:CONE_LEMMAS",
+)
+
+Of = Callable[[ConeLemmaNumbers], Cone]
+SIZES = f"n = {N}, T = {T}, d = {D}"
+NORMS = ", ".join(f"{x:g}" for x in FACTORS)
+
+
+def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> Statement[ConeLemmaNumbers]:
+    """⟨∇L, W/‖W‖⟩ against ⟨∇L, W^mm/‖W^mm‖⟩."""
+
+    def needed(numbers: ConeLemmaNumbers) -> np.ndarray:
+        """The largest π at each norm."""
+        return of(numbers).needed[inside(of(numbers))].max(axis=0, initial=0.0)
+
+    def residual(numbers: ConeLemmaNumbers) -> np.ndarray:
+        # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R. What
+        # does not may do so further out.
+        last, bound = of(numbers).needed[:, -1], 2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING
+        return np.where(last <= bound, last, np.nan)
+
+    def rate(numbers: ConeLemmaNumbers, known: Mask) -> Rate | None:
+        largest_pi = needed(numbers)
+        seen = largest_pi > ROUNDING
+        if seen.sum() < 3:
+            return None
+        slope, half = fit(np.log(np.asarray(FACTORS)[seen]), np.log(largest_pi[seen]))
+        return Rate(-slope, half, None, law="the largest π needed against R")
+
+    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
+        sizes = ", ".join(f"{x:.1e}" for x in needed(numbers))
+        return f"the largest π needed at {NORMS} times the proof's R_μ is {sizes}"
+
+    return Statement(
+        source=source,
+        says=f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, {SIZES}",
+        inside=lambda n: inside(of(n)),
+        residual=residual,
+        # Where it has fallen, any π is right.
+        bound=np.inf,
+        unit=f"π needed at {FACTORS[-1]:g} R_μ",
+        found=in_words,
+        limit=True,
+        rate=rate,
     )
 
 
-def _bounds_row(data: Data, source: str, name: str, inside: np.ndarray, where: str) -> Row:
-    push, lower, upper = (data[f"{name}_{what}"][inside] for what in ("push", "lower", "upper"))
-    below, above = lower / push, push / upper
-    wrong = (push <= 0) | (below > 1.0 + ROUNDING) | (above > 1.0 + ROUNDING)
-    bad = int(wrong.sum())
-    total = int(inside.sum())
-    return Row(
-        source,
-        f"−⟨∇L(W), V⟩ lies between the bounds of the proof, so that there is no stationary point, {where}, n = {N}, "
-        f"T = {T}, d = {D}",
-        f"not at {bad} of {push.size} points ({total} instances at {', '.join(f'{x:g}' for x in FACTORS)} R); the "
-        f"lower bound is at most {below.max(initial=0.0):.2f} of it, and it at most {above.max(initial=0.0):.2f} of "
-        "the upper",
-        total,
-        int((~inside).sum()),
-        float(max(below.max(initial=0.0), above.max(initial=0.0))),
-        "lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
-        count_evidence(np.asarray(~wrong.any(axis=tuple(range(1, wrong.ndim))))),
-        {"bad": bad, "points": int(push.size)},
+def bounds(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> Statement[ConeLemmaNumbers]:
+    """−⟨∇L(W), V⟩ against the bounds of a proof."""
+
+    def shares(numbers: ConeLemmaNumbers) -> tuple[np.ndarray, np.ndarray]:
+        """Of the lower bound in it, and of it in the upper; +inf where it is not positive."""
+        cone = of(numbers)
+        not_positive = cone.push <= 0
+        push = np.where(not_positive, 1.0, cone.push)
+        return np.where(not_positive, np.inf, cone.lower / push), np.where(not_positive, np.inf, push / cone.upper)
+
+    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
+        below, above = (share[known] for share in shares(numbers))
+        bad = np.sum(np.maximum(below, above) > 1.0 + ROUNDING)
+        return (
+            f"not at {bad} of {below.size} points ({known.sum()} instances at {NORMS} R); the lower bound is at most "
+            f"{largest(below):.2f} of it, and it at most {largest(above):.2f} of the upper"
+        )
+
+    return Statement(
+        source=source,
+        says=f"−⟨∇L(W), V⟩ lies between the bounds of the proof, so that there is no stationary point, {where}, "
+        f"{SIZES}",
+        inside=lambda n: inside(of(n)),
+        residual=lambda n: np.maximum(*shares(n)).max(axis=-1),
+        bound=1.0 + ROUNDING,
+        unit="lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
+        found=in_words,
     )
 
 
-def _sign_row(data: Data, inside: np.ndarray) -> Row:
-    push = data["local_push"][inside]
+def _sign_in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
     # The statement is for all R from some on: judged at the largest.
-    bad, mended, total = int((push[:, 0, -1] <= 0).sum()), int((push[:, 1, -1] <= 0).sum()), int(inside.sum())
-    return Row(
-        "Lemma 13",
-        f"−⟨∇L(W), V⟩ > 0 within cone_μ(W^mm_α) where some T_i is empty, μ of (67), n = {N}, T = {T}, d = {D}",
-        f"not in {bad} of {total} instances at {FACTORS[-1]:g} R; with a δ over the tokens of all sequences, those "
-        f"without support tokens too, not in {mended}",
-        total,
-        int((~inside).sum()),
-        float(-push[:, 0, -1].min(initial=np.inf)) if total else float("inf"),
-        "⟨∇L, V⟩ on its own scale; below 0",
-        Evidence(total, bad),
-        {"bad": bad, "mended": mended, "instances": total},
+    bad, mended = (int(np.sum(push[known, -1] <= 0)) for push in numbers.local.push)
+    return (
+        f"not in {bad} of {known.sum()} instances at {FACTORS[-1]:g} R; with a δ over the tokens of all sequences, "
+        f"those without support tokens too, not in {mended}"
     )
 
 
-def _row_17(data: Data) -> Row:
-    least, projected = data["rank_least"], data["rank_projected"]
-    inside = projected > 1e-9
-    bad = int((least[inside] <= 1e-12).sum())
-    return Row(
-        "Lemma 17",
-        "[A; B] has full row rank if A has and B projected on a subspace of the null space of A has; B nearly in the "
-        "row space of A",
-        f"{bad} of {int(inside.sum())} do not; the least singular value is {least[inside].min(initial=np.inf):.1e}",
-        int(inside.sum()),
-        int((~inside).sum()),
-        float(least[inside].min(initial=np.inf)),
-        "least singular value; above 0",
-        Evidence(int(inside.sum()), bad),
-        {"bad": bad},
-    )
+POSITIVE = Statement[ConeLemmaNumbers](
+    source="Lemma 13",
+    says=f"−⟨∇L(W), V⟩ > 0 within cone_μ(W^mm_α) where some T_i is empty, μ of (67), {SIZES}",
+    inside=lambda n: n.printed.inside & n.printed.empty,
+    residual=lambda n: -n.printed.push[:, -1],
+    bound=BELOW_ZERO,
+    unit="⟨∇L, V⟩ on its own scale; below 0",
+    found=_sign_in_words,
+)
+
+FULL = Statement[ConeLemmaNumbers](
+    source="Lemma 17",
+    says="[A; B] has full row rank if A has and B projected on a subspace of the null space of A has; B nearly in the "
+    "row space of A",
+    inside=lambda n: n.ranks.projected > FULL_RANK,
+    residual=lambda n: -n.ranks.least,
+    bound=-np.nextafter(RANK_LOST, 1.0),
+    unit="−(least singular value); below 0",
+    found=lambda n, known: (
+        f"{np.sum(n.ranks.least[known] <= RANK_LOST)} of {known.sum()} do not; the least singular "
+        f"value is {least(n.ranks.least[known]):.1e}"
+    ),
+)
+
+
+def _full(cone: Cone) -> Mask:
+    return cone.inside & ~cone.empty
+
+
+STATEMENTS = [
+    ratio("Lemma 11", "W in C̄_{μ,R} of (48)", lambda n: n.optimal, lambda cone: cone.inside),
+    bounds("Lemma 12", "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)", lambda n: n.optimal, lambda cone: cone.inside),
+    bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", lambda n: n.printed, _full),
+    POSITIVE,
+    ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", lambda n: n.printed, _full),
+    FULL,
+]
+
+register(
+    CONE_LEMMAS,
+    "cone-lemmas",
+    title="Lemmas 11, 12, 13, 14, 17",
+    run_times={
+        "quick": f"64 instances, with all {T**N} choices of tokens of 64 others, half a minute",
+        "paper": f"1,024 instances, with all {T**N} choices of tokens of 1,024 others, and 1,024 pairs of matrices",
+        "large": f"16,384 instances, with all {T**N} choices of tokens of 16,384 others, and 16,384 pairs of matrices",
+    },
+    statements=STATEMENTS,
+    verified=True,
+)
