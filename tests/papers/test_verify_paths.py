@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxflow
-from jaxflow._core import SelectionStatus
+from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.data import optimal_tokens
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
@@ -23,6 +23,7 @@ from jaxflow.papers.tarzanagh2023.verify import (
     nearly_equal,
     paths,
     sequence_paths,
+    sequences,
 )
 from jaxflow.papers.tarzanagh2023.verify.follow import Ends
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
@@ -299,6 +300,29 @@ def test_a_sign_is_judged_where_a_support_set_is_empty() -> None:
 def test_lemma_17_on_random_matrices() -> None:
     assert judged(5, cone(), RANKS).verdict is Verdict.holds
     assert judged(5, cone(), RANKS._replace(least=np.zeros(20))).evidence.contradicted == 20
+
+
+@pytest.mark.parametrize("number", range(len(sequences.CELLS)))
+def test_limits_of_sequences_are_certified_local_and_those_of_their_program(number: int) -> None:
+    gap = 1e-4 if sequences.CELLS[number].factored else 1e-10
+    plain = {"outcome": 1, "status": 2, "flow_gap": gap, "certificate_gap": 0.0, "misaligned": gap, "unmasked": 1.1}
+    plain |= {"first": True, "log_time": 30.0}
+
+    def judged(**more: Any) -> Finding:
+        cell = sequences.Limits(**{name: np.full(2, value) for name, value in (plain | more).items()})
+        combined, factored = (sequences.Limits(*(np.stack([x] * cells) for x in cell)) for cells in (3, 1))
+        return hold(sequences.solves(number), sequences.SequenceNumbers(combined, factored))
+
+    # Of (K, Q) no rate is measured.
+    assert judged().verdict is (Verdict.not_settled if sequences.CELLS[number].factored else Verdict.holds)
+    assert judged().evidence.confirmed == 2 and judged().worst == gap
+    for wrong in ({"misaligned": 0.1}, {"status": SelectionStatus.not_local.value}):
+        assert judged(**wrong).verdict is Verdict.counterexample_found
+    for unknown in ({"flow_gap": 0.1}, {"status": SelectionStatus.ambiguous.value}, {"misaligned": np.nan}):
+        assert judged(**unknown).evidence.undecided == 2
+    still = {"outcome": Outcome.finite_stationary_point.value}
+    assert judged(**still, flow_gap=0.1).verdict is Verdict.outside_hypotheses
+    assert judged(**still).evidence.confirmed == 2
 
 
 @pytest.fixture

@@ -386,14 +386,20 @@ def sequence_paths_data() -> list[Data]:
     return [data(1.0, True), data(0.1, False)]
 
 
-def sequences_data() -> list[Data]:
-    def data(gap: float, misaligned: float, outcome: Outcome = Outcome.globally_optimal) -> Data:
-        one: Data = {"outcome": outcome.value, "status": GLOBAL, "flow_gap": gap, "certificate_gap": gap}
-        one |= {"misaligned": misaligned, "unmasked": 1.0, "first": True, "log_time": 30.0}
-        names = range(len(sequence_checks.CELLS))
-        return {f"cell{number}_{name}": np.full(2, value) for number in names for name, value in one.items()}
+def sequences_data() -> list[Any]:
+    def numbers(gap: float, far: float, outcome: Outcome = Outcome.globally_optimal, status: int = GLOBAL) -> Any:
+        one = sequence_checks.Limits(*map(np.asarray, (outcome.value, status, gap, gap, far, 1.0, True, 30.0)))
+        combined, factored = (
+            sequence_checks.Limits(*(np.broadcast_to(x, (cells, 2)) for x in one)) for cells in (3, 1)
+        )
+        return sequence_checks.SequenceNumbers(combined, factored)
 
-    return [data(1e-12, 1e-12), data(1e-12, 0.5), data(1.0, 0.5, Outcome.finite_stationary_point)]
+    return [
+        numbers(1e-12, 1e-12),
+        numbers(1e-12, 0.5),
+        numbers(1e-12, 1e-12, status=SelectionStatus.ambiguous.value),
+        numbers(1.0, 0.5, Outcome.finite_stationary_point),
+    ]
 
 
 def smoothness_data() -> list[Any]:
