@@ -215,14 +215,12 @@ def test_drawn_programs_have_the_sizes_asked_for() -> None:
 
 
 def test_theorem_7_counts_every_start_by_flow_and_by_descent() -> None:
-    confirmed, lost, late, descent_lost = tarzanagh2023.local_convergence_data()
-    check = local_convergence.LocalConvergence()
     verdicts = (Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.counterexample_found)
-    for data, verdict in zip((confirmed, lost, late, descent_lost), verdicts, strict=True):
-        near, far = check.rows(data)
-        assert (near.verdict, near.instances) == (verdict, 3)
+    for numbers, verdict in zip(tarzanagh2023.local_convergence_data(), verdicts, strict=True):
+        near, far = (hold(local_convergence.converges(column), numbers) for column in range(2))
+        assert (near.verdict, near.evidence.inside) == (verdict, 3)
         # Starts beyond the proof's μ are the theorem's to exclude.
-        assert (far.verdict, far.instances, far.outside) == (Verdict.outside_hypotheses, 0, 3)
+        assert (far.verdict, far.evidence.inside, far.outside) == (Verdict.outside_hypotheses, 0, 3)
 
 
 def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
@@ -232,7 +230,7 @@ def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
     aim = solve(attention_svm(data, given.target, "frobenius")).primal
     given = instance(data, head, 20.0 * aim + jax.random.normal(jax.random.key(2), aim.shape))
     near = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], given)
-    after, found = local_convergence._descents(near, 5)
+    after, found = local_convergence.descents(near, 5)
     assert float(found["attention"][0]) > 0.99
     # A thousand times the share of a step squared.
     assert float(found["near_last"][0]) < 0.1 * float(found["near_first"][0])
@@ -269,7 +267,7 @@ def test_a_flow_that_runs_out_of_steps_goes_on_from_where_it_ended(monkeypatch: 
 
 def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
     W, noise = np.asarray(jax.random.normal(jax.random.key(0), (2, 3, 3)))
-    start = local_convergence._near(W, noise, 0.1, 7.0)
+    start = local_convergence.near(W, noise, 0.1, 7.0)
     assert float(misalignment(jnp.asarray(start), jnp.asarray(W))) == pytest.approx(0.1)
     assert np.linalg.norm(start) == pytest.approx(7.0 * np.linalg.norm(W))
 

@@ -14,13 +14,14 @@ from jaxflow.data import optimal_tokens
 from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
-from jaxflow.papers.statement import hold
+from jaxflow.papers.statement import Statement, hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cone_lemmas,
     descents,
     hypotheses,
     local_paths,
     nearly_equal,
+    path_limits,
     paths,
     sequence_paths,
     sequences,
@@ -28,32 +29,32 @@ from jaxflow.papers.tarzanagh2023.verify import (
 from jaxflow.papers.tarzanagh2023.verify.follow import Ends
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
-from jaxflow.papers.tarzanagh2023.verify.path_rows import rate_of, row_of_path
+from jaxflow.papers.tarzanagh2023.verify.path_limits import Paths, rate_of
 from jaxflow.report import Finding, Verdict
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 RADII = 2.0 ** np.arange(12)
 
 
-def path_data(**more: Any) -> dict[str, Any]:
-    shape = (3, 3, RADII.size)
-    data = {
-        "radii": RADII,
-        "P_status": np.full(shape, PathStatus.stationary.value),
-        "P_objective": np.zeros(shape),
-        "P_residual": np.full((3, RADII.size), 1e-12),
-        "P_found": np.ones((3, RADII.size), bool),
-    }
-    return data | more
-
-
 INSIDE = np.ones(3, bool)
+# Numbers that are one set of paths.
+TENDS: Statement[Any] = path_limits.tends("Theorem 2", "", lambda paths: paths)
+
+
+def made_up(distance: Any, radii: np.ndarray = RADII, **more: Any) -> Paths:
+    """Paths from three starts at these distances `(b, m)`, all found."""
+    distance = np.stack(distance)
+    shape, plain = distance.shape, np.zeros(distance.shape)
+    found: dict[str, Any] = {"radii": radii, "starts": np.asarray(3), "inside": np.ones(shape[0], bool)}
+    found |= {"found": np.ones(shape, bool), "residual": plain + 1e-12, "distance": distance, "above": plain + np.nan}
+    found |= {"elsewhere": np.zeros(shape[0], int), "size": plain + 1.0, "balance": plain, "slack": plain + 0.1}
+    return Paths(**(found | {"flows": np.ones((shape[0], 2), bool)} | more))
 
 
 def test_distances_that_fall_like_one_over_R_hold_at_this_rate() -> None:
-    row = row_of_path("Theorem 2", "", path_data(), "P", INSIDE, np.stack([3.0 / RADII] + [1.0 / RADII] * 2), "")
-    assert row.verdict is Verdict.holds_at_this_rate and row.values["reached"] == 3
-    assert row.worst == pytest.approx(3.0 / 2048)
+    found = hold(TENDS, made_up([3.0 / RADII] + [1.0 / RADII] * 2))
+    assert found.verdict is Verdict.holds_at_this_rate and found.evidence.confirmed == 3
+    assert found.worst == pytest.approx(3.0 / 2048)
 
 
 @pytest.mark.parametrize(
@@ -62,30 +63,30 @@ def test_distances_that_fall_like_one_over_R_hold_at_this_rate() -> None:
         ([np.full(12, 0.5)] * 3, INSIDE, Verdict.not_settled),
         ([np.full(12, 0.5), 1.0 / RADII, 1.0 / RADII], INSIDE, Verdict.not_settled),
         ([RADII**-0.6] * 3, INSIDE, Verdict.not_settled),
+        # Near, but no longer on its way.
+        ([np.full(12, 1e-3), 1.0 / RADII, 1.0 / RADII], INSIDE, Verdict.not_settled),
         ([1.0 / RADII] * 3, ~INSIDE, Verdict.outside_hypotheses),
     ],
 )
 def test_what_does_not_fall_does_not_hold(distance: list[np.ndarray], inside: np.ndarray, verdict: Verdict) -> None:
-    row = row_of_path("Theorem 2", "", path_data(), "P", inside, np.stack(distance), "")
-    assert row.verdict is verdict
-    assert row.instances + row.outside == 3
+    found = hold(TENDS, made_up(distance, inside=inside))
+    assert found.verdict is verdict and found.evidence.contradicted == 0
+    assert found.evidence.inside + found.outside == 3
 
 
 def test_a_path_without_stationary_points_is_not_counted_as_reached() -> None:
-    found = np.ones((3, RADII.size), bool)
-    found[1, -1] = False
-    row = row_of_path("Theorem 2", "", path_data(P_found=found), "P", INSIDE, np.stack([1.0 / RADII] * 3), "")
-    assert row.values["reached"] == 2 and row.verdict is Verdict.not_settled
+    paths = made_up([1.0 / RADII] * 3)
+    paths.found[1, -1] = False
+    found = hold(TENDS, paths)
+    assert found.evidence.confirmed == 2 and found.verdict is Verdict.not_settled
 
 
 def test_another_solution_of_equal_norm_belongs_to_the_set() -> None:
-    distance, above = np.stack([np.full(12, 0.5)] + [1.0 / RADII] * 3), np.stack([2.0 / RADII] * 4)
-    four = {name: np.concatenate([x, x[:1]]) if name != "radii" else x for name, x in path_data().items()}
-    every = np.ones(4, bool)
-    row = row_of_path("Theorem 2", "", four, "P", every, distance, "", above)
-    assert row.verdict is Verdict.holds_at_this_rate and "1 tend to another solution" in row.measured
-    off = row_of_path("Theorem 2", "", four, "P", every, distance, "", above + 0.3)
-    assert off.verdict is not Verdict.holds_at_this_rate
+    above = np.stack([2.0 / RADII] * 4)
+    four = made_up([np.full(12, 0.5)] + [1.0 / RADII] * 3, above=above)
+    found = hold(TENDS, four)
+    assert found.verdict is Verdict.holds_at_this_rate and "1 tend to another solution" in found.measured
+    assert hold(TENDS, four._replace(above=above + 0.3)).verdict is Verdict.not_settled
 
 
 def test_starts_that_end_higher_are_counted() -> None:
@@ -93,9 +94,14 @@ def test_starts_that_end_higher_are_counted() -> None:
     objective[0, 1, -1] = 5.0
     status = np.full(objective.shape, PathStatus.stationary.value)
     status[1, 0, -1] = PathStatus.flat.value
-    data = path_data(P_objective=objective, P_status=status)
-    row = row_of_path("Theorem 2", "", data, "P", INSIDE, np.stack([1.0 / RADII] * 3), "")
-    assert row.values["local"] == 2
+    plain = np.ones((3, RADII.size))
+    weights = np.broadcast_to(np.eye(2), (3, RADII.size, 2, 2))
+    given = path_limits.Followed(weights, plain, status, objective, plain > 0, plain, plain, plain)
+    paths = path_limits.paths_of(given, RADII, INSIDE, np.stack([np.eye(2)] * 3))
+    assert paths.elsewhere.tolist() == [1, 1, 0] and not paths.distance.any()
+    assert np.allclose(paths.size, 2.0 / RADII) and np.isnan(paths.above).all()
+    # A norm of R at margin one, where the optimum is two.
+    assert np.allclose(path_limits.above_optimum(RADII, plain, np.stack([np.eye(2)] * 3)), RADII / 2.0 - 1.0)
 
 
 def test_rates_are_exponents() -> None:
@@ -112,12 +118,16 @@ def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
 
 
 def lemma3(value: float, rank: int, result: int = ProgramResult.stationary.value) -> Any:
-    data = {"shape": np.array([3, 3, 3])}
-    for name, part in (("", {"value": 2.0, "rank": rank, "result": OPTIMAL}), ("2", {"value": value, "rank": 2})):
-        full = {"result": result} | part
-        data |= {f"nuclear{name}_{what}": np.array([x]) for what, x in full.items()}
-        data[f"nuclear{name}_weights"] = np.eye(3)[None]
-    return paths._row_lemma3(data)
+    given = paths.Programs(
+        result=np.array([[OPTIMAL], [result]]),
+        value=np.array([[2.0], [value]]),
+        rank=np.array([[rank], [2]]),
+        weights=np.stack([np.eye(3)[None]] * 2),
+        shape=np.array([3, 3, 3]),
+        columns=np.array([3]),
+    )
+    none = made_up(np.ones((1, 4)))
+    return hold(paths.lemma3(2), paths.PathNumbers(none, none, given))
 
 
 def test_lemma_3_compares_values_where_the_convex_solution_has_the_rank() -> None:
@@ -126,7 +136,8 @@ def test_lemma_3_compares_values_where_the_convex_solution_has_the_rank() -> Non
     unanswered = lemma3(2.0, 2, ProgramResult.budget_spent.value)
     assert unanswered.verdict is Verdict.not_settled and unanswered.evidence.undecided == 1
     larger = lemma3(2.1, 3)
-    assert (larger.verdict, larger.values["larger"], larger.outside) == (Verdict.outside_hypotheses, 1, 1)
+    assert (larger.verdict, larger.outside) == (Verdict.outside_hypotheses, 1)
+    assert "C* is above C_cvx in 1 and equal in 0 of 1" in larger.measured
 
 
 def ends(selected: Any, gap: Any = 1e-12, **more: Any) -> Ends:
@@ -136,10 +147,6 @@ def ends(selected: Any, gap: Any = 1e-12, **more: Any) -> Ends:
     found |= {"target_attention": 1.0, "misaligned": np.where(chosen, 1e-15, 0.4), "flow_gap": gap, "norm": 1.0}
     found |= {"lost_gap": np.inf, "continued": False} | more
     return Ends(**{name: np.broadcast_to(np.asarray(value), chosen.shape).copy() for name, value in found.items()})
-
-
-def flows(name: str, selected: list[bool], gap: float = 1e-12) -> dict[str, np.ndarray]:
-    return {f"{name}_{what}": value for what, value in ends(selected, gap)._asdict().items()}
 
 
 def near(columns: list[list[bool]], gap: Any = 1e-12) -> NearlyEqualNumbers:
@@ -182,16 +189,23 @@ def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
     assert jnp.array_equal(best, given.target)
 
 
-LATER = {"later_log_gradient": np.full((3, 3), np.nan), "later_norm": np.full((3, 3), np.nan), "later": np.asarray(10)}
+def descended(growing: Any = None, **first: Any) -> descents.DescentNumbers:
+    """Two instances of each size that satisfy Assumption C, with flows to W^mm, and what grows."""
+    two, flows = np.ones((2, 2)), ends(np.ones((2, 3, 2), bool))
+    found: dict[str, Any] = {"solved": two > 0, "holds": two > 0, "first": np.ones((2, 2, 3)), "ratio": 0.5 * two}
+    found |= {"push": two, "least": two, "lead": np.asarray(10)}
+    return descents.DescentNumbers(growing or grown([1e-2, 1e-3, 1e-4]), descents.First(**(found | first)), flows)
 
 
-def growing(log_gradient: list[float], norm: list[float], later: Any = None, optimal: bool = True) -> Any:
-    """Three instances alike."""
-    part = LATER | {"result": np.full(3, OPTIMAL if optimal else OPTIMAL + 1), "support": np.ones(3, bool)}
-    part |= {"log_gradient": np.log(np.array([log_gradient] * 3)), "norm": np.array([norm] * 3)}
-    if later is not None:
-        part |= {"later_log_gradient": np.log(np.array([later[0]] * 3)), "later_norm": np.array([later[1]] * 3)}
-    return descents._row_3({f"B.2_{name}": x for name, x in part.items()} | {"steps": np.asarray(1000)}, "B.2")
+def grown(gradient: Any, norm: Any = (1.0, 2.0, 3.0), later: Any = None, inside: bool = True) -> descents.Growing:
+    """Three instances alike, under both assumptions; `later`: gradient and norm of the second run."""
+    again = later or [[np.nan] * 3] * 2
+    norms, gradients = (np.tile(both, (2, 3, 1, 1)) for both in ([norm, again[1]], [gradient, again[0]]))
+    return descents.Growing(np.full((2, 3), inside), norms, np.log(gradients), np.array([[1000, 10_000]] * 2))
+
+
+def growing(*what: Any, **more: Any) -> Any:
+    return hold(descents.grows("B.2"), descended(grown(*what, **more)))
 
 
 def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
@@ -208,47 +222,39 @@ def test_theorem_3_wants_a_falling_gradient_and_a_growing_norm() -> None:
     assert row.verdict is Verdict.holds_at_this_rate and "in 3 of the other 3" in row.measured
     assert growing(*slow, later=([9e-4, 9e-4, 8e-4], [2.1, 3.0, 4.0])).verdict is Verdict.not_settled
     assert growing(*slow, later=([9e-4, 1e-5, 1e-6], [2.1, 3.0, 3.0])).evidence.contradicted == 3
-    assert growing(*slow, optimal=False).verdict is Verdict.outside_hypotheses
+    assert growing(*slow, inside=False).verdict is Verdict.outside_hypotheses
 
 
 def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def growing(name: str, shape: Any, keys: Any, steps: int) -> dict[str, np.ndarray]:
+    def growing(name: str, shape: Any, keys: Any, steps: int) -> tuple[np.ndarray, ...]:
         asked.append((keys.shape[0], steps))
         log_gradient = np.log(np.array([[1e-2, 1e-3, 1e-4], [1e-2, 1e-3, 9e-4]]))[-keys.shape[0] :]
         norm = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 2.1]])[-keys.shape[0] :]
-        size = keys.shape[0]
-        return {
-            "result": np.full(size, OPTIMAL),
-            "support": np.ones(size, bool),
-            "log_gradient": log_gradient,
-            "norm": norm,
-        }
+        return np.ones(keys.shape[0], bool), norm, log_gradient
 
     monkeypatch.setattr(descents, "_growing", growing)
-    part = descents._growing_longer("B.1", (2, 3, 4), jax.random.split(jax.random.key(0), 2), 100, 1000)
+    part = descents.growing_longer("B.1", (2, 3, 4), jax.random.split(jax.random.key(0), 2), 100, 1000)
     assert asked == [(2, 100), (1, 1000)]
-    assert np.isnan(part["later_norm"][0]).all() and part["later_norm"][1, 2] == 2.1
+    assert np.isnan(part.norm[0, 1]).all() and part.norm[1, 1, 2] == 2.1
 
 
 def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
-    ends = {name.removeprefix("0_"): x for name, x in flows("0", [True, False]).items()}
-    data = {f"C0_0_{name}": x for name, x in ends.items()}
-    data |= {"C0_result": np.full(2, OPTIMAL), "C0_first": np.ones((2, 3)), "lead": np.asarray(10)}
-    data |= {"C0_ratio": np.array([60.0, 60.0])}
-    holds = data | {"C0_holds": np.array([True, False])}
-    assert descents._row_6(holds, 0, 0).verdict is Verdict.holds
-    both = data | {"C0_holds": np.array([True, True])}
-    row = descents._row_6(both, 0, 0)
-    assert (row.verdict, row.values["elsewhere"]) == (Verdict.counterexample_found, 1)
+    def found(index: int, flows: Ends, **first: Any) -> Any:
+        return hold(descents.converges(0, index), descended(**first)._replace(flows=flows))
+
+    flows = ends(np.broadcast_to([True, False], (2, 3, 2)))
+    large = np.full((2, 2), 60.0)
+    one = np.broadcast_to([True, False], (2, 2))
+    assert found(0, flows, ratio=large, holds=one).verdict is Verdict.holds
+    both = found(0, flows, ratio=large)
+    assert (both.verdict, both.evidence.contradicted) == (Verdict.counterexample_found, 1)
     # Not certified elsewhere: open.
-    still = both | {"C0_0_flow_gap": np.ones(2)}
-    assert descents._row_6(still, 0, 0).verdict is Verdict.not_settled
+    assert found(0, ends(flows.selected, 1.0), ratio=large).verdict is Verdict.not_settled
     # The proof's first step is larger than the statement allows, whatever becomes of it.
-    large = {name.replace("C0_0_", "C0_2_"): x for name, x in both.items()}
-    assert descents._row_6(large, 0, 2).verdict is Verdict.outside_hypotheses
-    assert descents._row_6(large | {"C0_ratio": np.array([0.5, 60.0])}, 0, 2).verdict is Verdict.holds
+    assert found(2, flows, ratio=large).verdict is Verdict.outside_hypotheses
+    assert found(2, flows, ratio=np.array([[0.5, 60.0]] * 2)).verdict is Verdict.holds
 
 
 def cone(**more: Any) -> cone_lemmas.Cone:
@@ -372,27 +378,21 @@ def test_assumption_C_is_empty_where_nothing_satisfies_it(assumed: Any) -> None:
     assert hold(hypotheses.C, numbers).verdict is Verdict.not_settled
 
 
+def local_numbers(paths: Paths, depth: float = 0.2) -> local_paths.LocalNumbers:
+    """The same paths in every cell; choices outside of their cones have an empty T_i."""
+    total = len(paths.inside)
+    cell = np.repeat(np.arange(4), total)
+    inside = np.tile(paths.inside, 4)
+    choices = local_paths.Choices(cell, np.where(inside, depth, -depth), ~inside, np.full(4 * total, 30.0))
+    return local_paths.LocalNumbers(paths, paths, paths, paths, choices)
+
+
 def test_local_paths_count_choices_outside_of_their_cones() -> None:
-    n, T, d = local_paths.CELLS["frobenius"][1].shape
-    m = local_paths.LEVELS
-    part = {
-        "depth": np.array([0.2, 0.2, 0.2, -0.1]),
-        "weights": np.eye(d)[None, None]
-        + np.ones((4, 1, d, d)) / (local_paths.GROWTH ** np.arange(m))[None, :, None, None],
-        "aim": np.stack([np.eye(d)] * 4),
-        "radii": 30.0 * np.stack([local_paths.GROWTH ** np.arange(m)] * 4),
-        "bound": np.full(4, 30.0),
-        "slack": np.full((4, m), 0.1),
-        "empty": np.array([False, False, False, True]),
-        "status": np.full((4, 5, m), PathStatus.stationary.value),
-        "objective": np.zeros((4, 5, m)),
-        "residual": np.full((4, m), 1e-12),
-        "found": np.ones((4, m), bool),
-    }
-    data = {f"frobenius_{name}": x for name, x in part.items()}
-    row = local_paths._row(data, "frobenius", *local_paths.CELLS["frobenius"])
-    assert (row.verdict, row.instances, row.outside) == (Verdict.holds_at_this_rate, 3, 1)
-    assert "outside of every cone_ε(α) in 1" in row.measured
+    radii = local_paths.GROWTH ** np.arange(local_paths.LEVELS)
+    paths = made_up([1.0 / radii] * 4, radii, inside=np.array([True, True, True, False]))
+    found = hold(local_paths.tend("frobenius"), local_numbers(paths))
+    assert (found.verdict, found.evidence.inside, found.outside) == (Verdict.holds_at_this_rate, 3, 1)
+    assert "outside of every cone_ε(α) in 1 (some T_i empty in all of them: True)" in found.measured
 
 
 def test_every_statement_has_a_row_in_the_table_of_claims() -> None:
@@ -404,15 +404,20 @@ def test_every_statement_has_a_row_in_the_table_of_claims() -> None:
 
 
 def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
-    shape = sequence_paths.CONES[0]
-    found = sequence_paths.choices_of(shape, jax.random.split(jax.random.key(0), 2))
+    keys = jax.random.split(jax.random.key(0), 2)
+    parts = [sequence_paths.choices_of(0, key) for key in keys]
+    found = sequence_paths.Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
     assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
-    rows = sequence_paths._rows_of_cones(found, shape)
-    assert [row.instances + row.outside for row in rows] == [len(found.status)] * 4
-    by_hand = sequence_paths.Choices(*(np.asarray(column) for column in zip(*CONE_ROWS, strict=True)))
-    verdicts = [row.verdict for row in sequence_paths._rows_of_cones(by_hand, shape)]
+    said = [hold(statement, sequences(found)) for statement in sequence_paths.lemma16(0)]
+    assert [one.evidence.inside + one.outside for one in said] == [len(found.status)] * 4
+    by_hand = sequence_paths.Choices(np.zeros(4, int), *map(np.asarray, zip(*CONE_ROWS, strict=True)))
+    verdicts = [hold(statement, sequences(by_hand)).verdict for statement in sequence_paths.lemma16(0)]
     # The second choice has an empty set and is not in the cone; the last is too close to call.
     assert verdicts == [Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.holds]
+
+
+def sequences(choices: sequence_paths.Choices) -> sequence_paths.SequenceNumbers:
+    return sequence_paths.SequenceNumbers(made_up(np.ones((1, 4))), choices)
 
 
 LOCAL, OTHER = SelectionStatus.local.value, SelectionStatus.not_local.value
@@ -427,11 +432,10 @@ CONE_ROWS = [
 
 def test_a_few_paths_of_sequences_tend_to_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_paths, "LEVELS", 6)
-    shape = sequence_paths.PATHS[0]
     keys = jax.random.split(jax.random.key(0), 3)
-    part = sequence_paths._paths(shape, keys[:-1], keys[-1])
-    inside = part.result == OPTIMAL
-    assert inside.any() and part.radii[-1] == 4.0**5
-    end = apart(np.asarray(part.W["weights"]), part.aim[:, None])[:, -1]
+    combined, factored = sequence_paths.paths_on(sequence_paths.PATHS[0], keys[:-1], keys[-1])
+    assert combined.inside.any() and combined.radii[-1] == 4.0**5
     # Distances fall like the size of W^mm over R, which is about a thousand.
-    assert end[inside].max() < 0.1
+    assert combined.distance[combined.inside, -1].max() < 0.1
+    # Lemma 15.
+    assert np.allclose(factored.size[factored.found], 1.0) and factored.balance[factored.found].max() < 1e-5

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus
-from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.tarzanagh2023.composition import FlowEnd
 from jaxflow.papers.tarzanagh2023.verify import (
@@ -14,7 +13,9 @@ from jaxflow.papers.tarzanagh2023.verify import (
     equal_scores,
     hypotheses,
     inequalities,
+    local_convergence,
     local_paths,
+    paths,
     sequence_paths,
     smooth,
 )
@@ -223,34 +224,37 @@ def inequalities_data() -> list[Any]:
     return [numbers(1.0, -1.0, np.ones(4)), numbers(-1.0, -1e-20, lemma10)]
 
 
-def local_convergence_data() -> list[Data]:
-    def data(selected: bool, gap: float, descends: bool = True) -> Data:
-        columns = {"selected": selected, "misaligned": 1e-12, "flow_gap": gap, "outcome": 2}
-        after = columns | {"selected": selected and descends}
-        columns |= {f"descent_{name}": value for name, value in after.items()}
-        columns |= {"rate": 0.1, "moved": 1e-6, "near_first": 1e-4, "near_last": 1e-5, "attention": 1.0}
-        found: Data = {name: np.full((3, 2), value) for name, value in columns.items()}
-        found |= {"empty": np.zeros(3, bool), "mu": np.full(3, 1e-4), "radius": np.full(3, 20.0)}
-        return found | {"steps": np.asarray(100)}
+def local_convergence_data() -> list[Any]:
+    def numbers(selected: bool, certified: bool, descends: bool = True) -> Any:
+        ends = np.array([selected, selected and descends])[None, :, None] & np.ones((2, 2, 3), bool)
+        plain = np.ones((2, 3))
+        runs = local_convergence.Runs(
+            reached=ends & certified,
+            left=~ends & certified,
+            stationary=np.zeros_like(ends),
+            misaligned=np.where(ends, 1e-12, 0.4),
+            flow_gap=np.full(ends.shape, 1e-12 if certified else 1.0),
+            rate=0.1 * plain,
+            moved=1e-6 * plain,
+            near_first=1e-4 * plain,
+            near_last=1e-5 * plain,
+            attention=plain,
+            empty=plain < 0,
+            mu=1e-4 * plain,
+            steps=np.array([100, 100]),
+        )
+        return local_convergence.ConvergenceNumbers(runs)
 
-    return [data(True, 1e-12), data(False, 1e-12), data(True, 1.0), data(True, 1e-12, descends=False)]
+    return [numbers(True, True), numbers(False, True), numbers(True, False), numbers(True, True, descends=False)]
 
 
-def local_paths_data() -> list[Data]:
-    def data(power: float, depth: float = 0.2) -> Data:
-        found: Data = {}
-        for name, (_, cell, _) in local_paths.CELLS.items():
-            d, m = cell.shape[2], local_paths.LEVELS
-            radii = local_paths.GROWTH ** np.arange(m)
-            part: Data = {"depth": np.full(3, depth), "aim": np.stack([np.eye(d)] * 3), "bound": np.full(3, 30.0)}
-            part["weights"] = np.eye(d)[None, None] + np.ones((3, 1, d, d)) / (radii**power)[None, :, None, None]
-            part |= {"radii": 30.0 * np.stack([radii] * 3), "slack": np.full((3, m), 0.1), "empty": np.zeros(3, bool)}
-            part |= {"status": np.full((3, 5, m), PathStatus.stationary.value), "objective": np.zeros((3, 5, m))}
-            part |= {"residual": np.full((3, m), 1e-12), "found": np.ones((3, m), bool)}
-            found |= {f"{name}_{what}": value for what, value in part.items()}
-        return found
+def local_paths_data() -> list[Any]:
+    def numbers(power: float, inside: bool = True) -> Any:
+        radii = local_paths.GROWTH ** np.arange(local_paths.LEVELS)
+        paths = test_verify_paths.made_up([radii**-power] * 3, radii, inside=np.full(3, inside))
+        return test_verify_paths.local_numbers(paths)
 
-    return [data(1.0), data(0.1), data(1.0, -0.1)]
+    return [numbers(1.0), numbers(0.1), numbers(1.0, inside=False)]
 
 
 def nearly_equal_data() -> list[Any]:
@@ -273,23 +277,11 @@ def cone_lemmas_data() -> list[Any]:
     return [numbers([0.64, 0.16, 0.04, 0.01], 1.0, 1.0), numbers([0.6] * 4, -1.0, 0.0)]
 
 
-def descents_data() -> list[Data]:
-    def data(gradients: list[float], selected: bool, gap: float, ratio: float, push: float) -> Data:
-        found: Data = {"steps": np.asarray(1000), "lead": np.asarray(10)}
-        for name in ("B.1", "B.2"):
-            part = test_verify_paths.LATER | {"result": np.full(3, OPTIMAL), "support": np.ones(3, bool)}
-            part |= {"log_gradient": np.log([gradients] * 3), "norm": np.array([[1.0, 2.0, 3.0]] * 3)}
-            found |= {f"{name}_{what}": value for what, value in part.items()}
-        for number in range(2):
-            part = {"result": np.full(2, OPTIMAL), "holds": np.ones(2, bool), "first": np.ones((2, 3))}
-            part |= {"ratio": np.full(2, ratio), "push": np.full(2, push), "least": np.ones(2)}
-            for index in range(3):
-                part |= {f"{index}_selected": np.full(2, selected), f"{index}_flow_gap": np.full(2, gap)}
-                part |= {f"{index}_misaligned": np.full(2, 1e-12)}
-            found |= {f"C{number}_{what}": value for what, value in part.items()}
-        return found
-
-    return [data([1e-2, 1e-3, 1e-4], True, 1e-12, 0.5, 1.0), data([1e-2, 1e-3, 9e-4], False, 1e-12, 60.0, -1.0)]
+def descents_data() -> list[Any]:
+    grown, descended = test_verify_paths.grown, test_verify_paths.descended
+    slow = grown([1e-2, 1e-3, 9e-4])
+    bad = descended(slow, ratio=np.full((2, 2), 60.0), push=-np.ones((2, 2)))
+    return [descended(), bad._replace(flows=test_verify_paths.ends(np.zeros((2, 3, 2), bool)))]
 
 
 def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], kept: bool = True) -> Data:
@@ -333,57 +325,43 @@ def figure12() -> list[Data]:
     return [data(True, [2, 3, 4], [0.1, 0.2, 0.3]), data(False, [9, 1, 1], [0.1, 0.2, 0.3])]
 
 
-def paths_data() -> list[Data]:
+def paths_data() -> list[Any]:
     radii = 4.0 ** np.arange(8)
 
-    def data(power: float, value: float, balance: float) -> Data:
-        near = np.eye(3)[None, None] + np.ones((3, 1, 3, 3)) / (radii**power)[None, :, None, None]
-        found: Data = {"shape": np.array([3, 3, 3]), "radii": radii, "result": np.full(3, OPTIMAL)}
-        found |= {"aim": np.stack([np.eye(3)] * 3)}
-        for name in ("W", "KQ3"):
-            found |= {f"{name}_weights": near, f"{name}_status": np.full((3, 5, 8), PathStatus.stationary.value)}
-            found |= {f"{name}_objective": np.zeros((3, 5, 8)), f"{name}_residual": np.full((3, 8), 1e-12)}
-            found |= {f"{name}_found": np.ones((3, 8), bool)}
-        found |= {"KQ3_margin": np.full((3, 8), 1e-9), "KQ3_balance": np.full((3, 8), balance)}
-        found |= {"KQ3_nuclear": np.tile(radii, (3, 1))}
-        for name, rank, size in (("nuclear", 2, 3.0), ("nuclear2", 2, value)):
-            found |= {f"{name}_result": np.full(3, OPTIMAL), f"{name}_rank": np.full(3, rank)}
-            found |= {f"{name}_value": np.full(3, size), f"{name}_weights": np.stack([np.eye(3)] * 3)}
-        for way in ("zero", "path"):
-            found |= {f"flow_{way}_selected": np.ones(3, bool), f"flow_{way}_misaligned": np.zeros(3)}
-        return found
-
-    return [data(1.0, 3.0, 0.0), data(0.1, 4.0, 1e9)]
-
-
-def sequence_paths_data() -> list[Data]:
-    radii = 4.0 ** np.arange(8)
-
-    def data(power: float, good: bool) -> Data:
-        near = np.eye(3)[None, None] + np.ones((3, 1, 3, 3)) / (radii**power)[None, :, None, None]
-        path: Data = {"weights": near, "status": np.full((3, 5, 8), PathStatus.stationary.value)}
-        path |= {"objective": np.zeros((3, 5, 8)), "residual": np.full((3, 8), 1e-12), "found": np.ones((3, 8), bool)}
-        path |= {"margin": np.full((3, 8), 1e-9)}
-        found: Data = {}
-        for number in range(len(sequence_paths.PATHS)):
-            aims = {"result": np.full(3, OPTIMAL), "aim": np.stack([np.eye(3)] * 3)}
-            plain = {"radii": radii} | aims | {f"nuclear_{name}": value for name, value in aims.items()}
-            found |= {f"paths{number}_{name}": value for name, value in plain.items()}
-            found |= {f"paths{number}_{group}_{name}": x for group in ("W", "KQ") for name, x in path.items()}
-        local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
-        choices = sequence_paths.Choices(
-            status=np.array([GLOBAL, local, local, other]),
-            empty=np.array([False, False, True, False]),
-            near=np.zeros(4, bool),
-            depth=np.array([np.inf, 0.2, 0.2, -0.1]) if good else np.array([-1.0, -0.2, -np.inf, 0.1]),
-            optimal=np.array([True, False, False, False]),
-            anywhere=np.array([np.inf if good else 1.0, 0.1, -0.1, 0.3]),
+    def numbers(power: float, value: float, balance: float) -> Any:
+        one = test_verify_paths.made_up([radii**-power] * 3, radii, balance=np.full((3, 8), balance))
+        programs = paths.Programs(
+            result=np.full((2, 3), OPTIMAL),
+            value=np.array([[3.0] * 3, [value] * 3]),
+            rank=np.full((2, 3), 2),
+            weights=np.tile(np.eye(3), (2, 3, 1, 1)),
+            shape=np.array([3, 3, 3]),
+            columns=np.array([3]),
         )
-        for number in range(len(sequence_paths.CONES)):
-            found |= {f"cones{number}_{name}": value for name, value in choices._asdict().items()}
-        return found
+        return paths.PathNumbers(one, paths.Paths(*(field[None] for field in one)), programs)
 
-    return [data(1.0, True), data(0.1, False)]
+    return [numbers(1.0, 3.0, 0.0), numbers(0.1, 4.0, 1e9)]
+
+
+def sequence_paths_data() -> list[Any]:
+    radii = 4.0 ** np.arange(8)
+
+    def numbers(power: float, good: bool) -> Any:
+        one = test_verify_paths.made_up([radii**-power] * 3, radii)
+        local, other = SelectionStatus.local.value, SelectionStatus.not_local.value
+        sizes = len(sequence_paths.CONES)
+        choices = sequence_paths.Choices(
+            size=np.repeat(np.arange(sizes), 4),
+            status=np.tile([GLOBAL, local, local, other], sizes),
+            empty=np.tile([False, False, True, False], sizes),
+            near=np.zeros(4 * sizes, bool),
+            depth=np.tile([np.inf, 0.2, 0.2, -0.1] if good else [-1.0, -0.2, -np.inf, 0.1], sizes),
+            optimal=np.tile([True, False, False, False], sizes),
+            anywhere=np.tile([np.inf if good else 1.0, 0.1, -0.1, 0.3], sizes),
+        )
+        return sequence_paths.SequenceNumbers(paths.Paths(*(np.stack([field] * 6) for field in one)), choices)
+
+    return [numbers(1.0, True), numbers(0.1, False)]
 
 
 def sequences_data() -> list[Any]:

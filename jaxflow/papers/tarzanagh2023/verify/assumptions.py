@@ -225,7 +225,7 @@ def converges(number: int) -> Statement[AssumptionNumbers]:
 
     def residual(numbers: AssumptionNumbers) -> np.ndarray:
         ends = cell_of(numbers.flows, number)
-        return ends.distance(~ends.selected & ends.certified)
+        return ends.distance(ends.astray)
 
     def in_words(numbers: AssumptionNumbers, known: Mask) -> str:
         ends, holds = cell_of(numbers.flows, number), numbers.separating.holds[number]

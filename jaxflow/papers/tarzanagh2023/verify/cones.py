@@ -1,7 +1,7 @@
 r"""Lemma 5 (Lemma 16): $W^{mm}_\alpha\in\mathrm{cone}_\varepsilon(\alpha)$ for small ε iff α is locally optimal."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -14,6 +14,8 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, largest
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
 
+X = TypeVar("X")
+
 TRIALS = {"quick": 3, "paper": 20, "large": 300}
 DIMENSIONS = (4, 6)
 # A margin within this of one is support; solutions are certified to better. As in Definition 2's decision.
@@ -21,6 +23,8 @@ SUPPORT = 1e-9
 CLEAR = 1e-6
 
 LOCAL = (SelectionStatus.local.value, SelectionStatus.global_.value)
+# Choices are those whose programs were solved to a duality gap.
+MARGINS = "the duality gaps of the programs, on whose margins the rest is arithmetic"
 DECIDED = (*LOCAL, SelectionStatus.not_local.value)
 
 
@@ -98,39 +102,46 @@ CONES = Dataset(
 )
 
 
-def in_cone(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[ConeNumbers]:
-    """Of the choices of a group: a member of the cone has a depth above zero, the others none for any ε > 0."""
+def in_cone(
+    source: str, says: str, choices: Callable[[X], Any], group: Callable[[Any], Mask], member: bool = True
+) -> Statement[X]:
+    """Of the choices of a group: a member of the cone has a depth above zero, the others none for any ε > 0.
 
-    def residual(numbers: ConeNumbers) -> np.ndarray:
-        found = numbers.choices
+    `choices` has a `depth`, and which are `decided`.
+    """
+
+    def residual(numbers: X) -> np.ndarray:
+        found = choices(numbers)
         # Out of the cone for all ε: the depth is at most zero, to the rounding of margins.
         return np.where(found.decided, -found.depth if member else found.depth, np.nan)
 
     bound = -np.nextafter(CLEAR, 1.0) if member else SUPPORT
 
-    def in_words(numbers: ConeNumbers, known: Mask) -> str:
-        found = numbers.choices
+    def in_words(numbers: X, known: Mask) -> str:
+        found = choices(numbers)
         wrong = int(np.sum(residual(numbers)[known] > bound))
         apart = int((group(found) & ~found.decided).sum())
         text = f"{wrong} of {int(known.sum())} are not"
         depth = found.depth[known]
-        if member and np.isneginf(depth).any():
-            worst = largest(-depth[np.isfinite(depth)])
-            text += f", {int(np.isneginf(depth).sum())} of them select a token with the lowest score of its sequence, "
-            text += f"the others miss it by {worst:.1e} at most"
+        if np.isneginf(depth).any():
+            text += f", {int(np.isneginf(depth).sum())} of them select a token with the lowest score of its sequence"
+            text += f", the others miss it by {largest(-depth[np.isfinite(depth)]):.1e} at most" * member
         return text + f"; {apart} too close to call" * (apart > 0)
 
     return Statement(
-        source="Lemma 5",
+        source=source,
         says=says,
-        inside=lambda n: group(n.choices),
+        inside=lambda n: group(choices(n)),
         residual=residual,
         bound=bound,
         unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
         found=in_words,
-        # Choices are those whose programs were solved to a duality gap; the rest is arithmetic on their margins.
-        checked_by=lambda n, known: "the duality gaps of the programs, on whose margins the rest is arithmetic",
+        checked_by=lambda n, known: MARGINS,
     )
+
+
+def _lemma5(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[ConeNumbers]:
+    return in_cone("Lemma 5", says, lambda n: n.choices, group, member)
 
 
 def _empty_at(d: int) -> Callable[[Choices], Mask]:
@@ -138,10 +149,10 @@ def _empty_at(d: int) -> Callable[[Choices], Mask]:
 
 
 STATEMENTS = [
-    in_cone("locally optimal α, every T_i non-empty: in the cone", lambda c: c.local & ~c.empty),
-    in_cone("locally optimal α, some T_i empty: in the cone", lambda c: c.local & c.empty),
-    *(in_cone(f"the same with d = {d} alone", _empty_at(d)) for d in DIMENSIONS),
-    in_cone(
+    _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: c.local & ~c.empty),
+    _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: c.local & c.empty),
+    *(_lemma5(f"the same with d = {d} alone", _empty_at(d)) for d in DIMENSIONS),
+    _lemma5(
         "α not locally optimal: outside of cone_ε(α) for all ε > 0",
         lambda c: c.status == SelectionStatus.not_local.value,
         member=False,

@@ -1,6 +1,6 @@
 """Limits of the flow of W for many instances with one compiled program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -75,6 +75,11 @@ class Ends(NamedTuple):
         """Certified for the target's tokens, in the direction of the target's program."""
         return self.selected & (self.misaligned <= ALIGNED) & self.certified
 
+    @property
+    def astray(self) -> Mask:
+        """Certified for other tokens."""
+        return ~self.selected & self.certified
+
     def distance(self, wrong: Mask, right: Mask | None = None) -> np.ndarray:
         """1 − corr with $W^{mm}$ where the limit was reached, or is known to be `wrong`; NaN elsewhere."""
         return np.where((self.reached if right is None else right) | wrong, self.misaligned, np.nan)
@@ -126,18 +131,6 @@ def _batches(instances: Instance) -> dict[str, np.ndarray]:
         kept = min(WIDTH, total - begin)
         parts.append({name: np.asarray(value)[:kept] for name, value in found.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def follow_each(parts: Mapping[str, Instance]) -> dict[str, np.ndarray]:
-    """`follow` for several batches in one queue, so that no call goes half empty; keys are `<part>_<name>`."""
-    sizes = [part.head.shape[0] for part in parts.values()]
-    ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts.values()))
-    places = np.cumsum([0, *sizes])
-    return {
-        f"{part}_{name}": value[begin:end]
-        for part, begin, end in zip(parts, places[:-1], places[1:], strict=True)
-        for name, value in ends._asdict().items()
-    }
 
 
 @eqx.filter_jit

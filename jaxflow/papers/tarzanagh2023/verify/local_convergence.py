@@ -1,26 +1,26 @@
 """Theorem 7: from close to a locally-optimal direction, W converges to it: descent, and the flow beside it."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
+from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow_each, misalignment
-from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness
-from jaxflow.report import Evidence, count_evidence
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, follow_all, misalignment
+from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness, stack
 from jaxflow.risk import EmpiricalRisk
 
 INSTANCES = {"quick": 3, "paper": 12, "large": 200}
@@ -31,7 +31,6 @@ CHOICES = 4
 CORRELATIONS = (0.0, 1e-1)
 # The proof requires R so large that T exp(−RΘδ) is small, δ of (67) and Θ = 1/‖W^mm_α‖: RΘδ is this.
 EXPONENT = 20.0
-ALIGNED = 1e-8
 # Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
 M0, M1 = 0.25, 1.0
 # Steps of descent with η = 1/L_W before the flow takes over. At these norms ∇L is about e^-20: what is left of the way
@@ -43,44 +42,85 @@ NORMALISED, SHARE = 2_000, 0.01
 KEPT = 0.5
 
 
-@register_check("tarzanagh2023", "local-convergence", statements="Theorem 7")
-class LocalConvergence(AbstractCheck):
+class Runs(NamedTuple):
+    r"""At each of the angles `CORRELATIONS` a start for each of c choices α, followed by the flow, and by the flow from
+    where descent has ended.
+
+    - `reached`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary point.
+    - `misaligned`: 1 − corr with $W^{mm}_\alpha$; `flow_gap`: what the flow certifies.
+    - Of the descents: `rate` η, `moved` ‖W(k) − W(0)‖; of normalised ones `near_first` and `near_last`, 1 − corr before
+      and after, and `attention`, the least that a token of α then has.
+    - Of the choices: `empty`: some T_i is; `mu`: μ(α) of (67). `steps` of descent.
+    """
+
+    reached: Bool[Any, "*a 2 c"]
+    left: Bool[Any, "*a 2 c"]
+    stationary: Bool[Any, "*a 2 c"]
+    misaligned: Float[Any, "*a 2 c"]
+    flow_gap: Float[Any, "*a 2 c"]
+    rate: Float[Any, "*a c"]
+    moved: Float[Any, "*a c"]
+    near_first: Float[Any, "*a c"]
+    near_last: Float[Any, "*a c"]
+    attention: Float[Any, "*a c"]
+    empty: Bool[Any, "*a c"]
+    mu: Float[Any, "*a c"]
+    steps: Int[Any, "*a"]
+
+    @property
+    def both(self) -> Mask:
+        """Reached by the flow and after descent."""
+        return self.reached.all(axis=-2)
+
+    @property
+    def astray(self) -> Mask:
+        """One of them is known to end elsewhere."""
+        return (self.left | self.stationary).any(axis=-2)
+
+
+class ConvergenceNumbers(NamedTuple):
     """Locally-optimal choices by enumeration; starts at a given angle from each in a random direction."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")
-        starts, cones, empties, available = [], [], [], []
-        for one in jax.random.split(key, INSTANCES[scale]):
-            key_data, key_pick, key_start = jax.random.split(one, 3)
-            given = random_instance(key_data, D)
-            every = all_choices(given)
-            local = np.flatnonzero(np.isin(every["status"], LOCAL))
-            available.append(len(local))
-            for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
-                support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
-                empties.append(bool((~support.any(axis=1)).any()))
-                mu, radius = cone_of(given, support, excess, W)
-                cones.append((mu, radius))
-                target = np.arange(T) == TOKENS[number][:, None]
-                noise = np.asarray(jax.random.normal(jax.random.fold_in(key_start, int(number)), (D, D)))
-                noise = np.pad(noise, [(0, SHAPE[2] - D)] * 2)
-                for apart in CORRELATIONS:
-                    start = jnp.asarray(_near(W, noise, apart or mu, radius))
-                    starts.append(Instance(given.data, given.head, start, jnp.asarray(target)))
-        every_start = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *starts)
-        say(f"Theorem 7: {STEPS[scale]} steps of descent from each start, and {NORMALISED} normalised ones")
-        after, descents = _descents(every_start, STEPS[scale])
-        followed = follow_each({"flow": every_start, "descent": after})
-        found = {name.removeprefix("flow_"): value for name, value in followed.items() if name.startswith("flow_")}
-        found |= {name: value for name, value in followed.items() if name.startswith("descent_")}
-        found |= {name: np.asarray(value) for name, value in descents.items()}
-        table = {name: value.reshape(len(cones), len(CORRELATIONS)) for name, value in found.items()}
-        mu, radius = np.asarray(cones).T
-        more = {"empty": np.asarray(empties), "available": np.asarray(available), "steps": np.asarray(STEPS[scale])}
-        return table | more | {"mu": mu, "radius": radius}
+    runs: Runs
 
-    def rows(self, data: Data) -> list[Row]:
-        return [_row(data, column) for column in range(len(CORRELATIONS))]
+
+def _runs(scale: str, key: Any, say: Say) -> Runs:
+    say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")
+    starts, mus, empties = [], [], []
+    for one in jax.random.split(key, INSTANCES[scale]):
+        key_data, key_pick, key_start = jax.random.split(one, 3)
+        given = random_instance(key_data, D)
+        every = all_choices(given)
+        local = np.flatnonzero(np.isin(every["status"], LOCAL))
+        for number in np.asarray(jax.random.permutation(key_pick, local))[:CHOICES]:
+            support, excess, W = (every[name][number] for name in ("support", "excess", "weights"))
+            empties.append(bool((~support.any(axis=1)).any()))
+            mu, radius = cone_of(given, support, excess, W)
+            mus.append(mu)
+            target = jnp.asarray(np.arange(T) == TOKENS[number][:, None])
+            noise = np.asarray(jax.random.normal(jax.random.fold_in(key_start, int(number)), (D, D)))
+            noise = np.pad(noise, (0, SHAPE[2] - D))
+            for apart in CORRELATIONS:
+                start = jnp.asarray(near(W, noise, apart or mu, radius))
+                starts.append(Instance(given.data, given.head, start, target))
+    say(f"Theorem 7: {STEPS[scale]} steps of descent from each start, and {NORMALISED} normalised ones")
+    every_start = stack(starts)
+    after, found = descents(every_start, STEPS[scale])
+    ends = follow_all([every_start, after]).reshape(2, len(mus), len(CORRELATIONS))
+    by_start = {
+        "reached": ends.reached,
+        "left": ends.astray,
+        "stationary": ends.outcome == Outcome.finite_stationary_point.value,
+        "misaligned": ends.misaligned,
+        "flow_gap": ends.flow_gap,
+    }
+    by_start |= {name: np.asarray(value).reshape(len(mus), -1) for name, value in found.items()}
+    return Runs(
+        **{name: np.moveaxis(value, -1, 0) for name, value in by_start.items()},
+        empty=np.asarray([empties] * len(CORRELATIONS)),
+        mu=np.asarray([mus] * len(CORRELATIONS)),
+        steps=np.asarray([STEPS[scale]] * len(CORRELATIONS)),
+    )
 
 
 def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndarray) -> tuple[float, float]:
@@ -98,7 +138,7 @@ def cone_of(given: Instance, support: np.ndarray, excess: np.ndarray, W: np.ndar
 
 
 @partial(jax.jit, static_argnums=1)
-def _descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
+def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
     r"""Plain descent with $\eta=1/L_W$ (where it ends is an instance's new start) and normalised descent.
 
     **Returns:** besides, `rate` η; `moved` $\|W(k)-W(0)\|$ of plain descent; `near_first`, `near_last`: 1 − corr with
@@ -125,7 +165,7 @@ def _descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
     return jax.vmap(one)(starts)
 
 
-def _near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.ndarray:
+def near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.ndarray:
     """A start with 1 − corr = `apart` in the direction of the noise, of norm `radius` times that of W."""
     size = np.linalg.norm(W)
     across = noise - np.sum(noise * W) / size**2 * W
@@ -134,67 +174,67 @@ def _near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.n
     return radius * (corr * W + (1.0 - corr**2) ** 0.5 * size * across)
 
 
-class Fate(NamedTuple):
-    r"""Where runs from all starts ended: at $W^{mm}_\alpha$, in another direction, at a stationary point."""
-
-    reached: np.ndarray
-    left: np.ndarray
-    stationary: np.ndarray
-
-    @classmethod
-    def of(cls, found: Data, prefix: str = "") -> "Fate":
-        """By the flow, from the start itself or from where descent has ended."""
-        selected, gap = found[f"{prefix}selected"], found[f"{prefix}flow_gap"]
-        reached = selected & (found[f"{prefix}misaligned"] <= ALIGNED) & (gap <= CERTIFIED)
-        stationary = found[f"{prefix}outcome"] == Outcome.finite_stationary_point.value
-        return cls(reached, ~selected & (gap <= CERTIFIED), stationary)
+LOCAL_CONVERGENCE = Dataset(
+    "tarzanagh2023",
+    "local-convergence",
+    ConvergenceNumbers,
+    {"runs": Sweep(Runs, _runs, checksum_key("local-convergence"))},
+    where=f"{__name__}:LOCAL_CONVERGENCE",
+)
 
 
-def _row(data: Data, column: int) -> Row:
-    found = {name: value[:, column] for name, value in data.items() if value.ndim == 2}
-    total = len(found["selected"])
-    flow, descent = Fate.of(found), Fate.of(found, "descent_")
-    reached = flow.reached
-    other = total - int((reached | flow.left | flow.stationary).sum())
-    share = 100 * float(reached.mean()) if total else float("nan")
-    empty = data["empty"]
-    median = float(np.median(data["mu"])) if total else float("nan")
-    where = f"μ(α) of (67) (median {median:.0e})" if column == 0 else f"{CORRELATIONS[column]:g}"
-    worst_gap = float(found["flow_gap"][reached].max(initial=0.0))
+def converges(column: int) -> Statement[ConvergenceNumbers]:
+    """From one of the angles."""
     # μ and R are the theorem's to choose: starts beyond the proof's own μ are outside, whatever becomes of them.
-    proven = column == 0
-    both = reached & descent.reached
-    astray = flow.left | flow.stationary | descent.left | descent.stationary
-    means = "the dual solutions of the programs that the flows do solve" if (flow.left | descent.left).any() else ""
-    kept = found["attention"] >= KEPT
-    return Row(
-        "Theorem 7",
-        f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), n = {N}, T = {T}, "
-        f"d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
-        f"the flow: {int(reached.sum())} of {total} ({share:.1f}%) converge to W^mm_α (largest gap of the flow "
-        f"{worst_gap:.0e}), {int(flow.left.sum())} to another direction, {int(flow.stationary.sum())} to a stationary "
-        f"point, {other} undecided; of {int(empty.sum())} with an empty T_i, {int((reached & empty).sum())} converge "
-        f"to it; {int(data['steps'])} steps of descent (η {_median(found['rate'])} in the median) move W by "
-        f"{found['moved'].max(initial=0.0):.0e} at most, and then {int(descent.reached.sum())} converge to it, "
-        f"{int(descent.left.sum())} to another direction, {int(descent.stationary.sum())} to a stationary point; "
-        f"{NORMALISED} normalised steps of {SHARE:g} ‖W(0)‖: the tokens of α keep their attention in {int(kept.sum())} "
-        f"of {total}, 1 − corr falls in {int((found['near_last'] < found['near_first']).sum())}, from "
-        f"{_median(found['near_first'])} to {_median(found['near_last'])} in the median",
-        total if proven else 0,
-        0 if proven else total,
-        float(found["misaligned"][reached].max(initial=0.0)) if reached.any() else float("inf"),
-        "1 − corr with W^mm_α of those that converge to it",
-        count_evidence(both & ~astray, decided=both | astray, checked_by=means) if proven else Evidence(0),
-        {
-            "reached": int(reached.sum()),
-            "starts": total,
-            "left": int(flow.left.sum()),
-            "stationary": int(flow.stationary.sum()),
-            "descent_reached": int(descent.reached.sum()),
-            "normalised_kept": int(kept.sum()),
-        },
+    beyond = column > 0
+
+    def residual(numbers: ConvergenceNumbers) -> np.ndarray:
+        one = cell_of(numbers.runs, column)
+        distance = np.where(one.both, one.misaligned.max(axis=0), np.nan)
+        return distance if beyond else np.where(one.astray, np.inf, distance)
+
+    def in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
+        one = cell_of(numbers.runs, column)
+        flow, total = one.reached[0], one.mu.size
+        reached, left, stationary = (np.sum(x, axis=1) for x in (one.reached, one.left, one.stationary))
+        other = int(np.sum(~(flow | one.left[0] | one.stationary[0])))
+        text = (
+            f"the flow: {reached[0]} of {total} ({100 * reached[0] / max(total, 1):.1f}%) converge to W^mm_α (largest "
+            f"gap of the flow {largest(one.flow_gap[0, flow]):.0e}), {left[0]} to another direction, {stationary[0]} "
+            f"to a stationary point, {other} undecided; of {one.empty.sum()} with an empty T_i, "
+            f"{np.sum(flow & one.empty)} converge to it; {one.steps} steps of descent (η {median(one.rate):.1e} in the "
+            f"median) move W by {largest(one.moved):.0e} at most, and then {reached[1]} converge to it, {left[1]} to "
+            f"another direction, {stationary[1]} to a stationary point; {NORMALISED} normalised steps of "
+            f"{SHARE:g} ‖W(0)‖: the tokens of α keep their attention in {np.sum(one.attention >= KEPT)} of {total}, "
+            f"1 − corr falls in {np.sum(one.near_last < one.near_first)}, from {median(one.near_first):.1e} to "
+            f"{median(one.near_last):.1e} in the median"
+        )
+        return text if beyond else f"{text}; μ(α) is {median(one.mu):.0e} in the median"
+
+    where = f"{CORRELATIONS[column]:g}" if beyond else "μ(α) of (67)"
+    return Statement(
+        source="Theorem 7",
+        says=f"starts with 1 − corr(W(0), W^mm_α) = {where} and ‖W(0)‖ = {EXPONENT:g} ‖W^mm_α‖/min(δ, 1), n = {N}, "
+        f"T = {T}, d = {D}: the flow, and descent with η = 1/L_W, which the flow takes over",
+        inside=lambda n: everyone(n.runs.mu[column]),
+        residual=residual,
+        bound=ALIGNED,
+        unit="1 − corr with W^mm_α of those that converge to it",
+        found=in_words,
+        checked_by=lambda n, known: DUALS if n.runs.left[column].any() else "",
+        beyond=beyond,
     )
 
 
-def _median(values: np.ndarray) -> str:
-    return f"{np.median(values):.1e}" if len(values) else "-"
+register(
+    LOCAL_CONVERGENCE,
+    "local-convergence",
+    title="Theorem 7",
+    run_times={
+        "quick": "2 starts for each of up to 12 choices, 500 steps and 2,000 normalised ones; half a minute",
+        "paper": "2 starts for each of up to 48 choices, 5,000 steps and 2,000 normalised ones",
+        "large": "2 starts for each of up to 800 choices, 50,000 steps and 2,000 normalised ones",
+    },
+    statements=[converges(column) for column in range(len(CORRELATIONS))],
+    verified=True,
+)

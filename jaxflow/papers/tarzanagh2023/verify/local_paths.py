@@ -1,47 +1,68 @@
 r"""Theorems 9 and 10: regularisation paths over $\mathrm{cone}_\varepsilon(\alpha)$ tend to $W^{mm}_\alpha$."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.limits import PathStatus, SeparatingCone, cone_depth, low_and_high, regularization_path
+from jaxflow.limits import SeparatingCone, cone_depth, low_and_high, regularization_path
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
-from jaxflow.models import CombinedAttention, ConcaveHead, FactoredAttention, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
-from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, SHAPE, follow
+from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
+from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, masks, programs_of
-from jaxflow.papers.tarzanagh2023.verify.path_rows import row_of_path
+from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, factors, masks
+from jaxflow.papers.tarzanagh2023.verify.path_limits import (
+    Followed,
+    Paths,
+    followed,
+    model_of,
+    paths_of,
+    programs,
+    sizes_of,
+    tends,
+)
 from jaxflow.risk import EmpiricalRisk
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A setting: n, T, d; outputs a sequence; the norm; the curvature of convex heads."""
+    """A setting: n, T, d; outputs a sequence; the norm; the curvature of convex heads; whether the choice is the
+    optimal tokens, where the cone is all of R^(d×d)."""
 
     shape: tuple[int, int, int]
     outputs: int = 1
     norm: str = "frobenius"
     convex: float = 0.0
+    optimal: bool = False
+
+    def in_words(self) -> str:
+        """What paths of this setting are said to tend to."""
+        n, T, d = self.shape
+        what = "α = opt, all of R^(d×d)" if self.optimal else "locally-optimal α ≠ opt, ε half of W^mm_α's own"
+        how = "‖W‖_F ≤ R" if self.norm == "frobenius" else f"‖W‖_* ≤ R by K, Q with {d} columns"
+        heads = f", {self.outputs} outputs a sequence, convex heads v·x + {self.convex:g}‖x‖²"
+        return (
+            f"W̄_R/(RΞ) → W^mm_α over the cone, {how}: {what}, n = {n}, T = {T}, d = {d}"
+            f"{heads * (self.outputs > 1)}; R in units of R_0"
+        )
 
 
 SEQUENCES = Cell((2, 3, 4), outputs=2, convex=0.25)
-# Statement, setting, and whether the choice is the optimal tokens, where the cone is all of R^(d×d).
 CELLS = {
-    "frobenius": ("Theorem 9", Cell((3, 4, 3)), False),
-    "nuclear": ("Theorem 9", Cell((3, 4, 3), norm="nuclear"), False),
-    "sequence": ("Theorem 10", SEQUENCES, False),
-    "optimal": ("Theorem 10", SEQUENCES, True),
+    "frobenius": Cell((3, 4, 3)),
+    "nuclear": Cell((3, 4, 3), norm="nuclear"),
+    "sequence": SEQUENCES,
+    "optimal": dataclasses.replace(SEQUENCES, optimal=True),
 }
 INSTANCES = {"quick": 5, "paper": 12, "large": 256}
 # Choices tried on each instance; where there are fewer locally-optimal ones, all.
@@ -53,63 +74,69 @@ RANDOM = 2
 BLENDS = np.linspace(0.0, 1.0, 11)
 # ε in units of the largest for which W^mm_α is in the cone; starts keep this much of a distance from its boundary.
 SHARE, CLEAR = 0.5, 1.05
+# A slack of less, where the angles of the cone are of order one: the cone binds.
+BINDS = 1e-3
 
 
-@register_check("tarzanagh2023", "local-paths", statements="Theorems 9 and 10")
-class LocalPaths(AbstractCheck):
-    r"""ε is half of what $W^{mm}_\alpha$ allows, $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$ that of the proof."""
+class Choices(NamedTuple):
+    r"""The c choices of tokens of all cells: `cell`, its place among `CELLS`; `depth` of $W^{mm}_\alpha$ in the cone,
+    the largest ε; `empty`: some query has no support token; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        found: Data = {}
-        for number, (name, (source, cell, optimal)) in enumerate(CELLS.items()):
-            n, T, d = cell.shape
-            say(
-                f"{source}: {'optimal' if optimal else 'locally-optimal'} choices of {INSTANCES[scale]} "
-                f"instances with n, T, d = {n}, {T}, {d}, {cell.outputs} outputs each, {cell.norm} norm"
-            )
-            part = _cell(cell, optimal, INSTANCES[scale], jax.random.fold_in(key, number))
-            found |= {f"{name}_{what}": value for what, value in part.items()}
-        return found
-
-    def rows(self, data: Data) -> list[Row]:
-        return [_row(data, name, *what) for name, what in CELLS.items()]
+    cell: Int[Any, " c"]
+    depth: Float[Any, " c"]
+    empty: Bool[Any, " c"]
+    first: Float[Any, " c"]
 
 
-def _cell(cell: Cell, optimal: bool, instances: int, key: Any) -> Data:
+class LocalNumbers(NamedTuple):
+    r"""ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its
+    choices, in units of $R_0$; in the first one with the flow from the path's point at $R_0$."""
+
+    frobenius: Paths
+    nuclear: Paths
+    sequence: Paths
+    optimal: Paths
+    choices: Choices
+
+
+class _Chosen(NamedTuple):
+    """A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution; `empty` and `first`
+    as in `Choices`; `starts` of its paths, with barring tokens `low` and cones of size `epsilon`."""
+
+    data: TokenData
+    head: Any
+    choice: Array
+    aim: np.ndarray
+    empty: Mask
+    depth: np.ndarray
+    first: np.ndarray
+    low: np.ndarray
+    starts: np.ndarray
+    real: int
+
+
+def _chosen(name: str, scale: str, key: Any) -> _Chosen:
+    cell, instances = CELLS[name], INSTANCES[scale]
     n, T, d = cell.shape
-    key_data, key_pick, key_start = jax.random.split(key, 3)
+    key_data, key_pick, key_start = jax.random.split(jax.random.fold_in(key, list(CELLS).index(name)), 3)
     data, head = _draw(cell, jax.random.split(key_data, instances))
     choices = choices_of_tokens(n * cell.outputs, T)
-    programs = {name: np.asarray(x) for name, x in _programs(cell, data, head, choices).items()}
-    wanted = (SelectionStatus.global_.value,) if optimal else (SelectionStatus.local.value,)
-    local = np.isin(programs["status"], wanted) & (programs["result"] == ProgramResult.optimal.value)
+    found = {name: np.asarray(x) for name, x in programs(data, head, choices, cell.norm).items()}
+    wanted = SelectionStatus.global_ if cell.optimal else SelectionStatus.local
+    local = (found["status"] == wanted.value) & (found["result"] == ProgramResult.optimal.value)
     pairs = []
     for i in range(instances):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key_pick, i), np.flatnonzero(local[i])))
         pairs += [(i, int(j)) for j in order[:CHOICES]]
     # One size for all seeds, so that one program serves them: the first pair fills up.
     real = len(pairs)
-    which = np.asarray([*pairs, *[pairs[0] if pairs else (0, 0)] * (CHOICES * instances - real)])
-    data, head = jax.tree.map(lambda x: x[which[:, 0]], (data, head))
-    aim = programs["weights"][which[:, 0], which[:, 1]]
-    noise = np.asarray(jax.random.normal(key_start, (len(which), RANDOM, d, d)))
-    found = _paths(cell, data, head, jnp.asarray(choices[which[:, 1]]), aim, noise)
-    out = {name: np.asarray(x)[:real] for name, x in found.items()} | {"aim": aim[:real]}
-    out |= {"shape": np.asarray(cell.shape), "local": local.sum(axis=1), "empty": _empty(programs, which)[:real]}
-    if cell.norm == "frobenius" and cell.outputs == 1:
-        target = masks_of(jnp.asarray(choices[which[:, 1]]), data)
-        given = jax.vmap(lambda *parts: padded(Instance(*parts), SHAPE))(
-            data, head, jnp.asarray(found["weights"][:, 0]), target
-        )
-        ends = follow(given)._asdict()
-        out |= {f"flow_{name}": ends[name][:real] for name in ("selected", "misaligned", "flow_gap")}
-    return out
-
-
-def _empty(programs: Data, which: np.ndarray) -> np.ndarray:
-    """Whether some query has no support token."""
-    support = programs["support"][which[:, 0], which[:, 1]]
-    return np.any(~support.any(axis=-1), axis=tuple(range(1, support.ndim - 1)))
+    rows, columns = np.asarray([*pairs, *[pairs[0] if pairs else (0, 0)] * (CHOICES * instances - real)]).T
+    data, head = jax.tree.map(lambda x: x[rows], (data, head))
+    choice, aim, support = jnp.asarray(choices[columns]), found["weights"][rows, columns], found["support"]
+    empty = np.any(~support[rows, columns].any(axis=-1).reshape(len(rows), -1), axis=1)
+    noise = np.asarray(jax.random.normal(key_start, (len(rows), RANDOM, d, d)))
+    more = [np.asarray(x) for x in _starts(cell, data, head, choice, aim, noise)]
+    return _Chosen(data, head, choice, aim, empty, *more, real=real)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -123,7 +150,7 @@ def _draw(cell: Cell, keys: Array) -> Any:
         shape = (n, cell.outputs)
         # Convex heads preserve the top score where labels are positive (Assumption E).
         data = TokenData(_sphere(key_tokens, n, T, d), _sphere(key_queries, *shape, d), jnp.ones(shape))
-        return data, _sphere(key_heads, cell.outputs, d)
+        return data, [ConcaveHead(v, -cell.convex) for v in _sphere(key_heads, cell.outputs, d)]
 
     return jax.vmap(one)(keys)
 
@@ -133,42 +160,13 @@ def _sphere(key: Any, *shape: int) -> Array:
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def head_of(cell: Cell, head: Any) -> Any:
-    """The head of an instance, or one for each output."""
-    if cell.outputs == 1:
-        return head
-    return [ConcaveHead(head[k], -cell.convex) for k in range(cell.outputs)]
-
-
-def masks_of(chosen: Any, data: TokenData) -> Array:
-    """One choice for each member of a batch."""
-    return jax.vmap(lambda choice, a: masks(choice[None], a)[0])(chosen, data)
-
-
-@partial(jax.jit, static_argnums=0)
-def _programs(cell: Cell, data: TokenData, head: Any, choices: Any) -> dict[str, Array]:
-    return jax.vmap(lambda a, v: programs_of(a, head_of(cell, v), choices, cell.norm))(data, head)
-
-
-def _paths(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: np.ndarray, noise: np.ndarray) -> dict[str, Array]:
-    depth, bound, low, starts = (np.asarray(x) for x in _starts(cell, data, head, chosen, aim, noise))
-    m = cell.shape[2]
-    K, Q = factors(starts, m)
-    # What is kept of a path outside of the hypotheses means nothing, but must have a size.
-    usable = np.where(np.isfinite(bound) & (bound > 0), bound, 1.0)
-    radii = usable[:, None] * GROWTH ** np.arange(LEVELS)
-    epsilon = np.where(np.isfinite(depth) & (depth > 0), SHARE * depth, 0.0)
-    found = _follow(cell, data, head, chosen, starts, K, Q, low, epsilon, radii)
-    return dict(found) | {"depth": jnp.asarray(depth), "bound": jnp.asarray(bound), "radii": jnp.asarray(radii)}
-
-
 @partial(jax.jit, static_argnums=0)
 def _starts(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: Any, noise: Any) -> tuple[Array, ...]:
     """Depths of the aims in their cones, R_0, barring tokens of all starts, and the starts."""
 
     def one(a: TokenData, v: Any, choice: Array, W: Array, noise: Array) -> tuple[Array, ...]:
         selection = masks(choice[None], a)[0]
-        scores = token_scores(a, head_of(cell, v))
+        scores = token_scores(a, v)
         low, high = low_and_high(scores, a.visible, selection)
         size = jnp.linalg.norm(W)
         unit_W = W / jnp.where(size > 0, size, 1.0)
@@ -205,81 +203,99 @@ def _starts(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: Any, noise
     return jax.vmap(one)(data, head, chosen, aim, noise)
 
 
-@partial(jax.jit, static_argnums=0)
-def _follow(
-    cell: Cell,
-    data: TokenData,
-    head: Any,
-    chosen: Any,
-    starts: Any,
-    K: Any,
-    Q: Any,
-    low: Any,
-    epsilon: Any,
-    radii: Any,
-) -> dict[str, Array]:
-    def one(a: TokenData, v: Any, choice: Array, W: Array, K: Array, Q: Array, bars: Array, e: Array, r: Array) -> Any:
+@jax.jit
+def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsilon: Any, radii: Any) -> Followed:
+    """Paths of W, or of factors K, Q, from each start in the cone of its barring tokens."""
+
+    def one(a: TokenData, v: Any, choice: Array, starts: Any, bars: Array, e: Array, r: Array) -> Followed:
         selection = masks(choice[None], a)[0]
-        h = head_of(cell, v)
-        _, high = low_and_high(token_scores(a, h), a.visible, selection)
+        _, high = low_and_high(token_scores(a, v), a.visible, selection)
         risk = EmpiricalRisk(a, Logistic())
 
-        def start(W: Array, K: Array, Q: Array, bar: Array) -> dict[str, Array]:
-            model = CombinedAttention(W, h) if cell.norm == "frobenius" else FactoredAttention(K, Q, h)
-            size = r if cell.norm == "frobenius" else jnp.sqrt(2.0 * r)
-            cone = SeparatingCone(a, bar, high, e)
-            path = regularization_path(risk, model, size, reference=selection, constraint=cone)
-            flat = {
-                "objective": path.objective,
-                "status": path.status.value,
-                "residual": path.residual,
-                "slack": path.slack,
-                "weights": jax.vmap(jax.vmap(lambda there: there.combined_weights()))(path.models),
-            }
-            return jax.tree.map(lambda x: x[0], flat)
+        def start(weights: Any, bar: Array) -> Any:
+            cone, size = SeparatingCone(a, bar, high, e), sizes_of(weights, r)
+            return regularization_path(risk, model_of(weights, v), size, reference=selection, constraint=cone)
 
-        found = jax.vmap(start)(W, K, Q, bars)
-        usable = found["status"] == PathStatus.stationary.value
-        best = jnp.argmin(jnp.where(usable, found["objective"], jnp.inf), axis=0)
-        column = jnp.arange(r.size)
-        chosen = {name: found[name][best, column] for name in ("residual", "slack", "weights")}
-        return chosen | {"objective": found["objective"], "status": found["status"], "found": jnp.any(usable, axis=0)}
+        # One start a call, each with a cone of its own: their axis is the first of two.
+        paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, bars))
+        return followed(dataclasses.replace(paths, radii=r), a, selection)
 
-    return jax.vmap(one)(data, head, chosen, starts, K, Q, low, epsilon, radii)
+    return jax.vmap(one)(data, head, chosen, starts, low, epsilon, radii)
 
 
-def _row(data: Data, name: str, source: str, cell: Cell, optimal: bool) -> Row:
-    part = {key.removeprefix(f"{name}_"): value for key, value in data.items() if key.startswith(f"{name}_")}
-    inside = part["depth"] > 0
-    distance = apart(part["weights"], part["aim"][:, None])
-    n, T, d = cell.shape
-    path = {f"path_{what}": part[what] for what in ("status", "objective", "residual", "found")}
-    grown = part["radii"] / part["radii"][:, :1] if len(inside) else np.ones((0, LEVELS))
-    path["radii"] = GROWTH ** np.arange(LEVELS) if not len(grown) else grown[0]
-    outputs = (
-        "" if cell.outputs == 1 else f", {cell.outputs} outputs a sequence, convex heads v·x + {cell.convex:g}‖x‖²"
-    )
-    what = "α = opt, all of R^(d×d)" if optimal else "locally-optimal α ≠ opt, ε half of W^mm_α's own"
-    how = "‖W‖_F ≤ R" if cell.norm == "frobenius" else f"‖W‖_* ≤ R by K, Q with {d} columns"
-    more = ""
-    if not optimal and inside.any():
-        slack = part["slack"][inside]
-        more += (
-            f"; R_0 is {part['bound'][inside].min():.0f} to {part['bound'][inside].max():.0f}; the cone binds at R_0 "
-            f"in {int((slack[:, 0] < 1e-3).sum())} and at the end in {int((slack[:, -1] < 1e-3).sum())}"
+def _paths(name: str, scale: str, key: Any, say: Say) -> Paths:
+    cell, given = CELLS[name], _chosen(name, scale, key)
+    which = "optimal" if cell.optimal else "locally-optimal"
+    say(f"Theorems 9, 10: paths of {given.real} {which} choices of {INSTANCES[scale]} instances, {name}")
+    # What is kept of a path outside of the hypotheses means nothing, but must have a size.
+    usable = np.where(np.isfinite(given.first) & (given.first > 0), given.first, 1.0)
+    grown = GROWTH ** np.arange(LEVELS)
+    radii = usable[:, None] * grown
+    epsilon = np.where(np.isfinite(given.depth) & (given.depth > 0), SHARE * given.depth, 0.0)
+    starts = (given.starts,) if cell.norm == "frobenius" else factors(given.starts, cell.shape[2])
+    found = _follow(given.data, given.head, given.choice, starts, given.low, epsilon, radii)
+    flows = None
+    if name == "frobenius":
+        target = jax.vmap(lambda choice, a: masks(choice[None], a)[0])(given.choice, given.data)
+        instances = Instance(given.data, given.head, found.weights[:, 0], target)
+        flows = follow(jax.vmap(lambda one: padded(one, SHAPE))(instances)).reached[: given.real, None]
+    found, radii, depth, aim = jax.tree.map(lambda x: x[: given.real], (found, radii, given.depth, given.aim))
+    return paths_of(found, radii, depth > 0, aim, flows=flows)._replace(radii=grown)
+
+
+def _choices(scale: str, key: Any, say: Say) -> Choices:
+    parts = []
+    for number, name in enumerate(CELLS):
+        given = _chosen(name, scale, key)
+        fields = np.full(len(given.empty), number), given.depth, given.empty, given.first
+        parts.append(Choices(*(x[: given.real] for x in fields)))
+    return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
+KEY = checksum_key("local-paths")
+LOCAL_PATHS = Dataset(
+    "tarzanagh2023",
+    "local-paths",
+    LocalNumbers,
+    {name: Sweep(Paths, partial(_paths, name), KEY) for name in CELLS} | {"choices": Sweep(Choices, _choices, KEY)},
+    where=f"{__name__}:LOCAL_PATHS",
+)
+
+
+def tend(name: str) -> Statement[LocalNumbers]:
+    """Of one cell."""
+    cell = CELLS[name]
+
+    def paths(numbers: LocalNumbers) -> Paths:
+        return getattr(numbers, name)
+
+    def in_words(numbers: LocalNumbers) -> str:
+        one, choices = paths(numbers), numbers.choices
+        inside, mine = one.inside, choices.cell == list(CELLS).index(name)
+        if cell.optimal or not inside.any():
+            return ""
+        first, empty = choices.first[mine][inside], choices.empty[mine][~inside]
+        binds = np.sum(one.slack[inside] < BINDS, axis=0)
+        text = (
+            f"; R_0 is {first.min():.0f} to {first.max():.0f}; the cone binds at R_0 in {binds[0]} and at the end in "
+            f"{binds[-1]}; W^mm_α is outside of every cone_ε(α) in {len(empty)} (some T_i empty in all of them: "
+            f"{bool(empty.all()) if len(empty) else 'none'})"
         )
-        outer = ~inside
-        more += f"; W^mm_α is outside of every cone_ε(α) in {int(outer.sum())} (some T_i empty in all of them: "
-        more += f"{bool(part['empty'][outer].all())})" if outer.any() else "none)"
-    if "flow_selected" in part and inside.any():
-        same = part["flow_selected"] & (part["flow_flow_gap"] <= CERTIFIED)
-        more += f"; the flow from W̄_R at R = R_0 tends to W^mm_α in {int((inside & same).sum())}"
-    return row_of_path(
-        source,
-        f"W̄_R/(RΞ) → W^mm_α over the cone, {how}: {what}, n = {n}, T = {T}, d = {d}{outputs}; R in units of R_0",
-        path,
-        "path",
-        inside,
-        distance,
-        more,
-    )
+        same = int(np.sum(one.flows[inside]))
+        return text + (f"; the flow from W̄_R at R = R_0 tends to W^mm_α in {same}" if one.flows.shape[1] else "")
+
+    return tends("Theorem 10" if cell.outputs > 1 else "Theorem 9", cell.in_words(), paths, in_words)
+
+
+register(
+    LOCAL_PATHS,
+    "local-paths",
+    title="Theorems 9 and 10",
+    run_times={
+        "quick": "paths of up to 3 choices of 5 instances of each of 4 settings; 1 to 2 minutes",
+        "paper": "paths of up to 3 choices of 12 instances of each of 4 settings",
+        "large": "paths of up to 3 choices of 256 instances of each of 4 settings",
+    },
+    statements=[tend(name) for name in CELLS],
+    verified=True,
+)

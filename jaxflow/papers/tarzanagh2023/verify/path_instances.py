@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -45,7 +44,7 @@ def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: st
 
 
 def optimal_program(data: TokenData, head: Any, selection: Any = None, rank: int | None = None) -> dict[str, Array]:
-    """(Att-SVM*) of a selection (of the optimal tokens by default): `result`, `value`, `gap`, `rank`, `weights`.
+    """(Att-SVM*) of a selection (of the optimal tokens by default): `result`, `value`, `rank`, `weights`.
 
     With `rank` the program with that bound, a stationary point of it (`ProgramResult.stationary`).
     """
@@ -54,7 +53,6 @@ def optimal_program(data: TokenData, head: Any, selection: Any = None, rank: int
     return {
         "result": solution.result.value,
         "value": solution.certificate.primal_value,
-        "gap": solution.certificate.duality_gap,
         "rank": numerical_rank(solution.primal),
         "weights": solution.primal,
     }
@@ -76,8 +74,3 @@ def unit(W: np.ndarray) -> np.ndarray:
 def apart(W: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Distance of two unit matrices, over a batch."""
     return np.linalg.norm(unit(W) - unit(V), axis=(-2, -1))
-
-
-def stacked(items: list[Any]) -> Any:
-    """A batch of pytrees of arrays."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *items)

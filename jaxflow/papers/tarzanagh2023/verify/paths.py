@@ -1,39 +1,35 @@
 """Theorem 2 by regularisation paths of W and of (K, Q), and with it Lemmas 3 and 15."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
-from jaxflow._core import linalg
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.limits import regularization_path
-from jaxflow.losses import Logistic
+from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import ProgramResult
-from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow
+from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import (
-    apart,
-    choices_of_tokens,
-    factors,
-    optimal_program,
-    programs_of,
-    unit,
+from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, optimal_program
+from jaxflow.papers.tarzanagh2023.verify.path_limits import (
+    Paths,
+    Starts,
+    all_starts,
+    combined_paths,
+    factored_paths,
+    paths_of,
+    tends,
 )
-from jaxflow.papers.tarzanagh2023.verify.path_rows import row_of_path
-from jaxflow.report import bounded_evidence, count_evidence
-from jaxflow.risk import EmpiricalRisk
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Size:
     """Instances with n, T, d; columns m of K and Q; exponents of the bounds R = 4^k."""
 
@@ -41,6 +37,11 @@ class Size:
     shape: tuple[int, int, int]
     columns: tuple[int, ...]
     levels: int
+
+    @property
+    def radii(self) -> np.ndarray:
+        """The bounds."""
+        return 4.0 ** np.arange(self.levels)
 
 
 # d at the bound max(T − 1, n) of Theorem 1: every choice of tokens can be separated.
@@ -53,246 +54,236 @@ SIZES = {
 NOISE = 1e-2
 # The bound from which the flow is started beside the path.
 FLOW_LEVEL = 2
-# Both ways to the program's direction are certified to about this.
+# Values of programs are certified to about this.
 SAME = 1e-8
+# Points of the paths are stationary to 1e-6, relative to the gradient.
+BALANCED = 1e-5
+ANSWERS = (ProgramResult.optimal.value, ProgramResult.stationary.value)
 
 
-@register_check("tarzanagh2023", "regularization-paths", statements="Theorem 2 and Lemmas 3, 15")
-class Paths(AbstractCheck):
-    """Paths from every choice of tokens; neither programs nor flows use them."""
+class Programs(NamedTuple):
+    """(Att-SVM*) of the optimal tokens, the convex one and the one with rank ≤ n − 1: `result` (`ProgramResult`),
+    `value`, `rank` and solution `weights`. `shape`: n, T, d of all instances; `columns` of K and Q."""
 
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        size = SIZES[scale]
-        n, T, d = size.shape
-        say(
-            f"Theorem 2: paths of W and of K, Q with {', '.join(map(str, size.columns))} columns to R = "
-            f"{4 ** (size.levels - 1)} from {T**n} choices of tokens on each of {size.instances} instances"
-        )
-        key_data, key_noise = jax.random.split(key)
-        data, head = _draw(size.shape, jax.random.split(key_data, size.instances))
-        found = {name: np.asarray(x) for name, x in programs(data, head, choices_of_tokens(n, T)).items()}
-        best = np.asarray(jax.vmap(lambda a, v: optimal_tokens(token_scores(a, v), a.visible))(data, head))
-        which = np.ravel_multi_index(tuple(best.argmax(axis=-1).T), (T,) * n)
-        solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
-        starts = unit(np.where(solved, found["weights"], found["push"]))
-        radii = 4.0 ** np.arange(size.levels)
-        rows = np.arange(size.instances)
-        out = {
-            "shape": np.asarray(size.shape),
-            "radii": radii,
-            "result": found["result"][rows, which],
-            "aim": found["weights"][rows, which],
-        }
-        out |= {f"W_{name}": np.asarray(x) for name, x in combined_paths(data, head, starts, radii).items()}
-        out |= self.flows(data, head, out["W_weights"])
-        noise = NOISE * np.asarray(jax.random.normal(key_noise, starts.shape))
-        for m in size.columns:
-            K, Q = factors(starts + noise, m)
-            path = factored_paths(data, head, K, Q, np.sqrt(2.0 * radii))
-            out |= {f"KQ{m}_{name}": np.asarray(x) for name, x in path.items()}
-        for rank in (None, n - 1):
-            bounded = nuclear_programs(rank, data, head)
-            out |= {f"nuclear{rank or ''}_{name}": np.asarray(x) for name, x in bounded.items()}
-        return out
+    result: Int[Any, "2 b"]
+    value: Float[Any, "2 b"]
+    rank: Int[Any, "2 b"]
+    weights: Float[Any, "2 b d d"]
+    shape: Int[Any, "3"]
+    columns: Int[Any, " c"]
 
-    def flows(self, data: TokenData, head: Any, weights: np.ndarray) -> Data:
-        """The flow from zero and from the path's point at a moderate bound."""
-        found: Data = {}
-        for name, level in (("zero", None), ("path", FLOW_LEVEL)):
-            start = jnp.zeros_like(weights[:, 0]) if level is None else jnp.asarray(weights[:, level])
-            given = jax.vmap(lambda a, v, W: padded(instance(a, v, W), SHAPE))(data, head, start)
-            ends = follow(given)._asdict()
-            found |= {f"flow_{name}_{what}": ends[what] for what in ("selected", "misaligned", "flow_gap")}
-        return found
+    @property
+    def convex(self) -> Mask:
+        """The convex program is solved."""
+        return self.result[0] == ProgramResult.optimal.value
 
-    def rows(self, data: Data) -> list[Row]:
-        columns = sorted(int(name[2:-10]) for name in data if name.startswith("KQ") and name.endswith("_objective"))
-        return [
-            _row_combined(data),
-            *(_row_factored(data, m) for m in reversed(columns)),
-            _row_lemma3(data),
-            _row_lemma15(data, columns),
-        ]
+    @property
+    def m(self) -> int:
+        """The bound on the rank."""
+        return int(self.shape[0]) - 1
+
+    @property
+    def answered(self) -> Mask:
+        """Both programs are."""
+        return self.convex & np.isin(self.result[1], ANSWERS)
+
+    @property
+    def error(self) -> np.ndarray:
+        """C*/C_cvx − 1."""
+        return self.value[1] / self.value[0] - 1.0
+
+    def aim(self, m: int) -> tuple[Mask, np.ndarray]:
+        """Of rank ≤ m: solved, and weights; by the convex program where its solution has that rank."""
+        fits = self.convex & (self.rank[0] <= m)
+        if fits.all() or m != self.m:
+            return fits, self.weights[0]
+        return fits | np.isin(self.result[1], ANSWERS), np.where(fits[:, None, None], *self.weights)
+
+
+class PathNumbers(NamedTuple):
+    """Paths from every choice of tokens; neither programs nor flows use them.
+
+    `combined` `(b, m)`: of W, with flows from zero and from the path's point at R = 4^`FLOW_LEVEL`; `factored`
+    `(c, b, m)`: of (K, Q) with each number of columns.
+    """
+
+    combined: Paths
+    factored: Paths
+    programs: Programs
+
+
+class _Drawn(NamedTuple):
+    size: Size
+    data: TokenData
+    head: Array
+    starts: Starts
+    noise: np.ndarray
+
+
+def _drawn(scale: str, key: Any) -> _Drawn:
+    size = SIZES[scale]
+    key_data, key_noise = jax.random.split(key)
+    data, head = _draw(size.shape, jax.random.split(key_data, size.instances))
+    starts = all_starts(data, head)
+    return _Drawn(size, data, head, starts, NOISE * np.asarray(jax.random.normal(key_noise, starts.matrices.shape)))
 
 
 @partial(jax.jit, static_argnums=0)
-def _draw(shape: tuple[int, int, int], keys: Array) -> Any:
+def _draw(shape: tuple[int, int, int], keys: Array) -> tuple[TokenData, Array]:
     return jax.vmap(lambda key: random_tokens(key, *shape))(keys)
 
 
-@jax.jit
-def programs(data: TokenData, head: Any, choices: Any) -> dict[str, Array]:
-    return jax.vmap(lambda a, v: programs_of(a, v, choices))(data, head)
-
-
 @partial(jax.jit, static_argnums=0)
-def nuclear_programs(rank: int | None, data: TokenData, head: Any) -> dict[str, Array]:
-    return jax.vmap(lambda a, v: optimal_program(a, v, rank=rank))(data, head)
+def nuclear_programs(rank: int | None, data: TokenData, heads: Any) -> dict[str, Array]:
+    """`optimal_program` for a batch."""
+    return jax.vmap(lambda a, v: optimal_program(a, v, rank=rank))(data, heads)
 
 
-@jax.jit
-def combined_paths(data: TokenData, head: Any, starts: Any, radii: Any) -> dict[str, Array]:
-    def one(a: TokenData, v: Any, W: Array) -> dict[str, Array]:
-        models = [CombinedAttention(W[s], v) for s in range(W.shape[0])]
-        return _follow(a, v, models, radii)
-
-    return jax.vmap(one)(data, head, starts)
-
-
-@jax.jit
-def factored_paths(data: TokenData, head: Any, K: Any, Q: Any, radii: Any) -> dict[str, Array]:
-    def one(a: TokenData, v: Any, K: Array, Q: Array) -> dict[str, Array]:
-        models = [FactoredAttention(K[s], Q[s], v) for s in range(K.shape[0])]
-        found = _follow(a, v, models, radii)
-        best = found.pop("models")
-        balance = jnp.swapaxes(best.K, 1, 2) @ best.K - jnp.swapaxes(best.Q, 1, 2) @ best.Q
-        nuclear = jnp.sum(linalg.singular_values(found["weights"]), axis=-1)
-        return found | {"balance": jnp.sqrt(jnp.sum(balance**2, axis=(1, 2))), "nuclear": nuclear}
-
-    return jax.vmap(one)(data, head, K, Q)
-
-
-def _follow(data: TokenData, head: Any, models: list[Any], radii: Any) -> dict[str, Any]:
-    best = optimal_tokens(token_scores(data, head), data.visible)
-    found = regularization_path(EmpiricalRisk(data, Logistic()), models, radii, reference=best)
-    path = found.path
-    weights = jax.vmap(lambda model: model.combined_weights())(path)
-    logits = jax.vmap(lambda model: model.logits(data))(path)
-    own = jnp.sum(jnp.where(best, logits, 0.0), axis=-1, keepdims=True)
-    column = jnp.arange(found.radii.size)
-    kept = {"models": path} if isinstance(path, FactoredAttention) else {}
-    return kept | {
-        "objective": found.objective,
-        "status": found.status.value,
-        "residual": found.residual[found.best, column],
-        "found": found.found,
-        "start": found.best,
-        "steps": jnp.sum(found.steps),
-        "weights": weights,
-        # The least margin of the optimal tokens.
-        "margin": jnp.min(jnp.where(best, jnp.inf, own - logits), axis=tuple(range(1, logits.ndim))),
-    }
-
-
-def _row_combined(data: Data) -> Row:
-    inside = data["result"] == ProgramResult.optimal.value
-    distance = apart(data["W_weights"], data["aim"][:, None])
-    agree = [
-        int((inside & data[f"flow_{name}_selected"] & (data[f"flow_{name}_misaligned"] <= SAME)).sum())
-        for name in ("zero", "path")
-    ]
-    flow = (
-        f"; the flow from W(0) = 0 has the same limit in {agree[0]} of {int(inside.sum())}, from W̄_R at R = "
-        f"{4**FLOW_LEVEL} in {agree[1]}"
-    )
-    n, T, d = data["shape"]
-    return row_of_path(
-        "Theorem 2",
-        f"W̄_R/R → W^mm/‖W^mm‖ for (W-RP), least of the paths from all {T**n} choices of tokens, n = {n}, T = {T}, "
-        f"d = {d}",
-        data,
-        "W",
-        inside,
-        distance,
-        flow,
+def _combined(scale: str, key: Any, say: Say) -> Paths:
+    size, data, head, starts, _ = _drawn(scale, key)
+    say(f"Theorem 2: paths of W from {starts.matrices.shape[1]} choices of tokens to R = {size.radii[-1]:.0f}")
+    found = combined_paths(data, head, starts.matrices, size.radii)
+    return paths_of(
+        found, size.radii, starts.solved, starts.aim, flows=_flows(data, head, found.weights[:, FLOW_LEVEL])
     )
 
 
-def _aim(data: Data, m: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Of (Att-SVM*) with rank ≤ m: solved, weights, and whether the convex program answers it."""
-    convex = data["nuclear_result"] == ProgramResult.optimal.value
-    fits = convex & (data["nuclear_rank"] <= m)
-    if fits.all() or f"nuclear{m}_result" not in data:
-        return fits, data["nuclear_weights"], True
-    bounded = data[f"nuclear{m}_result"]
-    solved = fits | np.isin(bounded, (ProgramResult.optimal.value, ProgramResult.stationary.value))
-    weights = np.where(fits[:, None, None], data["nuclear_weights"], data[f"nuclear{m}_weights"])
-    return solved, weights, False
+def _flows(data: TokenData, head: Array, point: Array) -> Mask:
+    """The flow from zero and from the path's point at a moderate bound."""
+    given = jax.vmap(lambda a, v, W: padded(instance(a, v, W), SHAPE))
+    return follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)]).reached.T
 
 
-def above_optimum(radii: np.ndarray, margin: np.ndarray, aim: np.ndarray) -> np.ndarray:
-    r"""By how much the nuclear norm at margin one of paths with $\|W\|_\star=R$ is above that of their program.
-
-    **Arguments:** `radii` `(m,)`; `margin` `(instances, m)`: the least of the selected tokens; `aim`: the program's
-    solutions. **Returns:** `(instances, m)`, +inf where the margin is not positive yet.
-    """
-    optimum = np.linalg.norm(aim, ord="nuc", axis=(1, 2))[:, None]
-    with np.errstate(divide="ignore"):
-        above = radii / margin / np.where(optimum > 0, optimum, 1.0) - 1.0
-    return np.where((margin > 0) & (optimum > 0), above, np.inf)
+def _factored(scale: str, key: Any, say: Say) -> Paths:
+    size, data, head, starts, noise = _drawn(scale, key)
+    solutions, cells = _programs(scale, key, say), []
+    for m in size.columns:
+        say(f"Theorem 2: paths of K, Q with {m} columns to R = {size.radii[-1]:.0f}")
+        found = factored_paths(data, head, starts.matrices + noise, m, size.radii)
+        cells.append(paths_of(found, size.radii, *solutions.aim(m), several=True))
+    return jax.tree.map(lambda *values: np.stack(values), *cells)
 
 
-def _row_factored(data: Data, m: int) -> Row:
-    solved, aim, convex = _aim(data, m)
-    n, T, d = data["shape"]
-    distance = apart(data[f"KQ{m}_weights"], aim[:, None])
-    above = above_optimum(data["radii"], data[f"KQ{m}_margin"], aim)
-    bound = "" if convex else f" (rank above {m} in {int((data['nuclear_rank'] > m).sum())} of the convex solutions)"
-    below = int((solved & (above[:, -1] < -SAME)).sum())
-    more = f"; {below} paths end with a smaller norm at margin one than the program's" if below else ""
-    return row_of_path(
-        "Theorem 2",
-        f"K̄_R Q̄_Rᵀ/R → W*^mm/C* for (KQ-RP) with m = {m} columns{bound}, least of the paths from all {T**n} choices "
-        f"of tokens, n = {n}, T = {T}, d = {d}",
-        data,
-        f"KQ{m}",
-        solved,
-        distance,
-        more,
-        above,
+def _programs(scale: str, key: Any, say: Say) -> Programs:
+    size, data, head = _drawn(scale, key)[:3]
+    found = [nuclear_programs(rank, data, head) for rank in (None, size.shape[0] - 1)]
+    both = jax.tree.map(lambda *values: np.stack(values), *found)
+    return Programs(**both, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
+
+
+KEY = checksum_key("regularization-paths")
+PATHS = Dataset(
+    "tarzanagh2023",
+    "regularization-paths",
+    PathNumbers,
+    {
+        "combined": Sweep(Paths, _combined, KEY),
+        "factored": Sweep(Paths, _factored, KEY),
+        "programs": Sweep(Programs, _programs, KEY),
+    },
+    where=f"{__name__}:PATHS",
+)
+
+
+def _flows_in_words(numbers: PathNumbers) -> str:
+    inside, flows = numbers.combined.inside, numbers.combined.flows
+    zero, point = np.sum(inside[:, None] & flows, axis=0)
+    return (
+        f"; the flow from W(0) = 0 has the same limit in {zero} of {int(inside.sum())}, from W̄_R at R = "
+        f"{4**FLOW_LEVEL} in {point}"
     )
 
 
-def _row_lemma3(data: Data) -> Row:
-    convex = data["nuclear_result"] == ProgramResult.optimal.value
-    C, rank, W = (data[f"nuclear_{name}"] for name in ("value", "rank", "weights"))
-    m = int(data["shape"][0]) - 1
-    value, result = data[f"nuclear{m}_value"], data[f"nuclear{m}_result"]
-    answered = convex & np.isin(result, (ProgramResult.optimal.value, ProgramResult.stationary.value))
-    inside, beyond = answered & (rank <= m), convex & (rank > m)
+def _norms_in_words(cell: int, m: int) -> Callable[[PathNumbers], str]:
+    def in_words(numbers: PathNumbers) -> str:
+        one, larger = cell_of(numbers.factored, cell), int(np.sum(numbers.programs.rank[0] > m))
+        below = int(np.sum(one.inside & (one.above[:, -1] < -SAME)))
+        more = f"; {below} paths end with a smaller norm at margin one than the program's" if below else ""
+        return more + (f"; {larger} of the convex solutions have a rank above {m}" if larger else "")
+
+    return in_words
+
+
+def _values_in_words(numbers: PathNumbers, known: Mask) -> str:
+    found, error = numbers.programs, numbers.programs.error
+    beyond = found.convex & (found.rank[0] > found.m)
     # Solutions may differ where there are several; values may not.
-    errors = np.abs(value / C - 1.0)[inside]
-    moved = int((apart(data[f"nuclear{m}_weights"], W)[inside] > SAME**0.5).sum())
-    larger = int((answered & beyond & (value > C * (1.0 + SAME))).sum())
-    same = int((answered & beyond & (np.abs(value / C - 1.0) <= SAME)).sum())
-    bad, total = int((errors > SAME).sum()), int(inside.sum())
-    asked = convex & (rank <= m)
-    same_value = np.abs(value / C - 1.0) <= SAME
-    return Row(
-        "Lemma 3",
-        f"(Att-SVM*) with rank ≤ m has the value C_cvx of the convex program where a solution of that has rank at most "
-        f"m, m = {m}",
-        f"{bad} of {total} differ, {moved} by another solution; where the convex solution found has a larger rank, C* "
-        f"is above C_cvx in {larger} and equal in {same} of {int(beyond.sum())}; {int((convex & ~answered).sum())} "
-        "programs with the rank bound have no answer",
-        int(asked.sum()),
-        int((~asked).sum()),
-        float(errors.max(initial=0.0)),
-        "|C*/C_cvx − 1|",
-        count_evidence(same_value[asked], decided=inside[asked]),
-        {"differ": bad, "programs": total, "above": int(beyond.sum()), "larger": larger},
+    moved = apart(found.weights[1], found.weights[0])[known] > SAME**0.5
+    above = found.answered & beyond & (error > SAME)
+    equal = found.answered & beyond & (np.abs(error) <= SAME)
+    return (
+        f"{int(np.sum(np.abs(error[known]) > SAME))} of {int(known.sum())} differ, {int(moved.sum())} by another "
+        f"solution; where the convex solution found has a larger rank, C* is above C_cvx in {int(above.sum())} and "
+        f"equal in {int(equal.sum())} of {int(beyond.sum())}; {int(np.sum(found.convex & ~found.answered))} programs "
+        "with the rank bound have no answer"
     )
 
 
-def _row_lemma15(data: Data, columns: list[int]) -> Row:
-    balance = np.concatenate([(data[f"KQ{m}_balance"] / data["radii"])[data[f"KQ{m}_found"]] for m in columns])
-    size = np.concatenate([(data[f"KQ{m}_nuclear"] / data["radii"])[data[f"KQ{m}_found"]] for m in columns])
-    worst = float(np.maximum(balance, np.abs(size - 1.0)).max(initial=0.0))
-    # Stationary to 1e-6 relative to the gradient.
-    bad = int((np.maximum(balance, np.abs(size - 1.0)) > 1e-5).sum())
-    found = np.concatenate([data[f"KQ{m}_found"].ravel() for m in columns])
-    errors = np.full(found.shape, np.nan)
-    errors[found] = np.maximum(balance, np.abs(size - 1.0))
-    return Row(
-        "Lemma 15",
-        "solutions of (KQ-RP) have ‖KQᵀ‖_* = R and KᵀK = QᵀQ, so that the products solve the problem over ‖W‖_* ≤ R",
-        f"{bad} of {size.size} points of the paths do not; ‖KQᵀ‖_*/R is {size.min(initial=1.0):.9f} to "
-        f"{size.max(initial=1.0):.9f}, ‖KᵀK − QᵀQ‖/R at most {balance.max(initial=0.0):.0e}",
-        int(found.size),
-        0,
-        worst,
-        "|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
-        # A point of the path that was not found is undecided.
-        bounded_evidence(errors, 1e-5),
-        {"not": bad, "points": int(size.size)},
+def lemma3(m: int) -> Statement[PathNumbers]:
+    """With this bound on the rank."""
+    return Statement(
+        source="Lemma 3",
+        says="(Att-SVM*) with rank ≤ m has the value C_cvx of the convex program where a solution of that has rank at "
+        f"most m, m = {m}",
+        inside=lambda n: n.programs.convex & (n.programs.rank[0] <= m),
+        residual=lambda n: np.where(n.programs.answered, np.abs(n.programs.error), np.nan),
+        bound=SAME,
+        unit="|C*/C_cvx − 1|",
+        found=_values_in_words,
     )
+
+
+def _points_in_words(numbers: PathNumbers, known: Mask) -> str:
+    size, balance = numbers.factored.size[known], numbers.factored.balance[known]
+    return (
+        f"{int(np.sum(_unbalanced(numbers)[known] > BALANCED))} of {size.size} points of the paths do not; ‖KQᵀ‖_*/R "
+        f"is {size.min(initial=1.0):.9f} to {size.max(initial=1.0):.9f}, ‖KᵀK − QᵀQ‖/R at most {largest(balance):.0e}"
+    )
+
+
+def _unbalanced(numbers: PathNumbers) -> np.ndarray:
+    one = numbers.factored
+    # A point of the path that was not found is undecided.
+    return np.where(one.found, np.maximum(one.balance, np.abs(one.size - 1.0)), np.nan)
+
+
+LEMMA15 = Statement[PathNumbers](
+    source="Lemma 15",
+    says="solutions of (KQ-RP) have ‖KQᵀ‖_* = R and KᵀK = QᵀQ, so that the products solve the problem over ‖W‖_* ≤ R",
+    inside=lambda n: everyone(n.factored.found),
+    residual=_unbalanced,
+    bound=BALANCED,
+    unit="|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
+    found=_points_in_words,
+)
+
+
+def statements(numbers: PathNumbers) -> list[Statement[PathNumbers]]:
+    """Of the sizes of this scale."""
+    n, T, d = numbers.programs.shape
+    where = f"least of the paths from all {T**n} choices of tokens, n = {n}, T = {T}, d = {d}"
+
+    def factored(cell: int, m: int) -> Statement[PathNumbers]:
+        says = f"K̄_R Q̄_Rᵀ/R → W*^mm/C* for (KQ-RP) with m = {m} columns, {where}"
+        return tends("Theorem 2", says, lambda n: cell_of(n.factored, cell), _norms_in_words(cell, m))
+
+    return [
+        tends("Theorem 2", f"W̄_R/R → W^mm/‖W^mm‖ for (W-RP), {where}", lambda n: n.combined, _flows_in_words),
+        *(factored(cell, int(m)) for cell, m in enumerate(numbers.programs.columns)),
+        lemma3(numbers.programs.m),
+        LEMMA15,
+    ]
+
+
+register(
+    PATHS,
+    "regularization-paths",
+    title="Theorem 2 and Lemmas 3, 15",
+    run_times={
+        "quick": "8 instances, paths of W and of K, Q from 9 choices of tokens to 8 bounds; 1 to 3 minutes",
+        "paper": "12 instances, paths of W and of K, Q of 2 ranks from 27 choices of tokens to 8 bounds",
+        "large": "256 instances, paths of W and of K, Q of 2 ranks from 27 choices of tokens to 10 bounds",
+    },
+    statements=statements,
+    verified=True,
+)

@@ -7,33 +7,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_sequences
 from jaxflow.limits import cone_depth, low_and_high
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, PositionHeads, token_scores
-from jaxflow.papers.checks import AbstractCheck, Row, register_check
-from jaxflow.papers.registry import Data
-from jaxflow.papers.tarzanagh2023.verify.path_instances import (
-    apart,
-    choices_of_tokens,
-    factors,
-    masks,
-    programs_of,
-    unit,
-)
-from jaxflow.papers.tarzanagh2023.verify.path_rows import row_of_path
-from jaxflow.papers.tarzanagh2023.verify.paths import (
-    NOISE,
-    above_optimum,
+from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, DECIDED, LOCAL, MARGINS, SUPPORT, in_cone
+from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
+from jaxflow.papers.tarzanagh2023.verify.path_limits import (
+    Paths,
+    all_starts,
     combined_paths,
     factored_paths,
-    nuclear_programs,
-    programs,
+    paths_of,
+    tends,
 )
-from jaxflow.report import count_evidence
+from jaxflow.papers.tarzanagh2023.verify.paths import NOISE, nuclear_programs
 
 
 class Shape(NamedTuple):
@@ -57,15 +51,12 @@ INSTANCES = {"quick": 6, "paper": 12, "large": 256}
 TRIALS = {"quick": 3, "paper": 20, "large": 300}
 # Bounds R = 4^k, far beyond the norms of the programs: there distances fall like 1/R.
 LEVELS = 11
-# A margin within SUPPORT of one is support, one within CLEAR too close to call; as in the check of Lemma 5.
-SUPPORT, CLEAR = 1e-9, 1e-6
-LOCAL = (SelectionStatus.local.value, SelectionStatus.global_.value)
-DECIDED = (*LOCAL, SelectionStatus.not_local.value)
 
 
 class Choices(NamedTuple):
-    r"""All feasible choices α of random instances.
+    r"""All c feasible choices α of random instances.
 
+    - `size`: of the instance, its place among `CONES`.
     - `status`: Definition 4 (`SelectionStatus`); `empty`: whether some $\mathcal T_{ik}$ is; `near`: whether a margin
       is too close to one to say.
     - `depth`: the largest ε‖W‖ with $W^{mm}_\alpha$ in $\mathrm{cone}_\varepsilon(\alpha)$, (86) with the minimum
@@ -73,74 +64,52 @@ class Choices(NamedTuple):
     - `optimal`: whether α = opt; `anywhere`: the depth of a random matrix in the same cone.
     """
 
-    status: np.ndarray
-    empty: np.ndarray
-    near: np.ndarray
-    depth: np.ndarray
-    optimal: np.ndarray
-    anywhere: np.ndarray
+    size: Int[Any, " c"]
+    status: Int[Any, " c"]
+    empty: Bool[Any, " c"]
+    near: Bool[Any, " c"]
+    depth: Float[Any, " c"]
+    optimal: Bool[Any, " c"]
+    anywhere: Float[Any, " c"]
+
+    @property
+    def local(self) -> Mask:
+        """Locally optimal, or globally."""
+        return np.isin(self.status, LOCAL)
+
+    @property
+    def decided(self) -> Mask:
+        """Neither the status nor a margin is too close to call."""
+        return np.isin(self.status, DECIDED) & ~self.near
 
 
-class Paths(NamedTuple):
-    """Paths of W and of (K, Q) towards the optimal tokens, as `verify.paths` has them, and their programs."""
+class SequenceNumbers(NamedTuple):
+    """Queries of their own, a linear head for each output (Assumption E), labels of both signs, logistic loss.
 
-    radii: np.ndarray
-    result: np.ndarray
-    aim: np.ndarray
-    W: Data
-    nuclear_result: np.ndarray
-    nuclear_aim: np.ndarray
-    KQ: Data
+    `paths` `(2k, b, m)`: for each of the first k of `PATHS` those of W, and then of (K, Q) with d columns.
+    """
+
+    paths: Paths
+    choices: Choices
 
 
-@register_check("tarzanagh2023", "sequence-paths", statements="Corollary 2 and Lemma 16 of App. D")
-class SequencePaths(AbstractCheck):
-    """Queries of their own, a linear head for each output (Assumption E), labels of both signs, logistic loss."""
-
-    def compute(self, scale: str, key: Any, say: Callable[[str], None]) -> Data:
-        key_paths, key_cones = jax.random.split(key)
-        found: Data = {}
-        for number, shape in enumerate(PATHS[: SIZES[scale]]):
-            say(f"Corollary 2: paths of W and of K, Q on {INSTANCES[scale]} instances, {shape.in_words()}")
-            keys = jax.random.split(jax.random.split(key_paths, len(PATHS))[number], INSTANCES[scale] + 1)
-            part = _paths(shape, keys[:-1], keys[-1])._asdict()
-            groups = {name: part.pop(name) for name in ("W", "KQ")}
-            found |= {f"paths{number}_{name}": np.asarray(value) for name, value in part.items()}
-            for group, values in groups.items():
-                found |= {f"paths{number}_{group}_{name}": np.asarray(x) for name, x in values.items()}
-        for number, shape in enumerate(CONES):
-            say(f"Lemma 16: all choices of {TRIALS[scale]} instances, {shape.in_words()}")
-            keys = jax.random.split(jax.random.split(key_cones, len(CONES))[number], TRIALS[scale])
-            found |= {f"cones{number}_{name}": x for name, x in choices_of(shape, keys)._asdict().items()}
-        return found
-
-    def rows(self, data: Data) -> list[Row]:
-        rows: list[Row] = []
-        for number, shape in enumerate(PATHS):
-            if f"paths{number}_radii" in data:
-                rows += [row(paths_in(data, number), shape) for row in (_row_combined, _row_factored)]
-        for number, shape in enumerate(CONES):
-            rows += _rows_of_cones(Choices(*(data[f"cones{number}_{name}"] for name in Choices._fields)), shape)
-        return rows
+def _paths(scale: str, key: Any, say: Say) -> Paths:
+    keys = jax.random.split(jax.random.split(key)[0], len(PATHS))
+    cells: list[Paths] = []
+    for own, shape in zip(keys, PATHS[: SIZES[scale]], strict=False):
+        say(f"Corollary 2: paths of W and of K, Q on {INSTANCES[scale]} instances, {shape.in_words()}")
+        own = jax.random.split(own, INSTANCES[scale] + 1)
+        cells += paths_on(shape, own[:-1], own[-1])
+    return jax.tree.map(lambda *values: np.stack(values), *cells)
 
 
-def paths_in(data: Data, number: int) -> Paths:
-    """What is saved of one size."""
-    head = f"paths{number}_"
-
-    def group(name: str) -> Data:
-        start = f"{head}{name}_"
-        return {key.removeprefix(start): value for key, value in data.items() if key.startswith(start)}
-
-    return Paths(
-        radii=data[f"{head}radii"],
-        result=data[f"{head}result"],
-        aim=data[f"{head}aim"],
-        W=group("W"),
-        nuclear_result=data[f"{head}nuclear_result"],
-        nuclear_aim=data[f"{head}nuclear_aim"],
-        KQ=group("KQ"),
-    )
+def _choices(scale: str, key: Any, say: Say) -> Choices:
+    keys = jax.random.split(jax.random.split(key)[1], len(CONES))
+    parts: list[Choices] = []
+    for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
+        say(f"Lemma 16: all choices of {TRIALS[scale]} instances, {shape.in_words()}")
+        parts += [choices_of(size, one) for one in jax.random.split(own, TRIALS[scale])]
+    return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -154,41 +123,28 @@ def draw(shape: Shape, keys: Array) -> tuple[TokenData, PositionHeads]:
     return jax.vmap(one)(keys)
 
 
-def _paths(shape: Shape, keys: Array, key_noise: Array) -> Paths:
-    outputs = shape.n * shape.K
+def paths_on(shape: Shape, keys: Array, key_noise: Array) -> list[Paths]:
+    """Of W and of (K, Q) towards the optimal tokens."""
     data, heads = draw(shape, keys)
-    found = {name: np.asarray(x) for name, x in programs(data, heads, choices_of_tokens(outputs, shape.T)).items()}
-    best = np.asarray(jax.vmap(lambda a, h: optimal_tokens(token_scores(a, h), a.visible))(data, heads))
-    chosen = best.argmax(axis=-1).reshape(len(best), outputs)
-    which = np.ravel_multi_index(tuple(chosen.T), (shape.T,) * outputs)
-    solved = (found["result"] == ProgramResult.optimal.value)[..., None, None]
-    starts = unit(np.where(solved, found["weights"], found["push"]))
-    radii = 4.0 ** np.arange(LEVELS)
-    rows = np.arange(len(best))
+    starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
     # Columns beyond the rank of a start are not zero, where they would stay.
-    noise = NOISE * np.asarray(jax.random.normal(key_noise, starts.shape))
-    K, Q = factors(starts + noise, shape.d)
-    nuclear = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
-    return Paths(
-        radii=radii,
-        result=found["result"][rows, which],
-        aim=found["weights"][rows, which],
-        W=combined_paths(data, heads, starts, radii),
-        nuclear_result=nuclear["result"],
-        nuclear_aim=nuclear["weights"],
-        KQ=factored_paths(data, heads, K, Q, np.sqrt(2.0 * radii)),
-    )
+    noise = NOISE * np.asarray(jax.random.normal(key_noise, starts.matrices.shape))
+    convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
+    solved = convex["result"] == ProgramResult.optimal.value
+    found = factored_paths(data, heads, starts.matrices + noise, shape.d, radii)
+    return [
+        paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim),
+        paths_of(found, radii, solved, convex["weights"], several=True),
+    ]
 
 
-def choices_of(shape: Shape, keys: Array) -> Choices:
-    """Every feasible choice of every instance, one after another."""
+def choices_of(size: int, key: Array) -> Choices:
+    """Every feasible choice of one instance."""
+    shape = CONES[size]
     choices = jnp.asarray(choices_of_tokens(shape.n * shape.K, shape.T))
-    parts = []
-    for key in keys:
-        found = jax.tree.map(np.asarray, _one(shape, key, choices))
-        feasible = found.pop("result") == ProgramResult.optimal.value
-        parts.append(Choices(**{name: x[feasible] for name, x in found.items()}))
-    return Choices(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    found = jax.tree.map(np.asarray, _one(shape, key, choices))
+    feasible = found.pop("result") == ProgramResult.optimal.value
+    return Choices(size=np.full(int(feasible.sum()), size), **{name: x[feasible] for name, x in found.items()})
 
 
 @partial(jax.jit, static_argnums=0)
@@ -217,84 +173,76 @@ def _one(shape: Shape, key: Array, choices: Array) -> dict[str, Array]:
     return looked | {"status": found["status"], "result": found["result"]}
 
 
-def _as_path(part: Data, radii: np.ndarray) -> Data:
-    """One set of paths in the names that `row_of_path` reads."""
-    return {f"path_{name}": part[name] for name in ("status", "objective", "residual", "found")} | {"radii": radii}
+KEY = checksum_key("sequence-paths")
+SEQUENCE_PATHS = Dataset(
+    "tarzanagh2023",
+    "sequence-paths",
+    SequenceNumbers,
+    {"paths": Sweep(Paths, _paths, KEY), "choices": Sweep(Choices, _choices, KEY)},
+    where=f"{__name__}:SEQUENCE_PATHS",
+)
 
 
 # (86) prints the minimum over i alone, and the limit of (K, Q) has Q Kᵀ for K Qᵀ.
-def _row_combined(paths: Paths, shape: Shape) -> Row:
-    return row_of_path(
-        "Corollary 2",
-        f"W̄_R/R → W^mm/‖W^mm‖_F of (SERM-W), least of the paths from all {shape.T ** (shape.n * shape.K)} choices of "
-        f"tokens, a linear head for each output, {shape.in_words()}",
-        _as_path(paths.W, paths.radii),
-        "path",
-        paths.result == ProgramResult.optimal.value,
-        apart(paths.W["weights"], paths.aim[:, None]),
-        "",
+def tend(cell: int) -> Statement[SequenceNumbers]:
+    """Of one size, paths of W or of (K, Q)."""
+    shape = PATHS[cell // 2]
+    what = (
+        "W̄_R/R → W^mm/‖W^mm‖_F of (SERM-W)",
+        "K̄_R Q̄_Rᵀ/R → W*^mm/‖W*^mm‖_* of (SERM-KQ) with m = d columns",
+    )[cell % 2]
+    says = (
+        f"{what}, least of the paths from all {shape.T ** (shape.n * shape.K)} choices of tokens, a linear head for "
+        f"each output, {shape.in_words()}"
     )
+    return tends("Corollary 2", says, lambda n: cell_of(n.paths, cell))
 
 
-def _row_factored(paths: Paths, shape: Shape) -> Row:
-    return row_of_path(
-        "Corollary 2",
-        f"K̄_R Q̄_Rᵀ/R → W*^mm/‖W*^mm‖_* of (SERM-KQ) with m = d columns, least of the paths from all "
-        f"{shape.T ** (shape.n * shape.K)} choices of tokens, a linear head for each output, {shape.in_words()}",
-        _as_path(paths.KQ, paths.radii),
-        "path",
-        paths.nuclear_result == ProgramResult.optimal.value,
-        apart(paths.KQ["weights"], paths.nuclear_aim[:, None]),
-        "",
-        above_optimum(paths.radii, paths.KQ["margin"], paths.nuclear_aim),
-    )
+def lemma16(size: int) -> list[Statement[SequenceNumbers]]:
+    """Of one size."""
 
+    def choices(numbers: SequenceNumbers) -> Choices:
+        mine = numbers.choices.size == size
+        return Choices(*(values[mine] for values in numbers.choices))
 
-def _rows_of_cones(found: Choices, shape: Shape) -> list[Row]:
-    local = np.isin(found.status, LOCAL)
-    known = np.isin(found.status, DECIDED) & ~found.near
-    inside, outside = found.depth > CLEAR, found.depth <= SUPPORT
-    # Where an optimum is not unique some token has the same score: none has in these draws.
-    everywhere = np.isposinf(found.anywhere)
-    not_local = found.status == SelectionStatus.not_local.value
+    def says(what: str) -> str:
+        return f"W^mm_α and cone_ε(α) for sequences, {what}; {CONES[size].in_words()}"
+
+    def cone(what: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[SequenceNumbers]:
+        return in_cone("Lemma 16", says(what), choices, group, member)
+
     return [
-        _row_of_cone(
-            found, local & ~found.empty, inside, known, "locally optimal α, every T_ik non-empty: in it", shape
+        cone("locally optimal α, every T_ik non-empty: in it", lambda c: c.local & ~c.empty),
+        cone("locally optimal α, some T_ik empty: in it", lambda c: c.local & c.empty),
+        cone(
+            "α not locally optimal: outside of it for all ε > 0",
+            lambda c: c.status == SelectionStatus.not_local.value,
+            member=False,
         ),
-        _row_of_cone(found, local & found.empty, inside, known, "locally optimal α, some T_ik empty: in it", shape),
-        _row_of_cone(found, not_local, outside, known, "α not locally optimal: outside of it for all ε > 0", shape),
-        _row_of_cone(
-            found,
-            found.optimal,
-            everywhere,
-            np.ones(len(local), bool),
-            "α = opt: a random W is in it, as all are",
-            shape,
+        Statement(
+            source="Lemma 16",
+            says=says("α = opt: a random W is in it, as all are"),
+            inside=lambda n: choices(n).optimal,
+            # Where an optimum is not unique some token has the same score: none has in these draws.
+            residual=lambda n: np.where(np.isposinf(choices(n).anywhere), 0.0, 1.0),
+            found=lambda n, known: f"{np.sum(~np.isposinf(choices(n).anywhere[known]))} of {known.sum()} are not",
+            checked_by=lambda n, known: MARGINS,
         ),
     ]
 
 
-def _row_of_cone(
-    found: Choices, group: np.ndarray, good: np.ndarray, known: np.ndarray, what: str, shape: Shape
-) -> Row:
-    asked, depth = int(group.sum()), found.depth[group & known]
-    finite = depth[np.isfinite(depth)]
-    wrong = int((group & known & ~good).sum())
-    lowest = int(np.isneginf(depth).sum())
-    ends = f", {lowest} of all select a token with the lowest score of its sequence" if lowest else ""
-    return Row(
-        "Lemma 16",
-        f"W^mm_α and cone_ε(α) for sequences, {what}; {shape.in_words()}",
-        f"{wrong} of {int((group & known).sum())} are not{ends}; {int((group & ~known).sum())} too close to call",
-        asked,
-        int(len(group) - asked),
-        float(wrong),
-        "choices for which it is not so",
-        # The programs are solved to a duality gap; the rest is arithmetic on their margins.
-        count_evidence(
-            good[group],
-            decided=known[group],
-            checked_by="the duality gaps of the programs, on whose margins the rest is arithmetic",
-        ),
-        {"wrong": wrong, "instances": asked, "finite": len(finite)},
-    )
+register(
+    SEQUENCE_PATHS,
+    "sequence-paths",
+    title="Corollary 2 and Lemma 16 of App. D",
+    run_times={
+        "quick": "paths of W and of K, Q on 6 instances; up to 729 choices of 9 others; 1 to 2 minutes",
+        "paper": "paths of W and of K, Q on 12 instances of each of 3 sizes; up to 729 choices of 60 others",
+        "large": "paths of W and of K, Q on 256 instances of each of 3 sizes; up to 729 choices of 900 others",
+    },
+    statements=lambda n: [
+        *(tend(cell) for cell in range(len(n.paths.starts))),
+        *(statement for size in range(len(CONES)) for statement in lemma16(size)),
+    ],
+    verified=True,
+)
