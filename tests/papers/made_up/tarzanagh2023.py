@@ -39,9 +39,9 @@ GLOBAL = SelectionStatus.global_.value
 Data = dict[str, Any]
 
 
-def plane_data() -> list[Data]:
-    runs, data = test_fig1_and_10.plane_runs, test_fig1_and_10.plane_data
-    return [data(runs(2.0)), data(runs(-0.5)), data(runs(2.0, status=-1))]
+def plane_data() -> list[Any]:
+    numbers = test_fig1_and_10.plane_numbers
+    return [numbers(2.0), numbers(-0.5), numbers(2.0, status=-1)]
 
 
 def columns_data() -> list[Any]:
