@@ -390,9 +390,9 @@ register(
     "fig1",
     title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
     run_times={
-        "quick": "16 instances of 2 settings, about a minute",
-        "paper": "200 instances of 2 settings, some minutes",
-        "large": "5,000 instances of 2 settings, an hour",
+        "quick": "16 instances of 2 settings, under a minute once compiled",
+        "paper": "200 instances of 2 settings, about a minute from an empty cache",
+        "large": "5,000 instances of 2 settings",
     },
     statements=[one for cell in CELLS for one in _statements(*cell)],
     notes=lambda numbers: [_note(numbers, *cell) for cell in CELLS],

@@ -115,7 +115,7 @@ def compute(kind: str, scale: str, key: Any, say: Callable[[str], None]) -> Runs
     say(f"{NAMES[kind]}: gradient flow of {size.trials} instances to log t = {size.until(kind):.0e}")
     flow: FlowPath = _to_numpy(run["flow"](keys))
     say(f"{NAMES[kind]}: {size.steps} steps of normalised descent, and the programs of the selected tokens")
-    steps = _to_numpy(run["descent"](keys))
+    steps, selection = _to_numpy(run["descent"](keys))
     programs: list[Reference] = [_to_numpy(run[norm](keys, jnp.asarray(flow.selection))) for norm in NORMS]
     own, way = NORMS.index(OWN[kind]), flow.way
     drawn = partial(on_grid, np.geomspace(1.0, size.until(kind), size.grid), way.log_time)
@@ -130,10 +130,10 @@ def compute(kind: str, scale: str, key: Any, say: Callable[[str], None]) -> Runs
         distance=np.stack([drawn(decorrelation(way.weights, one.solution)) for one in programs]),
         excess=np.stack([drawn(one) for one in above]),
         gap=np.stack([one.gap for one in programs]),
-        descent_log_time=steps.way.log_time,
-        descent_attention=steps.way.attention,
-        descent_distance=np.stack([decorrelation(steps.way.weights, one.solution) for one in programs]),
-        agrees=np.all(steps.selection == flow.selection, axis=(1, 2)),
+        descent_log_time=steps.log_time,
+        descent_attention=steps.attention,
+        descent_distance=np.stack([decorrelation(steps.weights, one.solution) for one in programs]),
+        agrees=np.all(selection == flow.selection, axis=(1, 2)),
     )
 
 
@@ -373,7 +373,7 @@ register(
     run_times={
         "quick": "8 instances, W to log t = 1e6, (K, Q) to 1e3, about a minute",
         "paper": "100 instances, W to log t = 1e6, (K, Q) to 3e3, five minutes",
-        "large": "1,000 instances, W to log t = 1e6, (K, Q) to 1e4, about an hour on two cores",
+        "large": "1,000 instances, W to log t = 1e6, (K, Q) to 1e4",
     },
     statements=[
         SELECTED,

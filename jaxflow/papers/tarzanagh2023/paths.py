@@ -81,13 +81,6 @@ class FlowPath(NamedTuple):
     spent: Bool[Any, "*b"]
 
 
-class DescentPath(NamedTuple):
-    """Normalised descent at log-spaced steps, and the tokens that it selects."""
-
-    way: Way
-    selection: Bool[Any, "*b n T"]
-
-
 class Reference(NamedTuple):
     """The program of the selected tokens in one norm: its solution, optimum, duality gap and result (`ProgramResult`),
     and what Definition 2 (or 4) says of the selection (`SelectionStatus`)."""
@@ -169,14 +162,14 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> FlowPath:
     )
 
 
-def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> DescentPath:
-    """The published protocol on the same instance from the same start."""
+def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Way, Bool[Array, "n T"]]:
+    """The published protocol on the same instance from the same start, at log-spaced steps; the selected tokens."""
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
     risk, model = _instance(kind, size, key)
     protocol = {**published_protocol(model), "steps": size.steps}
     path = descend(risk, model, save_at=grid, throw=False, **protocol)
     top = _top(path.final.model.attention(risk.data))
-    return DescentPath(jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top)
+    return jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top
 
 
 def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Reference:
