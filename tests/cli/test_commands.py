@@ -24,7 +24,7 @@ def no_computation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def computed(*args, **kwargs):
         raise AssertionError("something was computed")
 
-    monkeypatch.setattr(papers.find_figure("tarzanagh2023", "fig7").figure.__class__, "compute", computed)
+    monkeypatch.setattr(papers.Dataset, "collect", computed)
     monkeypatch.setattr("jaxflow.cli.demo.find_limits", computed)
     monkeypatch.chdir(tmp_path)
 
@@ -60,11 +60,11 @@ def test_list_of_one_paper_names_no_other() -> None:
 def test_the_seed_reaches_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeds = []
 
-    def computed(self, scale, seed, say):
+    def collect(self, folder, *, seed, **more):
         seeds.append(seed)
         raise AssertionError("computed")
 
-    monkeypatch.setattr(papers.find_figure("tarzanagh2023", "fig7").figure.__class__, "compute", computed)
+    monkeypatch.setattr(papers.Dataset, "collect", collect)
     command = ["reproduce", "tarzanagh2023", "fig7", "--out", str(tmp_path), "--executor", "serial"]
     for more in ([], ["--seed", "5"]):
         assert isinstance(runner.invoke(app, [*command, *more]).exception, AssertionError)

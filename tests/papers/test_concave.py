@@ -1,6 +1,7 @@
 """Figures 9 and 12: the exact target, Lemma 6, one tiny run from the name to the files, and verdicts by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,7 @@ import pytest
 from jaxflow import papers
 from jaxflow.data import TokenData
 from jaxflow.margin import attention_svm, solve
-from jaxflow.papers.tarzanagh2023 import concave, concave_table, fig9, fig12
-from jaxflow.papers.tarzanagh2023.concave_claims import claims_of_fig9
-from jaxflow.papers.tarzanagh2023.lemma6_claims import claims_of_fig12
+from jaxflow.papers.tarzanagh2023 import concave, concave_ends, fig9, fig12
 from jaxflow.report import Claim, Verdict
 
 # One batch width for both figures: the flow and the programs compile once.
@@ -21,14 +20,25 @@ TINY9 = fig9.Size(TRIALS, (0.0, 0.3, 2.5))
 TINY12 = fig12.Size(TRIALS, 200, taus=(3, 9))
 
 
-Run = tuple[dict[str, np.ndarray], list[Claim]]
+Run = tuple[Any, list[Claim]]
 
 
 def reproduce(name: str, folder: Path) -> Run:
+    """The typed numbers of the file, and the claims."""
     paths, claims = papers.reproduce("tarzanagh2023", name, out=folder, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
+    dataset = papers.find_figure("tarzanagh2023", name).dataset
     with np.load(paths["data"]) as archive:
-        return dict(archive), claims
+        saved: dict[str, dict[str, np.ndarray]] = {part: {} for part in dataset.parts}
+        for place, values in archive.items():
+            part, field = place.split(".")
+            saved[part][field] = values
+    return dataset.typed(saved), claims
+
+
+def found_of(name: str, numbers: Any) -> list[tuple[str, Verdict]]:
+    """Sources and verdicts."""
+    return [(one.source, one.verdict) for one in papers.find_figure("tarzanagh2023", name).find(numbers)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +119,15 @@ def test_gen_svm_of_orthonormal_tokens_in_closed_form() -> None:
 
 @pytest.mark.slow
 def test_figure_9_from_the_name_to_the_files(run_of_fig9: Run) -> None:
-    data, claims = run_of_fig9
-    assert data["flow_attention"].shape == (3, TRIALS, 10)
-    assert np.all(data["flow_good"])
-    assert data["flow_error"].max() <= 1e-8
-    np.testing.assert_array_equal(data["size"][0], 1)
-    assert data["size"][1].min() >= 2
+    numbers, claims = run_of_fig9
+    size, scores = numbers.targets.size, numbers.targets.scores
+    assert numbers.flow.attention.shape == (3, TRIALS, 10)
+    assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
+    np.testing.assert_array_equal(numbers.lambdas, TINY9.lambdas)
+    np.testing.assert_array_equal(size[0], 1)
+    assert size[1].min() >= 2
     # The same heads for every λ.
-    np.testing.assert_array_equal(data["scores"][0], data["scores"][2])
+    np.testing.assert_array_equal(scores[0], scores[2])
     found = {claim.source: claim.verdict for claim in claims}
     assert found["Figure 9(a)"] == Verdict.holds
     assert found["(9), Figure 9"] == Verdict.holds
@@ -125,10 +136,9 @@ def test_figure_9_from_the_name_to_the_files(run_of_fig9: Run) -> None:
 
 @pytest.mark.slow
 def test_figure_12_from_the_name_to_the_files(run_of_fig12: Run) -> None:
-    data, claims = run_of_fig12
-    assert data["exact_size"].shape == (2, 200)
-    assert np.all(data["flow_good"])
-    assert data["flow_error"].max() <= 1e-8
+    numbers, claims = run_of_fig12
+    assert numbers.exact.size.shape == (2, 200)
+    assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
     found = {claim.source: claim.verdict for claim in claims}
     assert found["Lemma 6"] == Verdict.holds
     assert found["Figure 12(c), flow"] == Verdict.holds
@@ -138,19 +148,19 @@ def test_a_token_that_comes_late_is_waited_for() -> None:
     """s* gives it 0.0075; at log t = 30 it has 5e-12 and is still losing."""
     key = jax.random.split(jax.random.fold_in(jax.random.key(0), 9), 20)[8]
     batch = concave.draw_batch(10, 10, jnp.stack([key] * TRIALS), jnp.full(TRIALS, 0.1))
-    found = concave_table.flow_batch(batch)
-    assert np.all(found["late"]) and np.all(found["good"])
-    assert float(found["error_early"][0]) > 7e-3
-    assert float(jnp.max(found["error"])) <= 1e-8
-    np.testing.assert_array_equal(np.sum(np.asarray(found["attention"]) > concave_table.SELECTED, axis=1), 2)
+    found = concave_ends.flow_batch(batch)
+    assert np.all(found.late) and np.all(found.good)
+    assert float(found.error_early[0]) > 7e-3
+    assert float(jnp.max(found.error)) <= 1e-8
+    np.testing.assert_array_equal(np.sum(np.asarray(found.attention) > concave_ends.SELECTED, axis=1), 2)
 
 
 @pytest.mark.slow
 def test_verdicts_of_figure_12_follow_the_numbers(run_of_fig12: Run) -> None:
-    data = dict(run_of_fig12[0])
-    data["exact_size"] = np.where(np.arange(200) == 7, 4, data["exact_size"])
-    data["flow_error"] = np.full_like(data["flow_error"], 2e-8)
-    found = {claim.source: claim.verdict for claim in claims_of_fig12(data)[0]}
+    numbers, _ = run_of_fig12
+    exact = numbers.exact._replace(size=np.where(np.arange(200) == 7, 4, numbers.exact.size))
+    flow = numbers.flow._replace(error=np.full_like(numbers.flow.error, 2e-8))
+    found = dict(found_of("fig12", numbers._replace(exact=exact, flow=flow)))
     # Four tokens are too many for τ = 3.
     assert found["Lemma 6"] == found["(9), Figure 12"] == Verdict.not_settled
     assert found["Figure 12(c), flow"] == Verdict.holds
@@ -158,10 +168,11 @@ def test_verdicts_of_figure_12_follow_the_numbers(run_of_fig12: Run) -> None:
 
 @pytest.mark.slow
 def test_verdicts_of_figure_9_follow_the_numbers(run_of_fig9: Run) -> None:
-    data = dict(run_of_fig9[0])
-    data["size"] = data["size"][::-1]
-    data["descent_kept"] = np.zeros_like(data["descent_kept"])
-    found = [(claim.source, claim.verdict) for claim in claims_of_fig9(data)[0]]
-    assert ("Figure 9(a)", Verdict.not_settled) in found
-    assert ("Figure 9(a), survivors", Verdict.outside_hypotheses) in found
-    assert ("Figure 9(b), survivors", Verdict.outside_hypotheses) in found
+    numbers, _ = run_of_fig9
+    targets = numbers.targets._replace(size=numbers.targets.size[::-1])
+    # Between masked and selected: the filter keeps none.
+    descent = numbers.descent._replace(attention=np.full_like(numbers.descent.attention, 1e-5))
+    said = found_of("fig9", numbers._replace(targets=targets, descent=descent))
+    assert ("Figure 9(a)", Verdict.not_settled) in said
+    assert ("Figure 9(a), survivors", Verdict.outside_hypotheses) in said
+    assert ("Figure 9(b), survivors", Verdict.outside_hypotheses) in said

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
-from jaxflow.papers.tarzanagh2023 import fig1, fig10, plane_claims
-from jaxflow.report import Verdict
+from jaxflow.papers.tarzanagh2023 import fig1, fig10
+from jaxflow.report import Finding, Verdict
 
 
 def loaded(paths: dict[str, Path]) -> dict[str, np.ndarray]:
@@ -22,17 +22,20 @@ def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, t
     paths, claims = papers.reproduce("tarzanagh2023", "fig1", out=tmp_path, say=lambda line: None)
     data = loaded(paths)
     assert len(claims) == 16
+    numbers = fig1.PlaneNumbers(
+        *(fig1.Runs(*(data[f"{way}.{field}"] for field in fig1.Runs._fields)) for way in fig1.WAYS)
+    )
     for setting, tokens in (("described", 3), ("published", 5)):
-        cloud = plane_claims.records(plane_claims.Cloud, data, setting)
-        assert (cloud.visible.sum(axis=-1) == tokens).all()
+        runs = numbers.runs(setting, "combined", "flow")
+        assert (runs.visible.sum(axis=-1) == tokens).all()
         # Cross-attention: queries drawn apart from the tokens, of length one like these.
-        first = cloud.tokens[:, :, 0]
-        assert np.array_equal(cloud.queries, first) == (setting == "published")
-        assert np.allclose(np.linalg.norm(cloud.queries, axis=-1), 1.0) == (setting == "described")
-        runs = plane_claims.records(plane_claims.Runs, data, f"{setting}_combined_flow")
+        assert np.array_equal(runs.queries, runs.tokens[:, :, 0]) == (setting == "published")
+        assert np.allclose(np.linalg.norm(runs.queries, axis=-1), 1.0) == (setting == "described")
+        # The same instances for all.
+        assert all(np.array_equal(numbers.runs(setting, "factored", way).tokens, runs.tokens) for way in fig1.WAYS)
         assert runs.decided.any() and runs.path.shape == (4, fig1.POINTS, 2, 2)
         # Hidden tokens are never selected.
-        assert not (runs.selection & ~cloud.visible).any()
+        assert not (runs.selection & ~runs.visible).any()
         # The distance that an arc length of 1,000 leaves.
         assert runs.own[runs.decided].max() < 1e-3
 
@@ -99,60 +102,54 @@ def test_verdicts_follow_the_numbers() -> None:
     assert verdicts(numbers) == [Verdict.outside_hypotheses] * 6
 
 
-def plane_runs(power: float, status: int = plane_claims.LOCALLY_OPTIMAL[0]) -> plane_claims.Runs:
-    """Four runs whose 1 − corr falls like this power of the length, from 1e-2 at a length of 10 to one of 1,000."""
-    lengths = np.linspace(np.log(10.0), np.log(1000.0), 21)
-    distances = np.tile(1e-2 * np.exp(-power * (lengths - lengths[0])), (4, 1))
-    four, true = np.full(4, status), np.ones(4, bool)
-    end = distances[:, -1]
-    return plane_claims.Runs(
-        path=np.zeros((4, 21, 2, 2)),
-        reached=np.ones((4, 21), bool),
-        log_length=np.tile(lengths, (4, 1)),
+def plane_numbers(
+    power: float, status: int = fig1.LOCALLY_OPTIMAL[0], settled: bool = True, stationary: bool = False
+) -> fig1.PlaneNumbers:
+    """In both settings for both kinds both ways four runs whose 1 − corr falls like this power of the length, from 1e-2
+    at a length of 10 to one of 1,000; `settled` and `stationary` are of the first of the four."""
+    lengths, shape = np.linspace(np.log(10.0), np.log(1000.0), 21), (2, 2, 4)
+    distances = np.tile(1e-2 * np.exp(-power * (lengths - lengths[0])), (*shape, 1))
+    end, first = distances[..., -1], np.broadcast_to(np.arange(4) == 0, shape)
+    runs = fig1.Runs(
+        tokens=np.zeros((*shape, 2, 5, 2)),
+        visible=np.ones((*shape, 2, 5), bool),
+        optimal=np.ones((*shape, 2, 5), bool),
+        queries=np.zeros((*shape, 2, 2)),
+        path=np.zeros((*shape, 21, 2, 2)),
+        reached=np.ones((*shape, 21), bool),
+        log_length=np.tile(lengths, (*shape, 1)),
         distances=distances,
         own=end,
         other=end + 0.1,
-        frobenius=np.zeros((4, 2, 2)),
-        nuclear=np.zeros((4, 2, 2)),
-        selection=np.ones((4, 2, 5), bool),
-        settled=true,
-        stationary=~true,
-        status=four,
-        log_time=np.full(4, 30.0),
+        frobenius=np.zeros((*shape, 2, 2)),
+        nuclear=np.zeros((*shape, 2, 2)),
+        selection=np.ones((*shape, 2, 5), bool),
+        settled=~first | settled,
+        stationary=first & stationary,
+        status=np.full(shape, status),
+        log_time=np.full(shape, 30.0),
     )
-
-
-def plane_data(runs: plane_claims.Runs) -> dict[str, np.ndarray]:
-    """These runs in both settings, for both kinds, both ways."""
-    four = np.ones((4, 2, 5), bool)
-    cloud = plane_claims.Cloud(np.zeros((4, 2, 5, 2)), four, four, np.zeros((4, 2, 2)))
-    data: dict[str, np.ndarray] = {}
-    for setting in plane_claims.SETTINGS:
-        data |= plane_claims.record(setting, cloud)
-        for kind in plane_claims.KINDS:
-            for way in plane_claims.WAYS:
-                data |= plane_claims.record(f"{setting}_{kind}_{way}", runs)
-    return data
+    return fig1.PlaneNumbers(runs, runs)
 
 
 def test_verdicts_on_the_plane_follow_the_numbers() -> None:
-    def verdicts(runs: plane_claims.Runs) -> list[Verdict]:
-        return [claim.verdict for claim in plane_claims.claims_of(plane_data(runs))[0]]
+    def found(numbers: fig1.PlaneNumbers) -> list[Finding]:
+        return papers.find_figure("tarzanagh2023", "fig1").find(numbers)[0]
+
+    def verdicts(numbers: fig1.PlaneNumbers) -> list[Verdict]:
+        return [finding.verdict for finding in found(numbers)]
 
     rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled
     # W, by flow and descent, then (K, Q), in each setting.
-    assert verdicts(plane_runs(2.0)) == [rate, holds] * 8
+    assert verdicts(plane_numbers(2.0)) == [rate, holds] * 8
     # Another exponent than the predicted one of W; of (K, Q) none is predicted.
-    assert verdicts(plane_runs(1.0)) == ([open_, holds] * 2 + [rate, holds] * 2) * 2
+    assert verdicts(plane_numbers(1.0)) == ([open_, holds] * 2 + [rate, holds] * 2) * 2
     # Moving away, and not there.
-    assert verdicts(plane_runs(-0.5)) == [open_] * 16
-    one = np.arange(4) == 0
-    good = plane_runs(2.0)
+    assert verdicts(plane_numbers(-0.5)) == [open_] * 16
     # A run that has not settled may still do so; one at rest, or on tokens that are not locally optimal, is outside.
-    late = good._replace(settled=~one)
-    claims = plane_claims.claims_of(plane_data(late))[0]
-    assert verdicts(late) == [open_] * 16
-    assert {(claim.evidence.inside, claim.evidence.undecided) for claim in claims} == {(4, 1)}
-    rest = plane_claims.claims_of(plane_data(late._replace(stationary=one)))[0]
-    assert {(claim.evidence.inside, claim.evidence.undecided) for claim in rest} == {(3, 0)}
-    assert verdicts(plane_runs(2.0, status=-1)) == [Verdict.outside_hypotheses] * 16
+    late = found(plane_numbers(2.0, settled=False))
+    assert {finding.verdict for finding in late} == {open_}
+    assert {(finding.evidence.inside, finding.evidence.undecided) for finding in late} == {(4, 1)}
+    rest = found(plane_numbers(2.0, settled=False, stationary=True))
+    assert {(finding.evidence.inside, finding.evidence.undecided) for finding in rest} == {(3, 0)}
+    assert verdicts(plane_numbers(2.0, status=-1)) == [Verdict.outside_hypotheses] * 16

@@ -1,8 +1,8 @@
 """Figure 7 at a tiny size, end to end; its arithmetic and its verdicts by hand."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +10,8 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.papers.tarzanagh2023 import fig7
-from jaxflow.papers.tarzanagh2023.convergence_claims import claims_of
 from jaxflow.papers.tarzanagh2023.paths import Size
-from jaxflow.report import Verdict
+from jaxflow.report import Finding, Verdict
 
 TINY = Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)
 
@@ -28,17 +27,17 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     with np.load(paths["data"]) as archive:
         data = dict(archive)
     for kind in ("combined", "factored"):
-        assert len(data[f"{kind}_outcome"]) == TINY.trials
-        assert not np.isin(data[f"{kind}_outcome"], [Outcome.not_run, Outcome.failed]).any()
-        kept = data[f"{kind}_direction"]
-        own = fig7.OWN_NORM[kind]
+        runs = fig7.Runs(*(data[f"{kind}.{field}"] for field in fig7.Runs._fields))
+        assert len(runs.outcome) == TINY.trials
+        assert not runs.among((Outcome.not_run, Outcome.failed)).any()
+        kept, own = runs.among(fig7.DIRECTIONS), runs.own
         # The flow of either parametrisation approaches the program of its own norm.
-        assert np.all(data[f"{kind}_{own}"][kept][:, -1] < data[f"{kind}_{own}"][kept][:, 0])
-        assert np.all(data[f"{kind}_{own}_excess"][kept][:, -1] > 0)
-    optimal = np.isin(data["combined_outcome"], [Outcome.globally_optimal, Outcome.locally_optimal])
-    assert optimal.any() and data["combined_log_time"][-1] == 1e6
-    # The paper's curve of W ends near a correlation of 0.997.
-    assert data["combined_frobenius"][optimal][:, -1].max() <= 1e-10
+        assert np.all(runs.last[kept] < runs.distance[own][kept, 0])
+        assert np.all(runs.excess[own][kept, -1] > 0)
+        if kind == "combined":
+            assert runs.among(fig7.LOCAL).any() and runs.log_time[-1] == 1e6
+            # The paper's curve of W ends near a correlation of 0.997.
+            assert runs.last[runs.among(fig7.LOCAL)].max() <= 1e-10
 
     table = json.loads(paths["claims"].read_text())
     assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
@@ -74,86 +73,87 @@ def test_rows_are_interpolated_between_logarithms() -> None:
     np.testing.assert_allclose(fig7.on_grid(np.array([2.0, 3.0]), times, values), [[1e-3, 1e-4]], rtol=1e-12)
 
 
-def numbers(last: float = 1e-4) -> dict[str, np.ndarray]:
+def numbers(last: float = 1e-4) -> fig7.ConvergenceNumbers:
     """Four instances whose distance falls like 1/log t; the fourth selected badly."""
     times = np.geomspace(1.0, 1e3, 31)
-    data: dict[str, np.ndarray] = {}
-    falling = np.tile(last * times[-1] / times, (4, 1))
-    for kind, own, other in (("combined", "frobenius", "nuclear"), ("factored", "nuclear", "frobenius")):
+    falling, other = np.tile(last * times[-1] / times, (4, 1)), np.full((4, 31), 0.2)
+
+    def runs(own: int) -> fig7.Runs:
+        distance = np.stack([other, falling] if own else [falling, other])
         codes = [Outcome.globally_optimal] * 2 + [Outcome.locally_optimal, Outcome.not_locally_optimal]
-        data |= {
-            f"{kind}_log_time": times,
-            f"{kind}_outcome": np.array(codes, np.uint8),
-            f"{kind}_direction": np.ones(4, bool),
-            f"{kind}_attention_last": np.ones(4),
-            f"{kind}_{own}": falling,
-            f"{kind}_{own}_excess": falling,
-            f"{kind}_{other}": np.full((4, 31), 0.2),
-            f"{kind}_descent_agrees": np.ones(4, bool),
-            f"{kind}_descent_{own}": falling[:, :5],
-            f"{kind}_descent_log_time": np.tile(times[:5], (4, 1)),
-            f"{kind}_nuclear_gap": np.full(4, 1e-15),
-        }
-    return data
+        return fig7.Runs(
+            shape=np.array([6, 8, 10]),
+            own=np.asarray(own),
+            log_time=times,
+            outcome=np.array(codes, np.uint8),
+            attention=np.ones((4, 31)),
+            smallest=np.ones(4),
+            distance=distance,
+            excess=distance.copy(),
+            gap=np.full((2, 4), 1e-15),
+            descent_log_time=np.tile(times[:5], (4, 1)),
+            descent_attention=np.ones((4, 5)),
+            descent_distance=distance[:, :, :5],
+            agrees=np.ones(4, bool),
+        )
+
+    return fig7.ConvergenceNumbers(runs(0), runs(1))
 
 
-def spoil(name: str, index: int, value: float) -> Callable[[dict[str, np.ndarray]], None]:
-    def change(data: dict[str, np.ndarray]) -> None:
-        data[name] = data[name].copy()
-        data[name][index] = value
-
-    return change
+def found(of: fig7.ConvergenceNumbers) -> tuple[list[Finding], list[str]]:
+    return papers.find_figure("tarzanagh2023", "fig7").find(of)
 
 
 def test_verdicts_where_all_is_well() -> None:
-    claims, notes = claims_of(numbers())
+    findings, notes = found(numbers())
     rate = Verdict.holds_at_this_rate
-    assert [claim.verdict for claim in claims] == [Verdict.holds, rate, rate, Verdict.holds]
+    assert [finding.verdict for finding in findings] == [Verdict.holds, rate, rate, Verdict.holds]
     # Falling exactly like 1/log t; the instance outside the hypotheses is not among them.
-    assert claims[1].values["exponent_median"] == pytest.approx(1.0) and claims[1].values["instances"] == 3
+    assert "3 locally optimal instances" in findings[1].measured and "e = 1.00 (median)" in findings[1].measured
+    assert findings[1].evidence.rate is not None and findings[1].evidence.rate.fitted == pytest.approx(1.0)
+    assert (findings[1].evidence.inside, findings[1].outside) == (3, 1)
     assert "4 instances, none left out: 2 globally_optimal" in notes[0]
-    assert claims_of(numbers(last=1e-12))[0][1].verdict is Verdict.holds
+    assert found(numbers(last=1e-12))[0][1].verdict is Verdict.holds
 
 
 @pytest.mark.parametrize(
-    ("change", "claim"),
+    ("kind", "field", "place", "value", "finding"),
     [
-        (spoil("combined_attention_last", 1, 0.7), 0),
-        (spoil("combined_frobenius_excess", 0, 0.1), 1),  # no longer falling
-        (spoil("factored_nuclear_excess", 1, 0.1), 2),
-        (spoil("factored_nuclear", 3, 0.5), 3),  # nearer to the other program
+        ("combined", "smallest", 1, 0.7, 0),
+        ("combined", "excess", (0, 0), 0.1, 1),  # no longer falling
+        ("factored", "excess", (1, 1), 0.1, 2),
+        ("factored", "distance", (1, 3), 0.5, 3),  # nearer to the other program
     ],
 )
-def test_one_bad_instance_settles_nothing(change: Callable[[dict], None], claim: int) -> None:
+def test_one_bad_instance_settles_nothing(kind: str, field: str, place: Any, value: float, finding: int) -> None:
     data = numbers()
-    change(data)
-    verdicts = [found.verdict for found in claims_of(data)[0]]
-    assert verdicts[claim] is Verdict.not_settled
-    assert Verdict.not_settled not in verdicts[:claim] + verdicts[claim + 1 :]
+    getattr(getattr(data, kind), field)[place] = value
+    verdicts = [one.verdict for one in found(data)[0]]
+    assert verdicts[finding] is Verdict.not_settled
+    assert Verdict.not_settled not in verdicts[:finding] + verdicts[finding + 1 :]
 
 
 def test_an_instance_that_was_not_followed_is_in_every_denominator() -> None:
     data = numbers()
-    for kind in ("combined", "factored"):
-        data[f"{kind}_outcome"][3], data[f"{kind}_direction"][3] = int(Outcome.undecided), False
-    claims, _ = claims_of(data)
-    assert {claim.verdict for claim in claims} == {Verdict.not_settled}
-    assert [claim.evidence.undecided for claim in claims] == [2, 1, 1, 2]
+    for runs in data:
+        runs.outcome[3] = Outcome.undecided
+    findings, _ = found(data)
+    assert {finding.verdict for finding in findings} == {Verdict.not_settled}
+    assert [finding.evidence.undecided for finding in findings] == [2, 1, 1, 2]
 
 
 def test_a_correlation_that_is_still_far_from_one_is_open() -> None:
     data = numbers()
-    data["factored_nuclear"] = np.full((4, 31), 0.11)
-    claim = claims_of(data)[0][2]
-    assert claim.verdict is Verdict.not_settled and claim.evidence.undecided == 3
+    data.factored.distance[1] = 0.11
+    finding = found(data)[0][2]
+    assert finding.verdict is Verdict.not_settled and finding.evidence.undecided == 3
 
 
 def test_without_locally_optimal_selections_nothing_is_said() -> None:
     data = numbers()
-    for kind in ("combined", "factored"):
-        data[f"{kind}_outcome"] = np.full(4, int(Outcome.finite_stationary_point), np.uint8)
-        data[f"{kind}_direction"] = np.zeros(4, bool)
-        data[f"{kind}_attention_last"] = np.full(4, 0.4)
-    claims, _ = claims_of(data)
-    assert claims[0].verdict is Verdict.not_settled and claims[0].evidence.contradicted == 8
-    assert {claim.verdict for claim in claims[1:]} == {Verdict.outside_hypotheses}
+    for runs in data:
+        runs.outcome[:] = Outcome.finite_stationary_point
+        runs.smallest[:] = 0.4
+    findings, _ = found(data)
+    assert findings[0].verdict is Verdict.not_settled and findings[0].evidence.contradicted == 8
+    assert {finding.verdict for finding in findings[1:]} == {Verdict.outside_hypotheses}

@@ -35,11 +35,11 @@ def test_figures_have_a_run_time_at_every_scale() -> None:
 
 
 def test_a_figure_is_registered_once_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = type(papers.find_figure("tarzanagh2023", "fig7").figure)
+    dataset = papers.find_figure("tarzanagh2023", "fig7").dataset
     monkeypatch.setattr(registry, "_ENTRIES", {})
     times = dict.fromkeys(papers.SCALES, "a second")
     with pytest.raises(ValueError, match="run_times"):
-        registry.register_figure("tarzanagh2023", "fig1", title="", run_times={"quick": "a second"})
-    registry.register_figure("tarzanagh2023", "fig1", title="", run_times=times)(figure)
+        registry.register(dataset, "fig1", title="", run_times={"quick": "a second"}, statements=[])
+    registry.register(dataset, "fig1", title="", run_times=times, statements=[])
     with pytest.raises(ValueError, match="registered twice"):
-        registry.register_figure("tarzanagh2023", "fig1", title="", run_times=times)(figure)
+        registry.register(dataset, "fig1", title="", run_times=times, statements=[])

@@ -1,6 +1,6 @@
 """`reproduce tarzanagh2023 fig1`: paths of W z and K Qᵀz in the plane, and the directions of their programs."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import diffrax
@@ -8,8 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
-from jaxflow._core import RESULTS, good
+from jaxflow._core import RESULTS, SelectionStatus, good
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
@@ -17,22 +18,20 @@ from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.plane_claims import (
-    ALIGNED,
-    KINDS,
-    SETTINGS,
-    WAYS,
-    Cloud,
-    Runs,
-    claims_of,
-    record,
-    records,
-)
+from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.plots import new_figure, new_grid
+from jaxflow.report import Rate, common_rate, fit
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
+
+# Which norm's program belongs to which parametrisation.
+KINDS = {"combined": "frobenius", "factored": "nuclear"}
+NAMES = {"combined": ("W", "(Att-SVM)"), "factored": ("(K, Q)", "(Att-SVM*)")}
+SETTINGS = {"described": "T = 3, cross-attention", "published": "T = 5, self-attention"}
+WAYS = {"flow": "the flow", "descent": "the published descent"}
 
 SEQUENCES = 2
 # Tokens of the larger setting; the smaller one hides the rest, so that one compiled program serves both.
@@ -45,6 +44,16 @@ POINTS = 121
 # Lanes of a batch: a wider one waits longer for its slowest member.
 WIDTH = 16
 
+# 1 - corr of a direction that has arrived as far as a finite length lets it.
+ALIGNED = 0.05
+# 1 - corr of directions that agree to rounding falls no further.
+FLOOR = 1e-14
+# W(t) is its length times W^mm plus a bounded rest: 1 - corr falls like the length to the power -2. The rest still
+# moves by some tenths over the last tenfold of lengths.
+POWER = {"combined": 2.0, "factored": None}
+BIAS = 0.1
+LOCALLY_OPTIMAL = (SelectionStatus.global_.value, SelectionStatus.local.value)
+
 
 class Size(NamedTuple):
     """Instances of one scale and steps of the published descent."""
@@ -56,72 +65,69 @@ class Size(NamedTuple):
 SIZES = {"quick": Size(16), "paper": Size(200), "large": Size(5000)}
 
 
-class PlanePanel(NamedTuple):
-    r"""One instance, trained one way.
+class Runs(NamedTuple):
+    """The b instances of both settings (s), for W and (K, Q) (k), trained one way.
 
-    - `title`, `symbol`: what is trained.
-    - `tokens`, `optimal`: of each sequence, `(k, 2)`.
-    - `flow`, `descent` `(point, 2, 2)`: $Wz_i$ along the flow and the descent.
-    - `solid`, `dashed` `(2, 2)`: $W^{mm}z_i$ of (Att-SVM) and (Att-SVM*).
+    - `tokens`, which of them are `visible` and which `optimal`, and `queries`: the same for both k.
+    - `path`: $Wz_i$ at p saved points, `reached` or not, of arc length `log_length`.
+    - `distances`: 1 − corr with the own program's solution, NaN where it has none; `own`, `other`: at the end, with the
+      program of the own and of the other norm.
+    - `frobenius`, `nuclear`: $W^{mm}z_i$ of both programs for the `selection`.
+    - `settled`: every sequence's attention is on one token; `stationary`: stopped where the gradient vanishes;
+      `status`: Definition 2 (`SelectionStatus`); `log_time`.
     """
 
-    title: str
-    symbol: str
-    tokens: tuple[np.ndarray, ...]
-    optimal: tuple[np.ndarray, ...]
-    flow: np.ndarray
-    descent: np.ndarray
-    solid: np.ndarray
-    dashed: np.ndarray
+    tokens: Float[Any, "s k b 2 T 2"]
+    visible: Bool[Any, "s k b 2 T"]
+    optimal: Bool[Any, "s k b 2 T"]
+    queries: Float[Any, "s k b 2 2"]
+    path: Float[Any, "s k b p 2 2"]
+    reached: Bool[Any, "s k b p"]
+    log_length: Float[Any, "s k b p"]
+    distances: Float[Any, "s k b p"]
+    own: Float[Any, "s k b"]
+    other: Float[Any, "s k b"]
+    frobenius: Float[Any, "s k b 2 2"]
+    nuclear: Float[Any, "s k b 2 2"]
+    selection: Bool[Any, "s k b 2 T"]
+    settled: Bool[Any, "s k b"]
+    stationary: Bool[Any, "s k b"]
+    status: Int[Any, "s k b"]
+    log_time: Float[Any, "s k b"]
+
+    @property
+    def decided(self) -> Mask:
+        """Settled on locally optimal tokens, with both programs solved."""
+        solved = ~np.isnan(self.own) & ~np.isnan(self.other)
+        return self.settled & solved & np.isin(self.status, LOCALLY_OPTIMAL)
+
+    @property
+    def asked(self) -> Mask:
+        """Whom the sentences are about: not those at rest, nor those on tokens that are not locally optimal."""
+        return ~self.stationary & (~self.settled | np.isin(self.status, LOCALLY_OPTIMAL))
 
 
-@register_figure(
-    "tarzanagh2023",
-    "fig1",
-    title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
-    run_times={
-        "quick": "16 instances of 2 settings, about a minute",
-        "paper": "200 instances of 2 settings, some minutes",
-        "large": "5,000 instances of 2 settings, an hour",
-    },
-)
-class Figure1(AbstractFigure):
-    r"""Figure 1 of Tarzanagh et al. (2023), n = d = 2, in two settings.
+class PlaneNumbers(NamedTuple):
+    """The same instances both ways."""
 
-    - `described`: as §3 describes it: "We consider a scenario where n = d = 2 and T = 3, and employ cross-attention,
-      where tokens (z_1, z_2) are generated independently of the inputs (X_1, X_2)". By which law is not said: here
-      tokens, queries and head are uniform on the unit circle, as in the paper's other random data (Figures 4, 7).
-    - `published`: self-attention ($z_i$ is the first token) with T = 5, $X_i=0.3N+(\mp1,0)$, v uniform on the circle.
+    flow: Runs
+    descent: Runs
 
-    Both start from W = 0, and from K = 0.1 N, Q = 0. Lines: the directions $W^{mm}z_i$ of (Att-SVM, solid) and
-    $W^{mm}_\star z_i$ of (Att-SVM*, dashed) for the tokens selected; curves: $W(t)z_i$ and $K(t)Q(t)^\top z_i$ along
-    the flow, with the published descent beside them.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_plane([panel for setting in SETTINGS for panel in panels_of(data, setting)])
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of(data)
+    def runs(self, setting: str, kind: str, way: str) -> Runs:
+        """The runs of a setting and a kind, their axes dropped."""
+        at = list(SETTINGS).index(setting), list(KINDS).index(kind)
+        return Runs(*(field[at] for field in getattr(self, way)))
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """For each setting its instances (`Cloud`), and for each kind and way their `Runs`, as arrays by name."""
-    data: Data = {}
+def compute(way: str, scale: str, seed: int, say: Say) -> Runs:
+    """All runs by the flow or by descent."""
+    size, run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
+        say(f"{SETTINGS[setting]}: {size.trials} instances of W and (K, Q), by {WAYS[way]}")
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(size.trials))
-        described = jnp.full(size.trials, setting == "described")
-        say(f"{setting}: {size.trials} instances of W and (K, Q), by the flow and by {size.steps} steps of descent")
-        risks, models = _start(as_keys(words), described)
-        data |= record(setting, Cloud(*map(np.asarray, _cloud(risks, models["combined"]))))
-        for kind in KINDS:
-            for way, run in zip(WAYS, (_flow, _descent), strict=True):
-                runs = run(kind, size, risks, models[kind])
-                data |= record(f"{setting}_{kind}_{way}", Runs(*map(np.asarray, runs)))
-    return data
+        risks, models = _start(as_keys(words), jnp.full(size.trials, setting == "described"))
+        rows.append([run(kind, size, risks, models[kind]) for kind in KINDS])
+    return Runs(*(np.asarray([[getattr(one, field) for one in row] for row in rows]) for field in Runs._fields))
 
 
 @jax.jit
@@ -147,16 +153,6 @@ def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
         return EmpiricalRisk(TokenData(tokens, queries, jnp.ones(SEQUENCES), visible), Logistic()), models
 
     return eqx.filter_vmap(one)(keys, described)
-
-
-@eqx.filter_jit
-def _cloud(risks: Any, models: Any) -> Cloud:
-    def one(risk: Any, model: Any) -> Cloud:
-        data = risk.data
-        best = optimal_tokens(token_scores(data, model.head), data.visible)
-        return Cloud(data.tokens, data.visible, best, data.queries)
-
-    return eqx.filter_vmap(one)(risks, models)
 
 
 @eqx.filter_jit
@@ -191,11 +187,14 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
     selection = jax.nn.one_hot(jnp.argmax(attention, axis=-1), TOKENS, dtype=bool)
     weights = jax.vmap(lambda point: point.model.combined_weights())(trajectory.saved)
     solutions: dict[str, Any] = {name: solve(attention_svm(data, selection, name)) for name in KINDS.values()}
-    (own,) = (solution for name, solution in solutions.items() if name == KINDS[kind])
-    (other,) = (solution for name, solution in solutions.items() if name != KINDS[kind])
+    own, other = (solutions[name] for name in sorted(KINDS.values(), key=lambda name: name != KINDS[kind]))
     own_solved, other_solved = (one.result == ProgramResult.optimal for one in (own, other))
     final = model.combined_weights()
     return Runs(
+        tokens=data.tokens,
+        visible=data.visible,
+        optimal=optimal_tokens(token_scores(data, model.head), data.visible),
+        queries=data.queries,
         path=jax.vmap(lambda W: data.queries @ W.T)(weights),
         reached=trajectory.points.reached,
         log_length=trajectory.points.log_arc_length,
@@ -213,37 +212,125 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
     )
 
 
-def panels_of(data: Data, setting: str) -> list[PlanePanel]:
-    """Panels of W and (K, Q) for the instance whose two programs differ most, none where no instance will do.
+# In two settings, n = d = 2:
+# - `described`: as §3 describes it: "We consider a scenario where n = d = 2 and T = 3, and employ cross-attention,
+#   where tokens (z_1, z_2) are generated independently of the inputs (X_1, X_2)". The law is not said: here all are
+#   uniform on the unit circle, as in the paper's other random data (Figures 4, 7).
+# - `published`: self-attention (z_i is the first token) with T = 5, X_i = 0.3 N + (∓1, 0), v uniform on the circle.
+# Both start from W = 0, and from K = 0.1 N, Q = 0.
+FIGURE1 = Dataset(
+    "tarzanagh2023",
+    "fig1",
+    PlaneNumbers,
+    {way: Sweep(Runs, partial(compute, way), lambda seed: seed) for way in WAYS},
+    where=f"{__name__}:FIGURE1",
+)
+
+
+def exponents(runs: Runs) -> np.ndarray:
+    """By instance the power of 1/length by which 1 − corr falls over the last tenfold of lengths; NaN at rounding."""
+    found = np.full(len(runs.own), np.nan)
+    for i in range(len(found)):
+        last = runs.reached[i] & (runs.log_length[i] >= runs.log_length[i][runs.reached[i]].max() - np.log(10.0))
+        above = last & (runs.distances[i] > FLOOR)
+        if above.sum() >= 3:
+            found[i] = -fit(runs.log_length[i][above], np.log(runs.distances[i][above]))[0]
+    return found
+
+
+def tenfolds(runs: Runs) -> np.ndarray:
+    """1 − corr at a hundredth, at a tenth and at all of the length of each run: `(b, 3)`."""
+    found = np.empty((len(runs.own), 3))
+    for i, reached in enumerate(runs.reached):
+        lengths = runs.log_length[i][reached]
+        ends = lengths.max() - np.log([100.0, 10.0, 1.0])
+        found[i] = runs.distances[i][reached][np.argmin(np.abs(lengths[:, None] - ends), axis=0)]
+    return found
+
+
+def falling(steps: np.ndarray) -> Mask:
+    """Which rows fall from each entry to the next, or are at rounding."""
+    return np.all((np.diff(steps, axis=1) < 0) | (steps[:, 1:] <= FLOOR), axis=1)
+
+
+def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumbers]]:
+    symbol, power, who = ", ".join(NAMES[kind]), POWER[kind], f"({SETTINGS[setting]}, {WAYS[way]})"
+
+    def of(numbers: PlaneNumbers) -> Runs:
+        return numbers.runs(setting, kind, way)
+
+    def distances_in_words(numbers: PlaneNumbers, known: Mask) -> str:
+        near, far = (values[of(numbers).decided] for values in (of(numbers).own, of(numbers).other))
+        # Both programs may have one solution; then neither is nearer. Rounding of 1 - corr is 1e-15.
+        different = np.abs(far - near) > 1e-9
+        shown = f"median {median(near):.1e}, largest {near.max():.1e}" if len(near) else "of nothing"
+        return (
+            f"1 - corr {shown} on {len(near)} runs, at most {ALIGNED} on {int(np.sum(near <= ALIGNED))}; nearer to it "
+            f"than to the other program on {int(np.sum((near < far)[different]))} of {int(different.sum())} where "
+            "they differ"
+        )
+
+    def rate(numbers: PlaneNumbers, known: Mask) -> Rate | None:
+        law = "1 − corr against the arc length, over its last tenfold"
+        return common_rate(exponents(of(numbers))[of(numbers).decided], power, bias=BIAS if power else 0.0, law=law)
+
+    def falls_in_words(numbers: PlaneNumbers, known: Mask) -> str:
+        kept, steps = of(numbers).decided, tenfolds(of(numbers))
+        medians = ", ".join(f"{value:.1e}" for value in np.median(steps[kept], axis=0)) if kept.any() else "none"
+        return (
+            f"1 - corr falls over each of the last two tenfolds of the arc length on {int(falling(steps)[kept].sum())} "
+            f"of {int(kept.sum())} runs; medians {medians}"
+        )
+
+    towards = Statement[PlaneNumbers](
+        source="Figure 1, caption",
+        says=f"Arrows illustrating GD trajectories converging towards these SVM directions: {symbol} {who}.",
+        inside=lambda n: of(n).asked,
+        # Those that are not there may be late, and what has not settled may do so: at a finite length both are open.
+        residual=lambda n: np.where(of(n).decided, of(n).own, np.nan),
+        bound=ALIGNED,
+        late=True,
+        found=distances_in_words,
+        limit=True,
+        rate=rate,
+    )
+    incremental = Statement[PlaneNumbers](
+        source="§3",
+        says="Figure 1 provides a clear depiction of the incremental alignment with the respective attention SVM "
+        f"solution as k increases: {symbol} {who}.",
+        inside=lambda n: of(n).asked,
+        residual=lambda n: np.where(of(n).decided, ~falling(tenfolds(of(n))), np.nan),
+        found=falls_in_words,
+    )
+    return [towards, incremental]
+
+
+CELLS = [(setting, kind, way) for setting in SETTINGS for kind in KINDS for way in WAYS]
+
+
+def _note(numbers: PlaneNumbers, setting: str, kind: str, way: str) -> str:
+    runs = numbers.runs(setting, kind, way)
+    best = (runs.selection == runs.optimal).all(axis=(1, 2)) & runs.settled
+    return (
+        f"{NAMES[kind][0]} ({SETTINGS[setting]}, {WAYS[way]}): {len(best)} instances, {int(runs.settled.sum())} "
+        f"settled on one token a sequence, {int(best.sum())} of these on the optimal ones, {int(runs.decided.sum())} "
+        f"on locally optimal ones; {int(runs.stationary.sum())} stopped at a finite stationary point; median log t = "
+        f"{median(runs.log_time[runs.settled]):.3g}."
+    )
+
+
+def shown(numbers: PlaneNumbers, setting: str) -> int | None:
+    """The instance whose two programs differ most, none where no instance will do.
 
     Of the instances on which both flows have settled on the same tokens and arrived (1 − corr at most `ALIGNED`).
     """
-    cloud = records(Cloud, data, setting)
-    flows = {kind: records(Runs, data, f"{setting}_{kind}_flow") for kind in KINDS}
-    ready = np.all([runs.decided & (runs.own <= ALIGNED) for runs in flows.values()], axis=0)
-    ready &= (flows["combined"].selection == flows["factored"].selection).all(axis=(1, 2))
-    if not ready.any():
-        return []
-    rays = [ray.reshape(len(ready), -1) for ray in (flows["combined"].frobenius, flows["combined"].nuclear)]
+    W, KQ = (numbers.runs(setting, kind, "flow") for kind in KINDS)
+    ready = np.all([runs.decided & (runs.own <= ALIGNED) for runs in (W, KQ)], axis=0)
+    ready &= (W.selection == KQ.selection).all(axis=(1, 2))
+    rays = [ray.reshape(len(ready), -1) for ray in (W.frobenius, W.nuclear)]
     rays = [ray / np.maximum(np.linalg.norm(ray, axis=1, keepdims=True), 1e-300) for ray in rays]
-    at = int(np.argmax(np.where(ready, -np.sum(rays[0] * rays[1], axis=1), -np.inf)))
-    shown, best = cloud.visible[at], cloud.optimal[at]
-    panels = []
-    for kind, symbol in (("combined", r"$W$"), ("factored", r"$KQ^\top$")):
-        runs = flows[kind]
-        panels.append(
-            PlanePanel(
-                title=f"{SETTINGS[setting]}, training {symbol}",
-                symbol=symbol,
-                tokens=tuple(cloud.tokens[at, i][shown[i] & ~best[i]] for i in range(SEQUENCES)),
-                optimal=tuple(cloud.tokens[at, i][best[i]] for i in range(SEQUENCES)),
-                flow=runs.path[at][runs.reached[at]],
-                descent=records(Runs, data, f"{setting}_{kind}_descent").path[at],
-                solid=runs.frobenius[at],
-                dashed=runs.nuclear[at],
-            )
-        )
-    return panels
+    apart = np.where(ready, -np.sum(rays[0] * rays[1], axis=1), -np.inf)
+    return int(np.argmax(apart)) if ready.any() else None
 
 
 # Okabe and Ito (2008): the two sequences' tokens, and their queries' paths.
@@ -251,16 +338,21 @@ TOKEN_COLORS = ("#009E73", "#E69F00")
 PATH_COLORS = ("#D55E00", "#0072B2")
 
 
-def draw_plane(panels: list[PlanePanel]) -> Any:
+def draw_plane(numbers: PlaneNumbers) -> Any:
     r"""Tokens, the optimal ones as stars; lines $W^{mm}z_i$ (solid) and $W^{mm}_\star z_i$ (dashed); curves $W(t)z_i$.
 
-    Two panels a row. Lengths of the curves are drawn as $r\mapsto\log(1+r)$, which keeps directions.
+    A row for each setting that has an instance to be shown. Lengths of the curves are drawn as $r\mapsto\log(1+r)$,
+    which keeps directions.
     """
-    if not panels:
+    found = [(setting, at) for setting in SETTINGS if (at := shown(numbers, setting)) is not None]
+    if not found:
         return new_figure(1, width=5.0, height=4.8)[0]
-    figure, grid = new_grid((len(panels) + 1) // 2, 2, width=10.0, height=4.7 * ((len(panels) + 1) // 2))
-    for axis, panel in zip(grid.ravel(), panels, strict=False):
-        _draw(axis, panel)
+    figure, grid = new_grid(len(found), 2, width=10.0, height=4.7 * len(found))
+    for axes, (setting, at) in zip(np.atleast_2d(grid), found, strict=True):
+        for axis, kind, symbol in zip(axes, KINDS, (r"$W$", r"$KQ^\top$"), strict=True):
+            axis.set_title(f"{SETTINGS[setting]}, training {symbol}", fontsize=10)
+            axis.set_xlabel(r"first coordinate of $x_{it}$, " + symbol + r"$z_i$")
+            _draw(axis, numbers, setting, kind, at)
     figure.suptitle(
         "green, orange: tokens of $X_1$, $X_2$, optimal ones starred; red, blue: $z_1$, $z_2$, curves by the flow,\n"
         "dots by the published descent; grey: (Att-SVM) solid, (Att-SVM*) dashed; radii as log(1 + r)",
@@ -269,17 +361,17 @@ def draw_plane(panels: list[PlanePanel]) -> Any:
     return figure
 
 
-def _draw(axis: Any, panel: PlanePanel) -> None:
-    axis.set_title(panel.title, fontsize=10)
+def _draw(axis: Any, numbers: PlaneNumbers, setting: str, kind: str, at: int) -> None:
     axis.set_aspect("equal", adjustable="datalim")
-    axis.set_xlabel(r"first coordinate of $x_{it}$, " + panel.symbol + r"$z_i$")
     axis.set_ylabel("second coordinate")
+    flow, descent = (numbers.runs(setting, kind, way) for way in WAYS)
     for i, color in enumerate(PATH_COLORS):
-        axis.plot(*panel.tokens[i].T, "o", color=TOKEN_COLORS[i], markersize=5)
-        axis.plot(*panel.optimal[i].T, "*", color=TOKEN_COLORS[i], markersize=13, markeredgecolor="black")
-        path, steps = _shrunk(panel.flow[:, i]), _shrunk(panel.descent[:, i])
+        tokens, best = flow.tokens[at, i], flow.optimal[at, i]
+        axis.plot(*tokens[flow.visible[at, i] & ~best].T, "o", color=TOKEN_COLORS[i], markersize=5)
+        axis.plot(*tokens[best].T, "*", color=TOKEN_COLORS[i], markersize=13, markeredgecolor="black")
+        path, steps = _shrunk(flow.path[at][flow.reached[at]][:, i]), _shrunk(descent.path[at][:, i])
         reach = np.linalg.norm(path, axis=-1).max()
-        for ray, line in ((panel.solid[i], "-"), (panel.dashed[i], "--")):
+        for ray, line in ((flow.frobenius[at, i], "-"), (flow.nuclear[at, i], "--")):
             end = 1.15 * reach * ray / np.linalg.norm(ray)
             axis.plot([0, end[0]], [0, end[1]], line, color="#8C8C8C", linewidth=1.2)
         axis.plot(*path.T, color=color, linewidth=2)
@@ -291,3 +383,18 @@ def _draw(axis: Any, panel: PlanePanel) -> None:
 def _shrunk(points: np.ndarray) -> np.ndarray:
     radius = np.linalg.norm(points, axis=-1, keepdims=True)
     return points * np.log1p(radius) / np.where(radius > 0, radius, 1.0)
+
+
+register(
+    FIGURE1,
+    "fig1",
+    title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
+    run_times={
+        "quick": "16 instances of 2 settings, under a minute once compiled",
+        "paper": "200 instances of 2 settings, about a minute from an empty cache",
+        "large": "5,000 instances of 2 settings",
+    },
+    statements=[one for cell in CELLS for one in _statements(*cell)],
+    notes=lambda numbers: [_note(numbers, *cell) for cell in CELLS],
+    draw=draw_plane,
+)

@@ -1,15 +1,17 @@
 """`reproduce tarzanagh2023 fig12`: Lemma 6, at least two and at most τ selected tokens."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Int
 
-from jaxflow.papers.registry import AbstractFigure, Data, register_figure
-from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
-from jaxflow.papers.tarzanagh2023.concave_table import table
-from jaxflow.papers.tarzanagh2023.lemma6_claims import claims_of_fig12
+from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.registry import register
+from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch, draw_conditions, support_sizes
+from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, Ends, Flows, Targets, notes_of, parts, pearson, reaches
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 
@@ -26,74 +28,157 @@ class Size(NamedTuple):
 SIZES = {"quick": Size(20, 10_000), "paper": Size(100, 100_000), "large": Size(2000, 1_000_000)}
 
 
-@register_figure(
-    "tarzanagh2023",
-    "fig12",
-    title="Lemma 6: between two and τ selected tokens",
-    run_times={
-        "quick": "20 instances for each of 4 values of τ, under a minute",
-        "paper": "100 instances for each of 4 values of τ, about a minute",
-        "large": "2,000 instances for each of 4 values of τ, some minutes",
-    },
-)
-class Figure12(AbstractFigure):
-    r"""Figure 12 of Tarzanagh et al. (2023): heads and λ that satisfy (8), n = 1, T = d = 10.
+class Exact(NamedTuple):
+    """For each τ the sizes of m exact targets, whether they were decided in rational arithmetic, and how many heads
+    were drawn before one left an interval for λ."""
 
-    (a) λ, and (b) the number of selected tokens, for each τ; (c) how that number is distributed. Heads are drawn
-    until $\tau\gamma^{gap}_\tau/2>\gamma^{gap}_1$, and λ uniformly between the two.
-    """
-
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        return compute(SIZES[scale], seed, say)
-
-    def draw(self, data: Data) -> Any:
-        return draw_token_histograms(data)
-
-    def claims(self, data: Data) -> tuple[list[Any], list[str]]:
-        return claims_of_fig12(data)
+    tau: Int[Any, " c"]
+    size: Int[Any, "c m"]
+    near_tie: Bool[Any, "c m"]
+    draws: Int[Any, "c m"]
 
 
-def compute(size: Size, seed: int, say: Callable[[str], None]) -> Data:
-    """The per-instance tables, arrays `(τ, trial, ...)`, and `(τ, exact)` for the exact counts alone."""
-    key = jax.random.fold_in(jax.random.key(seed), 12)
-    rows: list[Data] = []
-    for tau in size.taus:
-        key_condition, key_rest, key_exact = jax.random.split(jax.random.fold_in(key, tau), 3)
-        say(f"τ = {tau}: flow, published descent and programs of {size.trials} instances")
-        scores, lam, draws = draw_conditions(tau, size.T, size.d, jax.random.split(key_condition, size.trials))
-        row = table(draw_batch(size.T, size.d, jax.random.split(key_rest, size.trials), lam, scores))
-        row["draws"] = np.asarray(draws)
+class Lemma6Numbers(NamedTuple):
+    """A cell for each τ."""
+
+    targets: Targets
+    flow: Flows
+    descent: Ends
+    exact: Exact
+
+    @property
+    def taus(self) -> np.ndarray:
+        return self.exact.tau[:, None]
+
+    def counted(self, who: str) -> tuple[np.ndarray, Any]:
+        """How many tokens the exact targets have, or the flow or descent selects; and whose count is known."""
+        if who == "exact":
+            return self.exact.size, True
+        ends = self.flow.ends if who == "flow" else self.descent
+        return ends.selected, ends.good
+
+
+def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
+    """Each τ with the keys of its conditions, of the rest of their instances, and of the conditions that are counted
+    exactly."""
+    for tau in SIZES[scale].taus:
+        yield tau, jax.random.split(jax.random.fold_in(key, tau), 3)
+
+
+def _batches(scale: str, key: Any) -> Iterator[tuple[str, Instance]]:
+    size = SIZES[scale]
+    for tau, (key_condition, key_rest, _) in _keys(scale, key):
+        scores, lam, _ = draw_conditions(tau, size.T, size.d, jax.random.split(key_condition, size.trials))
+        yield f"τ = {tau}", draw_batch(size.T, size.d, jax.random.split(key_rest, size.trials), lam, scores)
+
+
+def _exact(scale: str, key: Any, say: Say) -> Exact:
+    size, rows = SIZES[scale], []
+    for tau, (_, _, key_exact) in _keys(scale, key):
         say(f"τ = {tau}: the exact targets of {size.exact} instances")
         scores, lam, draws = draw_conditions(tau, size.T, size.d, jax.random.split(key_exact, size.exact))
-        counts, near = support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam))
-        row |= {"exact_size": counts, "exact_near_tie": near, "exact_draws": np.asarray(draws)}
-        rows.append(row)
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"taus": np.asarray(size.taus)}
+        rows.append((tau, *support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam)), draws))
+    return Exact(*(np.asarray(fields) for fields in zip(*rows, strict=True)))
+
+
+def _draw_from(seed: int) -> Any:
+    return jax.random.fold_in(jax.random.key(seed), 12)
+
+
+# Heads and λ that satisfy (8), n = 1, T = d = 10: heads are drawn until τ·gap_τ/2 > gap_1, and λ uniformly between.
+FIGURE12 = Dataset(
+    "tarzanagh2023",
+    "fig12",
+    Lemma6Numbers,
+    {**parts(_batches, _draw_from), "exact": Sweep(Exact, _exact, _draw_from)},
+    where=f"{__name__}:FIGURE12",
+)
+
+
+def _between(source: str, who: str, name: str) -> Statement[Lemma6Numbers]:
+    def residual(numbers: Lemma6Numbers) -> np.ndarray:
+        counts, followed = numbers.counted(who)
+        return np.where(followed, (counts < 2) | (counts > numbers.taus), np.nan)
+
+    def in_words(numbers: Lemma6Numbers, known: Mask) -> str:
+        counts = numbers.counted(who)[0]
+        few, many = counts < 2, counts > numbers.taus
+        text = (
+            f"{name}: fewer than 2 in {int(few[known].sum())}, more than τ in {int(many[known].sum())} of "
+            f"{int(known.sum())} instances"
+        )
+        if who == "descent":
+            kept = known & numbers.descent.kept
+            text += f"; of its {int(kept.sum())} survivors {int(np.sum(kept & (few | many)))} are outside"
+        return text
+
+    return Statement(
+        source=source,
+        says="The optimal solution s* contains at least 2 and at most τ nonzero entries.",
+        inside=lambda n: everyone(n.counted(who)[0]),
+        residual=residual,
+        found=in_words,
+    )
+
+
+def _correlations(numbers: Lemma6Numbers) -> tuple[float, float, float]:
+    """Of τ and number, of λ and number, of τ and λ."""
+    lam, size = numbers.targets.lam.ravel(), numbers.targets.size.ravel()
+    tau = np.broadcast_to(numbers.taus, numbers.targets.size.shape).ravel()
+    return pearson(tau, size), pearson(lam, size), pearson(tau, lam)
+
+
+TOGETHER = Statement[Lemma6Numbers](
+    source="Figure 12",
+    says="The results indicate a positive correlation among τ, λ, and the number of selected tokens.",
+    inside=lambda n: np.full(3, n.targets.size.size > 1),
+    residual=lambda n: np.array([not value > 0 for value in _correlations(n)]),
+    found=lambda n, known: (
+        f"correlation coefficients over {n.targets.size.size} instances: τ and number "
+        "{:.2f}, λ and number {:.2f}, τ and λ {:.2f}".format(*_correlations(n))
+    ),
+)
+
+
+def _notes(numbers: Lemma6Numbers) -> list[str]:
+    exact = numbers.exact
+    accepted = [
+        f"τ = {tau}: {draws.size / draws.sum():.1%} of random heads leave an interval for λ in (8)"
+        for tau, draws in zip(exact.tau, exact.draws, strict=True)
+    ]
+    attained = [f"τ = {tau}: {np.mean(sizes == tau):.0%}" for tau, sizes in zip(exact.tau, exact.size, strict=True)]
+    return [
+        f"Acceptance, before an instance exists ({exact.draws.shape[1]} instances each): {'; '.join(accepted)}.",
+        f"{int(exact.near_tie.sum())} of {exact.size.size} counts were near ties and decided in rational arithmetic.",
+        "Exactly, s* has at least 2 entries where λ > gap_1/2 and at most τ where 2λ is at most the sum of m gap_m "
+        f"over m ≤ τ: (8) requires more than that on both sides. The bound τ is attained on {', '.join(attained)}.",
+        "The proof in App. C.2 bounds the sum of s_i^2 over the top τ tokens by S_1^2/τ from above; by Cauchy-Schwarz "
+        "it is at least that (equal for equal entries only), so the chain of implications breaks there. The lemma is "
+        "true all the same: in the order of the scores token j has weight in s* exactly where the sum of "
+        "m gap_m over m < j is below 2λ.",
+        *notes_of(numbers.targets, numbers.flow, numbers.descent),
+    ]
 
 
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
-def draw_token_histograms(data: dict[str, np.ndarray]) -> Any:
-    r"""λ, the number of selected tokens and its distribution, for each τ of condition (8).
-
-    **Arguments:** `data` with `taus` `(k,)`, `lam`, `size`, `flow_selected`, `descent_selected` `(k, b)`, and
-    `exact_size` `(k, m)`.
-    """
+def draw_token_histograms(numbers: Lemma6Numbers) -> Any:
+    """(a) λ and (b) the number of selected tokens, for each τ of condition (8); (c) how that number is distributed."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
-    taus, T = data["taus"], data["scores"].shape[-1]
-    axes[0].boxplot(list(data["lam"]), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
+    taus, exact, selected = numbers.exact.tau, numbers.exact.size, numbers.flow.ends.selected
+    axes[0].boxplot(list(numbers.targets.lam), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
     axes[0].set_ylabel(r"$\lambda$")
     axes[0].set_title(r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", fontsize=10)
     axes[1].plot(taus, taus, "--", color=COLORS["faint"], label=r"bounds of Lemma 6: 2 and $\tau$")
     axes[1].plot(taus, np.full(len(taus), 2), "--", color=COLORS["faint"])
-    for name, color, shift, label in (
-        ("size", "black", -0.15, r"$|\mathrm{supp}\,s^\star|$"),
-        ("flow_selected", FLOW, 0.0, "flow"),
-        ("descent_selected", DESCENT, 0.15, "descent"),
+    for counts, color, shift, label in (
+        (numbers.targets.size, "black", -0.15, r"$|\mathrm{supp}\,s^\star|$"),
+        (selected, FLOW, 0.0, "flow"),
+        (numbers.descent.selected, DESCENT, 0.15, "descent"),
     ):
-        mean = data[name].mean(axis=1)
-        spread = np.stack([mean - data[name].min(axis=1), data[name].max(axis=1) - mean])
+        mean = counts.mean(axis=1)
+        spread = np.stack([mean - counts.min(axis=1), counts.max(axis=1) - mean])
         axes[1].errorbar(taus + shift, mean, spread, fmt="o", color=color, markersize=4, capsize=3, label=label)
     axes[1].set_ylabel("number of selected tokens")
     axes[1].set_title("(b) their number; bars: smallest to largest", fontsize=10)
@@ -101,18 +186,36 @@ def draw_token_histograms(data: dict[str, np.ndarray]) -> Any:
     for axis in axes[:2]:
         axis.set_xlabel(r"$\tau$")
         axis.set_xticks(taus)
-    numbers = np.arange(1, T + 1)
-    width = 0.8 / len(taus)
+    each, width = np.arange(1, numbers.targets.T + 1), 0.8 / len(taus)
     for i, (tau, color) in enumerate(zip(taus, CURVES, strict=False)):
-        place = numbers + (i - (len(taus) - 1) / 2) * width
-        shares = [np.mean(data["flow_selected"][i] == number) for number in numbers]
-        exact = [np.mean(data["exact_size"][i] == number) for number in numbers]
+        place = each + (i - (len(taus) - 1) / 2) * width
+        shares, of_exact = ([np.mean(counts[i] == number) for number in each] for counts in (selected, exact))
         axes[2].bar(place, shares, width, color=color, alpha=0.7, label=rf"$\tau={tau}$")
-        axes[2].plot(place, exact, "k_", markersize=5)
-    axes[2].plot([], [], "k_", label=rf"exact, {data['exact_size'].shape[1]:,} instances")
+        axes[2].plot(place, of_exact, "k_", markersize=5)
+    axes[2].plot([], [], "k_", label=rf"exact, {exact.shape[1]:,} instances")
     axes[2].set_xlabel("number of selected tokens")
     axes[2].set_ylabel("share of instances")
-    axes[2].set_xticks(numbers)
+    axes[2].set_xticks(each)
     axes[2].set_title("(c) distribution of their number: flow (bars)", fontsize=10)
     axes[2].legend(frameon=False, fontsize=8)
     return figure
+
+
+register(
+    FIGURE12,
+    "fig12",
+    title="Lemma 6: between two and τ selected tokens",
+    run_times={
+        "quick": "20 instances for each of 4 values of τ, and 10,000 exact counts, under a minute",
+        "paper": "100 instances for each of 4 values of τ, and 100,000 exact counts, about a minute",
+        "large": "2,000 instances for each of 4 values of τ, and 1,000,000 exact counts",
+    },
+    statements=[
+        _between("Lemma 6", "exact", "the exact target"),
+        *(_between(f"Figure 12(c), {way}", way, name) for way, name in NAMES.items()),
+        TOGETHER,
+        reaches("(9), Figure 12"),
+    ],
+    notes=_notes,
+    draw=draw_token_histograms,
+)

@@ -1,13 +1,13 @@
 """Paths of W and of (K, Q) on random instances: by the flow and by the published descent."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import RESULTS, good, linalg
 from jaxflow.data import random_tokens
@@ -54,6 +54,45 @@ class Size:
         return self.far if kind == "combined" else self.reach
 
 
+class Way(NamedTuple):
+    """Points of a path: combined weights, their margin for the tokens selected at its end, the mean over the sequences
+    of the largest attention, and log t."""
+
+    weights: Float[Any, "*b p d d"]
+    margin: Float[Any, "*b p"]
+    attention: Float[Any, "*b p"]
+    log_time: Float[Any, "*b p"]
+
+
+class FlowPath(NamedTuple):
+    """The flow at its points, the last of which is its end, and how it ended.
+
+    - `selection`: the tokens of largest attention; `smallest`: the least of these attentions over the sequences.
+    - `settled`: attention is on one token a sequence; `stationary`: the gradient vanishes.
+    - `good`: the flow was followed to where it was to end; `spent`: its steps were used up.
+    """
+
+    way: Way
+    selection: Bool[Any, "*b n T"]
+    smallest: Float[Any, "*b"]
+    settled: Bool[Any, "*b"]
+    stationary: Bool[Any, "*b"]
+    good: Bool[Any, "*b"]
+    spent: Bool[Any, "*b"]
+
+
+class Reference(NamedTuple):
+    """The program of the selected tokens in one norm: its solution, optimum, duality gap and result (`ProgramResult`),
+    and what Definition 2 (or 4) says of the selection (`SelectionStatus`)."""
+
+    solution: Float[Any, "*b d d"]
+    optimum: Float[Any, "*b"]
+    gap: Float[Any, "*b"]
+    solved: Bool[Any, "*b"]
+    infeasible: Bool[Any, "*b"]
+    status: Int[Any, "*b"]
+
+
 def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
     """W and (K, Q) see the same data: the data's key does not depend on the parametrisation."""
     key_data, key_model = jax.random.split(key)
@@ -61,25 +100,24 @@ def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk
     return EmpiricalRisk(data, Logistic()), MODELS[kind].init(key_model, data, head)
 
 
-def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -> dict[str, Array]:
-    """Combined weights, their margin for the tokens selected at the end, mean largest attention and log t."""
+def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -> Way:
     logits = point.model.logits(risk.data)
     selected = jnp.max(jnp.where(selection, logits, -jnp.inf), axis=-1)
     others = jnp.max(jnp.where(selection, -jnp.inf, logits), axis=-1)
-    return {
-        "weights": point.model.combined_weights(),
-        "margin": jnp.min(selected - others),
-        "attention": jnp.mean(jnp.max(point.model.attention(risk.data), axis=-1)),
-        "log_time": point.log_time,
-    }
+    return Way(
+        weights=point.model.combined_weights(),
+        margin=jnp.min(selected - others),
+        attention=jnp.mean(jnp.max(point.model.attention(risk.data), axis=-1)),
+        log_time=point.log_time,
+    )
 
 
 def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
     return attention == jnp.max(attention, axis=-1, keepdims=True)
 
 
-def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
-    """The flow at `saves` + 1 points, the last of which is its end, and how it ended."""
+def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> FlowPath:
+    """The flow at `saves` + 1 points."""
     risk, model = _instance(kind, size, key)
     stop = StationaryPoint(STATIONARY) | Budget(log_time=size.until(kind))
     # log t grows like 0.3 of the arc length of W and like 0.07 of the square of that of (K, Q). `until` is far
@@ -91,19 +129,15 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
             "clock": LogArcLength(floor=FLOOR),
             "coordinates": Scores(),
             "solver": diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-6, atol=1e-8)),
-            # A millionth of the path: what is drawn needs no more, and selections are made long before.
-            "controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),
         }
     else:
         # 2d² unknowns make implicit steps dear, and explicit ones cost about one per unit of log t.
         grid = jnp.geomspace(0.3, 30.0 * np.sqrt(size.reach), size.saves)
-        how = {
-            "clock": ArcLength(floor=FLOOR),
-            "coordinates": Weights(),
-            "solver": diffrax.Tsit5(),
-            "controller": diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4),
-        }
-    path = integrate(risk, model, until=grid[-1], stop=stop, save_at=grid, max_steps=size.max_steps, throw=False, **how)
+        how = {"clock": ArcLength(floor=FLOOR), "coordinates": Weights(), "solver": diffrax.Tsit5()}
+    # A hundred-thousandth of the path: what is drawn needs no more, and selections are made long before.
+    controller = diffrax.PIDController(rtol=1e-5, atol=1e-7, pcoeff=0.3, icoeff=0.4)
+    how |= {"controller": controller, "max_steps": size.max_steps, "throw": False}
+    path = integrate(risk, model, until=grid[-1], stop=stop, save_at=grid, **how)
     final = path.final
     attention = final.model.attention(risk.data)
     top = _top(attention)
@@ -117,44 +151,36 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
         return jnp.concatenate([jnp.where(mask, points, end[None]), end[None]])
 
     multipliers = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
-    spent = (path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected)
-    return {
-        **jax.tree.map(joined, saved, ends),
-        "selection": top,
-        "smallest": jnp.min(jnp.max(attention, axis=-1)),
-        "settled": jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
-        "stationary": jnp.asarray(
-            final.log_gradient_norm - final.log_scale <= jnp.log(STATIONARY) + jnp.log(multipliers)
-        ),
-        "good": jnp.asarray(good(path.result)),
-        "spent": spent,
-    }
+    return FlowPath(
+        way=jax.tree.map(joined, saved, ends),
+        selection=top,
+        smallest=jnp.min(jnp.max(attention, axis=-1)),
+        settled=jnp.all(jnp.max(attention, axis=-1) >= 1.0 - SETTLED),
+        stationary=jnp.asarray(final.log_gradient_norm - final.log_scale <= jnp.log(STATIONARY) + jnp.log(multipliers)),
+        good=jnp.asarray(good(path.result)),
+        spent=(path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected),
+    )
 
 
-def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> dict[str, Array]:
-    """The published protocol on the same instance from the same start, at log-spaced steps."""
+def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Way, Bool[Array, "n T"]]:
+    """The published protocol on the same instance from the same start, at log-spaced steps; the selected tokens."""
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
     risk, model = _instance(kind, size, key)
     protocol = {**published_protocol(model), "steps": size.steps}
     path = descend(risk, model, save_at=grid, throw=False, **protocol)
     top = _top(path.final.model.attention(risk.data))
-    return {
-        **jax.vmap(lambda point: _measure(risk, point, top))(path.saved),
-        "selection": top,
-        "good": jnp.asarray(good(path.result)),
-    }
+    return jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top
 
 
-def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> dict[str, Array]:
-    """The program of the selected tokens in one norm, and what Definition 2 (or 4) says of the selection."""
+def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Reference:
+    """The program of the selected tokens of an instance."""
     risk, model = _instance("combined", size, key)  # the data; the start does not matter
     solution = solve(attention_svm(risk.data, selection, norm))  # pyright: ignore[reportArgumentType]
-    status = is_locally_optimal(risk.data, model.head, selection, solution).status  # pyright: ignore
-    return {
-        f"{norm}_solution": solution.primal,
-        f"{norm}_optimum": solution.certificate.primal_value,
-        f"{norm}_gap": solution.certificate.duality_gap,
-        f"{norm}_solved": jnp.asarray(solution.result == ProgramResult.optimal),
-        f"{norm}_infeasible": jnp.asarray(solution.result == ProgramResult.infeasible),
-        f"{norm}_status": status.value,
-    }
+    return Reference(
+        solution=solution.primal,
+        optimum=solution.certificate.primal_value,
+        gap=solution.certificate.duality_gap,
+        solved=jnp.asarray(solution.result == ProgramResult.optimal),
+        infeasible=jnp.asarray(solution.result == ProgramResult.infeasible),
+        status=is_locally_optimal(risk.data, model.head, selection, solution).status.value,  # pyright: ignore
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.tarzanagh2023 import concave_ends, fig9, fig12
 from jaxflow.papers.tarzanagh2023.composition import FlowEnd
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
@@ -41,9 +42,9 @@ GLOBAL = SelectionStatus.global_.value
 Data = dict[str, Any]
 
 
-def plane_data() -> list[Data]:
-    runs, data = test_fig1_and_10.plane_runs, test_fig1_and_10.plane_data
-    return [data(runs(2.0)), data(runs(-0.5)), data(runs(2.0, status=-1))]
+def plane_data() -> list[Any]:
+    numbers = test_fig1_and_10.plane_numbers
+    return [numbers(2.0), numbers(-0.5), numbers(2.0, status=-1)]
 
 
 def columns_data() -> list[Any]:
@@ -91,12 +92,10 @@ def figure6() -> list[Any]:
     return [data([60, 80, 100], [20, 40, 100], [10, 30, 100]), data([90, 50, 10], [95, 90, 80], [99, 95, 90])]
 
 
-def figure7() -> list[Data]:
+def figure7() -> list[Any]:
     good, bad = test_fig7.numbers(), test_fig7.numbers()
-    for name in ("combined_attention_last", "factored_attention_last"):
-        bad[name] = np.full(4, 0.5)
-    for kind, own in (("combined", "frobenius"), ("factored", "nuclear")):
-        bad[f"{kind}_{own}"] = np.full((4, 31), 0.3)
+    for runs in bad:
+        runs.smallest[:], runs.distance[:] = 0.5, 0.3
     return [good, bad]
 
 
@@ -284,45 +283,54 @@ def descents_data() -> list[Any]:
     return [descended(), bad._replace(flows=test_verify_paths.ends(np.zeros((2, 3, 2), bool)))]
 
 
-def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], kept: bool = True) -> Data:
+def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Any:
     """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
     shape = (len(sizes), 4)
     size = np.broadcast_to(np.array(sizes)[:, None], shape)
-    found: Data = {"size": size, "scores": np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))}
-    for name in ("flow", "descent"):
-        found |= {f"{name}_selected": size, f"{name}_good": np.ones(shape, bool), f"{name}_kept": np.full(shape, kept)}
-        found |= {f"{name}_corr_solved": np.ones(shape, bool), f"{name}_corr_spanned": np.ones(shape)}
+    penalty = np.broadcast_to(np.array(lam)[:, None], shape)
+    scores = np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))
+    targets = concave_ends.Targets(penalty, scores, size, np.zeros(shape, bool))
+    ends = concave_ends.Ends(
+        attention=np.where(np.arange(10) < size[..., None], 1.0, 0.0),
+        good=np.ones(shape, bool),
+        direction=np.ones(shape),
         # More tokens, worse predicted: or the other way round.
-        found[f"{name}_corr_combined"] = 1.0 - (size if good else size[::-1]) / 1000.0 - low
-    found |= {"flow_error": np.full(shape, 0.0 if good else 1.0), "flow_error_early": np.zeros(shape)}
-    found |= {"flow_late": np.zeros(shape, bool), "flow_length": np.ones(shape), "flow_target": np.ones((*shape, 10))}
-    return found | {"descent_attention": np.ones((*shape, 10)), "flow_corr_moved": 1.0 - np.tile(moved, (*shape, 1))}
+        combined=1.0 - (size if good else size[::-1]) / 1000.0 - low,
+        spanned=np.ones(shape),
+        solved=np.ones(shape, bool),
+    )
+    flow = concave_ends.Flows(
+        **ends._asdict(),
+        target=ends.attention,
+        error=np.full(shape, 0.0 if good else 1.0),
+        error_early=np.zeros(shape),
+        late=np.zeros(shape, bool),
+        length=np.ones(shape),
+        moved=1.0 - np.tile(moved, (*shape, 1)),
+    )
+    return targets, flow, ends
 
 
-def figure9() -> list[Data]:
+def figure9() -> list[Any]:
     # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
     falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
-    lambdas = {"lambdas": np.array([0.0, 1.0, 2.5])}
-    well = concave_runs(True, 0.0, falling, [1, 5, 10]) | lambdas
+    lambdas = [0.0, 1.0, 2.5]
+    well = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [1, 5, 10], lambdas))
     # As many tokens for every penalty, so that one rate is that of all.
-    even = concave_runs(True, 0.0, falling, [5, 5, 5]) | lambdas
-    bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4]) | lambdas
+    even = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [5, 5, 5], lambdas))
+    bad = fig9.PenaltyNumbers(*concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas))
     # Scores so far apart that no penalty of these takes all tokens.
-    return [well, even, bad | {"scores": 100.0 * bad["scores"]}]
+    return [well, even, bad._replace(targets=bad.targets._replace(scores=100.0 * bad.targets.scores))]
 
 
-def figure12() -> list[Data]:
-    def data(good: bool, sizes: list[int], lam: list[float]) -> Data:
-        found = concave_runs(good, 0.0, [1e-3, 1e-4], sizes)
-        found |= {"taus": np.array([3, 5, 7]), "lam": np.broadcast_to(np.array(lam)[:, None], (3, 4))}
-        exact = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
-        return found | {
-            "exact_size": exact,
-            "exact_draws": np.full((3, 6), 2),
-            "exact_near_tie": np.zeros((3, 6), bool),
-        }
+def figure12() -> list[Any]:
+    def numbers(good: bool, sizes: list[int]) -> Any:
+        size = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
+        exact = fig12.Exact(np.array([3, 5, 7]), size, np.zeros((3, 6), bool), np.full((3, 6), 2))
+        targets, flow, descent = concave_runs(good, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3])
+        return fig12.Lemma6Numbers(targets, flow, descent, exact)
 
-    return [data(True, [2, 3, 4], [0.1, 0.2, 0.3]), data(False, [9, 1, 1], [0.1, 0.2, 0.3])]
+    return [numbers(True, [2, 3, 4]), numbers(False, [9, 1, 1])]
 
 
 def paths_data() -> list[Any]:

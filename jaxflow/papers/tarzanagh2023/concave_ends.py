@@ -1,0 +1,330 @@
+"""Where the flow and the published descent of a concave head end, and what the programs say of it: figures 9 and 12."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import good
+from jaxflow.flow import ArcLength, LogTime, integrate
+from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
+from jaxflow.papers.dataset import Say, Sweep
+from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.tarzanagh2023.concave import Instance, problem, scores_of, support_sizes, target
+from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
+
+# The paper's criterion: attention above the first is selected, below the second masked; between them the
+# instance is filtered out.
+SELECTED, MASKED = 1e-3, 1e-8
+
+# A masked token decays like 1/(δt) with its multiplier δ in (9): 1e-13/δ at the end of the first part.
+REACH = 30.0
+# The first part is enough for those that end this near s*. The second ends this close to it, at most after this
+# arc length; the third takes as long as the first.
+NEAR = 5e-9
+CLOSE = 1e-6
+FARTHEST = 1000.0
+# How W moves is measured over the last two stretches of this length in log t.
+STRETCH = 8.0
+# (Gen-SVM) for orthonormal tokens treats all masked tokens alike, and so degenerate a program is solved to 1e-11.
+PROGRAM_GAP = 1e-10
+# What is asked of the flow's end: its attention within this of s*.
+REACHED = 1e-8
+
+NAMES = {"flow": "the flow", "descent": "the published descent"}
+
+
+class Targets(NamedTuple):
+    """c cells of b instances: λ, scores γ, how many tokens s* has, and whether that was decided in rational
+    arithmetic."""
+
+    lam: Float[Any, "c b"]
+    scores: Float[Any, "c b T"]
+    size: Int[Any, "c b"]
+    near_tie: Bool[Any, "c b"]
+
+    @property
+    def T(self) -> int:
+        return self.scores.shape[-1]
+
+
+class Ends(NamedTuple):
+    r"""Where descent ends: its attention, and whether it is `good`.
+
+    `direction`, `combined`: correlations of W with the solution of (Gen-SVM) and with $W^{SVMeq}$ for the selected
+    tokens; `spanned`: with the latter of what attention sees of W; `solved`: whether the programs are.
+    """
+
+    attention: Float[Any, "c b T"]
+    good: Bool[Any, "c b"]
+    direction: Float[Any, "c b"]
+    combined: Float[Any, "c b"]
+    spanned: Float[Any, "c b"]
+    solved: Bool[Any, "c b"]
+
+    @property
+    def selected(self) -> np.ndarray:
+        """How many tokens the paper's criterion calls selected."""
+        return np.sum(self.attention > SELECTED, axis=-1)
+
+    @property
+    def kept(self) -> Mask:
+        """Whether the paper's criterion keeps an instance: no probability between masked and selected."""
+        return self.good & ~np.any((self.attention <= SELECTED) & (self.attention >= MASKED), axis=-1)
+
+
+class Flows(NamedTuple):
+    """What `Ends` has, of the flow and for the exact support of s*, the `target`, and how the flow got there.
+
+    - `error`: how far attention is from it, at most, at the end, and (`error_early`) at log t = `REACH`.
+    - `late`: it was not there by then, and had to be followed along the arc length, for this `length`.
+    - `moved`: correlations of its motion over the last two stretches of log t with the solution of (Gen-SVM).
+    """
+
+    attention: Float[Any, "c b T"]
+    target: Float[Any, "c b T"]
+    error: Float[Any, "c b"]
+    error_early: Float[Any, "c b"]
+    late: Bool[Any, "c b"]
+    length: Float[Any, "c b"]
+    good: Bool[Any, "c b"]
+    direction: Float[Any, "c b"]
+    combined: Float[Any, "c b"]
+    spanned: Float[Any, "c b"]
+    solved: Bool[Any, "c b"]
+    moved: Float[Any, "c b 2"]
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(*(getattr(self, field) for field in Ends._fields))
+
+
+class FlowEnd(NamedTuple):
+    """Of one instance: as `Flows`, with the weights, and how they moved over the two stretches."""
+
+    attention: Float[Array, " T"]
+    target: Float[Array, " T"]
+    error: Float[Array, ""]
+    error_early: Float[Array, ""]
+    late: Bool[Array, ""]
+    length: Float[Array, ""]
+    good: Bool[Array, ""]
+    weights: Float[Array, "d d"]
+    moved: Float[Array, "2 d d"]
+
+
+def flow_end(instance: Instance) -> FlowEnd:
+    r"""Where the flow of W ends, in up to three parts.
+
+    The first goes to log t = `REACH`, and says how W moved over the last two stretches. Attention may then still
+    give (almost) nothing to a token of the support: with k tokens in place its share s decays like $t^{-1+k/T}$
+    as long as $ts$ is small against $1/\delta$, δ its multiplier in (9), and explodes when that is reached, at
+    $\log t\sim(T/k)\log(1/\delta)$. Steps in log t cannot follow that; the second part goes on along the arc
+    length until s* is near. (Its log t is not read: the explosion takes no time.)
+    """
+    risk, model = problem(instance)
+    exact = target(scores_of(instance), instance.lam)
+    solver, controller = mixture_solver(0.5)
+    path = integrate(
+        risk,
+        model,
+        clock=LogTime(),
+        until=REACH,
+        save_at=jnp.asarray([REACH - 2 * STRETCH, REACH - STRETCH, REACH]),
+        coordinates=Mixture(exact > 0),
+        solver=solver,
+        controller=controller,
+        max_steps=400,
+        throw=False,
+    )
+    way = path.points.model.W
+    first = path.final.model
+    early = first.attention(risk.data)[0]
+    # Steps that stall did so at an explosion: the second part takes over where they stand.
+    there = jnp.asarray(good(path.result)) & (jnp.max(jnp.abs(early - exact)) <= NEAR)
+    solver, controller = mixture_solver()
+    rest = integrate(
+        risk,
+        first,
+        clock=ArcLength(),
+        until=FARTHEST,
+        coordinates=Mixture(exact > 0),
+        stop=Near(exact, CLOSE),
+        solver=solver,
+        controller=controller,
+        max_steps=1000,
+        throw=False,
+    )
+    solver, controller = mixture_solver(0.5)
+    last = integrate(
+        risk,
+        rest.final.model,
+        clock=LogTime(),
+        # No time at all where the first part was enough.
+        until=jnp.where(there, -REACH, REACH),
+        coordinates=Mixture(exact > 0),
+        solver=solver,
+        controller=controller,
+        max_steps=400,
+        throw=False,
+    )
+    late = last.final.model
+    attention = jnp.where(there, early, late.attention(risk.data)[0])
+    return FlowEnd(
+        attention=attention,
+        target=exact,
+        error=jnp.max(jnp.abs(attention - exact)),
+        error_early=jnp.max(jnp.abs(early - exact)),
+        late=~there,
+        length=jnp.where(there, 0.0, jnp.exp(rest.final.log_arc_length)),
+        good=there | (jnp.asarray(good(rest.result)) & jnp.asarray(good(last.result))),
+        weights=jnp.where(there, first.combined_weights(), late.combined_weights()),
+        moved=jnp.stack([way[1] - way[0], way[2] - way[1]]),
+    )
+
+
+def descent_end(instance: Instance) -> tuple[Array, Array, Array]:
+    """Where the published protocol (normalised descent, η = 0.1, 2,000 steps) ends: attention, `good`, weights."""
+    risk, model = problem(instance)
+    path = descend(risk, model, throw=False, **published_protocol(model))
+    final = path.final.model
+    return final.attention(risk.data)[0], jnp.asarray(good(path.result)), final.combined_weights()
+
+
+def _correlation(a: Array, b: Array) -> Array:
+    size = jnp.linalg.norm(a) * jnp.linalg.norm(b)
+    return jnp.where(size > 0, jnp.sum(a * b) / jnp.where(size > 0, size, 1.0), jnp.nan)
+
+
+def predictivity(
+    instance: Instance, selection: Bool[Array, " T"], attention: Float[Array, " T"], weights: Float[Array, "d d"]
+) -> tuple[Array, ...]:
+    r"""`direction`, `combined`, `spanned`, `solved` of `Ends` for a set of selected tokens; the solution of (Gen-SVM).
+
+    Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
+    and $W^{SVMeq}=W^{fin}$. `spanned` takes of W only what attention sees, its part in the span of
+    $(x_t-x_\tau)z^\top$.
+    """
+    data = problem(instance)[0].data
+    program = attention_svm(data, selection[None])  # pyright: ignore[reportArgumentType]
+    direction = solve(program, tolerance=PROGRAM_GAP)
+    finite = solve(finite_component(data, selection[None], attention[None]))  # pyright: ignore[reportArgumentType]
+    everything = jnp.all(selection)
+    some = jnp.where(everything, jnp.eye(weights.shape[0]), direction.primal)
+
+    def equivalent(weights: Array) -> Array:
+        combined = best_combination(weights, finite.primal, some).correlation
+        return jnp.where(everything, _correlation(weights, finite.primal), combined)
+
+    logits = instance.tokens @ weights @ instance.query
+    spanned = jnp.outer((logits - jnp.mean(logits)) @ instance.tokens, instance.query)
+    solution = jnp.where(everything, 0.0, direction.primal)
+    solved = jnp.asarray((direction.result == ProgramResult.optimal) & (finite.result == ProgramResult.optimal))
+    return _correlation(weights, solution), equivalent(weights), equivalent(spanned), solved, solution
+
+
+flow_batch = jax.jit(jax.vmap(flow_end))
+_descent = jax.jit(jax.vmap(descent_end))
+_predict = jax.jit(jax.vmap(predictivity))
+_correlations = jax.jit(jax.vmap(jax.vmap(_correlation, (0, None))))
+
+
+def targets(instances: Instance) -> Targets:
+    """Of a batch: a row of `Targets`."""
+    scores = np.asarray(jax.vmap(scores_of)(instances))
+    return Targets(instances.lam, scores, *support_sizes(scores, np.asarray(instances.lam)))
+
+
+def flows(instances: Instance) -> Flows:
+    """Of a batch, held against the programs of the exact support of s*: a row of `Flows`."""
+    end: FlowEnd = flow_batch(instances)
+    direction, combined, spanned, solved, solution = _predict(instances, end.target > 0, end.target, end.weights)
+    fit = {"direction": direction, "combined": combined, "spanned": spanned, "solved": solved}
+    numbers = {field: value for field, value in end._asdict().items() if field != "weights"}
+    return Flows(**{**numbers, **fit, "moved": _correlations(end.moved, solution)})
+
+
+def descents(instances: Instance) -> Ends:
+    """Of a batch, held against the programs of the tokens that the paper's criterion calls selected: a row of
+    `Ends`."""
+    attention, ended, weights = _descent(instances)
+    *correlations, _ = _predict(instances, attention > SELECTED, attention, weights)
+    return Ends(attention, ended, *correlations)
+
+
+def parts(
+    batches: Callable[[str, Any], Iterable[tuple[str, Instance]]], draw_from: Callable[[int], Any]
+) -> dict[str, Sweep]:
+    """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each, by what it is called."""
+
+    def sweep(record: Any, what: str, of: Callable[[Instance], tuple]) -> Sweep:
+        def compute(scale: str, key: Any, say: Say) -> Any:
+            rows = []
+            for name, instances in batches(scale, key):
+                say(f"{name}: {what} of {len(instances.lam)} instances")
+                rows.append(of(instances))
+            return record(*(np.stack(fields) for fields in zip(*rows, strict=True)))
+
+        return Sweep(record, compute, draw_from)
+
+    return {
+        "targets": sweep(Targets, "exact targets", targets),
+        "flow": sweep(Flows, "flow and programs", flows),
+        "descent": sweep(Ends, "published descent and programs", descents),
+    }
+
+
+def reaches(source: str) -> Statement[Any]:
+    """Of numbers with `flow`."""
+
+    def in_words(numbers: Any, known: Mask) -> str:
+        flow: Flows = numbers.flow
+        errors, late = flow.error[flow.good], flow.good & flow.late
+        return (
+            f"attention of the flow against Proj(γ/2λ): farther than 1e-8 in {int(np.sum(~(errors <= REACHED)))} of "
+            f"{errors.size}, worst {largest(errors):.1e} ({int(late.sum())} of them only after log t = 30, where they "
+            f"were up to {largest(flow.error_early[late]):.1e} away); {int(np.sum(~flow.good))} of {flow.good.size} "
+            "flows did not finish"
+        )
+
+    return Statement(
+        source=source,
+        says="The eventual token composition is s*, the solution of the unconstrained softmax optimization (9).",
+        inside=lambda n: everyone(n.flow.good),
+        residual=lambda n: np.where(n.flow.good, n.flow.error, np.nan),
+        bound=REACHED,
+        found=in_words,
+    )
+
+
+def notes_of(targets: Targets, flow: Flows, descent: Ends) -> list[str]:
+    """The filter, where descent ends, late flows, and programs that were not solved."""
+    error, late = np.max(np.abs(descent.attention - flow.target), axis=-1), flow.late
+    both = {"flow": flow.ends, "descent": descent}
+    unsolved = ", ".join(f"{int(np.sum(~ends.solved))} ({name})" for name, ends in both.items())
+    return [
+        *(
+            f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(ends.kept.sum())} of {ends.kept.size} "
+            f"ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed."
+            for name, ends in both.items()
+        ),
+        f"The published descent ends at a distance from s* of {np.median(error):.1e} (median) and {error.max():.1e} "
+        "(largest); more than 1e-3 of attention goes to another number of tokens than s* has in "
+        f"{int(np.sum(descent.selected != targets.size))} of {error.size} instances.",
+        f"{int(late.sum())} of {late.size} flows are not yet within 5e-9 of s* at log t = 30: a token of its support, "
+        "with multiplier δ in (9) while the other k are in place, loses attention like t^(k/T − 1) until about log t = "
+        "(T/k) log 1/δ, and only then gets its share. They are followed along the arc length "
+        f"({largest(flow.length[late]):.0f} at most) to within 1e-6, and settle from there.",
+        f"Programs without a certified solution: {unsolved} of {late.size} each.",
+    ]
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation coefficient; 0 where one of the two does not vary."""
+    if a.size < 2 or not np.ptp(a) > 0 or not np.ptp(b) > 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
