@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What the commands ask of XLA too, before anything is compiled.
 FLAGS = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
-# As the library does for what runs once (`jaxflow._core.quick_options`): compilation dominates the suite.
-os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_cpu_use_fusion_emitters=false"
+# As the library does for what runs once (`jaxflow._core.quick_options`): compilation dominates the suite. Only once:
+# a worker inherits what its parent has set, and the compilation cache distinguishes flags by their text.
+EMITTERS = "--xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = FLAGS if EMITTERS in FLAGS else f"{FLAGS} {EMITTERS}"
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

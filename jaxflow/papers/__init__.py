@@ -10,7 +10,6 @@ from jaxflow.papers.dataset import OtherNumbers as OtherNumbers
 from jaxflow.papers.dataset import Part as Part
 from jaxflow.papers.dataset import Sweep as Sweep
 from jaxflow.papers.registry import SCALES as SCALES
-from jaxflow.papers.registry import AbstractFigure as AbstractFigure
 from jaxflow.papers.registry import Entry as Entry
 from jaxflow.papers.registry import Paper as Paper
 from jaxflow.papers.registry import Theorem as Theorem

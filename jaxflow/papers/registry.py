@@ -1,23 +1,19 @@
 """Which papers, theorems, figures and checks there are: one entry for each experiment."""
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from jaxflow._core import unknown_name
-from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.dataset import Dataset
 from jaxflow.papers.statement import Statement, hold
-from jaxflow.report import Claim, Finding
+from jaxflow.report import Finding
 
 SCALES = ("quick", "paper", "large")
 
 N = TypeVar("N")
 
-Data = dict[str, np.ndarray]
 Found = tuple[list[Finding], list[str]]
 
 
@@ -64,8 +60,7 @@ class Entry:
     """An experiment: its numbers, what they say of the paper's statements, and a picture of them.
 
     `run_times` says for each scale how much is computed and how long it takes. `find` gives findings and notes; `draw`
-    a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`. `figure` and `check`
-    are what `register_figure` and `register_check` were given.
+    a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`.
 
     **Example:**
 
@@ -85,55 +80,11 @@ class Entry:
     find: Callable[[Any], Found]
     draw: Callable[[Any], Any] | None = None
     verified: bool = False
-    figure: Any = None
-    check: Any = None
 
     @property
     def statements(self) -> str:
         """What a check is about."""
         return self.title
-
-
-class AbstractFigure(abc.ABC):
-    """A figure of a paper: data, drawing and claims are separate steps, joined by a saved file.
-
-    **Example:**
-
-    ```python
-    from jaxflow import papers
-    from jaxflow.report import Claim, Finding, count_evidence
-
-
-    class Points(papers.AbstractFigure):
-        def compute(self, scale, seed, say):
-            return {"x": np.random.default_rng(seed).uniform(size=20)}
-
-        def draw(self, data):
-            figure, axes = jf.plots.new_figure(1)
-            axes[0].plot(data["x"])
-            return figure
-
-        def claims(self, data):
-            evidence = count_evidence(data["x"] >= 0.0)
-            return [Claim.of(Finding("Figure 1", "No point is negative.", "20 points", evidence))], []
-
-
-    claims, notes = Points().claims(Points().compute("quick", 0, print))
-    print(claims[0].verdict)  # holds
-    ```
-    """
-
-    @abc.abstractmethod
-    def compute(self, scale: str, seed: int, say: Callable[[str], None]) -> Data:
-        """The numbers of the figure; `say` reports progress. Every instance is in them."""
-
-    @abc.abstractmethod
-    def draw(self, data: Data) -> Any:
-        """A Matplotlib figure drawn from saved numbers alone."""
-
-    @abc.abstractmethod
-    def claims(self, data: Data) -> tuple[list[Claim], list[str]]:
-        """The paper's sentences about the figure with verdicts, and notes for below the table."""
 
 
 _PAPERS: dict[str, Paper] = {}
@@ -168,50 +119,13 @@ def register(
         said = statements(numbers) if callable(statements) else statements
         return [hold(statement, numbers) for statement in said], notes(numbers)
 
-    return enter(Entry(dataset.paper, name, title, run_times, dataset, find, draw, verified))
-
-
-def enter(entry: Entry) -> Entry:
-    """**Raises:** as `register`."""
-    _every_scale(entry.run_times)
-    if (entry.paper, entry.name) in _ENTRIES:
-        raise ValueError(f"name: {entry.paper} {entry.name} is registered twice")
-    _ENTRIES[entry.paper, entry.name] = entry
-    return entry
-
-
-def _every_scale(run_times: Mapping[str, str]) -> None:
     if set(run_times) != set(SCALES):
         raise ValueError(f"run_times: expected one text for each of {', '.join(SCALES)}")
-
-
-def register_figure(
-    paper: str, name: str, *, title: str, run_times: dict[str, str]
-) -> Callable[[type[AbstractFigure]], type[AbstractFigure]]:
-    """Enters a figure class under its paper and name; its numbers are kept as a whole. **Raises:** as `register`."""
-
-    _every_scale(run_times)
-
-    def enter_class(kind: type[AbstractFigure]) -> type[AbstractFigure]:
-        figure = kind()
-
-        def find(data: Data) -> Found:
-            claims, notes = figure.claims(data)
-            return [claim.finding for claim in claims], notes
-
-        def compute(scale: str, seed: int, say: Callable[[str], None]) -> Data:
-            return figure.compute(scale, seed, say)
-
-        dataset = whole(paper, name, compute, lambda seed: seed)
-        enter(Entry(paper, name, title, run_times, dataset, find, lambda data: figure.draw(data), figure=figure))
-        return kind
-
-    return enter_class
-
-
-def whole(paper: str, name: str, compute: Callable[..., Data], draw_from: Callable[[int], Any]) -> Dataset[Data]:
-    """A dataset of one part, of arrays by name."""
-    return Dataset(paper, name, lambda all: all, {"all": Sweep(dict, compute, draw_from)})
+    if (dataset.paper, name) in _ENTRIES:
+        raise ValueError(f"name: {dataset.paper} {name} is registered twice")
+    entry = Entry(dataset.paper, name, title, run_times, dataset, find, draw, verified)
+    _ENTRIES[dataset.paper, name] = entry
+    return entry
 
 
 def known_papers() -> list[Paper]:

@@ -1,7 +1,6 @@
 """`verify`: a tiny run end to end, the counterexamples, and verdicts that follow made-up numbers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers import checks, registry
+from jaxflow.papers import registry
 from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
@@ -305,15 +304,11 @@ def test_bad_input_is_answered_with_the_nearest_name(arguments: list[str], messa
 
 
 def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def computed(self: Any, scale: str, key: Any, say: Callable[[str], None]) -> Any:
+    def computed(self: Any, *arguments: Any, **more: Any) -> Any:
         raise AssertionError("something was computed")
 
-    # Datasets have no class whose `compute` could be replaced: the checks that are classes are left.
-    for check in papers.checks_of("tarzanagh2023"):
-        if check.check is None:
-            monkeypatch.delitem(registry._ENTRIES, ("tarzanagh2023", check.name))
-        else:
-            monkeypatch.setattr(type(check.check), "compute", computed)
+    monkeypatch.setattr(papers.Dataset, "collect", computed)
+    monkeypatch.setattr(papers.Dataset, "begin_again", lambda self, *arguments, **more: None)
     (tmp_path / "verify.md").write_text("mine")
     found = runner.invoke(app, ["verify", "tarzanagh2023", "--out", str(tmp_path)])
     assert found.exit_code == 2
@@ -324,9 +319,9 @@ def test_nothing_is_written_over_a_table(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_paper_without_checks_and_a_name_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = next(check for check in papers.checks_of("tarzanagh2023") if check.check is not None)
+    check = papers.checks_of("tarzanagh2023")[0]
     with pytest.raises(ValueError, match="registered twice"):
-        checks.register_check("tarzanagh2023", check.name, statements="")(type(check.check))
+        registry.register(check.dataset, check.name, title="", run_times=check.run_times, statements=[])
     monkeypatch.setattr(registry, "_ENTRIES", {})
     with pytest.raises(ValueError, match="nothing of tarzanagh2023 is verified yet"):
         papers.verify("tarzanagh2023", say=silent)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxflow.papers.boix2023.practical.images import ImageSet, digits
 from jaxflow.papers.boix2023.practical.models import GPT, VIT_CIFAR, Shape, ViT, rescaled
-from jaxflow.papers.boix2023.practical.spectra import Part, measure
+from jaxflow.papers.boix2023.practical.spectra import measure
 from jaxflow.papers.boix2023.practical.text import library_text
 from jaxflow.papers.boix2023.practical.train import (
     ADAM_CIFAR,
@@ -24,28 +24,9 @@ from jaxflow.papers.boix2023.practical.train import (
     text_batches,
     train,
 )
-from jaxflow.papers.registry import Data
 from jaxflow.study.keys import trial_key
 
-
-class Runs(NamedTuple):
-    """What `image_runs` and `text_runs` save: arrays of `parts` have axes point, scale, seed, layer, head (and i).
-
-    `steps` `(point,)`, `losses` `(point, scale, seed)`, `scales`; `published`: network, recipe and data of the paper.
-    """
-
-    steps: np.ndarray
-    losses: np.ndarray
-    scales: np.ndarray
-    published: bool
-    parts: dict[str, Part]
-
-
-def runs_of(data: Data, prefix: str) -> Runs:
-    """The runs that are saved under a prefix."""
-    parts = {part: Part(*(data[f"{prefix}_{part}_{name}"] for name in Part._fields)) for part in ("KQ", "VO")}
-    plain = (data[f"{prefix}_{name}"] for name in ("steps", "losses", "scales"))
-    return Runs(*plain, published=bool(data[f"{prefix}_published"]), parts=parts)
+Data = dict[str, np.ndarray]
 
 
 class Size(NamedTuple):
