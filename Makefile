@@ -21,6 +21,8 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export RAYON_NUM_THREADS ?= 1
 export XLA_FLAGS ?= --xla_cpu_multi_thread_eigen=false
+# Some images forbid Python to keep the bytecode of what it has imported, and every process would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Two workers share one accelerator, where there is one.
 export XLA_PYTHON_CLIENT_PREALLOCATE ?= false
 

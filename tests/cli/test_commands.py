@@ -40,7 +40,7 @@ def test_version() -> None:
 
 
 def test_list_names_every_paper_figure_and_theorem() -> None:
-    found = runner.invoke(app, ["list"], env={"COLUMNS": "400"})
+    found = runner.invoke(app, ["list"], env={"COLUMNS": "500"})
     assert found.exit_code == 0
     for paper in papers.known_papers():
         assert paper.name in found.output

@@ -243,6 +243,7 @@ print("through")
 """
 
 
+@pytest.mark.slow
 def test_programs_with_many_factorisations_do_not_hang():
     plain = {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS", "PJRT_NPROC")}
     # Some ten seconds where nothing else runs.

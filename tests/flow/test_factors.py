@@ -115,6 +115,7 @@ def own_gap(risk, path):
     return flow_certifier()(risk, final.model, final.velocity, scaled).duality_gap
 
 
+@pytest.mark.slow
 def test_ten_times_the_cap_is_a_hundredth_of_the_gap(saturated):
     """What the cap costs: margins keep a floor in proportion to cap^-2, and nothing else changes."""
     gaps = [float(own_gap(saturated[0], out_to(*saturated, 2000.0, cap))) for cap in (1e4, 1e5, 1e6)]

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxflow as jf
 from jaxflow.flow import LogHadamard
@@ -18,6 +19,7 @@ def flow(risk, model, coordinates, until):
     return jf.integrate(risk, model, clock=jf.RescaledTime(LOG_ALPHA), until=until, coordinates=coordinates)
 
 
+@pytest.mark.slow
 def test_few_columns_and_all_of_them_give_the_same_flow():
     """From a start at which no coordinate counts to an end at which all four do."""
     data, _ = diagonal_head_task(jax.random.key(2), 8, 3, 2)

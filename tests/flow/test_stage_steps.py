@@ -64,6 +64,7 @@ def single() -> tuple[jf.EmpiricalRisk, HadamardNetwork]:
     return risk, HadamardNetwork(DiagonalLinear(), [1.0], [0.5]).scaled(LOG_ALPHA)
 
 
+@pytest.mark.slow
 def test_an_implicit_solver_by_its_name_goes_from_stage_to_stage():
     risk, model = single()
     path = follow_products(risk, model, LOG_ALPHA, 3.0, solver="Kvaerno5")

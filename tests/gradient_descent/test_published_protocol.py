@@ -62,6 +62,7 @@ def test_selects_the_same_tokens_and_ends_nearby(reference, size, kind):
     assert resolved.any() == ((size, name) == ("b", "W"))
 
 
+@pytest.mark.slow
 def test_published_rounding_gives_the_published_weights():
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("fused multiply-adds can be switched off on x86 only")

@@ -157,6 +157,7 @@ def test_different_tokens_of_one_score_are_not_both_kept():
     assert 1 - jnp.sum(W * direction) / jnp.linalg.norm(W) / jnp.linalg.norm(direction) <= 1e-3
 
 
+@pytest.mark.slow
 def test_a_flow_along_a_kink_is_reported():
     """Label −1 wants the head small: the mixture slides along 1⊤ReLU = 0's edge."""
     tokens = jnp.array([[[1.0, 0.2], [-0.8, 0.3]]])

@@ -99,6 +99,7 @@ def test_the_error_is_a_bound_and_no_empty_one(hundred):
     np.testing.assert_allclose(limits.flow_distance, own, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_flow_without_an_equation_is_followed_until_its_own_estimate_meets_the_gap():
     """On diagonal networks, whose ends are known otherwise; three data, α from 1e-3 to 1."""
     inputs, targets = normal(8, 3, D, seed=1), normal(8, 3, seed=2)

@@ -24,6 +24,7 @@ def test_attention():
     assert len(way.lines[0].get_ydata()) == kept.sum() > 2
 
 
+@pytest.mark.slow
 def test_linear_network_beside_its_program():
     data = jf.data.LinearData(jnp.asarray([[1.0, 0.5], [2.0, -1.0]]), jnp.ones(2))
     network = jf.models.DiagonalLinearNetwork((jnp.ones(2), jnp.ones(2)))

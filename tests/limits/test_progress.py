@@ -44,6 +44,7 @@ def test_a_line_a_second_and_no_more(monkeypatch):
     assert lines == ["following the flow in LogTime", "LogTime: 3 steps, s = 1.5"]
 
 
+@pytest.mark.slow
 def test_standard_error_is_where_lines_go(network, capsys):
     find_limit(*network, progress=True)
     jax.effects_barrier()

@@ -63,9 +63,8 @@ def test_a_common_head_without_a_mask():
     assert jnp.max(jnp.abs(difference)) <= 1e-5 * jnp.max(jnp.abs(limit.flow_direction))
 
 
-@pytest.mark.parametrize(
-    "model", [jf.models.FactoredAttention, pytest.param(jf.models.DiagonalAttention, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [jf.models.FactoredAttention, jf.models.DiagonalAttention])
 def test_factors_of_a_causal_problem(model):
     risk, initial = start(model=model)
     limit = find_limit(risk, initial, throw=False)

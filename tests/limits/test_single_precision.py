@@ -167,6 +167,7 @@ def networks(tmp_path_factory):
     return answers_of("networks", tmp_path_factory.mktemp("networks"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_programs_that_are_called_solved_are(norm, programs):
     single, double = programs

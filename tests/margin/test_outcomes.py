@@ -136,7 +136,7 @@ def test_inconsistent_interpolation_is_infeasible() -> None:
         assert consistent.result == "optimal"
 
 
-@pytest.mark.parametrize("transform", [None, "dft"])
+@pytest.mark.parametrize("transform", [None, pytest.param("dft", marks=pytest.mark.slow)])
 def test_lp_is_honest_about_being_stationary(transform: str | None) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(4, 8)), rng.choice([-1.0, 1.0], 4)

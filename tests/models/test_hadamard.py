@@ -134,6 +134,7 @@ def test_at_zero_the_gradient_for_the_logits_is_exactly_zero():
     assert jnp.all(at_zero[:2] == 0.0) and jnp.all(at_zero[2:] != 0.0)
 
 
+@pytest.mark.slow
 def test_transformer_of_layers_and_heads():
     """Against the definition with matrices, Example 3.2; and it is one model under the same flow."""
     d, layers, heads, m, T = 2, 2, 2, 3, 3

@@ -150,6 +150,7 @@ def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert by_source["Theorem 4.1 (sparsity)"].instances + by_source["Theorem 4.1 (sparsity)"].outside == 4
 
 
+@pytest.mark.slow
 def test_the_last_plateau_ends_where_the_next_stage_begins() -> None:
     """Stages at 1 and 1/0.85: a quarter of the first one's time after it, the second has been learned."""
     pull = np.array([1.0, 0.85])

@@ -38,6 +38,7 @@ def test_the_flow_with_decay_passes_the_predicted_stages(measured: weight_decay.
     assert [one.verdict for one in found("decay", measured)] == [Verdict.holds, Verdict.holds]
 
 
+@pytest.mark.slow
 def test_logarithms_with_decay_against_weights():
     risk, model = beyond_assumptions.draw(jax.random.key(3), Logistic())
     log_alpha, rate = -6.0, 0.05
@@ -101,6 +102,7 @@ def test_crossings_go_away_from_zero():
     assert weight_decay.crossings(times, -np.exp([-3.0, -1.0, -2.0, 0.0]), -np.exp(-1.5)) == pytest.approx([0.75, 2.25])
 
 
+@pytest.mark.slow
 def test_factors_of_a_full_head_against_its_weights():
     risk, weights = full_heads.draw(jax.random.key(2))
     log_alpha, until = -2.0, 20.0

@@ -173,6 +173,7 @@ def test_verdicts_on_spectra_follow_the_numbers():
         assert verdicts(name, ordered, True)[0] == holds
 
 
+@pytest.mark.slow
 def test_spectra_of_what_is_added_and_of_the_start():
     shape = pr.Shape(layers=2, heads=2, width=8, head=2, mlp=4)
     then = pr.ViT.init(jax.random.key(0), shape, side=8, channels=1, classes=3)
@@ -281,6 +282,7 @@ def test_presets_have_the_published_size(name):
     assert found.parameters() == by_hand(found.shape, first, found.outputs, tokens)
 
 
+@pytest.mark.slow
 def test_presets_near_the_usual_counts_and_by_name():
     # ViT-B/16 has 86.6 million with a class token and biases in its attention; GPT-2 124 with one vocabulary.
     assert pr.preset("imagenet").parameters() == pytest.approx(86.6e6, rel=0.01)

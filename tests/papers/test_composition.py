@@ -118,6 +118,7 @@ def test_zeros_around_an_instance_change_nothing() -> None:
     np.testing.assert_allclose(*distances, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_fit_of_a_combination_finds_it() -> None:
     key = jax.random.key(7)
     problem = draw(3, 4, 6, 6, key)

@@ -144,6 +144,7 @@ def test_figure_12_from_the_name_to_the_files(run_of_fig12: Run) -> None:
     assert found["Figure 12(c), flow"] == Verdict.holds
 
 
+@pytest.mark.slow
 def test_a_token_that_comes_late_is_waited_for() -> None:
     """s* gives it 0.0075; at log t = 30 it has 5e-12 and is still losing."""
     key = jax.random.split(jax.random.fold_in(jax.random.key(0), 9), 20)[8]

@@ -40,7 +40,7 @@ class Other:
         self.result = result
 
 
-@pytest.mark.parametrize("name", ["SHEEN", "TARZANAGH", "YUN"])
+@pytest.mark.parametrize("name", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("SHEEN", "TARZANAGH")), "YUN"])
 def test_every_kind_of_program_is_one_that_cvxpy_can_state(name: str) -> None:
     """A settings table without a draw that fails: one instance of the first and the last kind."""
     part: Any = getattr(cross_check, name).parts["programs"]

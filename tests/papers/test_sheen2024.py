@@ -219,6 +219,7 @@ def test_every_figure_and_check_is_listed_and_kept_names() -> None:
     assert norms.SHAPE[:2] == (4, 4) and aligned_flows.SHAPE[2] == 4
 
 
+@pytest.mark.slow
 def test_far_out_a_constraint_with_a_small_multiplier_is_active() -> None:
     """Instances on which the flow's own multipliers are still off at log t = 1e6 are certified where it ends."""
     setting = diagonal_flows.FLOWS["omega_0=1"]

@@ -408,15 +408,15 @@ def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
     parts = [sequence_paths.choices_of(0, key) for key in keys]
     found = sequence_paths.Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
     assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
-    said = [hold(statement, sequences(found)) for statement in sequence_paths.lemma16(0)]
+    said = [hold(statement, separated(found)) for statement in sequence_paths.lemma16(0)]
     assert [one.evidence.inside + one.outside for one in said] == [len(found.status)] * 4
     by_hand = sequence_paths.Choices(np.zeros(4, int), *map(np.asarray, zip(*CONE_ROWS, strict=True)))
-    verdicts = [hold(statement, sequences(by_hand)).verdict for statement in sequence_paths.lemma16(0)]
+    verdicts = [hold(statement, separated(by_hand)).verdict for statement in sequence_paths.lemma16(0)]
     # The second choice has an empty set and is not in the cone; the last is too close to call.
     assert verdicts == [Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.holds]
 
 
-def sequences(choices: sequence_paths.Choices) -> sequence_paths.SequenceNumbers:
+def separated(choices: sequence_paths.Choices) -> sequence_paths.SequenceNumbers:
     return sequence_paths.SequenceNumbers(made_up(np.ones((1, 4))), choices)
 
 
@@ -430,6 +430,7 @@ CONE_ROWS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_few_paths_of_sequences_tend_to_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_paths, "LEVELS", 6)
     keys = jax.random.split(jax.random.key(0), 3)

@@ -40,6 +40,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
+@pytest.mark.slow
 def test_two_devices_give_the_same_bytes(tmp_path):
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", TWO_DEVICES, str(tmp_path)],

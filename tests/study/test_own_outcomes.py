@@ -144,6 +144,7 @@ class Pair(AbstractExperiment):
         return {"outcome": limit.outcome, "excess": limit.excess}
 
 
+@pytest.mark.slow
 def test_an_experiment_is_two_methods(tmp_path):
     results = Study(Pair(), {"d": [2]}, trials=2, block=2).run(tmp_path / "r.zarr", progress=False)
     assert set(results["outcome"].values.ravel()) <= {code.value for code in Outcome}

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxflow.study import blocks, programs
 from tests.study.cheap import cheap, small_study
@@ -19,6 +20,7 @@ def test_crowded_is_a_share_of_the_limit(tmp_path):
     assert not programs.crowded(maps, tmp_path / "none") and not programs.crowded(tmp_path / "none", limit)
 
 
+@pytest.mark.slow
 def test_programs_are_released():
     traced = []
 

@@ -167,6 +167,7 @@ def test_a_path_beside_a_separatrix_ends_where_the_accurate_one_does():
     assert token == accurate == [3, 4, 2, 4, 2]
 
 
+@pytest.mark.slow
 def test_another_method_follows_every_instance_too():
     # That of a replay, whose program is then one with that of the replay above.
     experiment = TokenSelection(width=2, method=jf.Staged())

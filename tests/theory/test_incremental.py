@@ -127,6 +127,7 @@ def test_returns_after_perturbation(stages):
     assert np.all(np.asarray(distances(stages.products[0], 0.9 * stages.products[1])) > 1e-3)
 
 
+@pytest.mark.slow
 def test_attention_head_learns_a_value_first():
     data, _ = diagonal_head_task(jax.random.key(1), 8, 3, 2)
     risk = jf.EmpiricalRisk(data, jf.losses.Squared())
@@ -135,6 +136,7 @@ def test_attention_head_learns_a_value_first():
     assert int(stages.count) == 2 and int(stages.coordinates[0]) >= 2
 
 
+@pytest.mark.slow
 def test_finite_start_predicts_better_than_its_limit():
     log_alpha = -100.0
     gram, pull = np.eye(2), np.array([1.0, 0.4])

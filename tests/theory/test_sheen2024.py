@@ -102,6 +102,7 @@ def paired() -> tuple[TokenData, Any, Any]:
     return data, head, jax.nn.one_hot(index, T, dtype=bool)
 
 
+@pytest.mark.slow
 def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
     data, head, best = paired
     frame = alignment_frame(data, best)

@@ -123,7 +123,7 @@ def test_another_start_breaks_the_hypothesis_and_says_so():
     assert [bool(a.holds) for a in prediction.assumptions] == [True, False]
 
 
-@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_dual_form_traces_the_path_of_the_weights(depth):
     """ν against Θ for the exponential loss, well past the loss falling below one."""
     scheme = "equal" if depth == 3 else "zero_last"
