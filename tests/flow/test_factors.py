@@ -123,6 +123,7 @@ def test_ten_times_the_cap_is_a_hundredth_of_the_gap(saturated):
     np.testing.assert_allclose([gaps[0] / gaps[1], gaps[1] / gaps[2]], 100.0, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_one_stage_a_step_ends_at_the_same_direction(saturated):
     """The far stretch of studies: the path is followed to a tenth, its end certifies itself all the same."""
     risk, model = saturated

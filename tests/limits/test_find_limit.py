@@ -40,7 +40,7 @@ def one_minus_corr(a, b):
 
 @pytest.fixture(scope="module")
 def combined():
-    return limits_of(jf.models.CombinedAttention, 6, 8, 10, 100, 0)
+    return limits_of(jf.models.CombinedAttention, 6, 8, 10, 40, 0)
 
 
 def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
@@ -48,13 +48,13 @@ def test_every_limit_of_w_is_certified_by_the_flow_itself(combined):
     assert np.all(np.asarray(limits.flow_certificate.duality_gap) <= 1e-8)
     assert np.all(np.asarray(limits.flow_certificate.feasibility) <= 1e-12)
     decided = (limits.outcome == "globally_optimal") | (limits.outcome == "locally_optimal")
-    assert int(jnp.sum(decided)) == 100
-    assert str(limits).startswith("100 limits: ")
+    assert int(jnp.sum(decided)) == 40
+    assert str(limits).startswith("40 limits: ")
 
 
 def test_the_limits_of_w_solve_the_frobenius_svm_of_an_independent_solver(combined):
     instances, limits = combined
-    some = range(0, 100, 5)
+    some = range(0, 40, 2)
     references = []
     for i in some:
         risk, _ = member(instances, i)
@@ -76,15 +76,15 @@ def test_weights_approach_like_one_over_log_time(combined):
 
 @pytest.fixture(scope="module")
 def two_dimensional():
-    return limits_of(jf.models.CombinedAttention, 5, 5, 2, 60, 0)
+    return limits_of(jf.models.CombinedAttention, 5, 5, 2, 30, 0)
 
 
 def test_finite_stationary_points_are_recognised(two_dimensional):
     _, limits = two_dimensional
     outcome = np.asarray(limits.outcome)
     finite = outcome == jf.Outcome.finite_stationary_point
-    # About one in five: 12 of 60 in another sample. Binomial(60, 0.2) lies in [4, 21] with chance 0.999.
-    assert 4 <= finite.sum() <= 21
+    # About one in five: 12 of 60 in another sample. Binomial(30, 0.2) lies in [1, 13] with chance 0.998.
+    assert 1 <= finite.sum() <= 13
     assert np.all(np.asarray(limits.kind == "point") == finite)
     assert np.all(np.asarray(limits.stationarity)[finite] <= 1e-6)
     # The two populations are far apart, or the threshold between them would mean nothing.

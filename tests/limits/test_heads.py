@@ -34,6 +34,7 @@ def start():
     return jf.EmpiricalRisk(data, jf.losses.Logistic()), jf.models.CombinedAttention.init(jax.random.key(1), data, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["function", pytest.param("module", marks=pytest.mark.slow)])
 def test_a_users_head_has_a_certified_limit(kind, start):
     risk, linear = start
@@ -129,6 +130,7 @@ def tied(tokens, method=None):
     return data, find_limit(risk, model, method=method, throw=False)
 
 
+@pytest.mark.slow
 def test_a_token_that_comes_twice_is_selected_twice_and_solves_gen_svm():
     data, limit = tied(TIED.at[1].set(TIED[0]))
     assert str(limit.outcome) == "ambiguous"

@@ -64,6 +64,7 @@ def test_excess_far_out_is_that_of_the_nearest_token():
     assert jnp.allclose(slope, jnp.array([[-2.0, 0.0], [0.0, 0.0]]), atol=1e-14)
 
 
+@pytest.mark.slow
 def test_excess_of_several_outputs_is_the_mean_of_theirs():
     data, v = random_tokens(jax.random.key(3), 2, 4, 3)
     queries = jax.random.normal(jax.random.key(4), (2, 2, 3))

@@ -153,6 +153,7 @@ def test_lp_is_honest_about_being_stationary(transform: str | None) -> None:
     assert on.sum() < 8
 
 
+@pytest.mark.slow
 def test_rank_bound() -> None:
     data, selection = single(0)
     convex = solve(attention_svm(data, selection, "nuclear"))

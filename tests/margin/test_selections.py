@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import (
@@ -41,6 +42,7 @@ def test_support_and_local_optimality_by_hand() -> None:
     assert {by_hand for _, by_hand in found} == {True, False}
 
 
+@pytest.mark.slow
 def test_every_optimal_token_support_is_stronger_than_one_of_them() -> None:
     seen = set()
     for seed in range(12):

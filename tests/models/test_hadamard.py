@@ -90,6 +90,7 @@ def test_log_coordinates_trace_the_path_of_the_weights():
     assert jnp.allclose(b.log_time, jnp.log(3.0 * grid))
 
 
+@pytest.mark.slow
 def test_conservation_measured_by_integrating_both_logarithms():
     risk = linear_risk()
     model = HadamardNetwork.init(jax.random.key(1), DiagonalLinear(), D, log_scale=-10_000.0)
@@ -102,6 +103,7 @@ def test_conservation_measured_by_integrating_both_logarithms():
     assert jnp.max(jnp.abs(drift)) <= 1e-8
 
 
+@pytest.mark.slow
 def test_crossings_and_hermite_interpolation():
     """One product alone: a' = 2 sqrt(a² + c²/4) g(a) in closed form, u v learned from both sides of zero."""
     for target in (1.0, -2.0):

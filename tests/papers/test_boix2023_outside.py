@@ -27,6 +27,7 @@ def measured() -> weight_decay.DecayNumbers:
     return weight_decay.DecayNumbers(jax.tree.map(lambda *x: np.stack(x)[None], *rows))
 
 
+@pytest.mark.slow
 def test_the_flow_with_decay_passes_the_predicted_stages(measured: weight_decay.DecayNumbers) -> None:
     flows = measured.flows
     learned = ~np.isnan(flows.times)

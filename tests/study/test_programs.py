@@ -36,6 +36,7 @@ def test_programs_are_released():
     assert len(traced) == 2
 
 
+@pytest.mark.slow
 def test_a_crowded_study_gives_the_same_numbers(tmp_path, monkeypatch):
     released = []
 

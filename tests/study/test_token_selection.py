@@ -47,6 +47,7 @@ def test_neighbours_change_no_bit(blocks, parametrization):
         np.testing.assert_array_equal(np.asarray(moved[name]), np.asarray(value)[order], err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_block_are_blocks_of_their_size(blocks, monkeypatch):
     """Two parts side by side, or one after the other, or alone: a trial's bits depend on the size of its part only."""
     experiment, keys, functions, found = blocks

@@ -41,21 +41,27 @@ TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 
 
 @pytest.fixture(scope="module")
-def diagonal() -> tuple[TokenData, Any, Any, Accumulated, Accumulated]:
+def start() -> tuple[TokenData, Any, Any, Any]:
     n, T, d = 3, 4, 4
     data, head = equal_score_tokens(jax.random.key(5), n, T, d, 1.1 * score_gap_needed(n, T), 0.0, 0.1)
     omega = jnp.asarray([1.0, 0.5, 0.8, 1.2])
-    xi, w = unbalanced_start(omega, head, jnp.asarray([True, False, True, False]))
+    return data, *unbalanced_start(omega, head, jnp.asarray([True, False, True, False])), omega
+
+
+@pytest.fixture(scope="module")
+def diagonal(start: Any) -> tuple[TokenData, Any, Any, Accumulated, Accumulated]:
+    data, xi, w, omega = start
     risk = EmpiricalRisk(data, Exponential())
     return data, xi, omega, accumulate(risk, xi, TIMES), accumulate(risk, w, TIMES)
 
 
-def test_the_start_satisfies_5(diagonal: Any) -> None:
-    _, xi, omega, _, _ = diagonal
+def test_the_start_satisfies_5(start: Any) -> None:
+    _, xi, _, omega = start
     assert jnp.all(xi.k * xi.q == 0)
     assert jnp.allclose(xi.k**2 + xi.q**2, 2 * omega**2, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_lemma_4_1_equal_coefficients_to_log_t_1e6(diagonal: Any) -> None:
     _, _, omega, first, second = diagonal
     assert bool(first.result == RESULTS.successful) and bool(second.result == RESULTS.successful)
@@ -69,6 +75,7 @@ def test_lemma_4_1_equal_coefficients_to_log_t_1e6(diagonal: Any) -> None:
     assert float(jnp.max(jnp.abs(product - omega[None] ** 2))) < 1e-3
 
 
+@pytest.mark.slow
 def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
     data, xi, omega, first, _ = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
@@ -77,6 +84,7 @@ def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
     assert float(jnp.max(jnp.abs(beta - formed) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-6
 
 
+@pytest.mark.slow
 def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
     data, xi, omega, first, _ = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
@@ -128,6 +136,7 @@ def test_alignment_and_the_exact_limit_along_the_flow(paired: Any) -> None:
     assert float(jnp.max(jnp.abs(beta[2:]))) < 1e-6 * float(beta[0])
 
 
+@pytest.mark.slow
 def test_the_exact_limit_is_optimal_and_not_unique(paired: Any) -> None:
     data, _, best = paired
     program = attention_svm(data, best, "nuclear")
