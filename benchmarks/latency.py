@@ -68,7 +68,8 @@ MODELS = {"W": "CombinedAttention", "K Q^T": "FactoredAttention"}
 
 def process(command: list[str], cache: Path | None, folder: Path | None = None) -> tuple[str, float, float]:
     """Standard output, seconds from start to end, and seconds of processor time of a command."""
-    names = ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS")
+    # Python keeps its bytecode, as it does unless an image says otherwise.
+    names = ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if name not in names}
     ours = {"JAX_PLATFORMS": "cpu"} | ({} if cache is None else {"JAX_COMPILATION_CACHE_DIR": str(cache)})
     before, start = os.times(), time.perf_counter()

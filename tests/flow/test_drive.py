@@ -166,6 +166,7 @@ def test_limiting_dynamics_need_a_homogeneous_model():
         )
 
 
+@pytest.mark.slow
 def test_limiting_dynamics_agree_with_the_flow_where_both_exist():
     """Beyond the cap the direction goes on to the limit of the exact flow, which log t has not yet reached."""
     risk, model = instance()

@@ -137,15 +137,16 @@ def hinge(q: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - q, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("activation", "loss"),
     [
         (jax.nn.relu, "logistic"),
-        pytest.param(leaky, "logistic", marks=pytest.mark.slow),
-        pytest.param(jnp.abs, "logistic", marks=pytest.mark.slow),
-        pytest.param(lambda z: jnp.maximum(z, 0.2 * z), "squared", marks=pytest.mark.slow),
-        pytest.param(jnp.tanh, hinge, marks=pytest.mark.slow),
-        pytest.param(jax.nn.relu, hinge, marks=pytest.mark.slow),
+        (leaky, "logistic"),
+        (jnp.abs, "logistic"),
+        (lambda z: jnp.maximum(z, 0.2 * z), "squared"),
+        (jnp.tanh, hinge),
+        (jax.nn.relu, hinge),
     ],
     ids=["relu", "leaky", "abs", "maximum", "hinge", "relu-hinge"],
 )

@@ -154,7 +154,9 @@ def test_gradient_of_the_first_step_is_that_of_the_coordinates(name):
         np.testing.assert_allclose(factor * ours_leaf, leaf, rtol=1e-8, atol=1e-10 * float(jnp.max(jnp.abs(leaf))))
 
 
-@pytest.mark.parametrize("name", ["diagonal", "fully connected", pytest.param("convolutional", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["diagonal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fully connected", "convolutional"))]
+)
 def test_agrees_with_newton_for_the_weights(name):
     risk, model = FIELDS[name][0]()
 

@@ -140,6 +140,7 @@ def test_a_trajectory_is_indexed_and_sliced(saved):
         saved[4]
 
 
+@pytest.mark.slow
 def test_a_batch_is_indexed_by_its_members(problem, saved):
     risk, model = problem
     scales = jnp.asarray([1.0, 2.0])

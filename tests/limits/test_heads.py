@@ -172,6 +172,7 @@ def test_a_flow_along_a_kink_is_reported():
     assert "kink" in str(limit)
 
 
+@pytest.mark.slow
 def test_an_output_where_the_head_is_flat_is_reported():
     tokens = jnp.array([[[0.2, 1.0], [-1.0, 0.0]]])
     data = jf.data.TokenData(tokens, jnp.array([[1.0, 0.0]]), jnp.ones(1))
@@ -192,6 +193,7 @@ def parallel():
     return risk, model, find_limits(risk, model, gap=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_in_parallel_have_a_certified_limit_each(parallel):
     risk, model, limits = parallel
     assert len(limits) == 2

@@ -43,7 +43,7 @@ def _program(norm: str) -> Callable[[Any], Any]:
     [
         _limit,
         pytest.param(_implicit, marks=pytest.mark.slow),
-        _program("nuclear"),
+        pytest.param(_program("nuclear"), marks=pytest.mark.slow),
         pytest.param(_program("l1"), marks=pytest.mark.slow),
     ],
 )

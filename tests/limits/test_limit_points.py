@@ -151,7 +151,9 @@ def sensing_tensor(x, layers):
     return LinearTensorNetwork.from_map(at, x.size, tuple(w.reshape(-1) for w in layers))
 
 
-@pytest.mark.parametrize("kind", ["short", "full", "connected", "sensing"])
+@pytest.mark.parametrize(
+    "kind", ["short", "full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("connected", "sensing"))]
+)
 def test_pairs_of_one_datum_are_theorem_5_for_every_network(kind):
     data = jf.data.LinearData(normal(1, 9, seed=7), jnp.asarray([-1.3]))
     make = {

@@ -18,6 +18,7 @@ def network():
     return EmpiricalRisk(data, Logistic()), DiagonalLinearNetwork.init(jax.random.key(0), data, alpha=0.5)
 
 
+@pytest.mark.slow
 def test_lines_before_meanwhile_and_after(network, monkeypatch):
     # Every step instead of one a second.
     monkeypatch.setattr(meter, "EVERY", 0.0)

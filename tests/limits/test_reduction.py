@@ -31,6 +31,7 @@ def both(request):
     return risk, model, jf.find_limit(risk, model, gap=GAP), whole(risk, model)
 
 
+@pytest.mark.slow
 def test_the_limit_is_that_of_all_dimensions(both):
     risk, model, limit, whole = both
     assert limit.outcome == whole.outcome == jf.Outcome.globally_optimal
@@ -44,6 +45,7 @@ def test_the_limit_is_that_of_all_dimensions(both):
     np.testing.assert_allclose(attention, whole.trajectory.final.model.attention(risk.data), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_lies_outside_of_the_span_does_not_move(both):
     risk, model, limit, _ = both
     basis = reduced(risk, model).basis
@@ -57,6 +59,7 @@ def test_what_lies_outside_of_the_span_does_not_move(both):
         assert float(jnp.max(jnp.abs(outside @ start))) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_way_there_is_not_kept(both):
     """A matrix as large as K for each of eight points would cost more than the flow: 256 MB at d = 1000."""
     _, _, limit, whole = both

@@ -127,6 +127,7 @@ def directions(path):
     return W / jnp.sqrt(jnp.sum(W**2, axis=(1, 2), keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["W", "KQ"])
 def test_paths_tend_to_the_program_like_one_over_R(instance, which):
     _, _, radii, paths, programs = instance

@@ -27,6 +27,7 @@ def causal():
     return risk, model, find_limit(risk, model)
 
 
+@pytest.mark.slow
 def test_a_causal_limit_is_certified_by_its_own_dual_and_solves_the_program(causal):
     risk, model, limit = causal
     assert limit.flow_certificate.duality_gap <= 1e-8

@@ -71,6 +71,7 @@ def both(tmp_path_factory):
     return dict(np.load(folder / "out.npz")), [np.asarray(x) for x in wide]
 
 
+@pytest.mark.slow
 def test_outcomes_and_tokens_are_those_of_double_precision(both):
     single, (outcome, token) = both
     decided = single["outcome"] != Outcome.undecided.value
@@ -82,6 +83,7 @@ def test_outcomes_and_tokens_are_those_of_double_precision(both):
     np.testing.assert_array_equal(single["token"][directions], token[directions])
 
 
+@pytest.mark.slow
 def test_what_is_certified_is_so_to_the_default_gap_of_the_dtype(both):
     single, _ = both
     definite = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal)
@@ -200,6 +202,7 @@ def test_networks_that_are_decided_agree(network, networks):
     assert np.abs(ours - theirs).max() <= (2e-2 if network.endswith("Logistic") else 2e-3)
 
 
+@pytest.mark.slow
 def test_what_to_switch_on_is_said(both):
     single, _ = both
     assert "jax.config.update('jax_enable_x64', True) decides more" in str(single["sentence"])

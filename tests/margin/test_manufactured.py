@@ -121,6 +121,7 @@ def test_adjoint_is_the_adjoint() -> None:
         np.testing.assert_allclose(left, jnp.sum(program.adjoint(jnp.where(used, dual, 0.0)) * primal), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_linear_programs_of_the_paper() -> None:
     """Section 6 of Yun et al. (2021): one datum [1 2], y = 1, and its classification twin."""
     X, y = [[1.0, 2.0]], [1.0]

@@ -63,6 +63,7 @@ def test_every_optimal_token_support_is_stronger_than_one_of_them() -> None:
     assert (True, False) in seen or len(seen) > 1
 
 
+@pytest.mark.slow
 def test_enumeration_agrees_with_one_by_one_and_with_its_chunks() -> None:
     data, head = random_tokens(jax.random.key(1), 2, 4, 3)
     small, large = enumerate_selections(data, head, chunk=5), enumerate_selections(data, head)

@@ -107,6 +107,7 @@ def start(n: int):
     return eqx.filter_vmap(lambda key: pr.GPT.init(key, SMALL, vocabulary=7, length=4))(keys), keys
 
 
+@pytest.mark.slow
 def test_training_continues_exactly_where_it_stopped(tmp_path):
     tokens = np.tile(np.arange(7), 20)
     recipe = pr.Recipe("adam", 1e-2, 2, 8, 4)

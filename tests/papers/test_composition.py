@@ -107,6 +107,7 @@ def test_instances_follow_the_paper() -> None:
     assert np.all(patterns.min(axis=1) == -1)
 
 
+@pytest.mark.slow
 def test_zeros_around_an_instance_change_nothing() -> None:
     key = jax.random.key(5)
     paths, distances = [], []

@@ -222,6 +222,7 @@ def test_theorem_7_counts_every_start_by_flow_and_by_descent() -> None:
         assert (far.verdict, far.evidence.inside, far.outside) == (Verdict.outside_hypotheses, 0, 3)
 
 
+@pytest.mark.slow
 def test_descent_from_near_a_direction_goes_on_towards_it() -> None:
     # Equal scores and one sequence: the optimal token's direction is the only one.
     data, head = draw_equal_scores(jax.random.key(1), 1, 5, 4)

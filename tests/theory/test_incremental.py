@@ -114,6 +114,7 @@ def test_batched_with_degenerate_and_plain_instances():
     assert np.allclose(batch.exponents[1, 2], [0.0, 2.0, 0.0])
 
 
+@pytest.mark.slow
 def test_returns_after_perturbation(stages):
     risk = quadratic(GRAM, PULL)
     model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
@@ -173,6 +174,7 @@ def decaying():
     return predict
 
 
+@pytest.mark.slow
 def test_weight_decay_without_interaction_in_closed_form(decaying):
     # ½ Σ G_i a_i² − r_i a_i: slopes stay r_i until learned, so a_i = soft(r_i, λ)/G_i at time 1/(|r_i| − λ).
     gram, pull, decay = np.array([2.0, 3.0, 0.5]), np.array([0.7, -0.9, 0.15]), 0.2

@@ -49,7 +49,9 @@ def test_assumption_2_and_its_relaxed_form() -> None:
     assert bool(relaxed.holds) and float(relaxed.slack) < 0.15
 
 
-@pytest.mark.parametrize(("n", "T"), [(2, 3), pytest.param(4, 4, marks=pytest.mark.slow), (6, 8)])
+@pytest.mark.parametrize(
+    ("n", "T"), [(2, 3), pytest.param(4, 4, marks=pytest.mark.slow), pytest.param(6, 8, marks=pytest.mark.slow)]
+)
 def test_assumption_3_turns_at_the_needed_gap(n: int, T: int) -> None:
     needed = score_gap_needed(n, T)
     # About L ln n, and never above.
@@ -61,6 +63,7 @@ def test_assumption_3_turns_at_the_needed_gap(n: int, T: int) -> None:
         assert bool(holds) == (multiple > 1)
 
 
+@pytest.mark.slow
 def test_a_general_weight_may_separate_where_no_diagonal_does() -> None:
     # z = e_1: a diagonal W reads the first coordinate alone, a general one any.
     tokens = jnp.array([[[0.0, 1.0], [0.0, 0.0]]])

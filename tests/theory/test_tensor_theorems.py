@@ -283,6 +283,7 @@ def paper_data():
     return jnp.asarray([[1.0, 2.0], [0.0, -3.0]]), jnp.asarray([1.0, -1.0])
 
 
+@pytest.mark.slow
 def test_the_paper_s_data_diagonal(paper_data):
     inputs, labels = paper_data
     start = DiagonalLinearNetwork((jnp.asarray([0.01, 0.02]), jnp.asarray([0.005, -0.01])))
