@@ -33,7 +33,15 @@ LEFT, COMPARED = -100.0, -400.0
 STEPS = (1e-2, 1e-3, 1e-4)
 # The method was settled on these networks; those of another seed are the ones that it had never met.
 SEED = 19
-SCRIPTS = ("ReLU network", "attention, W = U U^T", "matrix sensing, 5 x 5, rank 1", "squared hinge")
+# Scripts of the page, each with what it alone contains.
+SCRIPTS = {
+    "ReLU network": "use_final_bias=False",
+    "attention, W = U U^T": "class SymmetricAttention",
+    "attention, a head of one's own": "def curved",
+    "matrix sensing, 5 x 5, rank 1": "class Sensing",
+    "squared hinge": "def squared_hinge",
+    "a prediction of one's own": "theory.register",
+}
 
 
 class Network(eqx.Module):
@@ -119,20 +127,24 @@ def compare(key: jax.Array, d: int, steps: tuple[float, ...]) -> dict[str, Any]:
 
 
 def scripts() -> dict[str, Any]:
-    """The page's scripts, each from a cold process: seconds on the clock and of the processor."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    head = "".join(blocks[0].splitlines(keepends=True)[:-2])
+    """The page's scripts, each from a cold process: seconds on the clock and of the processor.
+
+    The first block of the page is what all of them begin with.
+    """
+    head, *blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     times = {}
-    for name, block in zip(SCRIPTS, [blocks[0], head + blocks[1], head + blocks[2], head + blocks[3]], strict=True):
+    for name, sign in SCRIPTS.items():
+        (block,) = (block for block in blocks if sign in block)
         with tempfile.TemporaryDirectory() as folder:
             clean = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
             before, begun = os.times(), time.perf_counter()
-            run = subprocess.run([sys.executable, "-c", block], cwd=folder, env=clean, capture_output=True, text=True)
-            after = os.times()
-        if run.returncode:
+            command = [sys.executable, "-c", head + block]
+            run = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+            wall, after = time.perf_counter() - begun, os.times()
+        if run.returncode or not run.stdout.strip():
             raise RuntimeError(f"{name}: {run.stderr}")
         used = after.children_user + after.children_system - before.children_user - before.children_system
-        times[name] = {"wall": time.perf_counter() - begun, "processor": used, "printed": run.stdout.strip()}
+        times[name] = {"wall": wall, "processor": used, "printed": run.stdout.strip()}
     return times
 
 
@@ -140,18 +152,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--compared", type=int, default=6)
+    parser.add_argument("--scripts", action="store_true", help="these alone, in the place of those of the record")
     parser.add_argument("--seed", type=int, default=SEED, help="another one: these networks alone, added to the record")
     arguments = parser.parse_args()
     configure()
     record: dict[str, Any] = {"environment": environment(), "networks": [], "paths": []}
-    if arguments.seed != SEED:
+    if arguments.seed != SEED or arguments.scripts:
         record = json.loads((RESULTS / "own_model.json").read_text())
-    for d in (2, 5):
+    for d in () if arguments.scripts else (2, 5):
         record["networks"].append(kkt_points(d, arguments.count, arguments.seed))
         write(RESULTS / "own_model.json", record)
     if arguments.seed != SEED:
         return
-    for i in range(arguments.compared):
+    for i in range(0 if arguments.scripts else arguments.compared):
         found = compare(jax.random.fold_in(jax.random.key(SEED), i), 2, STEPS)
         record["paths"].append(jax.tree.map(float, found) | {"steps": list(STEPS)})
         write(RESULTS / "own_model.json", record)
