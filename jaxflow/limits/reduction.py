@@ -48,14 +48,17 @@ class Reduction(eqx.Module):
         def fields(model: Any) -> list[Any]:
             return [getattr(model, name) for name in names]
 
-        # Inside of the basis (and the columns) the start is what moved.
-        still = [x - rows(y) for x, y in zip(fields(self.full), fields(self.model), strict=True)]
+        whole, inside = fields(self.full), fields(self.model)
+        # What lies outside of the basis (and the columns) is orthogonal to what lies inside. None of it where rounding
+        # would make it negative.
+        outside = sum(jnp.sum(x**2) - jnp.sum(y**2) for x, y in zip(whole, inside, strict=True))
 
         def point(p: Point) -> Point:
-            moved = [rest + rows(x) for rest, x in zip(still, fields(p.model), strict=True)]
+            # The start, and how far it moved within the basis: matrices as large as K are formed once each.
+            moved = [x + rows(z - y) for x, y, z in zip(whole, inside, fields(p.model), strict=True)]
             model = eqx.tree_at(fields, self.full, moved)
             velocity = eqx.tree_at(fields, p.velocity, [rows(x) for x in fields(p.velocity)])
-            norm = jnp.sqrt(sum(jnp.sum(x**2) for x in still))
+            norm = jnp.sqrt(jnp.maximum(outside, 0.0))
             return eqx.tree_at(
                 lambda p: (p.model, p.velocity, p.log_norm),
                 p,
@@ -68,11 +71,11 @@ class Reduction(eqx.Module):
             lambda t: (t.final, t.saved), path, (point(path.final), None), is_leaf=lambda x: x is path.saved
         )
         solution = limit.program_solution
-        whole = predict(risk, self.full, limit.selection)
+        prediction = predict(risk, self.full, limit.selection)
         return eqx.tree_at(
             lambda x: (x.weights, x.program_solution.primal, x.prediction, x.trajectory),
             limit,
-            (matrix(limit.weights), matrix(solution.primal), whole, path),
+            (matrix(limit.weights), matrix(solution.primal), prediction, path),
         )
 
 
