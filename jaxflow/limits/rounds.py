@@ -92,7 +92,7 @@ class Rounds(eqx.Module):
     saves: int = 0
     timed: bool = False
     explicit_rtol: float = 1e-6
-    rtol: float = 1e-3
+    rtol: Positive = 1e-3
     solver: MultiplierNewton = MultiplierNewton()
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
@@ -219,6 +219,10 @@ def with_past(path: Trajectory, past: tuple[Any, Any, Any], going: Bool[Array, "
     final = eqx.tree_at(
         lambda p: (p.log_time, p.log_log_time, p.log_arc_length), path.final, (log_time, log_log_time, length)
     )
+    return unfinished(Trajectory(final, path.saved, path.regime, path.result, counts), going)
+
+
+def unfinished(path: Trajectory, going: Bool[Array, ""]) -> Trajectory:
+    """A path after the last round that is allowed: where it is still `going`, its budget is spent."""
     spent: Any = RESULTS.max_steps_reached
-    result = RESULTS.where(going & good(path.result), spent, path.result)
-    return Trajectory(final, path.saved, path.regime, result, counts)
+    return eqx.tree_at(lambda p: p.result, path, RESULTS.where(going & good(path.result), spent, path.result))

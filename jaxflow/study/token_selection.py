@@ -16,7 +16,7 @@ from jaxflow._core import linalg, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.rounds import LOG_HORIZON, ROUNDS, Rounds, cap_of, ended, first_stretch, left_again
+from jaxflow.limits.rounds import LOG_HORIZON, ROUNDS, Rounds, cap_of, ended, first_stretch, left_again, unfinished
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
@@ -28,6 +28,9 @@ from jaxflow.trajectory import Trajectory
 # The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3. On the 2,000 instances of
 # benchmarks/selections.py it ends at the same tokens.
 FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
+
+# The tolerance of a far stretch whose first try left its selection, and of later rounds: that of `find_limit`.
+AGAIN = 1e-3
 
 # Instances whose programs are solved at a time.
 CONCLUDED = 64
@@ -52,8 +55,9 @@ class TokenSelection(AbstractExperiment):
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `horizon`: arc length of the first explicit stretch (None: 100 for W, 30 for factors, which soon are stiff);
-    `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round. (At 1e-5
-    in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
+    `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round. A far
+    stretch that leaves its selection is followed again at 1e-3, and so are later rounds. (At an `rtol` of 1e-5 in place
+    of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
 
     **Example:**
 
@@ -170,38 +174,43 @@ class TokenSelection(AbstractExperiment):
             found = one_by_one(*instances, self.method)
             return jax.tree.map(np.asarray, found) | {"rounds": np.ones(number, np.int32)}
         going, count, length = jnp.ones(number, bool), jnp.zeros((), int), jnp.full(number, -jnp.inf)
-        paths, rounds = None, np.zeros(number, np.int32)
+        paths, rounds, first, again = None, np.zeros(number, np.int32), True, jnp.asarray(min(self.far_rtol, AGAIN))
         while True:
             idle = ~going
             rounds += np.asarray(going)
             near = explicit(risks, models, count, idle)
-            path, models, going = implicit(risks, near, length, idle)
+            path, models, going = implicit(risks, near, length, idle, jnp.asarray(self.far_rtol) if first else again)
+            if first and bool(jnp.any(going)):
+                # A long step can come to rest at a direction that repels, so near that no later step leaves it.
+                closer = implicit(risks, near, length, ~going, again)
+                path, models, going = _where(going, closer, (path, models, going))
+            first = False
             paths = path if paths is None else _joined(paths, path, idle)
             count, length = count + 1, paths.final.log_arc_length
             if not bool(jnp.any(going)) or int(count) == ROUNDS:
                 break
-        found = self._conclude(instances, paths, np.arange(number))
+        found = self._conclude(instances, _open(paths, going), np.arange(number))
         found["rounds"] = rounds
         return found
 
-    def _rounds(self, model: Any) -> Rounds:
+    def _rounds(self, model: Any, rtol: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
         cap = cap_of(model, self.gap)
-        return Rounds(self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=self.far_rtol, solver=FAR)
+        return Rounds(self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=rtol, solver=FAR)
 
     @eqx.filter_jit
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
         """The explicit stretch of a round, a queue of lanes at constant width."""
-        rounds = self._rounds(models)
+        rounds = self._rounds(models, self.far_rtol)
         drive = rounds.explicit(self.scout_steps, models.degree)
         start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
     @eqx.filter_jit
-    def _implicit(self, risks: EmpiricalRisk, near: Trajectory, lengths: Any, idle: Any) -> Any:
+    def _implicit(self, risks: EmpiricalRisk, near: Trajectory, lengths: Any, idle: Any, rtol: Any) -> Any:
         """A round: the explicit stretch and, after a log arc length of `lengths`, the one by multipliers; the models
         there, and who needs another round."""
-        rounds = self._rounds(near.final.model)
+        rounds = self._rounds(near.final.model, rtol)
         drive = rounds.implicit(self.far_steps, near.final.model.degree)
 
         def turn(risk: Any, near: Trajectory, length: Any, idle: Any) -> Any:
@@ -278,6 +287,19 @@ class TokenSelection(AbstractExperiment):
 @eqx.filter_jit
 def _joined(before: Trajectory, path: Trajectory, idle: Any) -> Trajectory:
     return eqx.filter_vmap(followed_by)(before, path, idle)
+
+
+@eqx.filter_jit
+def _where(some: Any, new: Any, old: Any) -> Any:
+    def rows(x: Any, y: Any) -> Any:
+        return jnp.where(some.reshape(some.shape + (1,) * (x.ndim - 1)), x, y)
+
+    return jax.tree.map(lambda x, y: rows(x, y) if eqx.is_array(x) else x, new, old)
+
+
+@eqx.filter_jit
+def _open(paths: Trajectory, going: Any) -> Trajectory:
+    return eqx.filter_vmap(unfinished)(paths, going)
 
 
 @eqx.filter_jit
