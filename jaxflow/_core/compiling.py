@@ -2,13 +2,16 @@
 
 import functools
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from jaxflow._core.checks import is_concrete
@@ -62,6 +65,67 @@ def compiled_once(function: Callable[P, R]) -> Callable[P, R]:
         return (alone() if outermost else within)(*args, **kwargs)
 
     return call
+
+
+def compiled_in_two(first: Callable[P, Any], second: Callable[[Any], R]) -> Callable[P, R]:
+    """`second(first(...))` as `compiled_once` does it, in two programs, the second compiled while the first is.
+
+    Two halves take XLA less time than the whole, and two cores share them. `first` returns arrays of numbers and what
+    is fixed, in any structure.
+    """
+
+    @eqx.filter_jit
+    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+        return second(first(*args, **kwargs))
+
+    # Of each thread that calls: the compilation of `second` that its last call began, if any.
+    begun = threading.local()
+
+    @functools.cache
+    def alone() -> tuple[Any, Any]:
+        jit: Any = eqx.filter_jit
+        last = jit(second, compiler_options=quick_options())
+
+        def begin(*args: P.args, **kwargs: P.kwargs) -> Any:
+            # Numbers of weak type would be other arguments to `second` than arrays of the same dtype.
+            state = jax.tree.map(
+                lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, first(*args, **kwargs)
+            )
+            # This function runs when it is traced, before it is compiled, and not again for the same shapes.
+            begun.compilation = _compile_beside(last, state)
+            return state
+
+        return jit(begin, compiler_options=quick_options()), last
+
+    @functools.wraps(first)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not is_concrete(args, kwargs, jnp.zeros(())):
+            return within(*args, **kwargs)
+        begin, last = alone()
+        begun.compilation = None
+        state = begin(*args, **kwargs)
+        if begun.compilation is not None:
+            # An error of this compilation comes again from the call itself.
+            wait([begun.compilation])
+        return last(state)
+
+    return call
+
+
+def _compile_beside(program: Any, state: Any) -> Future[Any]:
+    """Begins to compile a program for arguments like `state`, which holds traced values, in a thread of its own."""
+    like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if eqx.is_array(x) else x, state)
+    # These settings may be those of a context, which another thread does not see.
+    wide, device = jax.config.values["jax_enable_x64"], jax.config.values["jax_default_device"]
+
+    def work() -> None:
+        with jax.enable_x64(wide), jax.default_device(device):
+            program.lower(like).compile()
+
+    threads = ThreadPoolExecutor(1, thread_name_prefix="compilation")
+    found = threads.submit(work)
+    threads.shutdown(wait=False)
+    return found
 
 
 @compiled_once

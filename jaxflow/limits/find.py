@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, compiled_once, good, is_concrete, require
+from jaxflow._core import (
+    RESULTS,
+    Code,
+    Outcome,
+    SelectionStatus,
+    compiled_in_two,
+    compiled_once,
+    good,
+    is_concrete,
+    require,
+)
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.head_state import head_state
@@ -205,17 +215,24 @@ def _has_twins(data: TokenData) -> bool:
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
-@compiled_once
-def _find_limit(
+def _follow(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
-) -> Limit:
+) -> Any:
+    small = reduced(risk, model) if isinstance(method, Staged) else None
+    followed, start = (risk, model) if small is None else (small.risk, small.model)
+    return risk, model, small, method.follow(followed, start, max_steps, gap), gap, rule
+
+
+def _concluded(path: Any) -> Limit:
+    risk, model, small, trajectory, gap, rule = path
     # What is compiled holds the program of `rule`: it is an argument so that another rule is another program.
     del rule
-    small = reduced(risk, model) if isinstance(method, Staged) else None
     if small is None:
-        return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
-    found = conclude(small.risk, small.model, method.follow(small.risk, small.model, max_steps, gap), gap)
-    return small.lift(risk, found)
+        return conclude(risk, model, trajectory, gap)
+    return small.lift(risk, conclude(small.risk, small.model, trajectory, gap))
+
+
+_find_limit = compiled_in_two(_follow, _concluded)
 
 
 def conclude(

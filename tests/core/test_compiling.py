@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow._core import compiled_once, normal, quick_options
+from jaxflow._core import compiled_in_two, compiled_once, normal, quick_options
 
 
 @compiled_once
@@ -37,6 +37,48 @@ def test_concrete_arguments_within_a_larger_program():
     np.testing.assert_allclose(found, 1.0 + np.sin(2.0), rtol=0, atol=1e-15)
     found = jax.vmap(lambda y: y + _scaled(x, 2.0, 1).sum())(x)
     np.testing.assert_allclose(found, 1.0 + 3.0 * np.sin(2.0), rtol=0, atol=1e-14)
+
+
+def _in_two(traced):
+    """exp(2x) and the sum of a table's rows, in two programs; `traced` counts what Python runs of them."""
+
+    def first(x, name):
+        traced.append("first")
+        return {"x": 2.0 * x, "weak": 1.0 * jnp.asarray(x.shape[0]), "name": name}
+
+    def second(state):
+        traced.append("second")
+        assert state["name"] == "fixed"
+        return jnp.exp(state["x"]) * state["weak"] / state["x"].shape[0]
+
+    return compiled_in_two(first, second)
+
+
+def test_two_programs_and_one_are_the_same_function():
+    traced = []
+    function, x = _in_two(traced), jnp.linspace(-1.0, 1.0, 5)
+    found = function(x, "fixed")
+    assert sorted(traced) == ["first", "second"]  # the call takes the program that was compiled beside the first
+    np.testing.assert_array_equal(function(x, "fixed"), found)
+    assert len(traced) == 2
+    with jax.enable_x64(False):
+        assert function(jnp.float32(x), "fixed").dtype == jnp.float32
+    assert len(traced) == 4
+    function(jnp.linspace(-1.0, 1.0, 6), "fixed")
+    assert len(traced) == 6
+    for other in (
+        jax.jit(lambda x: function(x, "fixed"))(x),
+        jax.vmap(lambda x: function(x[None], "fixed")[0])(x),
+        jnp.exp(2.0 * x),
+    ):
+        np.testing.assert_allclose(found, other, rtol=0, atol=1e-14)
+    slope = jax.grad(lambda x: function(x, "fixed").sum())(x)
+    np.testing.assert_allclose(slope, 2.0 * jnp.exp(2.0 * x), rtol=0, atol=1e-14)
+
+
+def test_an_error_of_the_second_program_reaches_the_caller():
+    with pytest.raises(AssertionError):
+        _in_two([])(jnp.ones(3), "another")
 
 
 def test_options_are_those_of_the_backend():
