@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, compiled_once, good, is_concrete, require
 from jaxflow.data import LinearData
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import LimitKind, Rate
@@ -64,7 +64,7 @@ def find_linear_limit(
     return limit
 
 
-@eqx.filter_jit
+@compiled_once
 def _find(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> LinearLimit:
