@@ -69,7 +69,7 @@ class AbstractClock(eqx.Module):
 
 
 class PhysicalTime(AbstractClock):
-    """s = t. Underflow is its nature: nothing moves once the gradient is small.
+    """s = t. Its steps underflow: nothing moves once the gradient is small.
 
     **Example:**
 

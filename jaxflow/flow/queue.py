@@ -1,4 +1,4 @@
-"""A queue of lanes at constant width: whoever has arrived makes room for the next."""
+"""A queue of lanes at constant width: a lane that has ended is replaced by the next."""
 
 from typing import Any
 
@@ -14,11 +14,12 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
     """Drives a batch of lanes to their ends, `width` of them at a time.
 
     Under a plain `vmap` all lanes wait for the slowest (measured: median 123 steps, maximum 1,231). Here a lane
-    that has ended is put down, and the next of the queue takes its place. The width never changes, so that a lane's
-    answer does not depend on its neighbours, bit by bit. Lanes that have nothing to do take no seat.
+    that has ended is replaced by the next of the queue. The width never changes, so that a lane's answer does not
+    depend on its neighbours, bit by bit. Idle lanes are never driven.
 
     **Arguments:** `lanes`: started by `jax.vmap` of `drive.start`, a leading axis of B on every array; `width`:
-    lanes on the road (no more than B are used); `stride`: the least number of steps between two changes of places.
+    lanes that are driven at a time (at most B are used); `stride`: the least number of steps between two
+    replacements.
 
     **Returns:** the lanes at their ends, in the order in which they came.
 
@@ -55,8 +56,8 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
         def body(carry: Any) -> Any:
             count, pool = carry
             going = running(pool, problems)
-            # Everybody takes a step, and an implicit one may take many iterations, for which the others would wait. A
-            # seat that stays empty takes one of no length.
+            # All lanes of the pool take a step, and an implicit one may take many iterations, for which the others
+            # would wait. A place without a running lane takes a step of length zero.
             ends = jnp.where(going, pool.s_next, pool.s)
             moved = jax.vmap(step)(eqx.tree_at(lambda lane: lane.s_next, pool, ends), problems)
             return count + 1, _choose(going, moved, pool)
@@ -64,35 +65,35 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
         begun = jnp.sum(running(pool, problems))
 
         def some(carry: Any) -> Any:
-            # A change of places costs as much as some steps do: not before somebody has arrived.
+            # A replacement costs as much as some steps do: not before a lane has ended.
             left = jnp.sum(running(carry[1], problems))
             return (left > 0) & ((left == begun) | (carry[0] < stride))
 
         return jax.lax.while_loop(some, body, (0, pool))[1]
 
-    # Jobs are places in this order: first those who have a step to take, and of these there are `total`.
+    # Jobs are rows in this order: first those with a step to take, of which there are `total`.
     waiting = running(moving, fixed)
     order, total = jnp.argsort(~waiting, stable=True), jnp.sum(waiting)
 
-    def seated(jobs: Any) -> Any:
+    def lanes_of(jobs: Any) -> Any:
         rows = order[jnp.minimum(jobs, order.size - 1)]
         return jax.tree.map(lambda x: x[rows], (moving, fixed))
 
-    def look(carry: Any) -> Any:
+    def turn(carry: Any) -> Any:
         pool, problems, jobs, following, done = carry
         pool = advance(pool, problems)
-        # Seats are free once their lane has been put down; a job beyond the last is nobody's and is dropped.
-        arrived = ~running(pool, problems) & (jobs < total)
-        where = jnp.where(arrived, order[jnp.minimum(jobs, order.size - 1)], order.size)
+        # A place is free once the result of its lane has been stored; jobs beyond the last are dropped.
+        ended = ~running(pool, problems) & (jobs < total)
+        where = jnp.where(ended, order[jnp.minimum(jobs, order.size - 1)], order.size)
         done = jax.tree.map(lambda out, lane: out.at[where].set(lane, mode="drop"), done, pool)
-        seat = following + jnp.cumsum(arrived) - 1
-        jobs = jnp.where(arrived, jnp.minimum(seat, total), jobs)
-        pool, problems = _choose(arrived & (jobs < total), seated(jobs), (pool, problems))
-        return pool, problems, jobs, jnp.minimum(following + jnp.sum(arrived), total), done
+        job = following + jnp.cumsum(ended) - 1
+        jobs = jnp.where(ended, jnp.minimum(job, total), jobs)
+        pool, problems = _choose(ended & (jobs < total), lanes_of(jobs), (pool, problems))
+        return pool, problems, jobs, jnp.minimum(following + jnp.sum(ended), total), done
 
-    first = seated(jnp.arange(width))
+    first = lanes_of(jnp.arange(width))
     carry = (*first, jnp.arange(width), jnp.asarray(width), moving)
-    *_, done = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), look, carry)
+    *_, done = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), turn, carry)
     return eqx.combine(done, fixed, static)
 
 

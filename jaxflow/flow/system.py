@@ -168,7 +168,7 @@ class System(eqx.Module):
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, _, log_speed = self.rates(s, state, known)
         if not isinstance(self.coordinates, AbstractStretchedCoordinates):
-            # Minus infinity, for once, where the gradient is zero.
+            # Here -inf where the gradient is zero: a point records it, where the field takes a finite number.
             log_norm = scaled.log_norm - scaled.log_scale
         model = self.coordinates.decode(self.context, state)
         moving = risk.filter(model)

@@ -215,24 +215,39 @@ def _has_twins(data: TokenData) -> bool:
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
+def _find_limit(
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule
+) -> Limit:
+    # Several d share what one call compiles. Within a larger program there is nothing to share.
+    shared = is_concrete(risk, model, jnp.zeros(()))
+    small = _reduced(risk, model, rule, shared) if isinstance(method, Staged) else None
+    if small is None:
+        return _followed_to_its_limit(risk, model, method, gap, max_steps, rule)
+    return _lifted(small, risk, _followed_to_its_limit(small.risk, small.model, method, gap, max_steps, rule), rule)
+
+
+_reduced = compiled_once(reduced)
+
+
+@compiled_once
+def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
+    del rule  # see `_follow`
+    return small.lift(risk, limit)
+
+
 def _follow(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> Any:
-    small = reduced(risk, model) if isinstance(method, Staged) else None
-    followed, start = (risk, model) if small is None else (small.risk, small.model)
-    return risk, model, small, method.follow(followed, start, max_steps, gap), gap, rule
+    # What is compiled next holds the program of `rule`: it is an argument so that another rule is another program.
+    return risk, model, method.follow(risk, model, max_steps, gap), gap, rule
 
 
 def _concluded(path: Any) -> Limit:
-    risk, model, small, trajectory, gap, rule = path
-    # What is compiled holds the program of `rule`: it is an argument so that another rule is another program.
-    del rule
-    if small is None:
-        return conclude(risk, model, trajectory, gap)
-    return small.lift(risk, conclude(small.risk, small.model, trajectory, gap))
+    risk, model, trajectory, gap, _ = path
+    return conclude(risk, model, trajectory, gap)
 
 
-_find_limit = compiled_in_two(_follow, _concluded)
+_followed_to_its_limit = compiled_in_two(_follow, _concluded)
 
 
 def conclude(

@@ -1,8 +1,9 @@
-"""Instances in many dimensions, in coordinates of the space that their vectors span."""
+"""Instances in the dimensions that their vectors span, or in a few more: one size for many."""
 
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -13,18 +14,25 @@ from jaxflow.limits.rounds import coordinates_of
 from jaxflow.margin import Frobenius, Nuclear
 from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import predict
+from jaxflow.theory import Rule, predict
 from jaxflow.trajectory import Point
+
+# Dimensions are filled up to a multiple of this: one program serves so many of them, and products of matrices of
+# size 12 in place of 9 cost less than the call does otherwise.
+BUCKET = 4
 
 
 class Reduction(eqx.Module):
-    r"""An instance in an orthonormal basis U `(d, D)` of its tokens, queries and head, D = n·T + outputs + 1 < d.
+    r"""An instance in D other dimensions: U `(d, D)` has orthonormal columns, or (`wider`) rows.
 
-    $a_{it}=x_{it}^\top Wz_i$ depends on $U^\top WU$ alone, the gradient lies in it, and Frobenius and nuclear norms of
-    programs are the same in either. Of factors the columns are reduced too, to the row space C `(m, c)` of
-    $[U^\top K;U^\top Q]$. What lies outside never moves: it is added again to the limit's model and left out of its
-    directions, in which it vanishes against what grows. Points on the way there are not kept:
-    `limit.trajectory.saved` is None, and `integrate` gives it.
+    D = n·T + outputs + 1 < d: U is a basis of tokens, queries and head. $a_{it}=x_{it}^\top Wz_i$ depends on
+    $U^\top WU$ alone, the gradient lies in it, and Frobenius and nuclear norms of programs are the same in either. Of
+    factors the columns are reduced too, to the row space C `(m, c)` of $[U^\top K;U^\top Q]$. What lies outside never
+    moves: it is added again to the limit's model and left out of its directions, in which it vanishes against what
+    grows. Points on the way there are not kept: `limit.trajectory.saved` is None, and `integrate` gives it.
+
+    D > d: U is the identity and columns of zeros. Dimensions and columns of zeros stay zero, so that the flow is the
+    same one, and several d share what is compiled.
     """
 
     risk: EmpiricalRisk
@@ -32,6 +40,7 @@ class Reduction(eqx.Module):
     full: Any
     basis: Float[Array, "d D"]
     columns: Float[Array, "m c"] | None
+    wider: bool = eqx.field(static=True)
 
     def lift(self, risk: EmpiricalRisk, limit: Limit) -> Limit:
         """The limit of the whole instance."""
@@ -66,9 +75,11 @@ class Reduction(eqx.Module):
             )
 
         path = limit.trajectory
-        # Saved points served the rate; a few matrices as large as K for each of them would cost more than the flow.
+        # Saved points served the rate; where they are large, a few matrices as large as K for each of them would cost
+        # more than the flow.
+        saved = jax.vmap(point)(path.saved) if self.wider and path.saved is not None else None
         path = eqx.tree_at(
-            lambda t: (t.final, t.saved), path, (point(path.final), None), is_leaf=lambda x: x is path.saved
+            lambda t: (t.final, t.saved), path, (point(path.final), saved), is_leaf=lambda x: x is path.saved
         )
         solution = limit.program_solution
         prediction = predict(risk, self.full, limit.selection)
@@ -79,22 +90,31 @@ class Reduction(eqx.Module):
         )
 
 
-def reduced(risk: EmpiricalRisk, model: Any) -> Reduction | None:
-    """The instance in fewer dimensions, or None where it has as many as it spans or its program depends on the axes."""
+def reduced(risk: EmpiricalRisk, model: Any, rule: Rule, shared: bool = False) -> Reduction | None:
+    """The instance in fewer dimensions, or None where it has as many as it spans or its program depends on the axes.
+
+    `shared`: where there are no fewer, in the next size that several d share. `rule`: of the model's program.
+    """
     data = risk.data
     if not isinstance(data, TokenData) or not isinstance(model, CombinedAttention | FactoredAttention):
         return None
-    d = data.tokens.shape[-1]
-    if coordinates_of(risk, model) is None or data.tokens[..., 0].size + data.labels.size + 1 >= d:
+    d, spanned = data.tokens.shape[-1], data.tokens[..., 0].size + data.labels.size + 1
+    wide = -(-d // BUCKET) * BUCKET
+    # More columns than d say no more than d, and fewer constrain the rank: it is to be seen.
+    square = isinstance(model, CombinedAttention) or model.K.shape == (d, d)
+    if coordinates_of(risk, model) is None or (spanned >= d and not (shared and square and wide > d)):
         return None
     # The norm is that of the rule, whatever is selected.
     first = jnp.arange(data.tokens.shape[-2]) == 0
-    norm = predict(risk, model, jnp.broadcast_to(first, data.visible.shape)).program.norm
+    norm = rule(risk, model, jnp.broadcast_to(first, data.visible.shape)).program.norm
     if not isinstance(norm, Frobenius | Nuclear):
         return None
     v: Any = model.head.v  # pyright: ignore[reportAttributeAccessIssue]
-    vectors = jnp.concatenate([data.tokens.reshape(-1, d), data.queries.reshape(-1, d), v[None]])
-    basis, _ = linalg.qr(vectors.T)
+    if spanned < d:
+        vectors = jnp.concatenate([data.tokens.reshape(-1, d), data.queries.reshape(-1, d), v[None]])
+        basis, _ = linalg.qr(vectors.T)
+    else:
+        basis = jnp.eye(d, wide, dtype=v.dtype)
     head = eqx.tree_at(lambda h: h.v, model.head, v @ basis)
     small = TokenData(data.tokens @ basis, data.queries @ basis, data.labels, data.mask)
     if isinstance(model, CombinedAttention):
@@ -102,6 +122,6 @@ def reduced(risk: EmpiricalRisk, model: Any) -> Reduction | None:
         inside: Any = CombinedAttention(basis.T @ model.W @ basis, head)
     else:
         K, Q = basis.T @ model.K, basis.T @ model.Q
-        columns, _ = linalg.qr(jnp.concatenate([K, Q]).T)
+        columns = linalg.qr(jnp.concatenate([K, Q]).T)[0] if spanned < d else basis
         inside = FactoredAttention(K @ columns, Q @ columns, head)
-    return Reduction(EmpiricalRisk(small, risk.loss, None, risk.reduction), inside, model, basis, columns)
+    return Reduction(EmpiricalRisk(small, risk.loss, None, risk.reduction), inside, model, basis, columns, spanned >= d)

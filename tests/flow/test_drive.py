@@ -116,7 +116,7 @@ def test_a_queue_brings_every_lane_home_in_its_order(batch):
 
 
 def test_who_has_nothing_to_do_waits_for_nobody(batch):
-    """Idle lanes come home as they were, and the others arrive at the same bits as if all had been on the road."""
+    """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven."""
     drive, lanes, _ = batch
     queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2))
     idle = np.array([True, False, True, False])

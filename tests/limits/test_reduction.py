@@ -1,4 +1,5 @@
-"""Instances in more dimensions than they span: the same limit, and what the flow cannot move stays where it was."""
+"""Instances in more dimensions than they span, or in fewer than the next size: the same limit, and what the flow
+cannot move stays where it was."""
 
 import equinox as eqx
 import jax
@@ -9,6 +10,7 @@ import pytest
 import jaxflow as jf
 from jaxflow.limits import conclude
 from jaxflow.limits.reduction import reduced
+from jaxflow.theory import rule_of
 
 # Two sequences of three tokens span nine dimensions with their queries and the head.
 N, T, D = 2, 3, 14
@@ -48,7 +50,7 @@ def test_the_limit_is_that_of_all_dimensions(both):
 @pytest.mark.slow
 def test_what_lies_outside_of_the_span_does_not_move(both):
     risk, model, limit, _ = both
-    basis = reduced(risk, model).basis
+    basis = reduced(risk, model, rule_of(model)).basis
     outside = jnp.eye(D) - basis @ basis.T
     names = ("W",) if hasattr(model, "W") else ("K", "Q")
     for name in names:
@@ -66,3 +68,58 @@ def test_the_way_there_is_not_kept(both):
     assert limit.trajectory.saved is None and whole.trajectory.saved is not None
     # The rate was read off them.
     np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
+
+
+def _alone(risk, model):
+    """The limit in the instance's own dimensions."""
+
+    @eqx.filter_jit
+    def found(risk, model):
+        return jf.find_limit(risk, model, gap=GAP, throw=False)
+
+    return found(risk, model)
+
+
+@pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
+def test_filling_up_with_zeros_changes_nothing(kind):
+    """In d = 5 the flow is followed in 8 dimensions: every number of the limit is that of five, and has its shape."""
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
+    model = kind.init(jax.random.key(5), data, head)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    wide = reduced(risk, model, rule_of(model), shared=True)
+    assert wide is not None and wide.wider and wide.risk.data.tokens.shape == (N, T, 8)
+    limit, alone = jf.find_limit(risk, model, gap=GAP), _alone(risk, model)
+    assert limit.outcome == alone.outcome
+    ours, theirs = (eqx.filter(x, eqx.is_inexact_array) for x in (limit, alone))
+    assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
+    np.testing.assert_array_equal(limit.selection, alone.selection)
+    # Paths of the same steps but for roundings, which implicit solves magnify.
+    assert int(limit.trajectory.stats["num_steps"]) == int(alone.trajectory.stats["num_steps"])
+    np.testing.assert_allclose(limit.direction, alone.direction, atol=1e-6)
+    saved, others = (jax.vmap(lambda m: m.combined_weights())(x.trajectory.saved.model) for x in (limit, alone))
+    np.testing.assert_allclose(saved, others, rtol=1e-4, atol=1e-4 * float(jnp.max(jnp.abs(others))))
+    np.testing.assert_allclose(limit.program_solution.primal, alone.program_solution.primal, atol=1e-7)
+    # A slope through gaps of paths that differ as above.
+    np.testing.assert_allclose(limit.rate.exponent, alone.rate.exponent, atol=0.02)
+
+
+def test_several_dimensions_share_what_is_compiled():
+    """d = 5, 6 and 8 are followed by one program."""
+    traced = []
+
+    class Counted(jf.Staged):
+        def follow(self, *args):
+            traced.append(1)
+            return super().follow(*args)
+
+    for d in (5, 6, 8):
+        data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
+        model = jf.models.CombinedAttention.init(jax.random.key(5), data, head)
+        jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, gap=GAP, method=Counted())
+    assert len(traced) == 1
+
+
+def test_columns_that_constrain_the_rank_are_not_filled_up():
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
+    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head, m=2)
+    assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
