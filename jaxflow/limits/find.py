@@ -215,9 +215,7 @@ def _has_twins(data: TokenData) -> bool:
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
-def _find_limit(
-    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule
-) -> Limit:
+def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> Limit:
     # Several d share what one call compiles. Within a larger program there is nothing to share.
     shared = is_concrete(risk, model, jnp.zeros(()))
     small = _reduced(risk, model, rule, shared) if isinstance(method, Staged) else None

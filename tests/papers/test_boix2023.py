@@ -140,17 +140,6 @@ def test_a_path_keeps_its_ends_when_it_is_filled_up() -> None:
 
 
 @pytest.mark.slow
-def test_verify_from_the_name_to_the_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(small_instances.TRIALS, "quick", 2)
-    # Full heads and weight decay have tests of their own.
-    paths, rows = papers.verify("boix2023", only=("stages", "supports", "outside"), out=tmp_path, say=silent)
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    by_source = {row.source: row for row in rows}
-    assert by_source["Lemma 4.2"].verdict is HOLDS and by_source["Lemma 4.2"].worst <= 1e-8
-    assert by_source["Theorem 4.1 (sparsity)"].instances + by_source["Theorem 4.1 (sparsity)"].outside == 4
-
-
-@pytest.mark.slow
 def test_the_last_plateau_ends_where_the_next_stage_begins() -> None:
     """Stages at 1 and 1/0.85: a quarter of the first one's time after it, the second has been learned."""
     pull = np.array([1.0, 0.85])

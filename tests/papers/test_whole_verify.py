@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxflow import papers
+from jaxflow.papers.boix2023 import small_instances
 from jaxflow.report import Verdict
 
 # The checks of a paper with many that no smaller test of theirs reaches, and that take a minute together.
@@ -28,3 +29,9 @@ def test_checks_leave_their_rows(paper: str, tmp_path: Path) -> None:
     # Every instance is in the denominator, whatever became of it.
     assert all(row.instances == row.evidence.inside for row in rows)
     assert any(row.instances > 0 for row in rows)
+    if paper == "boix2023":
+        by_source = {row.source: row for row in rows}
+        assert by_source["Lemma 4.2"].verdict is Verdict.holds and by_source["Lemma 4.2"].worst <= 1e-8
+        sparsity = by_source["Theorem 4.1 (sparsity)"]
+        # The instances of every family.
+        assert sparsity.instances + sparsity.outside == 2 * small_instances.TRIALS["quick"]
