@@ -21,7 +21,8 @@ from _common import RESULTS, environment, print_table, write
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = Path(sys.executable).parent / "jaxflow"
 
-# The quickstart of the README, with a clock beside it; a second shape and the same shape again after it.
+# The quickstart of the README, with a clock beside it; the same shape again after it, another
+# shape, and another d of that one.
 QUICKSTART = """
 import json, sys, time
 start = time.perf_counter()
@@ -49,6 +50,7 @@ sentence = answer(6, 8, 10, "")
 whole = sum(steps.values())
 answer(6, 8, 10, ", again")
 answer(5, 7, 9, ", second shape")
+answer(5, 7, 11, ", another d")
 print(json.dumps({"sentence": sentence, "steps": steps, "quickstart": whole}))
 """
 
@@ -135,6 +137,8 @@ def main() -> None:
         rows += quickstart(parametrisation, given.repeats)
     if given.clone:
         rows += from_a_clone()
+    commit = process(["git", "rev-parse", "--short", "HEAD"], None, ROOT)[0].strip()
+    rows = [row | {"commit": commit} for row in rows]
     columns = ["what", "cache", "seconds", "processor", "lines", "tests"]
     print_table("seconds of whole processes", columns, [[row.get(name) for name in columns] for row in rows])
     for row in rows:

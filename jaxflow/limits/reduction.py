@@ -12,7 +12,7 @@ from jaxflow.data import TokenData
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.rounds import coordinates_of
 from jaxflow.margin import Frobenius, Nuclear
-from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict
 from jaxflow.trajectory import Point
@@ -98,6 +98,8 @@ def reduced(risk: EmpiricalRisk, model: Any, rule: Rule, shared: bool = False) -
     data = risk.data
     if not isinstance(data, TokenData) or not isinstance(model, CombinedAttention | FactoredAttention):
         return None
+    if not isinstance(model.head, LinearHead):  # one vector for all outputs
+        return None
     d, spanned = data.tokens.shape[-1], data.tokens[..., 0].size + data.labels.size + 1
     wide = -(-d // BUCKET) * BUCKET
     # More columns than d say no more than d, and fewer constrain the rank: it is to be seen.
@@ -109,7 +111,7 @@ def reduced(risk: EmpiricalRisk, model: Any, rule: Rule, shared: bool = False) -
     norm = rule(risk, model, jnp.broadcast_to(first, data.visible.shape)).program.norm
     if not isinstance(norm, Frobenius | Nuclear):
         return None
-    v: Any = model.head.v  # pyright: ignore[reportAttributeAccessIssue]
+    v = model.head.v
     if spanned < d:
         vectors = jnp.concatenate([data.tokens.reshape(-1, d), data.queries.reshape(-1, d), v[None]])
         basis, _ = linalg.qr(vectors.T)

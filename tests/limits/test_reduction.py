@@ -1,6 +1,8 @@
 """Instances in more dimensions than they span, or in fewer than the next size: the same limit, and what the flow
 cannot move stays where it was."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,8 @@ def test_the_limit_is_that_of_all_dimensions(both):
 @pytest.mark.slow
 def test_what_lies_outside_of_the_span_does_not_move(both):
     risk, model, limit, _ = both
-    basis = reduced(risk, model, rule_of(model)).basis
+    small: Any = reduced(risk, model, rule_of(model))
+    basis = small.basis
     outside = jnp.eye(D) - basis @ basis.T
     names = ("W",) if hasattr(model, "W") else ("K", "Q")
     for name in names:
@@ -86,7 +89,7 @@ def test_filling_up_with_zeros_changes_nothing(kind):
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
     model = kind.init(jax.random.key(5), data, head)
     risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    wide = reduced(risk, model, rule_of(model), shared=True)
+    wide: Any = reduced(risk, model, rule_of(model), shared=True)
     assert wide is not None and wide.wider and wide.risk.data.tokens.shape == (N, T, 8)
     limit, alone = jf.find_limit(risk, model, gap=GAP), _alone(risk, model)
     assert limit.outcome == alone.outcome
@@ -117,6 +120,13 @@ def test_several_dimensions_share_what_is_compiled():
         model = jf.models.CombinedAttention.init(jax.random.key(5), data, head)
         jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, gap=GAP, method=Counted())
     assert len(traced) == 1
+
+
+def test_heads_by_position_are_followed_in_all_dimensions():
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
+    heads = jf.models.PositionHeads((head, head))
+    model = jf.models.CombinedAttention.init(jax.random.key(5), data, heads)
+    assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
 
 
 def test_columns_that_constrain_the_rank_are_not_filled_up():
