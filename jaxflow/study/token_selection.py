@@ -56,8 +56,8 @@ class TokenSelection(AbstractExperiment):
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `horizon`: arc length of the first explicit stretch (None: 100 for W, 30 for factors, which soon are stiff);
     `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round. A far
-    stretch that leaves its selection is followed again at 1e-3, and so are later rounds. (At an `rtol` of 1e-5 in place
-    of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
+    stretch of factors that leaves its selection is followed again at 1e-3, and so are later rounds of theirs. (At an
+    `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
 
     **Example:**
 
@@ -174,15 +174,19 @@ class TokenSelection(AbstractExperiment):
             found = one_by_one(*instances, self.method)
             return jax.tree.map(np.asarray, found) | {"rounds": np.ones(number, np.int32)}
         going, count, length = jnp.ones(number, bool), jnp.zeros((), int), jnp.full(number, -jnp.inf)
-        paths, rounds, first, again = None, np.zeros(number, np.int32), True, jnp.asarray(min(self.far_rtol, AGAIN))
+        paths, rounds = None, np.zeros(number, np.int32)
+        long = jnp.asarray(self.far_rtol)
+        # Of factors alone: no path of W was seen to stay at a direction that repels.
+        short = jnp.asarray(min(self.far_rtol, AGAIN)) if models.degree > 1 else long
+        first = True
         while True:
             idle = ~going
             rounds += np.asarray(going)
             near = explicit(risks, models, count, idle)
-            path, models, going = implicit(risks, near, length, idle, jnp.asarray(self.far_rtol) if first else again)
-            if first and bool(jnp.any(going)):
+            path, models, going = implicit(risks, near, length, idle, long if first else short)
+            if first and models.degree > 1 and bool(jnp.any(going)):
                 # A long step can come to rest at a direction that repels, so near that no later step leaves it.
-                closer = implicit(risks, near, length, ~going, again)
+                closer = implicit(risks, near, length, ~going, short)
                 path, models, going = _where(going, closer, (path, models, going))
             first = False
             paths = path if paths is None else _joined(paths, path, idle)
