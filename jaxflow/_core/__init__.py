@@ -21,3 +21,4 @@ from jaxflow._core.trees import all_finite as all_finite
 from jaxflow._core.trees import tree_dot as tree_dot
 from jaxflow._core.trees import tree_norm as tree_norm
 from jaxflow._core.trees import tree_scale as tree_scale
+from jaxflow._core.trees import tree_where as tree_where

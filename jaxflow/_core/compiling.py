@@ -105,7 +105,7 @@ def compiled_in_two(first: Callable[P, Any], second: Callable[[Any], R]) -> Call
         begun.compilation = None
         state = begin(*args, **kwargs)
         if begun.compilation is not None:
-            # An error of this compilation comes again from the call itself.
+            # Whether it failed is seen by the call, under the settings that hold there and not in the thread.
             wait([begun.compilation])
         return last(state)
 

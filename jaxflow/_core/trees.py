@@ -1,8 +1,10 @@
-"""Inner products over pytrees of arrays; `None` leaves (frozen parameters) count as nothing."""
+"""Inner products over pytrees of arrays, and choices by row; `None` leaves (frozen parameters) count as nothing."""
 
 import functools
 import operator
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
@@ -27,6 +29,15 @@ def tree_norm(a: PyTree) -> Float[Array, ""]:
 def tree_scale(factor: Float[Array, ""] | float, a: PyTree) -> PyTree:
     """factor · a on every leaf."""
     return jax.tree.map(lambda x: factor * x, a)
+
+
+def tree_where(mask: Bool[Array, " b"], a: PyTree, b: PyTree) -> PyTree:
+    """Rows of a where the mask holds, else those of b; what is no array is a's."""
+
+    def rows(x: Any, y: Any) -> Any:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y) if eqx.is_array(x) else x
+
+    return jax.tree.map(rows, a, b)
 
 
 def all_finite(a: PyTree) -> Bool[Array, ""]:

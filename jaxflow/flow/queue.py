@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxflow._core import require
+from jaxflow._core import require, tree_where
 from jaxflow.flow.drive import Drive, Lane
 
 
@@ -60,7 +60,7 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
             # would wait. A place without a running lane takes a step of length zero.
             ends = jnp.where(going, pool.s_next, pool.s)
             moved = jax.vmap(step)(eqx.tree_at(lambda lane: lane.s_next, pool, ends), problems)
-            return count + 1, _choose(going, moved, pool)
+            return count + 1, tree_where(going, moved, pool)
 
         begun = jnp.sum(running(pool, problems))
 
@@ -88,7 +88,7 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
         done = jax.tree.map(lambda out, lane: out.at[where].set(lane, mode="drop"), done, pool)
         job = following + jnp.cumsum(ended) - 1
         jobs = jnp.where(ended, jnp.minimum(job, total), jobs)
-        pool, problems = _choose(ended & (jobs < total), lanes_of(jobs), (pool, problems))
+        pool, problems = tree_where(ended & (jobs < total), lanes_of(jobs), (pool, problems))
         return pool, problems, jobs, jnp.minimum(following + jnp.sum(ended), total), done
 
     first = lanes_of(jnp.arange(width))
@@ -102,7 +102,3 @@ def _changing(lane: Lane) -> tuple[Any, ...]:
         *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved),
         *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves),
     )
-
-
-def _choose(mask: Any, a: Any, b: Any) -> Any:
-    return jax.tree.map(lambda x, y: jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y), a, b)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData
-from jaxflow.limits.limit import Limit
+from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.rounds import coordinates_of
 from jaxflow.margin import Frobenius, Nuclear
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead
@@ -82,11 +82,17 @@ class Reduction(eqx.Module):
             lambda t: (t.final, t.saved), path, (point(path.final), saved), is_leaf=lambda x: x is path.saved
         )
         solution = limit.program_solution
+        # At a point what does not move is part of the answer; a direction leaves it behind.
+        weights = jax.lax.cond(
+            limit.kind.value == LimitKind.point.value,
+            lambda: path.final.model.combined_weights(),
+            lambda: matrix(limit.weights),
+        )
         prediction = predict(risk, self.full, limit.selection)
         return eqx.tree_at(
             lambda x: (x.weights, x.program_solution.primal, x.prediction, x.trajectory),
             limit,
-            (matrix(limit.weights), matrix(solution.primal), prediction, path),
+            (weights, matrix(solution.primal), prediction, path),
         )
 
 

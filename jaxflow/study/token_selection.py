@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import linalg, require, unknown_name
+from jaxflow._core import linalg, require, tree_where, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
@@ -187,7 +187,7 @@ class TokenSelection(AbstractExperiment):
             if first and models.degree > 1 and bool(jnp.any(going)):
                 # A long step can come to rest at a direction that repels, so near that no later step leaves it.
                 closer = implicit(risks, near, length, ~going, short)
-                path, models, going = _where(going, closer, (path, models, going))
+                path, models, going = _chosen(going, closer, (path, models, going))
             first = False
             paths = path if paths is None else _joined(paths, path, idle)
             count, length = count + 1, paths.final.log_arc_length
@@ -293,12 +293,7 @@ def _joined(before: Trajectory, path: Trajectory, idle: Any) -> Trajectory:
     return eqx.filter_vmap(followed_by)(before, path, idle)
 
 
-@eqx.filter_jit
-def _where(some: Any, new: Any, old: Any) -> Any:
-    def rows(x: Any, y: Any) -> Any:
-        return jnp.where(some.reshape(some.shape + (1,) * (x.ndim - 1)), x, y)
-
-    return jax.tree.map(lambda x, y: rows(x, y) if eqx.is_array(x) else x, new, old)
+_chosen = eqx.filter_jit(tree_where)
 
 
 @eqx.filter_jit

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, linalg
+from jaxflow._core import RESULTS, ScaledGradient, linalg, tree_where
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -112,11 +112,7 @@ def accumulate(
     second = _solve(field, solver, diffrax.Event(lost), near, end, last, jnp.maximum(ends, near), rtol, max_steps)
 
     early = ends <= near
-    ys = jax.tree.map(
-        lambda a, b: jnp.where(early.reshape(early.shape + (1,) * (a.ndim - 1)), a, b),
-        first.ys[1],  # pyright: ignore[reportOptionalSubscript]
-        second.ys[1],  # pyright: ignore[reportOptionalSubscript]
-    )
+    ys = tree_where(early, first.ys[1], second.ys[1])  # pyright: ignore[reportOptionalSubscript]
     models = jax.vmap(lambda p: eqx.combine(p, frozen))(ys[0])
     result = diffrax.RESULTS.where(first.result == diffrax.RESULTS.successful, second.result, first.result)
     steps = first.stats["num_steps"] + second.stats["num_steps"]

@@ -107,7 +107,7 @@ def test_filling_up_with_zeros_changes_nothing(kind):
 
 
 def test_several_dimensions_share_what_is_compiled():
-    """d = 5, 6 and 8 are followed by one program."""
+    """d = 5, 6 and 8 are followed by one program, those beyond the span of nine by another."""
     traced = []
 
     class Counted(jf.Staged):
@@ -115,11 +115,11 @@ def test_several_dimensions_share_what_is_compiled():
             traced.append(1)
             return super().follow(*args)
 
-    for d in (5, 6, 8):
+    for d in (5, 6, 8, 14, 21):
         data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
         model = jf.models.CombinedAttention.init(jax.random.key(5), data, head)
         jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, gap=GAP, method=Counted())
-    assert len(traced) == 1
+    assert len(traced) == 2
 
 
 def test_heads_by_position_are_followed_in_all_dimensions():
@@ -133,3 +133,18 @@ def test_columns_that_constrain_the_rank_are_not_filled_up():
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
     model = jf.models.FactoredAttention.init(jax.random.key(5), data, head, m=2)
     assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
+
+
+@pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
+def test_a_point_holds_what_does_not_move(kind):
+    """One sequence with both labels: attention tends to where the output vanishes, and all of W0 outside stays."""
+    data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
+    scores = jnp.array([0.7, -0.5, 0.1])
+    tokens = data.tokens[0] + jnp.outer(scores - data.tokens[0] @ head, head / (head @ head))
+    twice = jf.data.TokenData(jnp.stack([tokens] * 2), jnp.stack([data.queries[0]] * 2), jnp.array([1.0, -1.0]))
+    model = kind.init(jax.random.key(5), twice, head)
+    limit = jf.find_limit(jf.EmpiricalRisk(twice, jf.losses.Logistic()), model, gap=GAP)
+    assert limit.outcome == jf.Outcome.finite_stationary_point
+    final = limit.trajectory.final.model
+    np.testing.assert_allclose(limit.point, final.combined_weights(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(jnp.sum(final.attention(twice)[0] * scores), 0.0, atol=1e-6)
