@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from jaxflow._core import require, tree_where
 from jaxflow.flow.drive import Drive, Lane
@@ -36,6 +37,12 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
     run_queue(drive, lanes, width=2)
     ```
     """
+    return counted_queue(drive, lanes, width=width, stride=stride)[0]
+
+
+def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> tuple[Lane, Int[Array, ""]]:
+    """As `run_queue`, and how many times the device stepped a pool of `width` lanes: what a device that takes as long
+    for all of them as for one pays for."""
     require(width >= 1, "width", f"expected at least 1, got {width}")
     require(stride >= 1, "stride", f"expected at least 1, got {stride}")
     # What never changes along a path (the problem: tokens, bases) is not carried from step to step.
@@ -69,7 +76,7 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
             left = jnp.sum(running(carry[1], problems))
             return (left > 0) & ((left == begun) | (carry[0] < stride))
 
-        return jax.lax.while_loop(some, body, (0, pool))[1]
+        return jax.lax.while_loop(some, body, (0, pool))
 
     # Jobs are rows in this order: first those with a step to take, of which there are `total`.
     waiting = running(moving, fixed)
@@ -80,8 +87,8 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
         return jax.tree.map(lambda x: x[rows], (moving, fixed))
 
     def turn(carry: Any) -> Any:
-        pool, problems, jobs, following, done = carry
-        pool = advance(pool, problems)
+        pool, problems, jobs, following, done, iterations = carry
+        count, pool = advance(pool, problems)
         # A place is free once the result of its lane has been stored; jobs beyond the last are dropped.
         ended = ~running(pool, problems) & (jobs < total)
         where = jnp.where(ended, order[jnp.minimum(jobs, order.size - 1)], order.size)
@@ -89,12 +96,12 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
         job = following + jnp.cumsum(ended) - 1
         jobs = jnp.where(ended, jnp.minimum(job, total), jobs)
         pool, problems = tree_where(ended & (jobs < total), lanes_of(jobs), (pool, problems))
-        return pool, problems, jobs, jnp.minimum(following + jnp.sum(ended), total), done
+        return pool, problems, jobs, jnp.minimum(following + jnp.sum(ended), total), done, iterations + count
 
     first = lanes_of(jnp.arange(width))
-    carry = (*first, jnp.arange(width), jnp.asarray(width), moving)
-    *_, done = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), turn, carry)
-    return eqx.combine(done, fixed, static)
+    carry = (*first, jnp.arange(width), jnp.asarray(width), moving, jnp.asarray(0))
+    *_, done, iterations = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), turn, carry)
+    return eqx.combine(done, fixed, static), iterations
 
 
 def _changing(lane: Lane) -> tuple[Any, ...]:

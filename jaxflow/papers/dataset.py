@@ -18,11 +18,12 @@ from jaxtyping import Array, Key
 
 from jaxflow._core import Outcome
 from jaxflow.study import AbstractExperiment, OtherStudy, Study, TwoResults, trial_key
-from jaxflow.study.blocks import device_kind
+from jaxflow.study.blocks import CPU, device_kind, device_shapes
 from jaxflow.study.experiment import import_named
 from jaxflow.study.files import side_folder, write_file
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
+from jaxflow.study.programs import crowded, release_programs
 
 N = TypeVar("N")
 R = TypeVar("R", bound=tuple)
@@ -57,9 +58,10 @@ class Part:
     - `one(key, setting)`: the record of one instance.
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
-    - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most.
+    - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most (on an accelerator
+      more: `jaxflow.study.blocks`).
     - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
-    - `way`: `"together"`, vmapped; `"in turn"`, compiled and mapped, where no lane is to wait for the slowest;
+    - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped, where no lane is to wait for the slowest;
       `"on host"`, called for one instance after the other.
 
     **Example:**
@@ -195,6 +197,9 @@ class Dataset(Generic[N]):
         found: Raw = {}
         for name, part in self.parts.items():
             started, target = time.monotonic(), self._folder(folder, scale, seed) / name
+            # The programs of all parts of a paper are more than one process can hold.
+            if crowded():
+                release_programs()
             try:
                 if isinstance(part, Part):
                     found[name] = self._studied(name, part, target, scale, seed, say, executor, progress)
@@ -224,8 +229,10 @@ class Dataset(Generic[N]):
         cells = {"cell": list(part.settings(scale))}
         factors = {"data_factors": cells} if part.own_instances else {"method_factors": cells}
         experiment = PartExperiment(where=self.where, part=name, scale=scale)
+        trials = part.trials[scale]
+        wide = part.block if part.way == "on host" else part.block * (device_shapes().lanes // CPU.lanes)
         # A block is filled up to its width: where there are fewer instances that would be work for nothing.
-        trials, block = part.trials[scale], min(part.block, part.trials[scale])
+        block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
 
     def _folder(self, folder: Path, scale: str, seed: int) -> Path:
@@ -291,7 +298,8 @@ class PartExperiment(AbstractExperiment):
         setting = part.settings(self.scale)[factors["cell"]]
         setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
         if part.way != "on host":
-            mapped = _together if part.way == "together" else _in_turn
+            # An accelerator takes as long for one lane as for all of them.
+            mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
             return lambda keys: _with_outcome(mapped(part.one, setting, keys)._asdict())
 
         def one_after_the_other(keys: Any) -> dict[str, Any]:

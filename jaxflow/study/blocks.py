@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +24,27 @@ from jaxflow.study.results import BlockResult, collect
 
 # Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
 KEPT_CELLS = 64
+
+
+class Shapes(NamedTuple):
+    """How much a kind of device computes at a time: `lanes` of a queue, `parts` of a block side by side, `programs` of
+    a batch that waits for its slowest, trials of a `block`."""
+
+    lanes: int
+    parts: int
+    programs: int
+    block: int
+
+
+# A core of a CPU works at one lane after the other, whatever their number: eight fill its vector units and stay in its
+# caches. An accelerator takes as long for a thousand small lanes as for one; it is slow where it waits for few of them.
+CPU = Shapes(lanes=8, parts=2, programs=64, block=256)
+ACCELERATOR = Shapes(lanes=1024, parts=1, programs=1024, block=4096)
+
+
+def device_shapes() -> Shapes:
+    """Those of the devices on which this process computes."""
+    return CPU if jax.default_backend() == "cpu" else ACCELERATOR
 
 
 @dataclass(frozen=True)

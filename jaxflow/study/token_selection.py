@@ -22,6 +22,7 @@ from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study.blocks import device_shapes
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory
 
@@ -32,13 +33,14 @@ FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
 # The tolerance of a far stretch whose first try left its selection, and of later rounds: that of `find_limit`.
 AGAIN = 1e-3
 
-# Instances whose programs are solved at a time.
-CONCLUDED = 64
-
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
 # d where a study does not say.
 DIMENSION = 4
+
+
+def _chosen_for_device(name: str, given: int | None) -> int:
+    return getattr(device_shapes(), name) if given is None else given
 
 
 class TokenSelection(AbstractExperiment):
@@ -54,10 +56,12 @@ class TokenSelection(AbstractExperiment):
 
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
-    CPU; `horizon`: arc length of the first explicit stretch (None: 100 for W, 30 for factors, which soon are stiff);
-    `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets of the two stretches of a round. A far
-    stretch of factors that leaves its selection is followed again at 1e-3, and so are later rounds of theirs. (At an
-    `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
+    CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
+    the experiment is made: `jaxflow.study.blocks`); `horizon`: arc length of the first explicit stretch (None: 100 for
+    W, 30 for factors, which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets
+    of the two stretches of a round. A far stretch of factors that leaves its selection is followed again at 1e-3, and
+    so are later rounds of theirs. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its
+    other side and are certified there.)
 
     **Example:**
 
@@ -69,8 +73,9 @@ class TokenSelection(AbstractExperiment):
 
     method: Any = None
     gap: float = 1e-8
-    width: int = 8
-    parts: int = 2
+    width: int = eqx.field(default=None, converter=partial(_chosen_for_device, "lanes"))
+    parts: int = eqx.field(default=None, converter=partial(_chosen_for_device, "parts"))
+    programs: int = eqx.field(default=None, converter=partial(_chosen_for_device, "programs"))
     horizon: float | None = None
     rtol: float = 1e-6
     scout_steps: int = 20_000
@@ -80,6 +85,7 @@ class TokenSelection(AbstractExperiment):
     def __check_init__(self) -> None:
         require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
         require(self.parts >= 1, "parts", f"expected at least 1, got {self.parts}")
+        require(self.programs >= 1, "programs", f"expected at least 1, got {self.programs}")
         require(self.horizon is None or self.horizon > 0, "horizon", f"expected a positive length, got {self.horizon}")
 
     def setup(
@@ -241,7 +247,7 @@ class TokenSelection(AbstractExperiment):
     def _conclude(self, instances: Any, paths: Trajectory, rows: np.ndarray) -> dict[str, Any]:
         """Outcomes of `rows`, in groups of one size: a batch of programs waits for its slowest."""
         close: Any = self._close
-        size, groups = min(CONCLUDED, len(instances[1].head.v)), []
+        size, groups = min(self.programs, len(instances[1].head.v)), []
         for first in range(0, len(rows), size):
             some = np.resize(rows[first : first + size], size)
             groups.append(close(*_take(some, (*instances, paths))))

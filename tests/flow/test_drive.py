@@ -13,6 +13,7 @@ import pytest
 import jaxflow as jf
 from jaxflow._core import RESULTS
 from jaxflow.flow import Drive, StationaryPoint, Weights, run_queue
+from jaxflow.flow.queue import counted_queue
 from jaxflow.flow.solvers import state_norm
 
 WAYS = {
@@ -113,6 +114,17 @@ def test_a_queue_brings_every_lane_home_in_its_order(batch):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
     with pytest.raises(ValueError, match="width"):
         run_queue(drive, lanes, width=0)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_a_device_steps_no_more_often_than_a_list_schedule(batch, width):
+    """Whoever is free takes the next of the list: at most the work over the width, and the longest lane (Graham 1966);
+    where all lanes fit, not once more than the longest."""
+    drive, lanes, _ = batch
+    home, iterations = eqx.filter_jit(lambda lanes: counted_queue(drive, lanes, width=width))(lanes)
+    steps = np.asarray(home.num_steps)
+    assert steps.max() <= int(iterations) <= steps.sum() / width + (1 - 1 / width) * steps.max()
+    assert width < len(steps) or int(iterations) == steps.max()
 
 
 def test_who_has_nothing_to_do_waits_for_nobody(batch):

@@ -23,6 +23,7 @@ from jaxflow.papers.statement import Statement, hold
 from jaxflow.report import CLAIMS, Claim, Evidence, Row, Verdict, as_json, common_rate, findings_markdown
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
+from jaxflow.study.blocks import ACCELERATOR
 from tests.papers.made_up import experiment
 from tests.papers.made_up.experiment import TOY
 
@@ -111,6 +112,22 @@ def test_a_killed_run_loses_one_block_or_one_sweep(toy: Any, tmp_path: Path, mon
         assert again.count("curve") == 1 and again.count("slow") <= 9 + 3
         assert flat(collect(folder)) == whole and toy.COMPUTED[before:] == again
     assert again.count("slow") == 0
+
+
+def test_a_crowded_process_forgets_programs_between_parts(toy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """`verify` of a paper with seventeen checks ran out of memory maps near its end, and died in the compiler."""
+    whole, forgotten = flat(collect(tmp_path / "whole")), []
+    monkeypatch.setattr(datasets, "crowded", lambda: True)
+    monkeypatch.setattr(datasets, "release_programs", lambda: forgotten.append(True))
+    assert flat(collect(tmp_path / "crowded")) == whole
+    assert len(forgotten) == len(TOY.parts)
+
+
+def test_a_device_of_many_lanes_computes_more_instances_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TOY.study("draws", "large", 0).plan.block == TOY.parts["draws"].block
+    monkeypatch.setattr(datasets, "device_shapes", lambda: ACCELERATOR)
+    wide = TOY.study("draws", "large", 0).plan
+    assert wide.block == min(wide.trials, TOY.parts["draws"].block * 128)
 
 
 def test_a_file_appears_whole_beside_what_a_killed_process_left(tmp_path: Path) -> None:

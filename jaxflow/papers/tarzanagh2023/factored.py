@@ -29,7 +29,7 @@ SIZES = {
     "paper": Size(10_000, FULL),
     "large": Size(1_000_000, (*FULL, (3, 2), (5, 2))),
 }
-GAP = TokenSelection().gap
+GAP = TokenSelection.gap
 # The two numbers are sums of a few hundred rounded products of order one.
 ROUNDING = 1e-12
 # Exceptions that a note names one by one.
