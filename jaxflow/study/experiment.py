@@ -3,8 +3,10 @@
 import abc
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +17,8 @@ from jaxtyping import Array, Key
 
 from jaxflow._core import Outcome, require, unknown_name
 from jaxflow.limits import find_limit
+from jaxflow.study.arguments import as_plain
+from jaxflow.study.plan import Plan
 
 
 class AbstractExperiment(eqx.Module):
@@ -69,6 +73,11 @@ class AbstractExperiment(eqx.Module):
         risk, model = self.setup(key, **factors)
         return find_limit(risk, model, method=getattr(self, "method", None), throw=False)
 
+    def check_cell(self, **factors: Any) -> None:
+        """A hook: raises `ValueError` for factors that no instance can have. A study asks for each of its cells when
+        it is made, not when it comes to them."""
+        return None
+
     def name(self) -> str:
         """What the keys are hashed from. Two experiments of one name draw the same instances."""
         return type(self).__name__
@@ -116,6 +125,8 @@ class FunctionExperiment(AbstractExperiment):
 
     def __init__(self, function: Callable[..., Any], name: str | None = None):
         require(callable(function), "experiment", f"expected an experiment or a function, got {function!r}")
+        named = name is None or isinstance(name, str) and name.isprintable()
+        require(named, "name", f"expected a name in printable characters, got {name!r}")
         self.function = function
         self.label = name or getattr(function, "__name__", type(function).__name__)
 
@@ -144,7 +155,10 @@ class FunctionExperiment(AbstractExperiment):
         return f"{self.function.__module__}:{getattr(self.function, '__qualname__', self.label)}"
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.label}
+        # Two of `functools.partial` differ in nothing else.
+        bound = {name: getattr(self.function, name, None) for name in ("args", "keywords")}
+        partial = isinstance(self.function, functools.partial)
+        return {"name": self.label} | ({name: _for_json(value) for name, value in bound.items()} if partial else {})
 
 
 def as_experiment(experiment: Any) -> AbstractExperiment:
@@ -161,7 +175,16 @@ def as_experiment(experiment: Any) -> AbstractExperiment:
 
 def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> None:
     """**Raises:** `ValueError` for a factor the experiment does not know (with the nearest that it does), or lacks."""
-    parameters = list(experiment.signature().parameters.values())[1:]
+    try:
+        parameters = list(experiment.signature().parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"experiment: {experiment.name()} does not say what it takes ({error})") from error
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, _REST)
+    takes = bool(parameters) and parameters[0].kind in positional
+    require(takes, "experiment", f"{experiment.name()} takes no key; its first argument is the key of an instance")
+    key, *parameters = parameters
+    clash = key.name in given and key.kind is not _REST
+    require(not clash, "factors", f"{key.name!r} is what {experiment.name()} calls its key")
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in given:
@@ -169,6 +192,17 @@ def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> N
                 raise unknown_name("factors", name, [p.name for p in named])
     missing = [p.name for p in named if p.default is p.empty and p.name not in given]
     require(not missing, "factors", f"{experiment.name()} needs {', '.join(missing)} as well")
+
+
+_REST = inspect.Parameter.VAR_POSITIONAL
+
+
+def check_cells(experiment: AbstractExperiment, plan: Plan) -> None:
+    """Holds every cell to the experiment's own rules. **Raises:** as `check_cell`."""
+    if type(experiment).check_cell is AbstractExperiment.check_cell:
+        return
+    for index in itertools.product(*(range(count) for count in plan.cells)):
+        experiment.check_cell(**plan.values_at(index))
 
 
 def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
@@ -179,7 +213,8 @@ def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
 def import_named(path: str) -> Any:
     """The object that `module:name` names. **Raises:** `ValueError` where there is none."""
     module, _, name = path.partition(":")
-    require(bool(module and name), "experiment", f"expected module:name, got {path!r}")
+    named = bool(name) and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])
+    require(named, "experiment", f"expected module:name, got {path!r}")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -216,8 +251,9 @@ def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
 
 
 def _for_json(value: Any) -> Any:
+    value = as_plain(value)
     try:
-        json.dumps(value, allow_nan=False)
+        # As a store gives it back: a tuple is a list there.
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):
         return repr(value)
-    return value

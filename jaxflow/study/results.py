@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxflow._core import Code, Outcome, require
 from jaxflow.study.experiment import with_not_run
-from jaxflow.study.plan import RESERVED
+from jaxflow.study.plan import LONGEST_NAME, RESERVED
 
 Meanings = dict[str, dict[str, int]]
 
@@ -58,13 +58,16 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     meanings: Meanings = {}
     for name, value in results.items():
         require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
+        require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
             meanings[name] = outcome_meanings(value.names) if name == "outcome" else with_not_run(value.names)
-        array = np.asarray(jax.device_get(value))
-        require(array.dtype.kind in "biuf", who, f"{name} has dtype {array.dtype}; numbers and Booleans can be stored")
+        array = _as_array(who, name, value)
+        known = array.dtype.kind in "biuf" and array.dtype.str.lstrip("<>|=") in DTYPES
+        require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
         rows = array.shape[0] if array.ndim else 0
         require(rows == width, who, f"{name} has {rows} rows for {width} keys; each key has exactly one result")
+        require(array.size > 0, who, f"{name} has the shape {list(array.shape[1:])} for each key, which holds nothing")
         arrays[name] = array.astype(array.dtype.newbyteorder("="))
     if "outcome" not in arrays:
         require(not own_outcome, who, "an experiment says how each instance ended: `outcome` is missing")
@@ -75,7 +78,18 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     kind = "`Outcome`" if known == OUTCOMES else f"its own ({', '.join(known)})"
     require(good, who, f"outcome must be one code of {kind} for each key, and not `not_run`")
     arrays["outcome"] = outcome.astype(np.uint8)
+    for name, array in arrays.items():
+        taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
+        require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
     return arrays, meanings
+
+
+def _as_array(who: str, name: str, value: Any) -> np.ndarray:
+    """A result as NumPy has it. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
+    try:
+        return np.asarray(jax.device_get(value))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{who}: {name} is no array of numbers ({error})") from error
 
 
 OUTCOMES = with_not_run(Outcome)
@@ -106,6 +120,9 @@ def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
 
 # A code is one byte.
 CODES = 256
+
+# What the file format knows, in its own order of bytes.
+DTYPES = ("b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8")
 
 
 def names_of_codes(layout: tuple[Variable, ...]) -> dict[int, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxflow._core import require, unknown_name
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.plan import Plan
-from jaxflow.study.store import read_plan
+from jaxflow.study.metadata import read_plan
 from jaxflow.study.study import Study
 
 # Names that need no module.
