@@ -1,7 +1,6 @@
 """Chunks as Zarr asks for them: each held to its checksum when it is read, and nothing else is taken from the disk."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
 # How a caller names a store.
 StorePath = str | os.PathLike[str]
 

@@ -85,7 +85,12 @@ class Encoder:
         array = np.asarray(values)
         dtype: Any = str if array.dtype.kind == "U" else array.dtype
         held = group.create_array(
-            name, shape=array.shape, chunks=array.shape, dtype=dtype, dimension_names=(name,), **{**_PLAIN, "compressors": [Crc32cCodec()]}
+            name,
+            shape=array.shape,
+            chunks=array.shape,
+            dtype=dtype,
+            dimension_names=(name,),
+            **{**_PLAIN, "compressors": [Crc32cCodec()]},
         )
         # Strings of variable length: those of fixed width are no part of the specification.
         held[:] = array.astype(object) if dtype is str else array

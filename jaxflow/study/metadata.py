@@ -18,6 +18,9 @@ GROWN = "grown"
 HEAD = "zarr.json"
 
 
+_REMEDY = f"Without a copy of {HEAD}, run the study again in another folder"
+
+
 @dataclass(frozen=True)
 class Head:
     """The metadata of a store: its study, what its results look like (None while unknown), all attributes, and the
@@ -38,7 +41,7 @@ def read_document(path: Path) -> dict[str, Any]:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"store: {path} is no study of jaxflow, or its {HEAD} is damaged ({error}){_copy_of(path)}"
+            f"store: {path} is no study of jaxflow, or its {HEAD} is damaged ({error}){_copy_of(path)}. {_REMEDY}"
         ) from error
     if not isinstance(document, dict) or not isinstance(document.get("attributes", {}), dict):
         raise ValueError(f"store: {path} is no study of jaxflow (it has no schema_version)")
@@ -91,10 +94,7 @@ def read_plan(path: Path) -> Plan:
 
 def damaged(path: Path, what: str) -> ValueError:
     """The error for metadata that cannot be what was written."""
-    return ValueError(
-        f"store: {path} is damaged: {what}{_copy_of(path)}. Without a copy of {HEAD}, run the study again in another "
-        "folder"
-    )
+    return ValueError(f"store: {path} is damaged: {what}{_copy_of(path)}. {_REMEDY}")
 
 
 def _copy_of(path: Path) -> str:

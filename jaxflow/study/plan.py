@@ -107,7 +107,7 @@ class Plan:
         }
 
     @staticmethod
-    def from_identity(identity: Mapping[str, Any]) -> "Plan":
+    def from_identity(identity: Any) -> "Plan":
         """The inverse of `identity`. **Raises:** `ValueError` for what is no identity, whatever else it is."""
         require(isinstance(identity, Mapping), "study", "expected a table of names")
         for name in ("experiment", "data_factors", "method_factors", "trials", "seed", "block"):
@@ -141,7 +141,9 @@ def _factors(kind: str, listed: Any) -> dict[str, tuple]:
 def check_factor(name: str, values: tuple) -> None:
     """**Raises:** `ValueError` for a reserved name, no values, a value twice, or values that no axis can carry."""
     require(isinstance(name, str), "factors", f"expected a name, got {name!r}")
-    require(name.isidentifier() and len(name.encode()) <= LONGEST_NAME, name, "the name of a factor must be an identifier")
+    require(
+        name.isidentifier() and len(name.encode()) <= LONGEST_NAME, name, "the name of a factor must be an identifier"
+    )
     require(name not in RESERVED, name, f"{name!r} is a name that the store uses itself")
     require(len(values) > 0, name, "a factor needs at least one value")
     for value in values:

@@ -10,14 +10,13 @@ from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
 from jaxflow.study.keys import trial_key
+from jaxflow.study.metadata import read_plan
 from jaxflow.study.pictures import plot
 from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
 from jaxflow.study.progress import Bar, Silent
 from jaxflow.study.reading import Status, open_results, status
 from jaxflow.study.run import Run
-from jaxflow.study.metadata import read_plan
 from jaxflow.study.store import Store
-
 
 # Values of one factor.
 MOST_VALUES = 10**6
@@ -160,7 +159,6 @@ class Study:
         self.experiment.check_cell(**chosen)
         key = trial_key(self.plan.seed, self.plan.experiment["name"], self.plan.data_values(chosen), trial)
         return self.experiment.replay(key, **chosen)
-
 
     def _require_mine(self, store_path: StorePath) -> None:
         path = as_path("store_path", store_path)
