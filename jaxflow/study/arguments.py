@@ -55,8 +55,8 @@ def as_path(argument: str, value: Any) -> Path:
 def as_plain(value: Any) -> Any:
     """A value without the scalar types of NumPy and JAX, which JSON does not know."""
     scalar = isinstance(value, np.generic) or (hasattr(value, "dtype") and getattr(value, "shape", None) == ())
-    # Typed keys of JAX have a dtype and no number.
-    return value.item() if scalar and np.asarray(value).dtype.kind in "biufU" else value
+    # Typed keys of JAX have a dtype, and no number.
+    return value.item() if scalar and getattr(value.dtype, "kind", "") in tuple("biufU") else value
 
 
 def _shown(value: Any) -> str:

@@ -133,7 +133,7 @@ def percentages(
     confidence = as_real("confidence", confidence)
     require(confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
     pooled = [over] if isinstance(over, str) else list(dict.fromkeys(over))
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise unknown_name("rule", rule, RULES)
     codes = results["outcome"]
     if rule == "settled" and bool((codes == Outcome.selection_settled.value).any()):

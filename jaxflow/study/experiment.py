@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import enum
 import functools
 import importlib
 import inspect
@@ -15,10 +14,11 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Key
 
-from jaxflow._core import Outcome, require, unknown_name
+from jaxflow._core import require, unknown_name
 from jaxflow.limits import find_limit
 from jaxflow.study.arguments import as_plain
 from jaxflow.study.plan import Plan
+from jaxflow.study.results import of_one_instance
 
 
 class AbstractExperiment(eqx.Module):
@@ -64,7 +64,7 @@ class AbstractExperiment(eqx.Module):
         """
 
         def one(key: Any) -> dict[str, Any]:
-            return self.summarize(self.replay(key, **factors))
+            return of_one_instance(self.name(), self.summarize(self.replay(key, **factors)))
 
         return jax.jit(jax.vmap(one))
 
@@ -137,7 +137,7 @@ class FunctionExperiment(AbstractExperiment):
         raise TypeError(f"experiment: {self.label} is a function; it has no limit to summarize")
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        return jax.jit(jax.vmap(lambda key: self.function(key, **factors)))
+        return jax.jit(jax.vmap(lambda key: of_one_instance(self.label, self.function(key, **factors))))
 
     def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
         return self.function(key, **factors)
@@ -239,21 +239,9 @@ def make_experiment(path: str, settings: Mapping[str, Any]) -> AbstractExperimen
     return FunctionExperiment(found, **settings)
 
 
-def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
-    """Names and values of an enumeration, `not_run` at 0 among them.
-
-    **Raises:** `ValueError` where 0 means something else: an instance that was not run could not be told apart.
-    """
-    found = {member.name: int(member) for member in names}
-    holder = next((name for name, value in found.items() if value == 0), "not_run")
-    require(holder == Outcome.not_run.name, names.__name__, f"the value 0 is kept for not_run, not for {holder!r}")
-    return {Outcome.not_run.name: 0, **found}
-
-
 def _for_json(value: Any) -> Any:
-    value = as_plain(value)
     try:
         # As a store gives it back: a tuple is a list there.
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, default=as_plain))
     except (TypeError, ValueError):
         return repr(value)

@@ -48,13 +48,13 @@ def plot(
 
     require_results(results)
     as_boolean("conditional", conditional)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     names = factor_names(results)
     for chosen in (x, y):
         if chosen is not None and chosen not in names:
             raise unknown_name("x" if chosen is x else "y", chosen, names)
-    if outcome not in outcomes_of(results):
+    if not isinstance(outcome, str) or outcome not in outcomes_of(results):
         raise unknown_name("outcome", outcome, outcomes_of(results))
     x = picture_axis(results) if x is None else x
     if x is None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import Code, Outcome, require
-from jaxflow.study.experiment import with_not_run
 from jaxflow.study.plan import LONGEST_NAME, RESERVED
 
 Meanings = dict[str, dict[str, int]]
@@ -44,6 +44,28 @@ class BlockResult:
         )
 
 
+def check_names(experiment: str, results: Any) -> None:
+    """**Raises:** `ValueError` for what is no dictionary of named results; JAX would say it of a tree."""
+    who = f"results of {experiment}"
+    require(isinstance(results, Mapping) and len(results) > 0, who, f"expected a dictionary, got {type(results)}")
+    for name in results:
+        require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
+
+
+def of_one_instance(experiment: str, results: Any) -> dict[str, Any]:
+    """What a function returned for one key, as arrays: a list of numbers is one, and no list of results."""
+    check_names(experiment, results)
+    found = {}
+    for name, value in results.items():
+        if isinstance(value, str | bytes):
+            raise ValueError(f"results of {experiment}: {name} is no array of numbers, but {value!r}")
+        try:
+            found[name] = value if isinstance(value, Code) else jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"results of {experiment}: {name} is no array of numbers ({error})") from error
+    return found
+
+
 def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tuple[dict[str, np.ndarray], Meanings]:
     """Results of a block function as NumPy arrays.
 
@@ -53,11 +75,10 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     dtype no store can hold, a missing outcome or a code that is none.
     """
     who = f"results of {experiment}"
-    require(isinstance(results, Mapping) and len(results) > 0, who, f"expected a dictionary, got {type(results)}")
+    check_names(experiment, results)
     arrays: dict[str, np.ndarray] = {}
     meanings: Meanings = {}
     for name, value in results.items():
-        require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
         require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
@@ -90,6 +111,17 @@ def _as_array(who: str, name: str, value: Any) -> np.ndarray:
         return np.asarray(jax.device_get(value))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{who}: {name} is no array of numbers ({error})") from error
+
+
+def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
+    """Names and values of an enumeration, `not_run` at 0 among them.
+
+    **Raises:** `ValueError` where 0 means something else: an instance that was not run could not be told apart.
+    """
+    found = {member.name: int(member) for member in names}
+    holder = next((name for name, value in found.items() if value == 0), "not_run")
+    require(holder == Outcome.not_run.name, names.__name__, f"the value 0 is kept for not_run, not for {holder!r}")
+    return {Outcome.not_run.name: 0, **found}
 
 
 OUTCOMES = with_not_run(Outcome)

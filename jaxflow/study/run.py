@@ -151,10 +151,10 @@ class Run:
 
     def _commit(self, index: Index, result: BlockResult) -> None:
         self.store.commit(index, result.arrays, result.layout())
-        if result.where:
-            self._log({"event": "block", "block": list(index), **result.where})
         self._done += 1
         self.store.done = self._done
+        if result.where:
+            self._log({"event": "block", "block": list(index), **result.where})
         count = len(self.store.plan.trials_of(index))
         counted = np.bincount(result.arrays["outcome"][:count], minlength=CODES)
         self.progress.advance(counted, self.store.outcome_names())

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, SupportsIndex
 
 from jaxflow._core import require, unknown_name
 from jaxflow.study.arguments import as_boolean, as_integer, as_path, as_plain
@@ -52,9 +52,9 @@ class Study:
         data_factors: Mapping[str, Any] | None = None,
         method_factors: Mapping[str, Any] | None = None,
         *,
-        trials: int = 500,
-        seed: int = 0,
-        block: int = 256,
+        trials: SupportsIndex = 500,
+        seed: SupportsIndex = 0,
+        block: SupportsIndex = 256,
     ):
         self.experiment: AbstractExperiment = as_experiment(experiment)
         data, method = _values("data_factors", data_factors), _values("method_factors", method_factors)
