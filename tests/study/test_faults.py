@@ -401,13 +401,14 @@ for name in ("commit", "package_version"):
 manifest.manifest(small_study(HostExperiment()).plan, "cpu")  # asked once, for all children
 warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+NOT_REAPED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 def start(path):
     child = os.fork()
     if child:
         return child
     try:
-        small_study(HostExperiment(pause=0.002), trials=60).run(path, progress=False)
+        small_study(HostExperiment(pause=0.002), trials=40).run(path, progress=False)
     except BaseException as error:
         print(repr(error), file=sys.stderr, flush=True)
         os._exit(1)
@@ -430,8 +431,14 @@ while done < kills:
         if done == kills:
             break
         child = start(path)
-        # At any time of a run: before there is a store, between two files, after the last block.
-        time.sleep(luck.random() * takes)
+        # At any time of a run: before there is a store, between two files, after the last block. Half of them in the
+        # part that writes blocks, which is the lesser part of so short a run.
+        before, wait = committed(path), luck.random() * takes
+        if done % 2:
+            wait *= 0.3
+            while committed(path) <= before and os.waitid(os.P_PID, child, NOT_REAPED) is None:
+                time.sleep(0.005)
+        time.sleep(wait)
         os.kill(child, signal.SIGKILL)
         _, code = os.waitpid(child, 0)
         if code == signal.SIGKILL:
@@ -452,5 +459,5 @@ def test_killed_at_random_moments(tmp_path):
     output, errors = run.communicate(timeout=590)
     assert run.returncode == 0, errors[-2000:]
     found = json.loads(output.splitlines()[-1])
-    assert found["kills"] == KILLS and found["partly"] >= KILLS // 5, found
+    assert found["kills"] == KILLS and found["partly"] >= KILLS // 10, found
     print(found)
