@@ -17,11 +17,11 @@ def as_integer(argument: str, value: Any, least: int = -LARGEST, most: int = LAR
     would become another number, True is a mistake."""
     plain = as_plain(value)
     whole = isinstance(plain, int) and not isinstance(plain, bool)
-    require(whole, argument, f"expected an integer, got {_shown(value)}")
+    require(whole, argument, f"expected an integer, got {shown(value)}")
     if plain < least:
         bound = "a number from 0" if least == 0 else f"at least {least}"
         raise ValueError(f"{argument}: expected {bound}, got {plain}")
-    require(plain <= most, argument, f"expected at most {most:,}, got {_shown(value)}")
+    require(plain <= most, argument, f"expected at most {most:,}, got {shown(value)}")
     return plain
 
 
@@ -31,21 +31,21 @@ def as_real(argument: str, value: Any, *, positive: bool = True) -> float:
     plain = as_plain(value)
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and bool(np.isfinite(plain))
     what = "a positive number" if positive else "a number"
-    require(real and (not positive or plain > 0), argument, f"expected {what}, got {_shown(value)}")
+    require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
     return plain
 
 
 def as_boolean(argument: str, value: Any) -> bool:
     """**Raises:** `ValueError` for what is not True or False: the string "no" would count as True."""
     plain = as_plain(value)
-    require(isinstance(plain, bool), argument, f"expected True or False, got {_shown(value)}")
+    require(isinstance(plain, bool), argument, f"expected True or False, got {shown(value)}")
     return plain
 
 
 def as_path(argument: str, value: Any) -> Path:
     """A path of this machine. **Raises:** `ValueError` for anything else, an address such as `s3://` among them."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    require(isinstance(text, str), argument, f"expected a path, got {_shown(value)}")
+    require(isinstance(text, str), argument, f"expected a path, got {shown(value)}")
     name = str(text)
     require(bool(name.strip()) and "\0" not in name, argument, f"expected the path of a folder, got {name!r}")
     require("://" not in name, argument, f"expected a folder of this machine, got {name!r}")
@@ -59,7 +59,7 @@ def as_plain(value: Any) -> Any:
     return value.item() if scalar and getattr(value.dtype, "kind", "") in tuple("biufU") else value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value in an error: of one line, and short."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:80]}..."

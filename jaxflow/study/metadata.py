@@ -45,6 +45,9 @@ def read_document(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict) or not isinstance(document.get("attributes", {}), dict):
         raise ValueError(f"store: {path} is no study of jaxflow (it has no schema_version)")
+    attributes = document.get("attributes", {})
+    if layout.SEAL in attributes and not {"schema_version", "study"} <= attributes.keys():
+        raise damaged(path, f"its {HEAD} does not match its own checksum")
     return document
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxflow._core import require
-from jaxflow.study.arguments import as_integer
+from jaxflow.study.arguments import as_integer, shown
 from jaxflow.study.keys import canonical
 
 # Names that the store itself uses.
@@ -150,7 +150,7 @@ def check_factor(name: str, values: tuple) -> None:
         require(
             isinstance(value, bool | int | float | str),
             name,
-            f"expected numbers, Booleans or strings, got {value!r}; name it by a string and build it in `setup`",
+            f"expected numbers, Booleans or strings, got {shown(value)}; name it by a string and build it in `setup`",
         )
     kinds = {"str" if isinstance(v, str) else "bool" if isinstance(v, bool) else "number" for v in values}
     require(len(kinds) == 1, name, f"values of different kinds ({', '.join(sorted(kinds))}) make no axis")

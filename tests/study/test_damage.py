@@ -55,7 +55,7 @@ def test_every_file_read(tmp_path, tiny):
     restore(path, files)
     found = {}
     for name, data in files.items():
-        for how, damaged in damages(data, 150 if name == "zarr.json" else 0).items():
+        for how, damaged in damages(data, 80 if name == "zarr.json" else 0).items():
             attack(path, files, name, damaged)
             found[name, how] = read(path, expected)
             (path / name).write_bytes(data)
@@ -69,14 +69,17 @@ def test_every_file_read(tmp_path, tiny):
             assert what == "same", (name, how)
 
 
-def test_every_file_mended_or_refused_by_a_run(tmp_path, tiny, quick):
+@pytest.mark.parametrize("which", ["one of a kind", pytest.param("all", marks=pytest.mark.slow)])
+def test_every_file_mended_or_refused_by_a_run(which, tmp_path, tiny, quick):
     """A run ends in the bytes of an undisturbed one, whatever was damaged; metadata of the group it refuses."""
     files, expected = tiny
     path, study = tmp_path / "r.zarr", tiny_study()
     for name, data in files.items():
+        if which != "all" and "/c/" in name and not name.startswith(("d/", "value/c/0/0/1", "block_checksum/c/0/0/0")):
+            continue
         ways = damages(data)
         # All in one store at a time where they lie in different files would hide one behind the other.
-        for how in ("empty", "gone", list(ways)[-1]):
+        for how in ("empty", "gone", list(ways)[-1]) if which == "all" or "/c/" in name else ("gone",):
             restore(path, files)
             attack(path, files, name, ways[how])
             if name == "zarr.json":

@@ -64,7 +64,7 @@ REMEDIES = {
 }
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [pytest.param(errno.ENOSPC, marks=pytest.mark.slow), errno.EIO])
 def test_a_disk_that_refuses_from_any_moment_on(number, tmp_path, tiny, quick, monkeypatch):
     whole, _ = tiny
     study, at, refused = tiny_study(), 1, 0
@@ -179,7 +179,7 @@ def test_ctrl_c_at_any_write(tmp_path, tiny, quick, monkeypatch):
     """Whether it asks to stop or, outside of the loop, ends the run at once: the next run ends in the same bytes."""
     whole, _ = tiny
     write = files_of_store.write_file
-    for at in range(1, 30, 3):
+    for at in range(1, 30, 5):
         path, calls = tmp_path / f"{at}.zarr", []
 
         def interrupted(target, data, scratch, at=at, calls=calls):
