@@ -82,6 +82,10 @@ def _start() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
+
+
 @app.command(
     epilog=examples(
         "jaxflow study run selection.toml --out selection.zarr",
@@ -113,12 +117,13 @@ def resume(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a study from its store alone."""
+    """Continue a study from its store alone; the experiment that it names is imported, and its name printed before."""
     from jaxflow import study as studies
 
     with _errors_in_one_line():
         _start()
-        _run(studies.study_of_store(store), store, executor, quiet, False, allow_mixed, as_json)
+        study = studies.study_of_store(store, lambda name: _say(f"Importing {name}, as {store} asks for."))
+        _run(study, store, executor, quiet, False, allow_mixed, as_json)
 
 
 @app.command(

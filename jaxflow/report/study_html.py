@@ -54,7 +54,7 @@ def study_html(store_path: str | Path) -> str:
     """
     status = study.status(store_path)
     with study.open_results(store_path) as results:
-        results.load()
+        _load(results)
     name = html.escape(status.plan.experiment["name"])
     ran = sum(status.counts.values())
     parts = [f"<h1>{name}</h1>", f"<pre>{html.escape(_without_path(status))}</pre>"]
@@ -70,6 +70,20 @@ def study_html(store_path: str | Path) -> str:
     parts += ["<h2>How it came to be</h2>", _manifest(results.attrs)]
     head = f'<meta charset="utf-8"><title>{name}: a study</title><style>{STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+# What the numbers of a report may take of memory, in bytes; a million instances take a hundredth.
+MOST_BYTES = 16 * 2**30
+
+
+def _load(results: Any) -> None:
+    """Reads what has one number an instance. Nothing else is shown, and larger arrays may not fit into memory."""
+    shown = [array for array in results.data_vars.values() if array.dims == results["outcome"].dims]
+    size = sum(array.nbytes for array in shown)
+    if size > MOST_BYTES:
+        raise ValueError(f"store: a report of it would read {size / 2**30:,.0f} GiB at once; look at parts of it")
+    for array in shown:
+        array.load()
 
 
 def percentage_table(results: Any) -> Table:

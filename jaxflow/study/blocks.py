@@ -20,7 +20,7 @@ from jaxflow.study.keys import as_keys, canonical, key_data
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.programs import crowded, release_programs
-from jaxflow.study.results import BlockResult, collect
+from jaxflow.study.results import BlockResult, check_names, collect
 
 # Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
 KEPT_CELLS = 64
@@ -78,7 +78,9 @@ class Computer:
         where = jax.local_devices()[0] if device is None else device
         with jax.default_device(where):
             function = self._function(job.factors, len(job.keys), where)
-            results = jax.block_until_ready(function(jax.device_put(as_keys(job.keys), where)))
+            results = function(jax.device_put(as_keys(job.keys), where))
+            check_names(self.experiment.name(), results)
+            results = jax.block_until_ready(results)
             claims = self.experiment.claims_outcome()
             arrays, meanings = collect(self.experiment.name(), claims, results, len(job.keys))
         seconds = round(time.perf_counter() - started, 4)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus, require, unknown_name
+from jaxflow.study.arguments import as_plain, as_real
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (
@@ -66,8 +67,15 @@ def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray
     assert low < 0.73 < high
     ```
     """
+    confidence = as_real("confidence", confidence)
     require(0 < confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
-    count, total = np.asarray(count, float), np.asarray(total, float)
+    count, total = _numbers("count", count), _numbers("total", total)
+    require(bool(np.all((0 <= total) & (total < np.inf))), "total", f"expected numbers from 0, got {total}")
+    try:
+        within = bool(np.all((0 <= count) & (count <= total)))
+    except ValueError as error:
+        raise ValueError(f"count: its shape {count.shape} does not fit the shape {total.shape} of total") from error
+    require(within, "count", f"expected numbers from 0 to total, got {count} of {total}")
     z2 = statistics.NormalDist().inv_cdf(0.5 + confidence / 2) ** 2
     n = np.maximum(total, 1.0)
     p = count / n
@@ -119,8 +127,13 @@ def percentages(
     """
     import xarray
 
-    pooled = [over] if isinstance(over, str) else list(over)
-    if rule not in RULES:
+    require_results(results)
+    listed = isinstance(over, Iterable) and all(isinstance(name, str) for name in over)
+    require(listed, "over", f"expected the name of an axis, or several, got {over!r}")
+    confidence = as_real("confidence", confidence)
+    require(confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
+    pooled = [over] if isinstance(over, str) else list(dict.fromkeys(over))
+    if not isinstance(rule, str) or rule not in RULES:
         raise unknown_name("rule", rule, RULES)
     codes = results["outcome"]
     if rule == "settled" and bool((codes == Outcome.selection_settled.value).any()):
@@ -142,6 +155,8 @@ def percentages(
     held = table[..., list(condition)].sum(-1)
     axis, sets = "outcome", {name: (code,) for name, code in names.items() if code}
     if groups is not None:
+        table_of_names = isinstance(groups, Mapping) and len(groups) > 0 and all(isinstance(n, str) for n in groups)
+        require(table_of_names, "groups", f"expected a table of names and lists of outcomes, got {groups!r}")
         axis, sets = "group", {name: as_codes(f"groups[{name!r}]", some, names) for name, some in groups.items()}
     count = np.stack([table[..., list(members)].sum(-1) for members in sets.values()], axis=-1)
     both = [[code for code in members if code in condition] for members in sets.values()]
@@ -181,10 +196,31 @@ def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
     ```
     """
     outcomes, statuses = np.asarray(outcomes), np.asarray(statuses)
+    for name, codes in (("outcomes", outcomes), ("statuses", statuses)):
+        require(codes.dtype.kind in "iu" or not codes.size, name, f"expected codes, got {codes.dtype}")
+    same = outcomes.shape == statuses.shape or not statuses.ndim
+    require(same, "statuses", f"expected the shape {outcomes.shape} of the outcomes, got {statuses.shape}")
     settled = outcomes == Outcome.selection_settled.value
     found = np.where(settled & (statuses == SelectionStatus.global_.value), Outcome.globally_optimal.value, outcomes)
     found = np.where(settled & (statuses == SelectionStatus.local.value), Outcome.locally_optimal.value, found)
     return found.astype(outcomes.dtype)
+
+
+def require_results(results: Any) -> None:
+    """**Raises:** `ValueError` for what is not the results of a study."""
+    import xarray
+
+    dataset = isinstance(results, xarray.Dataset)
+    require(dataset, "results", f"expected the results of a study (an xarray.Dataset), got {type(results).__name__}")
+    require("outcome" in results, "results", "the Dataset holds no `outcome`; it is not of a study")
+    require("trial" in results["outcome"].dims, "results", "its `outcome` has no axis `trial`; give all of a study")
+
+
+def _numbers(argument: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{argument}: expected numbers, got {value!r}") from error
 
 
 def outcomes_of(results: Any) -> dict[str, int]:
@@ -208,8 +244,13 @@ def decided(names: Mapping[str, int]) -> tuple[int, ...]:
 def as_codes(argument: str, wanted: Iterable[Outcome | str], names: Mapping[str, int]) -> tuple[int, ...]:
     """**Raises:** `ValueError` for a name that is no outcome, with the nearest; for `not_run`, which is no end."""
     found = []
+    listed = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes)
+    require(listed, argument, f"expected a list of outcomes, got {wanted!r}")
     for name in wanted:
-        text = name if isinstance(name, str) else next((n for n, code in names.items() if code == int(name)), str(name))
+        number = as_plain(name)
+        coded = isinstance(number, int) and not isinstance(number, bool)
+        require(isinstance(name, str) or coded, argument, f"expected outcomes or their names, got {name!r}")
+        text = name if isinstance(name, str) else next((n for n, code in names.items() if code == number), str(name))
         if text not in names:
             raise unknown_name(argument, text, names)
         require(names[text] != Outcome.not_run, argument, "an instance that was not run has not ended")
@@ -236,6 +277,7 @@ def decode(codes: Any) -> Any:
         values = np.atleast_1d(attributes["flag_values"]).tolist()
         names = dict(zip(values, str(attributes["flag_meanings"]).split(), strict=True))
     values = np.asarray(codes)
+    require(values.dtype.kind in "iu" or not values.size, "codes", f"expected numbers of outcomes, got {codes!r}")
     unknown = sorted(set(np.unique(values).tolist()) - names.keys())
     require(not unknown, "codes", f"{unknown} stand for nothing; known are {names}")
     found = np.asarray([names[value] for value in values.ravel().tolist()], dtype=str).reshape(values.shape)

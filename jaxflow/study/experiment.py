@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
-import enum
+import functools
 import importlib
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,8 +14,11 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Key
 
-from jaxflow._core import Outcome, require, unknown_name
+from jaxflow._core import require, unknown_name
 from jaxflow.limits import find_limit
+from jaxflow.study.arguments import as_plain
+from jaxflow.study.plan import Plan
+from jaxflow.study.results import of_one_instance
 
 
 class AbstractExperiment(eqx.Module):
@@ -60,7 +64,7 @@ class AbstractExperiment(eqx.Module):
         """
 
         def one(key: Any) -> dict[str, Any]:
-            return self.summarize(self.replay(key, **factors))
+            return of_one_instance(self.name(), self.summarize(self.replay(key, **factors)))
 
         return jax.jit(jax.vmap(one))
 
@@ -68,6 +72,11 @@ class AbstractExperiment(eqx.Module):
         """One instance again, in full: by default its limit with trajectory."""
         risk, model = self.setup(key, **factors)
         return find_limit(risk, model, method=getattr(self, "method", None), throw=False)
+
+    def check_cell(self, **factors: Any) -> None:
+        """A hook: raises `ValueError` for factors that no instance can have. A study asks for each of its cells when
+        it is made, not when it comes to them."""
+        return None
 
     def name(self) -> str:
         """What the keys are hashed from. Two experiments of one name draw the same instances."""
@@ -116,6 +125,8 @@ class FunctionExperiment(AbstractExperiment):
 
     def __init__(self, function: Callable[..., Any], name: str | None = None):
         require(callable(function), "experiment", f"expected an experiment or a function, got {function!r}")
+        named = name is None or isinstance(name, str) and name.isprintable()
+        require(named, "name", f"expected a name in printable characters, got {name!r}")
         self.function = function
         self.label = name or getattr(function, "__name__", type(function).__name__)
 
@@ -126,7 +137,7 @@ class FunctionExperiment(AbstractExperiment):
         raise TypeError(f"experiment: {self.label} is a function; it has no limit to summarize")
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        return jax.jit(jax.vmap(lambda key: self.function(key, **factors)))
+        return jax.jit(jax.vmap(lambda key: of_one_instance(self.label, self.function(key, **factors))))
 
     def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
         return self.function(key, **factors)
@@ -144,7 +155,10 @@ class FunctionExperiment(AbstractExperiment):
         return f"{self.function.__module__}:{getattr(self.function, '__qualname__', self.label)}"
 
     def settings(self) -> dict[str, Any]:
-        return {"name": self.label}
+        # Two of `functools.partial` differ in nothing else.
+        bound = {name: getattr(self.function, name, None) for name in ("args", "keywords")}
+        partial = isinstance(self.function, functools.partial)
+        return {"name": self.label} | ({name: _for_json(value) for name, value in bound.items()} if partial else {})
 
 
 def as_experiment(experiment: Any) -> AbstractExperiment:
@@ -161,7 +175,16 @@ def as_experiment(experiment: Any) -> AbstractExperiment:
 
 def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> None:
     """**Raises:** `ValueError` for a factor the experiment does not know (with the nearest that it does), or lacks."""
-    parameters = list(experiment.signature().parameters.values())[1:]
+    try:
+        parameters = list(experiment.signature().parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"experiment: {experiment.name()} does not say what it takes ({error})") from error
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, _REST)
+    takes = bool(parameters) and parameters[0].kind in positional
+    require(takes, "experiment", f"{experiment.name()} takes no key; its first argument is the key of an instance")
+    key, *parameters = parameters
+    clash = key.name in given and key.kind is not _REST
+    require(not clash, "factors", f"{key.name!r} is what {experiment.name()} calls its key")
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in given:
@@ -169,6 +192,17 @@ def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> N
                 raise unknown_name("factors", name, [p.name for p in named])
     missing = [p.name for p in named if p.default is p.empty and p.name not in given]
     require(not missing, "factors", f"{experiment.name()} needs {', '.join(missing)} as well")
+
+
+_REST = inspect.Parameter.VAR_POSITIONAL
+
+
+def check_cells(experiment: AbstractExperiment, plan: Plan) -> None:
+    """Holds every cell to the experiment's own rules. **Raises:** as `check_cell`."""
+    if type(experiment).check_cell is AbstractExperiment.check_cell:
+        return
+    for index in itertools.product(*(range(count) for count in plan.cells)):
+        experiment.check_cell(**plan.values_at(index))
 
 
 def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
@@ -179,7 +213,8 @@ def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
 def import_named(path: str) -> Any:
     """The object that `module:name` names. **Raises:** `ValueError` where there is none."""
     module, _, name = path.partition(":")
-    require(bool(module and name), "experiment", f"expected module:name, got {path!r}")
+    named = bool(name) and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])
+    require(named, "experiment", f"expected module:name, got {path!r}")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -204,20 +239,9 @@ def make_experiment(path: str, settings: Mapping[str, Any]) -> AbstractExperimen
     return FunctionExperiment(found, **settings)
 
 
-def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
-    """Names and values of an enumeration, `not_run` at 0 among them.
-
-    **Raises:** `ValueError` where 0 means something else: an instance that was not run could not be told apart.
-    """
-    found = {member.name: int(member) for member in names}
-    holder = next((name for name, value in found.items() if value == 0), "not_run")
-    require(holder == Outcome.not_run.name, names.__name__, f"the value 0 is kept for not_run, not for {holder!r}")
-    return {Outcome.not_run.name: 0, **found}
-
-
 def _for_json(value: Any) -> Any:
     try:
-        json.dumps(value, allow_nan=False)
+        # As a store gives it back: a tuple is a list there.
+        return json.loads(json.dumps(value, allow_nan=False, default=as_plain))
     except (TypeError, ValueError):
         return repr(value)
-    return value

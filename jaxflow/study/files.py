@@ -10,13 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+# How a caller names a store.
+StorePath = str | os.PathLike[str]
+
 
 def side_folder(store: Path) -> Path:
-    """What is no result (log, lock, half-written files), beside the store: `R.zarr.side`.
+    """What is no result (log, lock, half-written files, a copy of the metadata), beside the store: `R.zarr.side`.
 
-    It may be deleted when nothing runs. Inside the store plain Zarr would warn of a folder it does not know.
+    It may be deleted when nothing runs. Inside the store plain Zarr would warn of a folder it does not know. Links are
+    followed: two names of one store have one lock.
     """
-    return store.with_name(store.name + ".side")
+    real = store.resolve()
+    if not real.name:
+        raise ValueError(f"store_path: {store} is no folder that a store can be")
+    return real.with_name(real.name + ".side")
 
 
 def write_file(target: Path, data: bytes, scratch: Path) -> None:
@@ -38,10 +45,10 @@ def write_file(target: Path, data: bytes, scratch: Path) -> None:
 
 
 def read_file(path: Path) -> bytes | None:
-    """The bytes, or None where there is no such file."""
+    """The bytes, or None where there is no such file (but a folder of its name, perhaps)."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
 
 
@@ -49,11 +56,18 @@ def read_file(path: Path) -> bytes | None:
 def only_writer(store: Path) -> Iterator[None]:
     """Holds the store for this process; the operating system lets go when the process ends, however it ends.
 
-    **Raises:** `RuntimeError` where another process holds it.
+    **Raises:** `RuntimeError` where another process holds it; `OSError` where nothing can be written; `ValueError`
+    where what lies beside the store leads to another place.
     """
     side = side_folder(store)
-    side.mkdir(parents=True, exist_ok=True)
-    with open(side / "lock", "a") as lock:
+    for name in (".", "lock", "log.jsonl", "scratch", "zarr.json"):
+        # One who packed the folders could have this process write anywhere.
+        if (side / name).is_symlink():
+            raise ValueError(f"store: {side / name} is a link, behind which nothing is written; remove it")
+    with explained(store):
+        side.mkdir(parents=True, exist_ok=True)
+        held = open(side / "lock", "a")
+    with held as lock:
         try:
             import fcntl
         except ImportError:  # Windows has no such lock; there, starting twice is the user's to avoid
@@ -63,8 +77,9 @@ def only_writer(store: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise RuntimeError(f"store: another process is writing {store}") from error
+                with explained(store):
+                    raise
+            raise RuntimeError(f"store: another process is writing {store}; wait for it, or end it") from error
         # What a killed writer left half-written.
         shutil.rmtree(side / "scratch", ignore_errors=True)
         yield
@@ -86,8 +101,8 @@ def read_log(store: Path) -> list[dict[str, Any]]:
     for line in (read_file(side_folder(store) / "log.jsonl") or b"").splitlines():
         try:
             found.append(json.loads(line))
-        except json.JSONDecodeError:
-            # Written by a process that was killed meanwhile; nothing depends on it.
+        except ValueError:
+            # Written by a process that was killed meanwhile, or damaged; nothing depends on it.
             continue
     return found
 
@@ -98,12 +113,31 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
-def disk_full(error: OSError, store: Path, done: int, total: int) -> OSError:
-    """The error for a full disk (or quota), with what is kept and what to do; other errors as they are."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return error
-    return OSError(
-        error.errno,
-        f"the disk is full; {done} of {total} blocks are complete in {store} and stay valid. "
-        "Make room and run the same command again",
-    )
+# What the user can do about it differs.
+REASONS = {
+    errno.ENOSPC: ("the disk is full", "Make room"),
+    errno.EDQUOT: ("the quota of this disk is used up: the disk is full for this user", "Make room"),
+    errno.EFBIG: ("no file may become as large as this one has to be (`ulimit -f`)", "Raise the limit"),
+    errno.EROFS: ("this file system can only be read", "Give a folder that can be written"),
+    errno.EACCES: ("this folder may not be written", "Give one that may"),
+    errno.EPERM: ("this folder may not be written", "Give one that may"),
+    errno.EIO: ("the disk reports an error", "Give a folder on another disk"),
+    errno.EMFILE: ("too many files are open (`ulimit -n`)", "Raise the limit"),
+    errno.ENAMETOOLONG: ("a name is too long for this file system", "Give a shorter one"),
+    errno.ENOTDIR: ("there is a file where a folder has to be", "Move it away"),
+    errno.EEXIST: ("there is a file where a folder has to be", "Move it away"),
+}
+
+
+@contextmanager
+def explained(store: Path, kept: str = "") -> Iterator[None]:
+    """Says of an error while a store is written what is wrong, what is kept, and what to do.
+
+    **Raises:** `OSError` with the number of the first one.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason, remedy = REASONS.get(error.errno or 0, (error.strerror or str(error), "Mend that"))
+        kept = kept or f"complete blocks in {store} stay valid"
+        raise OSError(error.errno, f"{reason}; {kept}. {remedy} and run the same command again") from error

@@ -11,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from jaxflow._core import require
+from jaxflow.study.arguments import as_integer
+
 # The generator is part of the keys: another default of JAX must not change the instances.
 GENERATOR = "threefry2x32"
 
@@ -69,7 +72,13 @@ def trial_key(seed: int, experiment: str, data_factors: Mapping[str, Any], trial
     jf.study.trial_key(0, "TokenSelection", {"d": 4}, trial=17)
     ```
     """
-    return as_keys(key_data(seed, experiment, data_factors, [trial])[0])
+    seed, trial = as_integer("seed", seed), as_integer("trial", trial, 0)
+    require(isinstance(experiment, str), "experiment", f"expected the name of an experiment, got {experiment!r}")
+    require(isinstance(data_factors, Mapping), "data_factors", f"expected a table of names, got {data_factors!r}")
+    try:
+        return as_keys(key_data(seed, experiment, data_factors, [trial])[0])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"data_factors: {data_factors!r} holds what has no name ({error})") from error
 
 
 def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
@@ -82,4 +91,7 @@ def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     tokens, start = jf.study.subkey(key, "tokens"), jf.study.subkey(key, "start")
     ```
     """
+    require(isinstance(name, str), "name", f"expected what is drawn, as a string, got {name!r}")
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
+    require(typed, "key", "expected one key (`jax.random.key`)")
     return jax.random.fold_in(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))

@@ -3,18 +3,22 @@
 Writing the bytes is the business of `store`, which alone knows files.
 """
 
+import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxflow._core import require
-from jaxflow.study.plan import Plan
-from jaxflow.study.results import Variable, fill_value
+from jaxflow.study.plan import MOST_INSTANCES, RESERVED, Plan
+from jaxflow.study.results import CODES, DTYPES, Variable, fill_value
 
 CHECKSUMS = "block_checksum"
+
+# The attribute of the group with the checksum of everything else in its `zarr.json`.
+SEAL = "metadata_checksum"
 
 # The first bytes of SHA-256 that are kept of each chunk.
 CHECKSUM_BYTES = 8
@@ -76,10 +80,17 @@ class Encoder:
         return path, self._pieces.pop(path).to_bytes()
 
     def _coordinate(self, group: Any, name: str, values: Sequence[Any]) -> None:
+        from zarr.codecs import Crc32cCodec
+
         array = np.asarray(values)
         dtype: Any = str if array.dtype.kind == "U" else array.dtype
         held = group.create_array(
-            name, shape=array.shape, chunks=array.shape, dtype=dtype, dimension_names=(name,), **_PLAIN
+            name,
+            shape=array.shape,
+            chunks=array.shape,
+            dtype=dtype,
+            dimension_names=(name,),
+            **{**_PLAIN, "compressors": [Crc32cCodec()]},
         )
         # Strings of variable length: those of fixed width are no part of the specification.
         held[:] = array.astype(object) if dtype is str else array
@@ -89,6 +100,9 @@ class Encoder:
 
         plan, name = self.plan, variable.name
         require(name not in plan.factors, "results", f"{name!r} is the name of a factor as well")
+        axes = [f"{name}_{axis}" for axis in range(len(variable.shape))]
+        taken = [axis for axis in axes if axis in plan.factors]
+        require(not taken, "results", f"{', '.join(taken)} is a factor, and what the store calls an axis of {name!r}")
         attributes: dict[str, Any] = {}
         if name in self.definitions:
             attributes["long_name"] = self.definitions[name]
@@ -101,7 +115,7 @@ class Encoder:
             chunks=(*(1 for _ in plan.cells), plan.block, *variable.shape),
             dtype=np.dtype(variable.dtype),
             fill_value=fill_value(variable),
-            dimension_names=(*plan.factors, "trial", *(f"{name}_{axis}" for axis in range(len(variable.shape)))),
+            dimension_names=(*plan.factors, "trial", *axes),
             attributes=attributes,
             **{**_PLAIN, "compressors": [Crc32cCodec()]},
         )
@@ -145,9 +159,41 @@ def as_json(variables: Sequence[Variable]) -> str:
 
 def from_json(text: str) -> tuple[Variable, ...]:
     """The inverse of `as_json`."""
-    return tuple(Variable(name, dtype, tuple(shape), meanings) for name, dtype, shape, meanings in json.loads(text))
+    listed = json.loads(text)
+    require(isinstance(listed, list) and len(listed) > 0, "layout", "it lists no results")
+    for entry in listed:
+        require(isinstance(entry, list) and len(entry) == 4, "layout", f"{entry!r} describes no result")
+        _check_variable(*entry)
+    names = [entry[0] for entry in listed]
+    require(names == sorted(set(names)) and "outcome" in names, "layout", f"{names} are not the results of a study")
+    return tuple(Variable(name, dtype, tuple(shape), meanings) for name, dtype, shape, meanings in listed)
+
+
+def _check_variable(name: Any, dtype: Any, shape: Any, meanings: Any) -> None:
+    """**Raises:** `ValueError` for what no block can have given. A name is a folder: nothing else may be one."""
+    known = isinstance(name, str) and name.isidentifier() and (name == "outcome" or name not in RESERVED)
+    require(known, "layout", f"{name!r} is no name for a result")
+    require(isinstance(dtype, str) and dtype in DTYPES, "layout", f"{name} has the unknown dtype {dtype!r}")
+    sizes = isinstance(shape, list) and all(type(size) is int and 0 < size <= MOST_INSTANCES for size in shape)
+    require(sizes, "layout", f"{name} has the shape {shape!r}")
+    codes = isinstance(meanings, dict) and all(type(code) is int and 0 <= code < CODES for code in meanings.values())
+    require(codes, "layout", f"{name} has codes that are none")
+    words = all(meaning.isidentifier() for meaning in meanings)
+    require(words and len(set(meanings.values())) == len(meanings), "layout", f"the codes of {name} are ambiguous")
+    coded = bool(meanings) or name != "outcome"
+    require(coded and (dtype == "u1" or not meanings), "layout", f"{name} has the dtype {dtype}, which is no code's")
+    require(name != "outcome" or not shape, "layout", "an instance has more than one outcome")
+
+
+def seal(document: Mapping[str, Any]) -> str:
+    """The checksum of a group's metadata: the first 16 digits of SHA-256 of the canonical JSON of all but itself."""
+    attributes = {name: value for name, value in document.get("attributes", {}).items() if name != SEAL}
+    text = json.dumps({**document, "attributes": attributes}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _canonical_json(data: bytes) -> bytes:
-    """With sorted keys: the order in which metadata were collected is no part of the result."""
-    return json.dumps(json.loads(data), sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"
+    """With sorted keys: the order in which metadata were collected is no part of the result. With their checksum."""
+    document = json.loads(data)
+    document["attributes"][SEAL] = seal(document)
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"

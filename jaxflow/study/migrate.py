@@ -7,7 +7,8 @@ from typing import Any
 SCHEMA_VERSION = 1
 
 # From version n to n + 1: each entry rewrites the store in place and raises its `schema_version`, as the last
-# thing it does, by one. A version that was ever released keeps its entry for good.
+# thing it does, by one, and drops the checksum of what it rewrote. A version that was ever released keeps its entry
+# for good.
 MIGRATIONS: dict[int, Callable[[Path], None]] = {}
 
 

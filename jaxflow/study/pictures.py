@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import require, unknown_name
-from jaxflow.study.counting import outcomes_of, percentages
+from jaxflow.study.arguments import as_boolean
+from jaxflow.study.counting import outcomes_of, percentages, require_results
 from jaxflow.study.tables import as_text, factor_names
 
 # What a page can show; a study with more cells is to be cut by its user.
@@ -45,13 +46,15 @@ def plot(
     """
     from jaxflow.plots import draw_heat_map, draw_percentage_bars, draw_percentage_curves
 
-    if kind not in KINDS:
+    require_results(results)
+    as_boolean("conditional", conditional)
+    if not isinstance(kind, str) or kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     names = factor_names(results)
     for chosen in (x, y):
         if chosen is not None and chosen not in names:
-            raise unknown_name("x" if chosen == x else "y", chosen, names)
-    if outcome not in outcomes_of(results):
+            raise unknown_name("x" if chosen is x else "y", chosen, names)
+    if not isinstance(outcome, str) or outcome not in outcomes_of(results):
         raise unknown_name("outcome", outcome, outcomes_of(results))
     x = picture_axis(results) if x is None else x
     if x is None:
@@ -87,7 +90,7 @@ def bars(results: Any, x: str, *, conditional: bool = False) -> dict[str, np.nda
         "x": _plain(table[x].values),
         "x_label": np.asarray(x),
         "panels": np.asarray(titles[:MOST_PANELS]),
-        "names": np.asarray(occurred),
+        "names": np.asarray([_literal(name) for name in occurred]),
         "percentage": percentage[:MOST_PANELS],
         "denominator": stacked[denominator].transpose("panel", x).values[:MOST_PANELS],
         "left_out": np.asarray(max(len(titles) - MOST_PANELS, 0)),
@@ -107,7 +110,7 @@ def curves(results: Any, x: str, outcome: str = "globally_optimal", *, condition
         "x": _plain(table[x].values),
         "x_label": np.asarray(x),
         "panels": np.asarray([""]),
-        "curves": np.asarray([title or outcome for title in titles]),
+        "curves": np.asarray([title or _literal(outcome) for title in titles]),
         "y_label": np.asarray(f"{outcome.replace('_', ' ')}, % of {'the decided' if conditional else 'all that ran'}"),
         **found,
     }
@@ -143,8 +146,9 @@ def _panels(table: Any, *axes: str) -> tuple[list[str], list[str], Any]:
     # By position: values of different kinds make no common index.
     bare = table.drop_vars(others).stack(panel=others, create_index=False)
     shape = [table.sizes[name] for name in others]
+    values = {name: [as_text(value) for value in table[name].values.tolist()] for name in others}
     titles = [
-        ", ".join(f"{name}={as_text(table[name].values.tolist()[at])}" for name, at in zip(others, index, strict=True))
+        _literal(", ".join(f"{name}={values[name][at]}" for name, at in zip(others, index, strict=True)))
         for index in (np.unravel_index(flat, shape) for flat in range(int(np.prod(shape))))
     ]
     return others, titles, bare
@@ -152,4 +156,9 @@ def _panels(table: Any, *axes: str) -> tuple[list[str], list[str], Any]:
 
 def _plain(values: np.ndarray) -> np.ndarray:
     """Strings of fixed width, which NumPy can save; numbers as they are."""
-    return values if values.dtype.kind in "biuf" else np.asarray([str(value) for value in values.tolist()])
+    return values if values.dtype.kind in "biuf" else np.asarray([_literal(str(value)) for value in values.tolist()])
+
+
+def _literal(text: str) -> str:
+    """A name as it is: between dollars Matplotlib would read a formula, and fail where it is none."""
+    return text.replace("$", r"\$")

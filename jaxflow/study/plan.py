@@ -1,17 +1,31 @@
 """What a study is: factors, trials, seed and block, as data that can be compared and stored."""
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from jaxflow._core import require
+from jaxflow.study.arguments import as_integer, shown
 from jaxflow.study.keys import canonical
 
 # Names that the store itself uses.
 RESERVED = ("trial", "block", "checked", "outcome", "block_checksum")
+
+# Beyond these a study is a mistake (or a file that was made to look like one): the axis of trials lies in memory, and
+# every block is a handful of files.
+MOST_INSTANCES = 10**9
+MOST_BLOCKS = 10**7
+WIDEST_BLOCK = 10**7
+
+# A name becomes a folder, of which file systems want less than 256 bytes.
+LONGEST_NAME = 200
+LONGEST_VALUE = 1000
+
+# What an axis of integers can carry.
+LARGEST = 2**63 - 1
 
 Index = tuple[int, ...]
 
@@ -32,8 +46,12 @@ class Plan:
         require(not both, "method_factors", f"{', '.join(sorted(both))} is a data factor as well")
         for name, values in self.factors.items():
             check_factor(name, values)
-        require(self.trials >= 1, "trials", f"expected at least 1, got {self.trials}")
-        require(self.block >= 1, "block", f"expected at least 1, got {self.block}")
+        as_integer("trials", self.trials, 1, MOST_INSTANCES)
+        as_integer("block", self.block, 1, WIDEST_BLOCK)
+        as_integer("seed", self.seed)
+        size = f"{self.instance_count:,} instances in {self.block_count:,} blocks"
+        require(self.instance_count <= MOST_INSTANCES, "trials", f"{size} are more than a study of {MOST_INSTANCES:,}")
+        require(self.block_count <= MOST_BLOCKS, "block", f"{size} are more files than a store holds; make it wider")
 
     @property
     def factors(self) -> dict[str, tuple]:
@@ -53,12 +71,12 @@ class Plan:
     @property
     def block_count(self) -> int:
         """Blocks of the whole study."""
-        return int(np.prod(self.cells, dtype=int)) * self.blocks_a_cell
+        return math.prod(self.cells) * self.blocks_a_cell
 
     @property
     def instance_count(self) -> int:
         """Instances of the whole study."""
-        return int(np.prod(self.cells, dtype=int)) * self.trials
+        return math.prod(self.cells) * self.trials
 
     def blocks(self) -> Iterator[Index]:
         """Every block: the index of its cell, then its number within the cell. Cell by cell."""
@@ -89,31 +107,50 @@ class Plan:
         }
 
     @staticmethod
-    def from_identity(identity: Mapping[str, Any]) -> "Plan":
-        """The inverse of `identity`."""
-        factors = {
-            kind: {name: tuple(values) for name, values in identity[kind]}
-            for kind in ("data_factors", "method_factors")
-        }
+    def from_identity(identity: Any) -> "Plan":
+        """The inverse of `identity`. **Raises:** `ValueError` for what is no identity, whatever else it is."""
+        require(isinstance(identity, Mapping), "study", "expected a table of names")
+        for name in ("experiment", "data_factors", "method_factors", "trials", "seed", "block"):
+            require(name in identity, "study", f"{name} is missing")
+        told = identity["experiment"]
+        named = isinstance(told, Mapping) and all(isinstance(told.get(name), str) for name in ("name", "import"))
+        require(named and isinstance(told.get("settings"), Mapping), "study", "the experiment is not described")
         return Plan(
-            experiment=dict(identity["experiment"]),
-            trials=int(identity["trials"]),
-            seed=int(identity["seed"]),
-            block=int(identity["block"]),
-            **factors,
+            experiment=dict(told),
+            data_factors=_factors("data_factors", identity["data_factors"]),
+            method_factors=_factors("method_factors", identity["method_factors"]),
+            trials=identity["trials"],
+            seed=identity["seed"],
+            block=identity["block"],
         )
+
+    def same(self, other: "Plan") -> bool:
+        """Whether two plans are one study. Not `==`, for which True is 1, and a list in JSON no tuple."""
+        return canonical(self.identity()) == canonical(other.identity())
+
+
+def _factors(kind: str, listed: Any) -> dict[str, tuple]:
+    pairs = isinstance(listed, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], list)
+        for pair in listed
+    )
+    require(pairs, "study", f"{kind} is no list of names with their values")
+    return {name: tuple(values) for name, values in listed}
 
 
 def check_factor(name: str, values: tuple) -> None:
     """**Raises:** `ValueError` for a reserved name, no values, a value twice, or values that no axis can carry."""
-    require(name.isidentifier(), name, "the name of a factor must be an identifier")
+    require(isinstance(name, str), "factors", f"expected a name, got {name!r}")
+    require(
+        name.isidentifier() and len(name.encode()) <= LONGEST_NAME, name, "the name of a factor must be an identifier"
+    )
     require(name not in RESERVED, name, f"{name!r} is a name that the store uses itself")
     require(len(values) > 0, name, "a factor needs at least one value")
     for value in values:
         require(
             isinstance(value, bool | int | float | str),
             name,
-            f"expected numbers, Booleans or strings, got {value!r}; name it by a string and build it in `setup`",
+            f"expected numbers, Booleans or strings, got {shown(value)}; name it by a string and build it in `setup`",
         )
     kinds = {"str" if isinstance(v, str) else "bool" if isinstance(v, bool) else "number" for v in values}
     require(len(kinds) == 1, name, f"values of different kinds ({', '.join(sorted(kinds))}) make no axis")
@@ -121,10 +158,20 @@ def check_factor(name: str, values: tuple) -> None:
         names = [canonical(value) for value in values]
     except ValueError as error:
         raise ValueError(f"{name}: {values} contains NaN or an infinity") from error
-    twice = sorted({text for text in names if names.count(text) > 1})
+    twice = sorted(text for text, count in Counter(names).items() if count > 1)
     require(not twice, name, f"{', '.join(twice)} is given twice; one instance would have two results")
+    _check_axis(name, values)
 
 
-def as_plain(value: Any) -> Any:
-    """A factor's value without NumPy's scalar types, which JSON does not know."""
-    return value.item() if isinstance(value, np.generic) else value
+def _check_axis(name: str, values: tuple) -> None:
+    """**Raises:** `ValueError` where the axis of the store would hold other values than these."""
+    for value in values:
+        if isinstance(value, str):
+            printable = value.isprintable()  # which NUL, a line break and half of a surrogate pair are not
+            require(printable, name, f"{value!r} holds a character that cannot be printed; name it otherwise")
+            require(len(value) <= LONGEST_VALUE, name, f"{value[:40]!r}... is too long for a name")
+        elif isinstance(value, int):
+            require(abs(value) <= LARGEST, name, f"{value} has more than 64 bits; name it by a string")
+    if any(isinstance(value, float) for value in values):
+        rounded = [value for value in values if float(value) != value]
+        require(not rounded, name, f"{rounded} beside real numbers would be rounded to 53 bits")

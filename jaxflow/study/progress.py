@@ -38,7 +38,8 @@ class Bar:
         from rich.text import Text
 
         columns = (
-            TextColumn("{task.description}"),
+            # The name of an experiment may hold brackets, which are no markup.
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),

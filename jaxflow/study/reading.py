@@ -8,20 +8,25 @@ from typing import Any
 import numpy as np
 
 from jaxflow.study import layout, manifest
-from jaxflow.study.files import read_file
-from jaxflow.study.layout import CHECKSUMS, chunk_path
+from jaxflow.study.arguments import as_boolean, as_path
+from jaxflow.study.chunks import zarr_store
+from jaxflow.study.files import StorePath, read_file
+from jaxflow.study.layout import CHECKSUMS, Encoder, chunk_path
+from jaxflow.study.metadata import Head, read_document, read_head
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import CODES, names_of_codes
-from jaxflow.study.store import digest, read_attributes, read_plan
+from jaxflow.study.store import digest
 
 
-def open_results(store_path: str | Path) -> Any:
+def open_results(store_path: StorePath) -> Any:
     """The results as an `xarray.Dataset`; numbers are read when they are used.
 
-    The axes are the factors and `trial`; instances that have not run yet have the outcome `not_run`. Plain
-    `xarray.open_zarr` reads the same, with the checksums of the blocks beside it.
+    The axes are the factors and `trial`; instances that have not run yet have the outcome `not_run`. Every chunk is
+    held to its checksum when it is read, and nothing that the store names is imported. Plain `xarray.open_zarr` reads
+    the same, with the checksums of the blocks beside it, but takes a chunk that is gone for one that has not run.
 
-    **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+    **Raises:** `FileNotFoundError`; `ValueError` for what is no study, has another schema or is damaged; the same when
+    a damaged chunk is read.
 
     **Example:**
 
@@ -32,8 +37,9 @@ def open_results(store_path: str | Path) -> Any:
     """
     import xarray
 
-    read_plan(Path(store_path))
-    dataset = xarray.open_dataset(Path(store_path), engine="zarr", chunks=None)
+    path = as_path("store_path", store_path)
+    store = zarr_store(path, read_head(path))
+    dataset = xarray.open_dataset(store, engine="zarr", chunks=None, consolidated=True, zarr_format=3)
     return dataset.drop_vars(CHECKSUMS, errors="ignore")
 
 
@@ -42,7 +48,8 @@ class Status:
     """How far a store has come; `print` it.
 
     `counts` are by outcome, over instances in complete blocks. `complete` is True only where every block is
-    there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run.
+    there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run, and `damaged_files`,
+    which hold no results, written again.
 
     **Example:**
 
@@ -58,11 +65,12 @@ class Status:
     counts: dict[str, int]
     lacking: tuple[str, ...]
     mixed: str
+    damaged_files: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Every block is there, undamaged, and it is known how they came to be."""
-        return self.blocks == self.plan.block_count and not self.lacking
+        return self.blocks == self.plan.block_count and not self.lacking and not self.damaged_files
 
     def __str__(self) -> str:
         plan = self.plan
@@ -77,6 +85,8 @@ class Status:
             lines.append(", ".join(f"{count} {name}" for name, count in self.counts.items() if count))
         if self.damaged:
             lines.append(f"{self.damaged} blocks are damaged; the next run computes them again")
+        if self.damaged_files:
+            lines.append(f"damaged: {', '.join(self.damaged_files)}; the next run writes them again")
         if self.mixed:
             lines.append(f"mixed: {self.mixed}")
         if self.lacking:
@@ -85,7 +95,7 @@ class Status:
         return "\n".join(lines)
 
 
-def status(store_path: str | Path, verify: bool = False) -> Status:
+def status(store_path: StorePath, verify: bool = False) -> Status:
     """How far a store has come, while it is being written or afterwards.
 
     **Arguments:** `verify`: also hold every chunk to its checksum (reads the whole store).
@@ -98,9 +108,9 @@ def status(store_path: str | Path, verify: bool = False) -> Status:
     print(jf.study.status("draws.zarr"))
     ```
     """
-    path = Path(store_path)
-    plan, attributes = read_plan(path), read_attributes(path)
-    variables = layout.from_json(attributes["layout"]) if attributes.get("layout") else ()
+    path, verify = as_path("store_path", store_path), as_boolean("verify", verify)
+    head = read_head(path)
+    plan, attributes, variables = head.plan, head.attributes, head.variables or ()
     total = np.zeros(CODES, int)
     blocks = damaged = 0
     for index in plan.blocks() if variables else ():
@@ -128,4 +138,26 @@ def status(store_path: str | Path, verify: bool = False) -> Status:
         counts={name: int(total[code]) for code, name in names_of_codes(variables).items() if code},
         lacking=tuple(manifest.missing(json.loads(attributes.get("manifest") or "{}"))),
         mixed=str(attributes.get("mixed", "")),
+        damaged_files=_damaged_files(path, head) if verify else (),
     )
+
+
+def _damaged_files(path: Path, head: Head) -> tuple[str, ...]:
+    """Metadata of arrays and coordinates that are not what they have to be. Plain Zarr reads them."""
+    found = []
+    known = read_document(path)["consolidated_metadata"]["metadata"]
+    for name, data in Encoder(head.plan, head.definitions).group(head.attributes, head.variables).items():
+        stored, (folder, _, file) = read_file(path / name), name.rpartition("/")
+        if file != "zarr.json":
+            found += [name] * (stored != data)
+        elif folder:
+            # By meaning: another version of Zarr may write it in other words.
+            found += [name] * (_parsed(stored) != known.get(folder))
+    return tuple(found)
+
+
+def _parsed(data: bytes | None) -> Any:
+    try:
+        return json.loads(data or b"")
+    except ValueError:
+        return None

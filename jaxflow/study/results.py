@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import Code, Outcome, require
-from jaxflow.study.experiment import with_not_run
-from jaxflow.study.plan import RESERVED
+from jaxflow.study.plan import LONGEST_NAME, RESERVED
 
 Meanings = dict[str, dict[str, int]]
 
@@ -44,6 +44,28 @@ class BlockResult:
         )
 
 
+def check_names(experiment: str, results: Any) -> None:
+    """**Raises:** `ValueError` for what is no dictionary of named results; JAX would say it of a tree."""
+    who = f"results of {experiment}"
+    require(isinstance(results, Mapping) and len(results) > 0, who, f"expected a dictionary, got {type(results)}")
+    for name in results:
+        require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
+
+
+def of_one_instance(experiment: str, results: Any) -> dict[str, Any]:
+    """What a function returned for one key, as arrays: a list of numbers is one, and no list of results."""
+    check_names(experiment, results)
+    found = {}
+    for name, value in results.items():
+        if isinstance(value, str | bytes):
+            raise ValueError(f"results of {experiment}: {name} is no array of numbers, but {value!r}")
+        try:
+            found[name] = value if isinstance(value, Code) else jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"results of {experiment}: {name} is no array of numbers ({error})") from error
+    return found
+
+
 def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tuple[dict[str, np.ndarray], Meanings]:
     """Results of a block function as NumPy arrays.
 
@@ -53,18 +75,20 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     dtype no store can hold, a missing outcome or a code that is none.
     """
     who = f"results of {experiment}"
-    require(isinstance(results, Mapping) and len(results) > 0, who, f"expected a dictionary, got {type(results)}")
+    check_names(experiment, results)
     arrays: dict[str, np.ndarray] = {}
     meanings: Meanings = {}
     for name, value in results.items():
-        require(isinstance(name, str) and name.isidentifier(), who, f"{name!r} is no name for a result")
+        require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
             meanings[name] = outcome_meanings(value.names) if name == "outcome" else with_not_run(value.names)
-        array = np.asarray(jax.device_get(value))
-        require(array.dtype.kind in "biuf", who, f"{name} has dtype {array.dtype}; numbers and Booleans can be stored")
+        array = _as_array(who, name, value)
+        known = array.dtype.kind in "biuf" and array.dtype.str.lstrip("<>|=") in DTYPES
+        require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
         rows = array.shape[0] if array.ndim else 0
         require(rows == width, who, f"{name} has {rows} rows for {width} keys; each key has exactly one result")
+        require(array.size > 0, who, f"{name} has the shape {list(array.shape[1:])} for each key, which holds nothing")
         arrays[name] = array.astype(array.dtype.newbyteorder("="))
     if "outcome" not in arrays:
         require(not own_outcome, who, "an experiment says how each instance ended: `outcome` is missing")
@@ -75,7 +99,29 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     kind = "`Outcome`" if known == OUTCOMES else f"its own ({', '.join(known)})"
     require(good, who, f"outcome must be one code of {kind} for each key, and not `not_run`")
     arrays["outcome"] = outcome.astype(np.uint8)
+    for name, array in arrays.items():
+        taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
+        require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
     return arrays, meanings
+
+
+def _as_array(who: str, name: str, value: Any) -> np.ndarray:
+    """A result as NumPy has it. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
+    try:
+        return np.asarray(jax.device_get(value))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{who}: {name} is no array of numbers ({error})") from error
+
+
+def with_not_run(names: type[enum.IntEnum]) -> dict[str, int]:
+    """Names and values of an enumeration, `not_run` at 0 among them.
+
+    **Raises:** `ValueError` where 0 means something else: an instance that was not run could not be told apart.
+    """
+    found = {member.name: int(member) for member in names}
+    holder = next((name for name, value in found.items() if value == 0), "not_run")
+    require(holder == Outcome.not_run.name, names.__name__, f"the value 0 is kept for not_run, not for {holder!r}")
+    return {Outcome.not_run.name: 0, **found}
 
 
 OUTCOMES = with_not_run(Outcome)
@@ -106,6 +152,9 @@ def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
 
 # A code is one byte.
 CODES = 256
+
+# What the file format knows, in its own order of bytes.
+DTYPES = ("b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8")
 
 
 def names_of_codes(layout: tuple[Variable, ...]) -> dict[int, str]:

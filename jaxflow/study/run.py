@@ -13,7 +13,7 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.study.blocks import job_of
 from jaxflow.study.executors import AbstractEngine
-from jaxflow.study.files import disk_full, write_log
+from jaxflow.study.files import write_log
 from jaxflow.study.plan import Index
 from jaxflow.study.results import CODES, BlockResult, failed_block
 from jaxflow.study.store import Store
@@ -49,7 +49,7 @@ class Run:
         self._given_up: list[Index] = []
         self._deaths: dict[Index, int] = {}
         self._flying: dict[Future[BlockResult], Index] = {}
-        self._done = store.plan.block_count - len(self._waiting)
+        store.done = self._done = store.plan.block_count - len(self._waiting)
 
     def __call__(self) -> None:
         """Until every block is complete, or the run is stopped.
@@ -68,14 +68,12 @@ class Run:
                     self._collect()
                 for index in self._given_up:
                     self._give_up(index)
-        except OSError as error:
-            raise disk_full(error, store.path, self._done, total) from error
         finally:
             for future in self._flying:
                 future.cancel()
         if self._done < total:
             raise Interrupted(
-                f"stopped; {self._done} of {total} blocks are complete in {store.path}. "
+                f"stopped; {self._done} of {total} blocks are complete in {store.shown}. "
                 "Run the same command again, or `jaxflow study resume`, to go on"
             )
 
@@ -90,11 +88,15 @@ class Run:
         future = self.engine.submit(job_of(self.store.plan, index))
         error = future.exception()
         if error is not None and self.engine.lost_worker(error):
-            write_log(self.store.path, {"event": "worker lost", "block": list(index), "times": 1})
+            self._log({"event": "worker lost", "block": list(index), "times": 1})
             return
         result = future.result()
         self.store.check_layout(result.layout(), self.store.plan.values_at(index))
         self.store.check_again(index, result.arrays)
+
+    def _log(self, entry: dict[str, Any]) -> None:
+        with self.store.explained():
+            write_log(self.store.path, entry)
 
     def _was_given_up(self, index: Index) -> bool:
         # Or failed in every trial by itself, which is no more worth repeating.
@@ -132,7 +134,7 @@ class Run:
 
     def _lost(self, index: Index) -> None:
         self._deaths[index] = self._deaths.get(index, 0) + 1
-        write_log(self.store.path, {"event": "worker lost", "block": list(index), "times": self._deaths[index]})
+        self._log({"event": "worker lost", "block": list(index), "times": self._deaths[index]})
         if self._deaths[index] >= DEATHS:
             self._given_up.append(index)
         elif self._deaths[index] == DEATHS - 1:
@@ -144,14 +146,15 @@ class Run:
         if self.store.variables is None:
             raise RuntimeError("executor: workers died in every block that was tried; nothing could be computed")
         arrays = failed_block(self.store.variables, self.store.plan.block)
-        write_log(self.store.path, {"event": "given up", "block": list(index)})
+        self._log({"event": "given up", "block": list(index)})
         self._commit(index, BlockResult(arrays, {v.name: v.meanings for v in self.store.variables if v.meanings}, {}))
 
     def _commit(self, index: Index, result: BlockResult) -> None:
         self.store.commit(index, result.arrays, result.layout())
-        if result.where:
-            write_log(self.store.path, {"event": "block", "block": list(index), **result.where})
         self._done += 1
+        self.store.done = self._done
+        if result.where:
+            self._log({"event": "block", "block": list(index), **result.where})
         count = len(self.store.plan.trials_of(index))
         counted = np.bincount(result.arrays["outcome"][:count], minlength=CODES)
         self.progress.advance(counted, self.store.outcome_names())

@@ -1,14 +1,15 @@
 """A study from a file: TOML that names an experiment and lists factors."""
 
 import tomllib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxflow._core import require, unknown_name
+from jaxflow.study.arguments import as_path
 from jaxflow.study.experiment import make_experiment
+from jaxflow.study.files import StorePath
+from jaxflow.study.metadata import read_plan
 from jaxflow.study.plan import Plan
-from jaxflow.study.store import read_plan
 from jaxflow.study.study import Study
 
 # Names that need no module.
@@ -17,7 +18,7 @@ BUILT_IN = {"TokenSelection": "jaxflow.study.token_selection:TokenSelection"}
 ENTRIES = ("experiment", "settings", "data_factors", "method_factors", "trials", "seed", "block")
 
 
-def read_spec(path: str | Path) -> Study:
+def read_spec(path: StorePath) -> Study:
     """The study that a file describes.
 
     ```toml
@@ -45,7 +46,7 @@ def read_spec(path: str | Path) -> Study:
     jf.study.read_spec("spec.toml")
     ```
     """
-    source = Path(path)
+    source = as_path("spec", path)
     require(not source.is_dir(), "spec", f"{source} is a folder")
     try:
         entries = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -72,8 +73,13 @@ def study_from(entries: Mapping[str, Any]) -> Study:
     return Study(experiment, entries.get("data_factors"), entries.get("method_factors"), **numbers)
 
 
-def study_of_store(path: str | Path) -> Study:
+def study_of_store(path: StorePath, announce: Callable[[str], None] | None = None) -> Study:
     """The study that a store belongs to, made again from what the store says.
+
+    The experiment is imported by the name that the store gives: of a store that somebody else has made, look at that
+    name first. Nothing else that a store says is ever run.
+
+    **Arguments:** `announce`: called with the name before it is imported.
 
     **Raises:** `ValueError` where its experiment cannot be made from an import path and settings: then the script
     that began it has to be run again.
@@ -87,11 +93,13 @@ def study_of_store(path: str | Path) -> Study:
         print(reason)
     ```
     """
-    plan: Plan = read_plan(Path(path))
+    plan: Plan = read_plan(as_path("store_path", path))
     told = plan.experiment
     again = "run the script again that began it"
     module, _, name = told["import"].partition(":")
     require(module != "__main__" and "<" not in name, "experiment", f"{told['import']} cannot be imported; {again}")
+    if announce is not None:
+        announce(told["import"])
     study = Study(
         make_experiment(told["import"], told["settings"]),
         plan.data_factors,
@@ -101,6 +109,6 @@ def study_of_store(path: str | Path) -> Study:
         block=plan.block,
     )
     require(
-        study.plan == plan, "experiment", f"{told['import']} has changed, or has settings no file can hold; {again}"
+        study.plan.same(plan), "experiment", f"{told['import']} has changed, or has settings no file can hold; {again}"
     )
     return study

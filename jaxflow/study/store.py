@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from jaxflow._core import require
 from jaxflow.study import layout, manifest, migrate
-from jaxflow.study.files import read_file, side_folder, write_file
+from jaxflow.study.files import explained, read_file, side_folder, write_file
+from jaxflow.study.keys import canonical
 from jaxflow.study.layout import CHECKSUM_BYTES, CHECKSUMS, Encoder, chunk_path
+from jaxflow.study.metadata import GROWN, HEAD, Head, read_document, read_head
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.results import CODES, Variable, difference, names_of_codes
 
@@ -43,37 +46,28 @@ class TwoResults(ValueError):
     """
 
 
-def read_attributes(path: Path) -> dict[str, Any]:
-    """The attributes of the group. **Raises:** `FileNotFoundError`, or `ValueError` where it is no study."""
-    data = read_file(path / "zarr.json") if not path.is_file() else b"{}"
-    if data is None:
-        raise FileNotFoundError(f"store: there is no store at {path}")
-    try:
-        return dict(json.loads(data).get("attributes", {}))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"store: {path} is no study of jaxflow ({error})") from error
-
-
-def read_plan(path: Path) -> Plan:
-    """The study that a store belongs to. **Raises:** as `read_attributes`; `ValueError` for another schema."""
-    attributes = read_attributes(path)
-    if not migrate.check_version(path, attributes):
-        raise ValueError(f"store: {path} has an older schema; continuing the study brings it to today's")
-    return Plan.from_identity(json.loads(attributes["study"]))
-
-
 class Store:
     """A store that this process writes."""
 
-    def __init__(self, path: Path, plan: Plan, definitions: dict[str, str], attributes: dict[str, Any]):
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        plan: Plan,
+        definitions: dict[str, str],
+        attributes: dict[str, Any],
+        variables: tuple[Variable, ...] | None = None,
+    ):
+        self.shown = path
+        # An experiment may go to another folder; files do not follow it.
+        self.path = path.absolute()
         self.plan = plan
         self.attributes = attributes
         self.variables: tuple[Variable, ...] | None = None
+        # Complete blocks, once they have been counted.
+        self.done: int | None = None
         self._encoder = Encoder(plan, definitions)
-        self._scratch = side_folder(path) / "scratch"
-        known = attributes.get("layout", "")
-        self._write_metadata(layout.from_json(known) if known else None)
+        self._scratch = side_folder(self.path) / "scratch"
+        self._write_metadata(variables)
 
     @staticmethod
     def prepare(
@@ -92,7 +86,8 @@ class Store:
         """
         now = manifest.manifest(plan, device_kind)
         if path.exists() and overwrite:
-            migrate.version_of(path, read_attributes(path))  # nothing else is ever removed
+            # Nothing else is ever removed; a study whose metadata are damaged is one all the same.
+            migrate.version_of(path, read_document(path).get("attributes", {}))
             _remove(path)
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             attributes = {
@@ -104,14 +99,14 @@ class Store:
                 "complete": 0,
             }
             return Store(path, plan, definitions, attributes)
-        migrate.migrate(path, read_attributes)
-        attributes = read_attributes(path)
-        stored = Plan.from_identity(json.loads(attributes["study"]))
-        _require_same(path, plan, stored)
+        migrate.migrate(path, lambda store: read_document(store).get("attributes", {}))
+        head = read_head(path)
+        attributes = dict(head.attributes)
+        _require_same(path, plan, head.plan)
         attributes["mixed"] = _mixed(path, attributes, now, allow_mixed)
-        if stored.trials < plan.trials:
-            _grow(path, stored, plan, attributes)
-        return Store(path, plan, definitions, attributes)
+        if head.plan.trials < plan.trials:
+            _grow(path, head, plan, attributes)
+        return Store(path, plan, definitions, attributes, head.variables)
 
     def commit(self, index: Index, arrays: Mapping[str, np.ndarray], variables: tuple[Variable, ...]) -> bool:
         """Writes the chunks of a block (`outcome` last), then their checksums, whose presence completes it.
@@ -162,7 +157,7 @@ class Store:
         if changed and not self.attributes["mixed"]:
             raise TwoResults(
                 f"experiment: {', '.join(changed)} of trials {trials.start} to {trials.stop - 1} at "
-                f"{self.plan.values_at(index)} came out otherwise than before in {self.path}. The experiment is no "
+                f"{self.plan.values_at(index)} came out otherwise than before in {self.shown}. The experiment is no "
                 "function of its key, or has changed since; use another store, or allow a mixed one"
             )
 
@@ -217,7 +212,8 @@ class Store:
             if held is not None and layout.is_intact(held) and held[:size] != data[:size]:
                 raise TwoResults(
                     f"experiment: {variable.name} of trials {first} to {first + before[-1] - 1} at "
-                    f"{self.plan.values_at(index)} came out otherwise than before the study in {self.path} grew"
+                    f"{self.plan.values_at(index)} came out otherwise than before the study in {self.shown} grew. The "
+                    "experiment is no function of its key, or has changed since; use another store"
                 )
 
     def _encode(self, index: Index, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
@@ -227,29 +223,52 @@ class Store:
     def _write_metadata(self, variables: tuple[Variable, ...] | None) -> None:
         """Writes what is not there or differs; the group, which says that there is a layout, comes last."""
         pieces = self._encoder.group(self.attributes, variables)
-        if not (self.path / "zarr.json").exists():
-            # A new store appears whole: killed before this line, there is none.
-            new = self._scratch / "new"
-            for name, data in pieces.items():
-                write_file(new / name, data, self._scratch)
-            if self.path.exists():
-                self.path.rmdir()
-            os.replace(new, self.path)
+        if not (self.path / HEAD).exists():
+            with explained(self.shown):
+                self._appear(pieces)
         for name, data in pieces.items():
             if read_file(self.path / name) != data:
                 self._write(name, data)
+        copy = side_folder(self.path) / HEAD
+        if read_file(copy) != pieces[HEAD]:
+            with self.explained():
+                write_file(copy, pieces[HEAD], self._scratch)
         self.variables = variables
 
+    def _appear(self, pieces: Mapping[str, bytes]) -> None:
+        """A new store appears whole: killed before the last line, there is none."""
+        new = self._scratch / "new"
+        for name, data in pieces.items():
+            write_file(new / name, data, self._scratch)
+        # A link to an empty folder stays one.
+        real = self.path.resolve()
+        if real.exists():
+            real.rmdir()
+        os.replace(new, real)
+
     def _write(self, name: str, data: bytes) -> None:
-        write_file(self.path / name, data, self._scratch)
+        target = self.path / name
+        inside = target.parent.resolve().is_relative_to(self.path.resolve())
+        require(inside, "store", f"{name} in {self.shown} is a link that leads out of it; nothing is written there")
+        with self.explained():
+            write_file(target, data, self._scratch)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Says of an error while files are written what is kept, and what to do."""
+        done, total = self.done, self.plan.block_count
+        kept = "" if done is None else f"{done} of {total} blocks are complete in {self.shown} and stay valid"
+        return explained(self.shown, kept)
 
 
 def _remove(path: Path) -> None:
     """Out of the way at once, then removed: a process killed in between leaves no half of a store."""
     scratch = side_folder(path) / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
-    os.replace(path, scratch / "overwritten")
-    shutil.rmtree(scratch / "overwritten")
+    with explained(path, f"the store in {path} is as it was"):
+        scratch.mkdir(parents=True, exist_ok=True)
+        # Where the path is a link to the store, the store goes and the link stays.
+        os.replace(path.resolve(), scratch / "overwritten")
+    with explained(path, f"what was in {path} lies in {scratch}"):
+        shutil.rmtree(scratch / "overwritten")
 
 
 def digest(data: bytes | None) -> bytes:
@@ -257,20 +276,18 @@ def digest(data: bytes | None) -> bytes:
     return b"" if data is None else hashlib.sha256(data).digest()[:CHECKSUM_BYTES]
 
 
-# The attribute with the numbers of trials that the study had before, while blocks that it grew into are open.
-GROWN = "grown"
-
-
-def _grow(path: Path, stored: Plan, plan: Plan, attributes: dict[str, Any]) -> None:
+def _grow(path: Path, held: Head, plan: Plan, attributes: dict[str, Any]) -> None:
     """Opens the last block of each cell, where it was not full; the attributes become those of the larger study.
 
     Nothing but checksums is removed: the block is computed again, and its first trials are held to what is there.
     Killed in between, the store is that of the smaller study, with some blocks to be computed again.
     """
+    stored = held.plan
     if stored.trials % stored.block:
         for index in stored.blocks():
             if index[-1] == stored.blocks_a_cell - 1:
-                (path / chunk_path(CHECKSUMS, index, 1)).unlink(missing_ok=True)
+                with explained(path):
+                    (path / chunk_path(CHECKSUMS, index, 1)).unlink(missing_ok=True)
     known = json.loads(attributes["manifest"] or "{}")
     attributes["study"] = json.dumps(plan.identity())
     attributes["manifest"] = json.dumps(known | {"arguments": plan.identity()})
@@ -279,12 +296,12 @@ def _grow(path: Path, stored: Plan, plan: Plan, attributes: dict[str, Any]) -> N
 
 
 def _require_same(path: Path, plan: Plan, held: Plan) -> None:
-    # Through JSON, where tuples are lists.
+    # Through JSON, where tuples are lists, and written down: for Python True is 1.
     wanted, stored = (json.loads(json.dumps(p.identity())) for p in (plan, held))
     differing = [
-        f"{name} {stored.get(name)} there, {wanted[name]} here"
+        f"{name} {stored[name]} there, {wanted[name]} here"
         for name in wanted
-        if stored.get(name) != wanted[name] and not (name == "trials" and held.trials < plan.trials)
+        if canonical(stored[name]) != canonical(wanted[name]) and not (name == "trials" and held.trials < plan.trials)
     ]
     if differing:
         raise OtherStudy(

@@ -1,21 +1,26 @@
 """`Study`: an experiment, the factors to vary, and how often."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import itertools
+from collections.abc import Mapping, Set
+from typing import Any, SupportsIndex
 
 from jaxflow._core import require, unknown_name
+from jaxflow.study.arguments import as_boolean, as_integer, as_path, as_plain
 from jaxflow.study.blocks import device_shapes
 from jaxflow.study.executors import make_engine
-from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors, identity_of
-from jaxflow.study.files import only_writer, write_log
+from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
+from jaxflow.study.files import StorePath, explained, only_writer, write_log
 from jaxflow.study.keys import trial_key
+from jaxflow.study.metadata import read_plan
 from jaxflow.study.pictures import plot
-from jaxflow.study.plan import Plan, as_plain
+from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
 from jaxflow.study.progress import Bar, Silent
 from jaxflow.study.reading import Status, open_results, status
 from jaxflow.study.run import Run
-from jaxflow.study.store import Store, read_plan
+from jaxflow.study.store import Store
+
+# Values of one factor.
+MOST_VALUES = 10**6
 
 
 class Study:
@@ -49,9 +54,9 @@ class Study:
         data_factors: Mapping[str, Any] | None = None,
         method_factors: Mapping[str, Any] | None = None,
         *,
-        trials: int = 500,
-        seed: int = 0,
-        block: int | None = None,
+        trials: SupportsIndex = 500,
+        seed: SupportsIndex = 0,
+        block: SupportsIndex | None = None,
     ):
         self.experiment: AbstractExperiment = as_experiment(experiment)
         data, method = _values("data_factors", data_factors), _values("method_factors", method_factors)
@@ -60,14 +65,15 @@ class Study:
             experiment=identity_of(self.experiment),
             data_factors=data,
             method_factors=method,
-            trials=int(trials),
-            seed=int(seed),
-            block=device_shapes().block if block is None else int(block),
+            trials=as_integer("trials", trials, 1, MOST_INSTANCES),
+            seed=as_integer("seed", seed),
+            block=device_shapes().block if block is None else as_integer("block", block, 1, WIDEST_BLOCK),
         )
+        check_cells(self.experiment, self.plan)
 
     def run(
         self,
-        store_path: str | Path,
+        store_path: StorePath,
         executor: Any = None,
         progress: bool = True,
         overwrite: bool = False,
@@ -92,8 +98,11 @@ class Study:
         **Raises:** `ValueError` for a store of another study or schema, or results that cannot be continued;
         `OSError` for a full disk; `Interrupted` after Ctrl-C. What was committed is kept in every case.
         """
-        path = Path(store_path)
+        progress = as_boolean("progress", progress)
+        overwrite, allow_mixed = as_boolean("overwrite", overwrite), as_boolean("allow_mixed", allow_mixed)
+        path = as_path("store_path", store_path)
         require(not path.is_file(), "store_path", f"{path} is a file, not a folder")
+        where = path.absolute()  # an experiment may go to another folder meanwhile
         engine = make_engine(self.experiment, executor)
         bar = Bar() if progress else Silent()
         try:
@@ -106,7 +115,8 @@ class Study:
                     overwrite=overwrite,
                     allow_mixed=allow_mixed,
                 )
-                write_log(path, {"event": "run", "executor": engine.description})
+                with explained(path):
+                    write_log(where, {"event": "run", "executor": engine.description})
                 Run(store, engine, bar)()
                 lacking = store.finish()
                 if lacking:
@@ -116,16 +126,16 @@ class Study:
         finally:
             bar.close()
             engine.close()
-        return open_results(path)
+        return open_results(where)
 
-    def status(self, store_path: str | Path) -> Status:
+    def status(self, store_path: StorePath) -> Status:
         """How far the store of this study has come. **Raises:** `ValueError` where it belongs to another study."""
-        require(read_plan(Path(store_path)) == self.plan, "store_path", f"{store_path} belongs to another study")
+        self._require_mine(store_path)
         return status(store_path)
 
-    def plot(self, store_path: str | Path, kind: str = "bars", **how: Any) -> Any:
+    def plot(self, store_path: StorePath, kind: str = "bars", **how: Any) -> Any:
         """A figure of the store's percentages: `jaxflow.study.plot` of its results. **Raises:** as `status`, `plot`."""
-        require(read_plan(Path(store_path)) == self.plan, "store_path", f"{store_path} belongs to another study")
+        self._require_mine(store_path)
         with open_results(store_path) as results:
             return plot(results, kind, **how)
 
@@ -138,7 +148,7 @@ class Study:
 
         **Raises:** `ValueError` for unknown or missing factors, or a negative trial.
         """
-        require(trial >= 0, "trial", f"expected a number from 0, got {trial}")
+        trial = as_integer("trial", trial, 0)
         for name in factors:
             if name not in self.plan.factors:
                 raise unknown_name("factors", name, self.plan.factors)
@@ -146,14 +156,28 @@ class Study:
         chosen |= {name: as_plain(value) for name, value in factors.items()}
         missing = [name for name in self.plan.factors if name not in chosen]
         require(not missing, "factors", f"give {', '.join(missing)} as well")
+        for name, value in chosen.items():
+            check_factor(name, (value,))
+        self.experiment.check_cell(**chosen)
         key = trial_key(self.plan.seed, self.plan.experiment["name"], self.plan.data_values(chosen), trial)
         return self.experiment.replay(key, **chosen)
 
+    def _require_mine(self, store_path: StorePath) -> None:
+        path = as_path("store_path", store_path)
+        require(read_plan(path).same(self.plan), "store_path", f"{path} belongs to another study")
+
 
 def _values(argument: str, factors: Mapping[str, Any] | None) -> dict[str, tuple]:
+    factors = {} if factors is None else factors
+    table = isinstance(factors, Mapping)
+    require(table, argument, f"expected a table of names and lists of values, got {factors!r}")
     found = {}
-    for name, values in (factors or {}).items():
-        listed = not isinstance(values, str) and hasattr(values, "__iter__")
+    for name, values in factors.items():
+        # The order of a set of strings differs from one process to the next, and with it the axis of the results.
+        listed = not isinstance(values, str | bytes | Mapping | Set) and hasattr(values, "__iter__")
+        listed = listed and getattr(values, "shape", (1,)) != ()
         require(listed, f"{argument}[{name!r}]", f"expected a list of values, got {values!r}")
-        found[name] = tuple(as_plain(value) for value in values)
+        # One more than a study may have: an endless generator ends here.
+        found[name] = tuple(as_plain(value) for value in itertools.islice(values, MOST_VALUES + 1))
+        require(len(found[name]) <= MOST_VALUES, f"{argument}[{name!r}]", f"more than {MOST_VALUES:,} values")
     return found

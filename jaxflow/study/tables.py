@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.study.counting import decode, outcomes_of
+from jaxflow.study.counting import decode, outcomes_of, require_results
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def summary(results: Any) -> Table:
     print(jf.study.summary(results))
     ```
     """
+    require_results(results)
     names, known = factor_names(results), outcomes_of(results)
     counted = []
     for cell, selected in cells(results, names):
@@ -79,6 +80,7 @@ def quantities(results: Any) -> Table:
     print(jf.study.quantities(results))
     ```
     """
+    require_results(results)
     names = factor_names(results)
     reals = [
         str(name)
@@ -112,6 +114,7 @@ def to_dataframe(results: Any) -> Any:
     """
     import xarray
 
+    require_results(results)
     axes = (*factor_names(results), "trial")
     shape = tuple(results.sizes[name] for name in axes)
     places = np.unravel_index(np.arange(int(np.prod(shape))), shape)

@@ -22,6 +22,7 @@ from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.study.arguments import as_boolean, as_integer, as_real
 from jaxflow.study.blocks import device_shapes
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory
@@ -83,10 +84,33 @@ class TokenSelection(AbstractExperiment):
     far_steps: int = 1000
 
     def __check_init__(self) -> None:
-        require(self.width >= 1, "width", f"expected at least 1, got {self.width}")
-        require(self.parts >= 1, "parts", f"expected at least 1, got {self.parts}")
-        require(self.programs >= 1, "programs", f"expected at least 1, got {self.programs}")
-        require(self.horizon is None or self.horizon > 0, "horizon", f"expected a positive length, got {self.horizon}")
+        for name in ("width", "parts", "programs", "scout_steps", "far_steps"):
+            as_integer(name, getattr(self, name), 1)
+        for name in ("gap", "rtol", "far_rtol"):
+            as_real(name, getattr(self, name))
+        if self.horizon is not None:
+            as_real("horizon", self.horizon)
+
+    def check_cell(
+        self,
+        n: int = 5,
+        T: int = 5,
+        d: int = DIMENSION,
+        score_gap: float = 0.1,
+        self_attention: bool = False,
+        parametrization: str = "W",
+        m: int | None = None,
+    ) -> None:
+        for name, size, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
+            as_integer(name, size, least)
+        as_real("score_gap", score_gap, positive=False)
+        require(0 <= score_gap < 2, "score_gap", f"scores lie in [-1, 1]; got {score_gap}")
+        as_boolean("self_attention", self_attention)
+        if parametrization not in MODELS:
+            raise unknown_name("parametrization", parametrization, MODELS)
+        require(m is None or parametrization == "KQ", "m", "only the parametrization KQ has columns to choose")
+        if m is not None:
+            as_integer("m", m, 1)
 
     def setup(
         self,

@@ -1,6 +1,7 @@
 """Experiments that cost nothing, importable by other processes; and some that kill, cheat or dawdle."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -104,6 +105,25 @@ def small_study(experiment=cheap, **changes: Any) -> Study:
 def payload(store: Path) -> dict[str, bytes]:
     """Every file of a store."""
     return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def tiny_study(experiment: Any = None, **changes: Any) -> Study:
+    """One cell of seven trials in blocks of four: eight chunks, twenty files."""
+    arguments: dict[str, Any] = {
+        "data_factors": {"d": [2]},
+        "method_factors": {"parametrization": ["W"]},
+        "trials": 7,
+        "block": 4,
+    }
+    return small_study(HostExperiment() if experiment is None else experiment, **{**arguments, **changes})
+
+
+def restore(path: Path, files: dict[str, bytes]) -> None:
+    """A store with these files, and no others."""
+    shutil.rmtree(path, ignore_errors=True)
+    for name, data in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
 
 
 def main(store: str, executor: str, pause: str, trials: str) -> None:

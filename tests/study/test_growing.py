@@ -5,7 +5,8 @@ import pytest
 
 from jaxflow.study import TwoResults, open_results, status
 from jaxflow.study.layout import chunk_path
-from jaxflow.study.store import Store, read_plan
+from jaxflow.study.metadata import read_plan
+from jaxflow.study.store import Store
 from tests.study.cheap import HostExperiment, payload, small_study
 
 

@@ -1,0 +1,463 @@
+"""Disks that fill up or cannot be written, two writers, Ctrl-C, kills: the same bytes afterwards, and one sentence."""
+
+import errno
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxflow._core import Code, Outcome
+from jaxflow.study import AbstractExperiment, OtherStudy, Study, TwoResults, open_results, status
+from jaxflow.study import files as files_of_store
+from jaxflow.study.files import side_folder
+from tests.study.cheap import HostExperiment, cheap, payload, restore, tiny_study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# How often a study is killed at random.
+KILLS = int(os.environ.get("JAXFLOW_STUDY_RANDOM_KILLS", "50"))
+
+
+class Disk:
+    """Counts whatever asks something of the disk, and refuses from the `at`-th on."""
+
+    def __init__(self, patch, at, number):
+        self.calls, self.at, self.number = 0, at, number
+        self.write, self.mkdir, self.replace = open, Path.mkdir, os.replace
+        patch.setattr(files_of_store, "open", self._open, raising=False)
+        patch.setattr(Path, "mkdir", lambda path, *rest, **how: self._mkdir(path, *rest, **how))
+        patch.setattr(os, "replace", self._replace)
+
+    def asked(self):
+        self.calls += 1
+        if self.calls >= self.at:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def _open(self, path, mode="r", **how):
+        if mode != "rb":
+            self.asked()
+        return self.write(path, mode, **how)
+
+    def _mkdir(self, path, *arguments, **how):
+        if not path.exists():
+            self.asked()
+        return self.mkdir(path, *arguments, **how)
+
+    def _replace(self, *paths):
+        self.asked()
+        return self.replace(*paths)
+
+
+REMEDIES = {
+    errno.ENOSPC: "the disk is full; .* Make room and run",
+    errno.EROFS: "this file system can only be read; .* Give a folder that can be written and run",
+    errno.EACCES: "this folder may not be written; .* Give one that may and run",
+    errno.EIO: "the disk reports an error; .* Give a folder on another disk and run",
+}
+
+
+@pytest.mark.parametrize("number", [pytest.param(errno.ENOSPC, marks=pytest.mark.slow), errno.EIO])
+def test_a_disk_that_refuses_from_any_moment_on(number, tmp_path, tiny, quick, monkeypatch):
+    whole, _ = tiny
+    study, at, refused = tiny_study(), 1, 0
+    while True:
+        path = tmp_path / f"{at}.zarr"
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, at, number)
+            try:
+                study.run(path, progress=False)
+            except OSError as error:
+                refused += 1
+                assert error.errno == number
+                assert re.search(REMEDIES[number], str(error)), error
+                found = error
+            else:
+                assert disk.calls < at
+                break
+        if (path / "zarr.json").exists():
+            state = status(path, verify=True)
+            assert state.damaged == 0
+            if "of 2 blocks" in str(found):
+                assert f"{state.blocks} of 2 blocks are complete" in str(found)
+        # Three moments in four are enough to go on from.
+        if at % 4 or number == errno.ENOSPC:
+            study.run(path, progress=False)
+            assert payload(path) == whole, at
+        at += 1 if number == errno.ENOSPC else 5
+    assert refused > (40 if number == errno.ENOSPC else 8)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_can_only_be_read(number, tmp_path, tiny, quick, monkeypatch):
+    """Simulated: whoever runs tests as root may write anywhere."""
+    whole, expected = tiny
+    path = tmp_path / "r.zarr"
+    restore(path, whole)
+    Disk(monkeypatch, 1, number)
+    for store in (path, tmp_path / "new.zarr"):
+        with pytest.raises(OSError, match=REMEDIES[number]):
+            tiny_study().run(store, progress=False)
+    # Reading writes nothing, not even beside the store.
+    with open_results(path) as results:
+        assert results.load().equals(expected)
+    assert status(path, verify=True).complete
+    assert payload(path) == whole and not side_folder(path).exists()
+
+
+LIMITED = """
+import resource, signal, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+from tests.study.cheap import HostExperiment, small_study
+study = small_study(HostExperiment(), trials=400, block=400)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2500, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    study.run(sys.argv[1], progress=False)
+except OSError as error:
+    print(error)
+"""
+
+
+def child(*arguments, **how):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, text=True, **how)
+
+
+def test_files_that_may_not_become_large(tmp_path):
+    if not hasattr(resource, "RLIMIT_FSIZE"):
+        pytest.skip("this system has no limit on the size of a file")
+    run = child("-c", LIMITED, str(tmp_path / "r.zarr"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    output, errors = run.communicate(timeout=300)
+    assert "no file may become as large as this one has to be" in output and "Raise the limit" in output, errors
+
+
+def test_two_writers_of_one_store(tmp_path, tiny, quick):
+    """Threads here; the lock is of the operating system, and the same for processes."""
+    whole, _ = tiny
+    path = tmp_path / "r.zarr"
+    (tmp_path / "link").symlink_to(path)
+    answers = []
+
+    def run(store):
+        try:
+            tiny_study(HostExperiment(pause=0.0)).run(store, progress=False)
+            answers.append("done")
+        except RuntimeError as error:
+            answers.append(str(error))
+
+    inside, go_on = threading.Event(), threading.Event()
+
+    def pauses(experiment, factors, width):
+        inside.set()
+        go_on.wait(60)
+        return numbers(experiment, factors, width)
+
+    numbers = HostExperiment.block_function
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostExperiment, "block_function", pauses)
+        first = threading.Thread(target=run, args=(path,))
+        first.start()
+        assert inside.wait(60)
+        for other in (path, tmp_path / "link", f"{path}/../r.zarr"):
+            run(other)
+        go_on.set()
+        first.join(60)
+    assert [answer.partition(" writing")[0] for answer in answers[:3]] == ["store: another process is"] * 3
+    assert answers[3:] == ["done"] and payload(path) == whole
+
+
+def test_ctrl_c_at_any_write(tmp_path, tiny, quick, monkeypatch):
+    """Whether it asks to stop or, outside of the loop, ends the run at once: the next run ends in the same bytes."""
+    whole, _ = tiny
+    write = files_of_store.write_file
+    for at in range(1, 30, 5):
+        path, calls = tmp_path / f"{at}.zarr", []
+
+        def interrupted(target, data, scratch, at=at, calls=calls):
+            calls.append(target)
+            if len(calls) == at:
+                signal.raise_signal(signal.SIGINT)
+            write(target, data, scratch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("jaxflow.study.store.write_file", interrupted)
+            try:
+                tiny_study().run(path, progress=False)
+            except KeyboardInterrupt as stop:
+                assert not str(stop) or "Run the same command again" in str(stop)
+        tiny_study().run(path, progress=False)
+        assert payload(path) == whole, at
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Odd(AbstractExperiment):
+    """What an experiment should not do, by name."""
+
+    how: str = ""
+
+    def setup(self, key, d=2, parametrization="W"):
+        raise NotImplementedError
+
+    def summarize(self, limit):
+        raise NotImplementedError
+
+    def block_function(self, factors, trial_width):
+        good = {"outcome": np.ones(trial_width, int), "value": np.ones(trial_width)}
+        odd = {
+            "nan": {"value": np.full(trial_width, np.nan)},
+            "huge": {"value": np.ones((trial_width, 100_000))},
+            "scalar": {"value": 1.0},
+            "long": {"value": np.ones(trial_width + 1)},
+            "empty": {"value": np.ones((trial_width, 0))},
+            "ragged": {"value": [[1.0], [1.0, 2.0], [], [3.0]]},
+            "text": {"value": np.array(["a"] * trial_width)},
+            "objects": {"value": np.array([print] * trial_width)},
+            "wide": {"value": np.ones(trial_width, np.longdouble)},
+            "complex": {"value": np.ones(trial_width, complex)},
+            "nested": {"value": {"a": np.ones(trial_width)}},
+            "none": {"value": None},
+            "path": {"../value": np.ones(trial_width)},
+            "number": {3: np.ones(trial_width)},
+            "long name": {"v" * 300: np.ones(trial_width)},
+            "axis": {"value": np.ones((trial_width, 2)), "value_0": np.ones(trial_width)},
+            "not run": {"outcome": np.zeros(trial_width, int)},
+            "no code": {"outcome": np.full(trial_width, 77)},
+            "half": {"outcome": np.full(trial_width, 1.5)},
+            "keys": {"value": __import__("jax").random.split(__import__("jax").random.key(0), trial_width)},
+        }[self.how]
+        return lambda keys: good | odd
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("scalar", "value has 0 rows for 4 keys"),
+        ("long", "value has 5 rows for 4 keys"),
+        ("empty", r"value has the shape \[0\] for each key, which holds nothing"),
+        ("ragged", "value is no array of numbers"),
+        ("text", "value has dtype <U1; numbers and Booleans"),
+        ("objects", "value has dtype object"),
+        ("wide", "value has dtype float128; numbers and Booleans of up to 64 bits"),
+        ("complex", "value has dtype complex128"),
+        ("nested", "value has dtype object"),
+        ("none", "value has dtype object"),
+        ("path", r"'\.\./value' is no name for a result"),
+        ("number", "3 is no name for a result"),
+        ("long name", "is too long for a name"),
+        ("axis", "value_0 is what the store calls an axis of value"),
+        ("not run", "outcome must be one code"),
+        ("no code", "outcome must be one code"),
+        ("half", "outcome must be one code"),
+        ("keys", "value is no array of numbers"),
+        ("nan", None),
+        ("huge", None),
+    ],
+)
+def test_odd_results(how, message, tmp_path, quick):
+    path, study = tmp_path / "r.zarr", tiny_study(Odd(how))
+    if how == "wide" and np.longdouble is np.float64:
+        pytest.skip("a long double is a double here")
+    if message is None:
+        with study.run(path, progress=False) as results:
+            shape = (1, 1, 7, 100_000) if how == "huge" else (1, 1, 7)
+            assert results["value"].shape == shape and int((results["outcome"] == 1).sum()) == 7
+        assert status(path, verify=True).complete
+        return
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message) as error:
+            study.run(path, progress=False)
+        assert str(error.value).startswith("results of Odd: ") and "\n" not in str(error.value)
+        # Nothing of the block was written, and the store can be continued.
+        assert status(path, verify=True).blocks == 0
+    assert not list(path.rglob("c/0/0/*"))
+
+
+def test_a_result_whose_axis_is_a_factor(tmp_path):
+    study = Study(lambda key, value_0: {"value": np.ones(2)}, {"value_0": [1, 2]}, trials=2, block=2)
+    with pytest.raises(ValueError, match="results: value_0 is a factor, and what the store calls an axis of 'value'"):
+        study.run(tmp_path / "r.zarr", progress=False)
+
+
+class Lots(AbstractExperiment):
+    """Draws from the machine in place of its key."""
+
+    def setup(self, key, d=2, parametrization="W"):
+        raise NotImplementedError
+
+    def summarize(self, limit):
+        raise NotImplementedError
+
+    def block_function(self, factors, trial_width):
+        luck = np.random.default_rng()
+        return lambda keys: {"outcome": Code(np.ones(trial_width), Outcome), "value": luck.random(trial_width)}
+
+
+@pytest.mark.parametrize("trials", [7, 9])
+def test_an_experiment_that_is_no_function_of_its_key(trials, tmp_path, quick):
+    path = tmp_path / "r.zarr"
+    tiny_study(Lots()).run(path, progress=False)
+    if trials == 7:
+        (path / "outcome/c/0/0/1").unlink()
+    before = payload(path)
+    with pytest.raises(TwoResults, match="value of trials .* no function of its key, or has changed since"):
+        tiny_study(Lots(), trials=trials).run(path, progress=False)
+    numbers = {name: data for name, data in payload(path).items() if "value/c/" in name}
+    assert numbers == {name: data for name, data in before.items() if "value/c/" in name}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": 5}, "block 4 there, 5 here"),
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"data_factors": {"d": [2, 4]}}, r"\['d', \[2\]\].*\['d', \[2, 4\]\]"),
+        ({"data_factors": {"d": [True]}}, r"\[2\].*\[True\]"),
+        ({"method_factors": {}}, "method_factors .* there, .* here"),
+        ({"experiment": cheap}, "'name': 'HostExperiment'"),
+        ({"experiment": HostExperiment(misbehave="never")}, "'misbehave': ''"),
+    ],
+)
+def test_another_spec(changes, message, tmp_path, tiny, quick):
+    whole, _ = tiny
+    path = tmp_path / "r.zarr"
+    restore(path, whole)
+    with pytest.raises(OtherStudy, match=message):
+        tiny_study(**changes).run(path, progress=False)
+    assert payload(path) == whole
+
+
+def test_true_is_not_one(tmp_path, quick):
+    """Python calls them equal, and their keys are not."""
+    path = tmp_path / "r.zarr"
+    tiny_study(cheap, data_factors={"d": [2], "spread": [1]}).run(path, progress=False)
+    other = tiny_study(cheap, data_factors={"d": [2], "spread": [True]})
+    with pytest.raises(OtherStudy, match="belongs to another study"):
+        other.run(path, progress=False)
+    with pytest.raises(ValueError, match="belongs to another study"):
+        other.status(path)
+
+
+def nested(key, d=2, parametrization="W"):
+    return {"value": {"a": 1.0}}
+
+
+def listed(key, d=2, parametrization="W"):
+    return {"value": [1.0, 2.0, 3.0, 4.0]}
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (nested, "results of nested: value is no array of numbers"),
+        (lambda key, **factors: {"value": "a"}, "value is no array of numbers"),
+        (lambda key, **factors: {"value": None}, "value is no array of numbers"),
+        (lambda key, **factors: {3: 1.0, "a": 2.0}, "3 is no name for a result"),
+        (lambda key, **factors: 1.0, "expected a dictionary"),
+        (lambda key, **factors: {}, "expected a dictionary"),
+    ],
+)
+def test_what_a_function_may_not_return(function, message, tmp_path, quick):
+    with pytest.raises(ValueError, match=message):
+        tiny_study(function).run(tmp_path / "r.zarr", progress=False)
+
+
+def test_a_list_is_a_small_array(tmp_path, quick):
+    """Of as many numbers as a block has trials: they are not taken for those of other trials."""
+    with tiny_study(listed).run(tmp_path / "r.zarr", progress=False) as results:
+        np.testing.assert_array_equal(results["value"].values, np.broadcast_to([1.0, 2.0, 3.0, 4.0], (1, 1, 7, 4)))
+
+
+def test_other_settings_of_jax(tmp_path, tiny, quick):
+    import jax
+
+    whole, _ = tiny
+    path = tmp_path / "r.zarr"
+    restore(path, whole)
+    with jax.enable_x64(False), pytest.raises(OtherStudy, match="jax_enable_x64 True then, False now"):
+        tiny_study().run(path, progress=False)
+    assert payload(path) == whole
+
+
+# The parent computes nothing: a process that has started XLA's threads cannot be forked.
+KILLS_SCRIPT = """
+import functools, json, os, random, shutil, signal, sys, time, warnings
+from pathlib import Path
+import jax
+jax.config.update("jax_enable_x64", True)
+from jaxflow.study import manifest
+from tests.study.cheap import HostExperiment, payload, small_study
+
+for name in ("commit", "package_version"):
+    setattr(manifest, name, functools.cache(getattr(manifest, name)))
+manifest.manifest(small_study(HostExperiment()).plan, "cpu")  # asked once, for all children
+warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+NOT_REAPED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+def start(path):
+    child = os.fork()
+    if child:
+        return child
+    try:
+        small_study(HostExperiment(pause=0.002), trials=40).run(path, progress=False)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+def committed(path):
+    return sum(1 for file in (path / "block_checksum/c").rglob("*") if file.is_file())
+
+def whole(path):
+    began = time.monotonic()
+    assert os.waitpid(start(path), 0)[1] == 0
+    return payload(path), time.monotonic() - began
+
+reference, takes = whole(folder / "whole.zarr")
+total, luck, done, stores, partly = committed(folder / "whole.zarr"), random.Random(20261124), 0, 0, 0
+while done < kills:
+    path = folder / f"{stores}.zarr"
+    stores += 1
+    for _ in range(8):
+        if done == kills:
+            break
+        child = start(path)
+        # At any time of a run: before there is a store, between two files, after the last block. Half of them in the
+        # part that writes blocks, which is the lesser part of so short a run.
+        before, wait = committed(path), luck.random() * takes
+        if done % 2:
+            wait *= 0.3
+            while committed(path) <= before and os.waitid(os.P_PID, child, NOT_REAPED) is None:
+                time.sleep(0.005)
+        time.sleep(wait)
+        os.kill(child, signal.SIGKILL)
+        _, code = os.waitpid(child, 0)
+        if code == signal.SIGKILL:
+            done += 1
+            partly += 0 < committed(path) < total
+        else:
+            assert code == 0, code
+            break
+    assert whole(path)[0] == reference, path
+    shutil.rmtree(path)
+print(json.dumps({"kills": done, "partly": partly, "stores": stores, "files": len(reference)}))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path):
+    run = child("-c", KILLS_SCRIPT, str(tmp_path), str(KILLS), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    output, errors = run.communicate(timeout=590)
+    assert run.returncode == 0, errors[-2000:]
+    found = json.loads(output.splitlines()[-1])
+    assert found["kills"] == KILLS and found["partly"] >= KILLS // 10, found
+    print(found)
