@@ -48,7 +48,9 @@ NOT_BOOLEANS = ("no", 1, None, 0.0, [])
 
 # What the sentence begins with, and the call.
 CASES = [
-    *(case(name, study(**{name: value})) for name in ("trials", "seed", "block") for value in NOT_INTEGERS),
+    *(case(name, study(**{name: value})) for name in ("trials", "seed") for value in NOT_INTEGERS),
+    # A block of None is that of the kind of device.
+    *(case("block", study(block=value)) for value in NOT_INTEGERS if value is not None),
     *(case(name, study(**{name: value})) for name in ("trials", "block") for value in (0, -1, 10**12, np.int64(-3))),
     case("seed", study(seed=2**64)),
     case("block", study(trials=10**8, block=1)),
@@ -158,9 +160,10 @@ CASES = [
     *(case("name", s.subkey, jax.random.key(0), value) for value in (3, None, b"a")),
     *(
         case(name, s.TokenSelection, **{name: value})
-        for name in ("width", "parts", "scout_steps", "far_steps")
-        for value in (0, -1, 2.5, "a", None, True)
+        for name in ("width", "parts", "programs", "scout_steps", "far_steps")
+        for value in (0, -1, 2.5, "a", True)
     ),
+    *(case(name, s.TokenSelection, **{name: None}) for name in ("scout_steps", "far_steps")),
     *(
         case(name, s.TokenSelection, **{name: value})
         for name in ("gap", "rtol", "far_rtol", "horizon")
