@@ -1,0 +1,294 @@
+"""How the cost of an instance depends on batch, d, n·T, accuracy and α, and what a device would do:
+
+    python benchmarks/scaling.py [--scale 1.0] [--only batches dimensions ...] [--out results/scaling.json]
+
+Each row of `batches` and of `devices` runs in a process of its own: memory is what that process held at most, above
+what it held once everything was imported. `iterations` counts how often a device steps its pool of lanes, which a CPU
+can count as well as an accelerator.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import RESULTS, configure, counts, environment, timed, write
+
+import jaxflow as jf
+from jaxflow.flow.queue import counted_queue
+from jaxflow.limits.reduction import reduced
+from jaxflow.study import TokenSelection
+from jaxflow.study.blocks import ACCELERATOR, CPU
+from jaxflow.study.files import read_log
+from jaxflow.theory import rule_of
+
+SHAPE = {"n": 5, "T": 5, "d": 4}
+PARAMETRIZATIONS = ("W", "KQ")
+SEED = 7
+
+
+def peak() -> float:
+    """MiB that this process held at most."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def batch_row(parametrization: str, batch: int) -> dict[str, Any]:
+    """All outcomes of `batch` instances, in blocks of the default size."""
+    held = peak()
+    size = min(batch, CPU.block)
+    run = TokenSelection().block_function({**SHAPE, "parametrization": parametrization}, size)
+    keys = jax.random.split(jax.random.key(SEED), max(batch, size))
+    start = time.perf_counter()
+    run(keys[:size])
+    first, outcomes = time.perf_counter() - start, []
+    start = time.perf_counter()
+    for block in range(0, batch, size):
+        codes = run(keys[np.arange(block, block + size) % len(keys)])["outcome"]
+        outcomes += [jf.Outcome(int(code)).name for code in codes]
+    seconds = time.perf_counter() - start
+    return {
+        "parametrization": parametrization,
+        "batch": batch,
+        "first_run_s": first,
+        "ms_an_instance": 1e3 * seconds / batch,
+        "memory_MiB": peak() - held,
+        "outcomes": counts(outcomes[:batch]),
+    }
+
+
+def batches(scale: float) -> list[dict[str, Any]]:
+    """Batches from one to a hundred thousand."""
+    sizes = [b for b in (1, 16, 256, 4096, 100_000) if b <= max(16, 100_000 * scale)]
+    return [_elsewhere("batch", p, b) for p in PARAMETRIZATIONS for b in sizes if p == "W" or b <= 4096]
+
+
+def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[str, Any]:
+    """`find_limit` one instance after the other: median seconds with and without the reduction to the span."""
+    kind = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}[parametrization]
+
+    def draw(key: Any) -> tuple[Any, Any]:
+        data, head = jf.data.random_tokens(key, n, T, d, score_gap=0.1)
+        return jf.EmpiricalRisk(data, jf.losses.Logistic()), kind.init(jax.random.fold_in(key, 1), data, head)
+
+    @eqx.filter_jit
+    def find(risk: Any, model: Any) -> Any:
+        return jf.find_limit(risk, model, throw=False)
+
+    @eqx.filter_jit
+    def reduce(risk: Any, model: Any) -> Any:
+        found = reduced(risk, model, rule_of(model))
+        return (risk, model) if found is None else (found.risk, found.model)
+
+    drawn, whole, after, outcomes = eqx.filter_jit(draw), [], [], []
+    for i in range(count + 1):
+        given = jax.block_until_ready(drawn(jax.random.fold_in(jax.random.key(SEED), i)))
+        start = time.perf_counter()
+        limit = jax.block_until_ready(find(*given))
+        middle = time.perf_counter()
+        small = jax.block_until_ready(reduce(*given))
+        start_small = time.perf_counter()
+        jax.block_until_ready(find(*small))
+        if i:  # the first one compiles
+            whole.append(middle - start)
+            after.append(time.perf_counter() - start_small)
+            outcomes.append(str(limit.outcome))
+        del limit, given, small
+    return {
+        "parametrization": parametrization,
+        "n_T_d": [n, T, d],
+        "instances": count,
+        "seconds": statistics.median(whole),
+        "seconds_after_the_reduction": statistics.median(after),
+        "outcomes": counts(outcomes),
+    }
+
+
+def dimensions(scale: float) -> list[dict[str, Any]]:
+    """d at n = T = 5. A matrix of 10,000 x 10,000 takes 800 MB, and a limit holds some."""
+    sizes = [d for d in (10, 100, 1000, 10_000) if d <= max(100, 10_000 * scale)]
+    count = max(2, int(10 * scale))
+    return [find_row(5, 5, d, p, count if d < 10_000 else 2) for p in PARAMETRIZATIONS for d in sizes]
+
+
+def tokens(scale: float) -> list[dict[str, Any]]:
+    """n·T: the flow of W is followed in n(T - 1) numbers."""
+    sizes = [(3, 4), (5, 5), (10, 5), (5, 10), (20, 5), (5, 20), (10, 20)]
+    count = max(2, int(10 * scale))
+    return [find_row(n, T, 10, p, count) for p in PARAMETRIZATIONS for n, T in sizes[: max(2, int(len(sizes) * scale))]]
+
+
+def accuracies(scale: float) -> list[dict[str, Any]]:
+    """The gap that is asked for: how far the flow goes for it, log log t, and what that costs."""
+    rows, count = [], max(16, int(256 * scale))
+    keys = jax.random.split(jax.random.key(SEED), count)
+    for parametrization in PARAMETRIZATIONS:
+        for gap in (1e-2, 1e-4, 1e-6, 1e-8):
+            run = TokenSelection(gap=gap).block_function({**SHAPE, "parametrization": parametrization}, count)
+            found, _, seconds = timed(partial(run, keys), 1)
+            decided = np.isin(found["outcome"], [jf.Outcome.globally_optimal, jf.Outcome.locally_optimal])
+            rows.append(
+                {
+                    "parametrization": parametrization,
+                    "gap": gap,
+                    "instances": count,
+                    "decided": int(decided.sum()),
+                    "log_log_time_median": float(np.median(found["log_log_time"][decided])),
+                    "steps_median": float(np.median(found["num_steps"][decided])),
+                    "ms_an_instance": 1e3 * seconds / count,
+                }
+            )
+    return rows
+
+
+def initial_scales(scale: float) -> list[dict[str, Any]]:
+    """Incremental learning by a diagonal network from α, past all of its stages."""
+    rows, count = [], max(2, int(8 * scale))
+    key = jax.random.key(SEED)
+    data = jf.data.LinearData(jax.random.normal(key, (20, 6)), jax.random.normal(jax.random.fold_in(key, 1), (20,)))
+    risk = jf.EmpiricalRisk(data, "squared")
+    for log_alpha in (-10.0, -18.4, -100.0, -1000.0, -10_000.0):
+        times, steps = [], []
+        for i in range(count + 1):
+            model = jf.models.HadamardNetwork.init(
+                jax.random.fold_in(key, i), jf.models.DiagonalLinear(), p=6, log_scale=log_alpha
+            )
+            start = time.perf_counter()
+            path = jf.flow.follow_products(risk, model, log_alpha, until=20.0)
+            if i:  # the first one compiles
+                times.append(time.perf_counter() - start)
+                steps.append(len(path.times))
+        rows.append(
+            {"log_alpha": log_alpha, "instances": count, "seconds": statistics.median(times), "steps": max(steps)}
+        )
+    return rows
+
+
+def iterations_row(parametrization: str, count: int, width: int) -> dict[str, Any]:
+    """Both stretches of the first round of a block of `count` instances at `width` lanes."""
+    experiment = TokenSelection(width=width, parts=1)
+    draw = jax.jit(jax.vmap(partial(experiment.in_span, {**SHAPE, "parametrization": parametrization})))
+    risks, models = draw(jax.random.split(jax.random.key(SEED), count))
+
+    @eqx.filter_jit
+    def near(risks: Any, models: Any) -> Any:
+        rounds = experiment._rounds(models, experiment.far_rtol)
+        drive = rounds.explicit(experiment.scout_steps, models.degree)
+        start = eqx.filter_vmap(lambda r, m: rounds.start(drive, r, m, jnp.zeros((), int), jnp.asarray(False)))
+        lanes, iterations = counted_queue(drive, start(risks, models), width=width)
+        return eqx.filter_vmap(drive.trajectory)(lanes), lanes.num_steps, iterations
+
+    @eqx.filter_jit
+    def far(risks: Any, near: Any) -> Any:
+        rounds = experiment._rounds(near.final.model, jnp.asarray(experiment.far_rtol))
+        drive = rounds.implicit(experiment.far_steps, near.final.model.degree)
+        turn = eqx.filter_vmap(
+            lambda risk, path: rounds.turn(drive, risk, path, jnp.asarray(-jnp.inf), jnp.asarray(False))
+        )
+        lanes, iterations = counted_queue(drive, turn(risks, near), width=width)
+        return lanes.num_steps, iterations
+
+    path, near_steps, near_iterations = near(risks, models)
+    far_steps, far_iterations = far(risks, path)
+    iterations = int(near_iterations) + int(far_iterations)
+    longest = int(np.max(np.asarray(near_steps) + np.asarray(far_steps)))
+    return {
+        "parametrization": parametrization,
+        "instances": count,
+        "width": width,
+        "iterations": iterations,
+        "longest_instance": longest,
+        "mean_steps": float(np.mean(np.asarray(near_steps) + np.asarray(far_steps))),
+        "ratio": iterations / longest,
+    }
+
+
+def iterations(scale: float) -> list[dict[str, Any]]:
+    """The default block of an accelerator at its lanes, beside a CPU's."""
+    count = max(256, int(ACCELERATOR.block * scale))
+    widths = (CPU.lanes, 256, ACCELERATOR.lanes)
+    return [iterations_row(p, count, min(w, count)) for p in PARAMETRIZATIONS for w in widths]
+
+
+STUDY = """
+import sys, time
+import jax
+jax.config.update("jax_enable_x64", True)
+import jaxflow as jf
+if __name__ == "__main__":
+    executor, trials, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    study = jf.study.Study(jf.study.TokenSelection(parts=1), {"d": [4]}, {"parametrization": ["W"]}, trials=trials,
+                           block=block)
+    study.run(sys.argv[4], executor=executor, progress=False).close()
+"""
+
+
+def devices(scale: float) -> list[dict[str, Any]]:
+    """Strong scaling: instances a second by one host device, two, and a Dask cluster of a process for each core, after
+    the first quarter of the blocks, in which programs are compiled."""
+    trials, block, rows = max(2048, int(32_768 * scale)), 256, []
+    for executor, number in (("serial", 1), ("devices", 1), ("devices", 2), ("dask", 1)):
+        flags = f"--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count={number}"
+        with tempfile.TemporaryDirectory() as folder:
+            script, store = Path(folder) / "study.py", Path(folder) / "store.zarr"
+            script.write_text(STUDY)
+            command = [sys.executable, str(script), executor, str(trials), str(block), str(store)]
+            subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"})
+            ends = sorted(_moment(line["time"]) for line in read_log(store) if line["event"] == "block")
+        later = ends[len(ends) // 4 :]
+        rate = block * (len(later) - 1) / (later[-1] - later[0])
+        rows.append({"executor": executor, "host_devices": number, "blocks": len(ends), "per_second": rate})
+    return [{**row, "ratio": row["per_second"] / rows[0]["per_second"]} for row in rows]
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _elsewhere(kind: str, *arguments: Any) -> dict[str, Any]:
+    """A row from a process of its own."""
+    command = [sys.executable, __file__, "--row", kind, *map(str, arguments)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(told.splitlines()[-1])
+
+
+PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracies, initial_scales, iterations, devices)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the instances to run")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")
+    parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    configure()
+    if arguments.row:
+        _, parametrization, batch = arguments.row
+        print(json.dumps(batch_row(parametrization, int(batch))))
+        return
+    content = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    for name in arguments.only:
+        start = time.perf_counter()
+        rows = PARTS[name](arguments.scale)
+        content[name] = {"seconds": time.perf_counter() - start, "environment": environment(), "rows": rows}
+        for row in rows:
+            print(name, row, flush=True)
+        write(arguments.out, content)  # after each part: a long run that is interrupted keeps what it has
+
+
+if __name__ == "__main__":
+    main()
