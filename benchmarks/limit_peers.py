@@ -91,12 +91,13 @@ def judged(risk: Any, model: Any, ends: np.ndarray, norm: str) -> dict[str, Any]
         certificate, _ = flow_certificate(program, there, velocity, scaled.multipliers)
         return certificate.duality_gap, settled(attention)
 
-    gaps, done = jax.jit(jax.vmap(one))(risk, model, jnp.asarray(ends))
-    certified = np.asarray(gaps) <= GAP
+    gaps, done = (np.asarray(part) for part in jax.jit(jax.vmap(one))(risk, model, jnp.asarray(ends)))
+    # Where attention has not settled there is no selection, and no program whose gap would mean anything.
+    gaps = np.where(done, gaps, np.inf)
     return {
         "own_gap": spread(gaps),
-        "certified": int(certified.sum()),
-        "outcomes": counts(np.where(np.asarray(done), "settled", "undecided")),
+        "certified": int(np.sum(gaps <= GAP)),
+        "outcomes": counts(np.where(done, "settled", "undecided")),
     }
 
 

@@ -136,7 +136,7 @@ def program_peers() -> str:
     text = (
         "Our batch under `vmap`, between two measurements of each peer, of which the better counts. *Difference*: of "
         "the norm of the answer at margin one from ours, relative; for our own rows the certified gap. Times include "
-        "stating the program; settings are in the record. DAQP and OSQP are C libraries, called for one program at a time."
+        "stating the program; settings are in the record. DAQP and OSQP are C libraries, called program by program."
     )
     return section("Programs beside other solvers", text, markdown(columns, rows), found, "program_peers.py", load=True)
 
@@ -168,9 +168,9 @@ def flow_peers() -> str:
             )
     columns = ("trained", "n, T, d", "error", "ours, ms", *(f"{peer} (to reach {target:g})" for peer, target in peers))
     text = (
-        f"Flows from fixed random starts to log t = {near:g}, where every method answers: how many times as long as ours a "
-        "peer takes for an instance, each at its cheapest tolerance and by its fastest method with that relative error of "
-        "W in the median. SciPy takes one instance at a time, the others a batch.\n\n"
+        f"Flows from fixed random starts to log t = {near:g}, where every method answers: how many times as long as "
+        "ours a peer takes for an instance, each at its cheapest tolerance and by its fastest method with that "
+        "relative error of W in the median. SciPy takes one instance at a time, the others a batch.\n\n"
         "![Seconds an instance against the relative error of W, for the library's clocks, vmapped diffeqsolve, SciPy, "
         "torchode and torchdiffeq](images/work-precision.svg)"
     )
@@ -234,9 +234,9 @@ def limit_peers() -> str:
         "certified to 1e-8",
     )
     text = (
-        "Ours: certified limits a second. The others: ends of 2,000 steps a second, whatever they are worth; their gaps "
-        "were computed afterwards, by the multipliers of their ends. The published protocol runs one instance after the "
-        "other in PyTorch, with `autograd`."
+        "Ours: certified limits a second. The others: ends of 2,000 steps a second, whatever they are worth; their "
+        "gaps were computed afterwards, by the multipliers of their ends. The published protocol runs one instance "
+        "after the other in PyTorch, with `autograd`."
     )
     return section("Limits beside descent elsewhere", text, markdown(columns, rows), found, "limit_peers.py", load=True)
 
