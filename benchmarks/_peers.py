@@ -30,11 +30,12 @@ class Deadline:
     """A limit in seconds of wall clock; the function that it watches calls `check`."""
 
     def __init__(self, seconds: float):
+        self.seconds = seconds
         self.end = time.perf_counter() + seconds
 
     def check(self) -> None:
         if time.perf_counter() > self.end:
-            raise OverTime("time limit")
+            raise OverTime(f"time limit of {self.seconds:g} s")
 
 
 def arguments(description: str | None, out: Path) -> argparse.Namespace:

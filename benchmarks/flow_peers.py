@@ -25,9 +25,12 @@ TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9)
 FAR_TOLERANCES = (1e-6,)
 BATCH = 64
 # Instances of a method that takes one after the other, and of implicit ones, whose Jacobians are large.
-ALONE, IMPLICIT = 8, 4
-# Seconds for one instance alone, or for a batch; a method that takes longer at one tolerance is not asked for the next.
-PATIENCE, BATCH_PATIENCE = 0.5, 4.0
+ALONE, IMPLICIT = 4, 4
+# Of these methods at the far time: each instance costs the whole of its time limit or of its budget.
+ALONE_FAR, IMPLICIT_FAR = 2, 1
+# Seconds for one instance alone, and for a batch; a compiled method that takes twice as long at one tolerance is not
+# asked for the next.
+PATIENCE, BATCH_PATIENCE = 1.0, 4.0
 ERRORS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 # Ours against which methods, and by which factor.
 TARGETS = (("vmap(diffeqsolve)", 20.0), ("SciPy", 20.0), ("torchode", 1.0), ("torchdiffeq", 1.0))
@@ -65,16 +68,20 @@ def case_rows(name: str, size: tuple[int, int, int], scale: float) -> list[dict[
         if absent is not None:
             table.append(common | {"not_installed": absent})
             continue
-        number = min(batch, max(2, int((ALONE if way.alone else IMPLICIT if way.implicit else BATCH) * scale)))
-        few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))  # noqa: B023
-        solve = way.prepare(some.first(number), *few)
-        compile_s = 0.0
-        if way.compiled:
-            _, first = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
-            _, later = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
-            compile_s = first.wall - later.wall
-        for log_time, tolerances in ((NEAR, TOLERANCES), (FAR, FAR_TOLERANCES)):
-            patience = (PATIENCE if way.alone else BATCH_PATIENCE) * (1 if log_time == NEAR else 0.5)
+        near = ALONE if way.alone else IMPLICIT if way.implicit else batch
+        far = ALONE_FAR if way.alone else IMPLICIT_FAR if way.implicit else batch
+        patience = PATIENCE if way.alone else BATCH_PATIENCE
+        solve: Any = None
+        compile_s, prepared = None, 0
+        for log_time, tolerances, most in ((NEAR, TOLERANCES, near), (FAR, FAR_TOLERANCES, far)):
+            number = min(batch, most)
+            if prepared != number:
+                few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))  # noqa: B023
+                solve, prepared = way.prepare(some.first(number), *few), number
+                if way.compiled:
+                    _, first = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
+                    _, later = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
+                    compile_s = first.wall - later.wall
             slow = None
             for tolerance in tolerances:
                 row = common | {"log_time": log_time, "tolerance": tolerance, "instances": number}
@@ -132,16 +139,12 @@ def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     continue
                 for prefix, target in TARGETS:
                     theirs = {key: cheapest(some, prefix, error, f"{key}s_per_instance") for key in mine}
+                    times = {key: None if theirs[key] is None else theirs[key] / mine[key] for key in mine}  # pyright: ignore
                     out.append(
                         {
                             **{"model": name, "n_T_d": [*size], "log_time": log_time, "error": error, "peer": prefix},
-                            "ours_s": mine[""],
-                            "peer_s": theirs[""],
-                            "ratio": None if theirs[""] is None else theirs[""] / mine[""],
-                            "processor_ratio": None
-                            if theirs["processor_"] is None
-                            else theirs["processor_"] / mine["processor_"],
-                            "ratio_to_reach": target,
+                            **{"ours_s": mine[""], "peer_s": theirs[""], "ratio": times[""]},
+                            **{"processor_ratio": times["processor_"], "ratio_to_reach": target},
                         }
                     )
     return out

@@ -2,7 +2,7 @@
 
 A way is prepared for a batch of instances and then called as `solve(tolerance, log_time, seconds)`: flat parameters at
 the end `(k, p)`, and for each instance None or why there is no answer. `seconds` is its patience; compiled ways have a
-budget of steps in its place, Diffrax's own default.
+budget of steps in its place: Diffrax's own default, and less for implicit methods.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from _peers import Deadline, OverTime, one_thread
 import jaxflow as jf
 
 MAX_STEPS = 4096
-# Of implicit steps, which factorise a Jacobian each: the longest that arrived took fewer than half of them.
-MAX_IMPLICIT_STEPS = 1024
+# Of implicit steps, each of which factorises a Jacobian: the whole budget would take minutes where nothing arrives.
+MAX_IMPLICIT_STEPS = 2048
 Ends = tuple[np.ndarray, list[str | None]]
 
 

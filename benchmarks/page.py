@@ -51,8 +51,10 @@ make bench                  # work and precision of limits, clocks and studies: 
 make bench SCALE=full
 ```
 
-The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. A
-result records versions, processor, load and, where it was asked for, the commit."""
+The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. Peers
+come with `pip install '.[bench]'`, or from a folder of packages named by `--peers`. `python benchmarks/compare.py OLD
+NEW` lists the ratios that fell between two results. A result records versions, processor, load and, where it was
+asked for, the commit."""
 
 
 def waiting() -> str:

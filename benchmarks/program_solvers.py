@@ -101,7 +101,7 @@ def osqp_with(**settings: Any) -> Callable[[Case], Callable[..., Answer]]:
         def solve(*instance: np.ndarray) -> Answer:
             solver.update(Ax=rows_of(case.norm, *instance).ravel(order="F"))
             found = solver.solve(raise_error=False)
-            status = {"solved": "optimal"}.get(found.info.status, found.info.status)
+            status = "optimal" if found.info.status == "solved" else str(found.info.status)
             return np.asarray(found.x).reshape(case.shape), status
 
         return solve
