@@ -4,7 +4,7 @@ No number of that page is typed: a test holds the page to what this prints.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,24 @@ def results(name: str) -> dict[str, Any]:
 
 def page() -> str:
     """The whole page as Markdown."""
-    return "\n\n".join([HEAD, waiting(), programs(), limits(), gaps(), studies(), own_models(), TAIL]) + "\n"
+    return (
+        "\n\n".join(
+            [
+                HEAD,
+                waiting(),
+                programs(),
+                program_peers(),
+                flow_peers(),
+                limit_peers(),
+                limits(),
+                gaps(),
+                studies(),
+                own_models(),
+                TAIL,
+            ]
+        )
+        + "\n"
+    )
 
 
 HEAD = """# Benchmarks
@@ -34,8 +51,10 @@ make bench                  # work and precision of limits, clocks and studies: 
 make bench SCALE=full
 ```
 
-The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. A
-result records versions, processor, load and, where it was asked for, the commit."""
+The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. Peers
+come with `pip install '.[bench]'`, or from a folder of packages named by `--peers`. `python benchmarks/compare.py OLD
+NEW` lists the ratios that fell between two results. A result records versions, processor, load and, where it was
+asked for, the commit."""
 
 
 def waiting() -> str:
@@ -83,6 +102,145 @@ def programs() -> str:
     second = section(None, "Batches under `vmap`, against CVXPY on the same programs.", markdown(columns, rows), found,
                      "margin_throughput.py")  # fmt: skip
     return f"{first}\n\n{second}"
+
+
+def program_peers() -> str:
+    """Max-margin programs a second, beside other solvers."""
+    found = results("program_peers")
+    rows = []
+    for row in found["rows"]:
+        name = (row["norm"], sizes(row), row["method"])
+        if "not_installed" in row:
+            rows.append((*name, "not installed", "", "", "", ""))
+            continue
+        off = row.get("difference", row.get("gap"))
+        failed = sum(row.get("failures", {}).values())
+        rows.append(
+            (
+                *name,
+                rounded(row["per_second"]),
+                maybe(rounded, row.get("ratio")),
+                maybe(rounded, row.get("ratio_to_reach")),
+                maybe(power, off["max"]),
+                f"{failed} of {row['instances']:,}",
+            )
+        )
+    columns = (
+        "norm",
+        "n, T, d",
+        "method",
+        "programs a second",
+        "ours over its",
+        "to reach",
+        "largest difference",
+        "failed",
+    )
+    text = (
+        "Our batch under `vmap`, between two measurements of each peer, of which the better counts. *Difference*: of "
+        "the norm of the answer at margin one from ours, relative; for our own rows the certified gap. Times include "
+        "stating the program; settings are in the record. DAQP and OSQP are C libraries, called program by program."
+    )
+    return section("Programs beside other solvers", text, markdown(columns, rows), found, "program_peers.py", load=True)
+
+
+def flow_peers() -> str:
+    """Following a flow, beside other solvers."""
+    found = results("flow_peers")
+    shown = (1e-3, 1e-5, 1e-7)
+    near = min(row["log_time"] for row in found["ratios"])
+    far = max(row["log_time"] for row in found["ratios"])
+    peers = list(dict.fromkeys((row["peer"], row["ratio_to_reach"]) for row in found["ratios"]))
+    rows = []
+    for row in found["ratios"]:
+        if row["log_time"] == near and row["error"] in shown and row["peer"] == peers[0][0]:
+            key = [row[name] for name in ("model", "n_T_d", "log_time", "error")]
+            same = {
+                other["peer"]: other["ratio"]
+                for other in found["ratios"]
+                if [other[name] for name in ("model", "n_T_d", "log_time", "error")] == key
+            }
+            rows.append(
+                (
+                    row["model"],
+                    sizes(row),
+                    power(row["error"]),
+                    milliseconds(row["ours_s"]),
+                    *(maybe(rounded, same[peer]) for peer, _ in peers),
+                )
+            )
+    columns = ("trained", "n, T, d", "error", "ours, ms", *(f"{peer} (to reach {target:g})" for peer, target in peers))
+    text = (
+        f"Flows from fixed random starts to log t = {near:g}, where every method answers: how many times as long as "
+        "ours a peer takes for an instance, each at its cheapest tolerance and by its fastest method with that "
+        "relative error of W in the median. SciPy takes one instance at a time, the others a batch.\n\n"
+        "![Seconds an instance against the relative error of W, for the library's clocks, vmapped diffeqsolve, SciPy, "
+        "torchode and torchdiffeq](images/work-precision.svg)"
+    )
+    first = section("Flows beside other solvers", text, markdown(columns, rows), found, "flow_peers.py", load=True)
+    rows = []
+    for row in found["rows"]:
+        if row.get("log_time") == far and "answered" in row:
+            rows.append(
+                (
+                    row["model"],
+                    sizes(row),
+                    row["method"],
+                    f"{row['answered']} of {row['instances']}",
+                    maybe(power, row["error"]["median"]),
+                    milliseconds(row["s_per_instance"]),
+                    ended(row["failures"]),
+                )
+            )
+    columns = ("trained", "n, T, d", "method", "answered", "error, median", "ms an instance", "failures")
+    text = (
+        f"To log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time does not get there: "
+        "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
+    )
+    return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
+
+
+def row_tolerance(found: dict[str, Any], log_time: float) -> float:
+    """The tolerance of the rows to a log time."""
+    return next(row["tolerance"] for row in found["rows"] if row.get("log_time") == log_time)
+
+
+def limit_peers() -> str:
+    """Certified limits, beside descent."""
+    found = results("limit_peers")
+    rows = []
+    for row in found["rows"]:
+        name = (row["model"], sizes(row), row["method"])
+        if "not_installed" in row:
+            rows.append((*name, "not installed", "", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                *name,
+                row["instances"],
+                rounded(row.get("certified_per_second", row["ends_per_second"])),
+                maybe(rounded, row.get("ratio")),
+                maybe(rounded, row.get("ratio_to_reach")),
+                maybe(power, row["own_gap"]["median"]),
+                f"{row['certified']} of {row['instances']}",
+            )
+        )
+    columns = (
+        "trained",
+        "n, T, d",
+        "method",
+        "instances",
+        "a second",
+        "ours over its",
+        "to reach",
+        "own gap, median",
+        "certified to 1e-8",
+    )
+    text = (
+        "Ours: certified limits a second. The others: ends of 2,000 steps a second, whatever they are worth; their "
+        "gaps were computed afterwards, by the multipliers of their ends. The published protocol runs one instance "
+        "after the other in PyTorch, with `autograd`."
+    )
+    return section("Limits beside descent elsewhere", text, markdown(columns, rows), found, "limit_peers.py", load=True)
 
 
 def limits() -> str:
@@ -154,12 +312,14 @@ def own_models() -> str:
     return section("Models of your own", text, markdown(columns, rows), found, "own_model.py")
 
 
-def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str) -> str:
-    """A heading, a sentence, a table, and where it was measured."""
+def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str, load: bool = False) -> str:
+    """A heading, a sentence, a table, and where it was measured; with the load at its start, if asked for."""
     place = found["environment"]
     versions = place["versions"]
     day = f", {place['started'][:10]}" if "started" in place else ""
     where = f"{place.get('processor', place['machine'])}, {place['cpu_count']} cores, JAX {versions['jax']}{day}"
+    if load:
+        where += f", load average {place['load_average']:.1f} at the start"
     parts = [f"## {title}" if title else "", text, table, f"*`benchmarks/{script}`; {where}.*"]
     return "\n\n".join(part for part in parts if part)
 
@@ -188,6 +348,16 @@ def count(number: float) -> str:
 def rounded(number: float) -> str:
     """Three digits at most."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def maybe(form: Callable[[float], str], number: float | None) -> str:
+    """The number in its form, or nothing."""
+    return "" if number is None else form(number)
+
+
+def milliseconds(number: float) -> str:
+    """Three digits of thousandths, without a unit."""
+    return rounded(1e3 * number)
 
 
 def seconds(number: float) -> str:

@@ -1,0 +1,196 @@
+"""Work and precision of following a flow, against the solvers one would use instead: python benchmarks/flow_peers.py.
+
+One run on one machine. The flows of W and of (K, Q) from fixed random starts go to a log t where every method answers,
+at tolerances from 1e-3 to 1e-9, and to one where physical time is hopeless: gradients are then below the rounding
+errors of the loss's derivative, and what does not end is a failure. The error is that of W, relative, against the flow
+in log time at 1e-12, which SciPy's DOP853 at 1e-12 confirms. Methods that are not installed have their row.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import flow_solvers as solvers
+import jax
+import numpy as np
+import plain_attention as plain
+from _common import RESULTS, configure, counts, environment, print_table, spread, write
+from _peers import arguments, best, clocked, missing, versions
+from limits import MODELS, instance
+
+OUT: Path = RESULTS / "flow_peers.json"
+CASES = [("W", (5, 5, 4)), ("W", (6, 8, 10)), ("KQ", (5, 5, 4)), ("KQ", (6, 8, 10))]
+NEAR, FAR = 10.0, 100.0
+TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9)
+# Where nearly everyone fails one tolerance shows it.
+FAR_TOLERANCES = (1e-6,)
+BATCH = 64
+# Instances of a method that takes one after the other, and of implicit ones, whose Jacobians are large.
+ALONE, IMPLICIT = 4, 4
+# Of these methods at the far time: each instance costs the whole of its time limit or of its budget.
+ALONE_FAR, IMPLICIT_FAR = 2, 1
+# Seconds for one instance alone, and for a batch; a compiled method that takes twice as long at one tolerance is not
+# asked for the next.
+PATIENCE, BATCH_PATIENCE = 1.0, 4.0
+ERRORS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+# Ours against which methods, and by which factor.
+TARGETS = (("vmap(diffeqsolve)", 20.0), ("SciPy", 20.0), ("torchode", 1.0), ("torchdiffeq", 1.0))
+
+
+def error_of(ends: np.ndarray, exact: np.ndarray, d: int) -> np.ndarray:
+    """|W − W_exact| / |W_exact| of each instance."""
+    W, reference = plain.combined(ends, d), plain.combined(exact, d)
+    return np.linalg.norm(W - reference, axis=(1, 2)) / np.linalg.norm(reference, axis=(1, 2))
+
+
+def reference(
+    some: plain.Instances, risk: Any, model: Any, horizons: tuple[float, ...]
+) -> tuple[dict[float, Any], float]:
+    """Ends at 1e-12 in log time, and how far SciPy's at 1e-12 in physical time are from the near ones."""
+    solve = solvers.clocks("Dopri8", "weights")(some, risk, model)
+    ends = {log_time: solve(1e-12, log_time, np.inf) for log_time in horizons}
+    few = some.first(2)
+    again, _ = solvers.scipy_with("DOP853")(few, None, None)(1e-12, horizons[0], 30.0)
+    apart = error_of(again, ends[horizons[0]][0][:2], some.tokens.shape[-1])
+    return ends, float(np.max(apart))
+
+
+def case_rows(name: str, size: tuple[int, int, int], scale: float) -> list[dict[str, Any]]:
+    """A row for every method, horizon and tolerance."""
+    batch = max(4, int(BATCH * scale))
+    keys = jax.random.split(jax.random.key(0), batch)
+    risk, model = jax.vmap(lambda key: instance(key, size, MODELS[name][0]))(keys)
+    some = plain.of(risk, model)
+    exact, apart = reference(some, risk, model, (NEAR, FAR))
+    table = []
+    for way in solvers.WAYS:
+        common = {"model": name, "n_T_d": list(size), "method": way.name}
+        absent = missing(*way.needs)
+        if absent is not None:
+            table.append(common | {"not_installed": absent})
+            continue
+        near = ALONE if way.alone else IMPLICIT if way.implicit else batch
+        far = ALONE_FAR if way.alone else IMPLICIT_FAR if way.implicit else batch
+        patience = PATIENCE if way.alone else BATCH_PATIENCE
+        solve: Any = None
+        compile_s, prepared = None, 0
+        for log_time, tolerances, most in ((NEAR, TOLERANCES, near), (FAR, FAR_TOLERANCES, far)):
+            number = min(batch, most)
+            if prepared != number:
+                few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))  # noqa: B023
+                solve, prepared = way.prepare(some.first(number), *few), number
+                if way.compiled:
+                    _, first = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
+                    _, later = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
+                    compile_s = first.wall - later.wall
+            slow = None
+            for tolerance in tolerances:
+                row = common | {"log_time": log_time, "tolerance": tolerance, "instances": number}
+                if slow is not None:
+                    table.append(row | {"failures": {slow: number}})
+                    continue
+                (ends, reasons), seconds = best(lambda: solve(tolerance, log_time, patience), 3, 0.5)  # noqa: B023
+                answers, trusted = exact[log_time]
+                errors = error_of(ends, answers[:number], size[2])
+                good = np.array([reason is None for reason in reasons]) & np.isfinite(errors)
+                whys = [reason or "not finite" for reason, fine in zip(reasons, good, strict=True) if not fine]
+                # No method gets faster as its tolerance shrinks.
+                if np.mean(good) < 0.5:
+                    slow = "not asked: no answers at a coarser tolerance"
+                elif seconds.wall > 2 * BATCH_PATIENCE:
+                    slow = "not asked: too slow at a coarser tolerance"
+                table.append(
+                    row
+                    | {
+                        "answered": int(good.sum()),
+                        "failures": counts(whys) if whys else {},
+                        "error": spread(errors[good]),
+                        "error_of_all": float(np.median(np.where(good, errors, np.inf))),
+                        "s_per_instance": seconds.wall / number,
+                        "processor_s_per_instance": seconds.processor / number,
+                        "compile_s": compile_s,
+                        "reference_failures": sum(reason is not None for reason in trusted),
+                        "reference_apart_from_scipy": apart if log_time == NEAR else None,
+                    }
+                )
+    return table
+
+
+def cheapest(table: list[dict[str, Any]], prefix: str, error: float, field: str) -> float | None:
+    """The least time of a method whose name begins so, at any tolerance, with the median instance's error in bounds."""
+    found = [
+        row[field]
+        for row in table
+        if row["method"].startswith(prefix) and row.get("error_of_all") is not None and row["error_of_all"] <= error
+    ]
+    return min(found, default=None)
+
+
+def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Peers' times over ours at equal error."""
+    out = []
+    for name, size in CASES:
+        for log_time in (NEAR, FAR):
+            some = [
+                row for row in table if (row["model"], row["n_T_d"], row.get("log_time")) == (name, [*size], log_time)
+            ]
+            for error in ERRORS:
+                mine = {key: cheapest(some, "jaxflow", error, f"{key}s_per_instance") for key in ("", "processor_")}
+                if mine[""] is None:
+                    continue
+                for prefix, target in TARGETS:
+                    theirs = {key: cheapest(some, prefix, error, f"{key}s_per_instance") for key in mine}
+                    times = {key: None if theirs[key] is None else theirs[key] / mine[key] for key in mine}  # pyright: ignore
+                    out.append(
+                        {
+                            **{"model": name, "n_T_d": [*size], "log_time": log_time, "error": error, "peer": prefix},
+                            **{"ours_s": mine[""], "peer_s": theirs[""], "ratio": times[""]},
+                            **{"processor_ratio": times["processor_"], "ratio_to_reach": target},
+                        }
+                    )
+    return out
+
+
+def show(table: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:
+    print_table(
+        "Flows: time against error",
+        ["model", "n,T,d", "log t", "method", "tolerance", "error", "worst", "ms each", "answered", "failures"],
+        [
+            [
+                *(row["model"], ",".join(map(str, row["n_T_d"])), row.get("log_time"), row["method"]),
+                *(row.get("tolerance"), row.get("error", {}).get("median"), row.get("error", {}).get("max")),
+                1e3 * row["s_per_instance"] if "s_per_instance" in row else None,
+                f"{row.get('answered', 0)}/{row.get('instances', 0)}",
+                row.get("not_installed") or ", ".join(f"{n} {why}" for why, n in row["failures"].items()),
+            ]
+            for row in table
+        ],
+    )
+    print_table(
+        "Times over ours at equal error",
+        ["model", "n,T,d", "log t", "error", "peer", "ratio", "by processor", "to reach"],
+        [
+            [
+                *(row["model"], ",".join(map(str, row["n_T_d"])), row["log_time"], row["error"], row["peer"]),
+                *(row["ratio"], row["processor_ratio"], row["ratio_to_reach"]),
+            ]
+            for row in compared
+        ],
+    )
+
+
+def main() -> None:
+    asked = arguments(__doc__, OUT)
+    configure()
+    place = environment() | {"peers": versions()}
+    table: list[dict[str, Any]] = []
+    for name, size in CASES:
+        if asked.only and asked.only not in f"{name} {size}":
+            continue
+        table += case_rows(name, size, asked.scale)
+        content = {"scale": asked.scale, "environment": place, "rows": table, "ratios": ratios(table)}
+        write(asked.out, content)
+    show(table, ratios(table))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Ways to follow a gradient flow to a time: the library's clocks, and what one would write without them.
+
+A way is prepared for a batch of instances and then called as `solve(tolerance, log_time, seconds)`: flat parameters at
+the end `(k, p)`, and for each instance None or why there is no answer. `seconds` is its patience; compiled ways have a
+budget of steps in its place: Diffrax's own default, and less for implicit methods.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plain_attention as plain
+from _peers import Deadline, OverTime, one_thread
+
+import jaxflow as jf
+
+MAX_STEPS = 4096
+# Of implicit steps, each of which factorises a Jacobian: the whole budget would take minutes where nothing arrives.
+MAX_IMPLICIT_STEPS = 2048
+Ends = tuple[np.ndarray, list[str | None]]
+
+
+class Way(NamedTuple):
+    """`alone`: one instance after the other. `compiled`: the first call compiles."""
+
+    name: str
+    needs: tuple[str, ...]
+    prepare: Callable[..., Callable[[float, float, float], Ends]]
+    alone: bool = False
+    compiled: bool = False
+    implicit: bool = False
+
+
+def clocks(solver: str, coordinates: str, clock: str = "log_time") -> Callable[..., Any]:
+    """`jaxflow.integrate`, vmapped, in a clock of its own."""
+
+    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+        def one(risk: Any, model: Any, tolerance: Any, log_time: Any) -> Any:
+            path = jf.integrate(
+                risk, model, clock=clock, until=log_time, solver=solver, max_steps=MAX_STEPS, throw=False,
+                coordinates=coordinates if isinstance(model, jf.models.CombinedAttention) else "weights",
+                controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+            )  # fmt: skip
+            flat = path.model.W if hasattr(path.model, "W") else jnp.stack([path.model.K, path.model.Q])
+            short = path.result == jf.RESULTS.max_steps_reached
+            return flat.ravel(), path.result == jf.RESULTS.successful, short
+
+        run = jax.jit(jax.vmap(one, in_axes=(0, 0, None, None)))
+
+        def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
+            return named(jax.block_until_ready(run(risk, model, tolerance, log_time)))
+
+        return solve
+
+    return prepare
+
+
+def named(found: Any) -> Ends:
+    """Ends and reasons of a compiled way."""
+    flat, done, short = (np.asarray(part) for part in found)
+    reasons = [None if good else "budget of steps" if out else "failed" for good, out in zip(done, short, strict=True)]
+    return flat, reasons
+
+
+def vmapped_diffrax(solver: diffrax.AbstractSolver) -> Callable[..., Any]:
+    """`vmap` of `diffeqsolve` in physical time, with the gradient by `jax.grad` of the loss."""
+    budget = MAX_IMPLICIT_STEPS if isinstance(solver, diffrax.AbstractImplicitSolver) else MAX_STEPS
+
+    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+        *data, starts = (jnp.asarray(part) for part in some)
+
+        def one(start: Any, data: Any, tolerance: Any, end: Any) -> Any:
+            term = diffrax.ODETerm(lambda t, y, data: -jax.grad(plain.jax_loss)(y, *data))
+            found = diffrax.diffeqsolve(
+                term, solver, 0.0, end, None, start, data, max_steps=budget, throw=False,
+                stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+            )  # fmt: skip
+            short = found.result == diffrax.RESULTS.max_steps_reached
+            assert found.ys is not None
+            return found.ys[0], found.result == diffrax.RESULTS.successful, short
+
+        run = jax.jit(jax.vmap(one, in_axes=(0, 0, None, None)))
+
+        def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
+            return named(jax.block_until_ready(run(starts, data, tolerance, np.exp(log_time))))
+
+        return solve
+
+    return prepare
+
+
+def scipy_with(method: str) -> Callable[..., Any]:
+    """`solve_ivp` with a right-hand side in NumPy; implicit methods difference it for their Jacobian."""
+
+    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+        from scipy.integrate import solve_ivp
+
+        gradients = [plain.numpy_gradient(*instance) for instance in zip(*some[:4], strict=True)]
+
+        def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
+            ends, reasons = np.full_like(some.starts, np.nan), []
+            for i, gradient in enumerate(gradients):
+                limit = Deadline(seconds)
+
+                def field(t: float, y: np.ndarray, gradient: Any = gradient, limit: Deadline = limit) -> np.ndarray:
+                    limit.check()
+                    return -gradient(y)
+
+                try:
+                    found = solve_ivp(
+                        field, (0.0, np.exp(log_time)), some.starts[i], method, [np.exp(log_time)],
+                        rtol=tolerance, atol=tolerance,
+                    )  # fmt: skip
+                except OverTime as error:
+                    reasons.append(str(error))
+                    continue
+                reasons.append(None if found.success else found.message)
+                if found.success:
+                    ends[i] = found.y[:, -1]
+            return ends, reasons
+
+        return solve
+
+    return prepare
+
+
+def torchode_with(method: str) -> Callable[..., Any]:
+    """torchode: a batch, each instance with steps of its own."""
+
+    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+        import torch
+        import torchode
+
+        one_thread()
+        gradient, starts = plain.torch_gradient(some), torch.from_numpy(some.starts.copy())
+        times = torch.ones(len(starts))
+
+        def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
+            limit = Deadline(seconds)
+
+            def field(t: Any, y: Any) -> Any:
+                limit.check()
+                return -gradient(y)
+
+            term = torchode.ODETerm(field)
+            step = getattr(torchode, method)(term=term)
+            controller = torchode.IntegralController(atol=tolerance, rtol=tolerance, term=term)
+            solver = torchode.AutoDiffAdjoint(step, controller, max_steps=MAX_STEPS)
+            end = float(np.exp(log_time))
+            problem = torchode.InitialValueProblem(y0=starts, t_start=0.0 * times, t_end=end * times,
+                                                   t_eval=(end * times)[:, None])  # fmt: skip
+            try:
+                with torch.no_grad():
+                    found = solver.solve(problem)
+            except OverTime as error:
+                return np.full_like(some.starts, np.nan), [str(error)] * len(starts)
+            names = {0: None, int(torchode.Status.REACHED_MAX_STEPS.value): "budget of steps"}
+            reasons = [names.get(int(code), f"status {int(code)}") for code in found.status]
+            return found.ys[:, -1].numpy(), reasons
+
+        return solve
+
+    return prepare
+
+
+def torchdiffeq_dopri5(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+    """torchdiffeq: the batch is one system, with one step for all."""
+    import torch
+    import torchdiffeq
+
+    one_thread()
+    gradient, starts = plain.torch_gradient(some), torch.from_numpy(some.starts.copy())
+
+    def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
+        limit = Deadline(seconds)
+
+        def field(t: Any, y: Any) -> Any:
+            limit.check()
+            return -gradient(y)
+
+        times = torch.tensor([0.0, float(np.exp(log_time))])
+        try:
+            with torch.no_grad():
+                ends = torchdiffeq.odeint(field, starts, times, rtol=tolerance, atol=tolerance, method="dopri5")
+        except OverTime as error:
+            return np.full_like(some.starts, np.nan), [str(error)] * len(starts)
+        except AssertionError as error:  # how it says that a step has underflown
+            return np.full_like(some.starts, np.nan), [str(error).split(" in dt")[0]] * len(starts)
+        return ends[-1].numpy(), [None] * len(starts)
+
+    return solve
+
+
+OURS = [
+    Way("jaxflow, Tsit5", (), clocks("Tsit5", "weights"), compiled=True),
+    Way("jaxflow, Dopri8", (), clocks("Dopri8", "weights"), compiled=True),
+]
+PLAIN = [
+    Way("vmap(diffeqsolve), Tsit5", (), vmapped_diffrax(diffrax.Tsit5()), compiled=True),
+    Way("vmap(diffeqsolve), Kvaerno5", (), vmapped_diffrax(diffrax.Kvaerno5()), compiled=True, implicit=True),
+]
+SCIPY = [
+    Way(f"SciPy, {method}", ("scipy",), scipy_with(method), alone=True)
+    for method in ("LSODA", "BDF", "Radau", "DOP853")
+]
+TORCH = [
+    Way("torchode, Dopri5", ("torch", "torchode"), torchode_with("Dopri5")),
+    Way("torchode, Tsit5", ("torch", "torchode"), torchode_with("Tsit5")),
+    Way("torchdiffeq, dopri5", ("torch", "torchdiffeq"), torchdiffeq_dopri5),
+]
+WAYS = [*OURS, *PLAIN, *SCIPY, *TORCH]

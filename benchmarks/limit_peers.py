@@ -1,0 +1,206 @@
+"""Limits a second, against what is run in their place: python benchmarks/limit_peers.py.
+
+Ours is the block of `TokenSelection`, on as many cores as it takes: limits whose direction is certified to 1e-8, a
+second. Against it stand 2,000 steps of descent: the published protocol in PyTorch, one instance after the other, with
+`autograd`; and normalised descent, SGD and Adam by Optax, vmapped. None of these certifies anything: the gap that they
+reached is computed here, by the multipliers of their ends, after their time has been taken.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import plain_attention as plain
+from _common import RESULTS, configure, counts, environment, print_table, spread, write
+from _peers import Seconds, arguments, best, clocked, missing, one_thread, versions
+
+import jaxflow as jf
+from jaxflow.limits import flow_certificate
+from jaxflow.limits.self_certificate import select, settled
+from jaxflow.margin import attention_svm
+from jaxflow.study import TokenSelection
+
+OUT: Path = RESULTS / "limit_peers.json"
+SIZE = {"n": 5, "T": 5, "d": 4}
+# Instances of ours and of vmapped descent, and of PyTorch.
+BLOCK, VMAPPED, ALONE = 500, 100, 4
+STEPS, RATE, GAP = 2000, 0.1, 1e-8
+CERTIFIED = ("globally_optimal", "locally_optimal", "not_locally_optimal")
+# Over the published protocol.
+TARGETS = {"W": 1000.0, "KQ": 300.0}
+NORMS = {"W": "frobenius", "KQ": "nuclear"}
+
+
+def published(some: plain.Instances) -> np.ndarray:
+    """Ends of the published protocol: normalised steps of 0.1, K and Q each by its own norm, as its authors run it."""
+    import torch
+
+    tiny = 2.0**-52
+    ends = []
+    for tokens, queries, labels, head, start in zip(*some, strict=True):
+        X, Z, y, v = (torch.from_numpy(part.copy()) for part in (tokens, queries, labels, head))
+        d = X.shape[-1]
+        shape = (1, d, d) if start.size == d * d else (2, d, d)
+        parameters = [torch.from_numpy(part.copy()).requires_grad_() for part in start.reshape(shape)]
+        for _ in range(STEPS):
+            W = parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1].T
+            attention = torch.softmax((X @ W @ Z[:, :, None]).squeeze(-1), dim=-1)
+            outputs = (attention[:, None] @ X).squeeze(1) @ v
+            loss = torch.nn.functional.softplus(-y * outputs).mean()
+            if len(parameters) == 2:
+                loss = loss + tiny * sum((part**2).sum() for part in parameters)
+            loss.backward()
+            with torch.no_grad():
+                for part in parameters:
+                    part -= RATE * part.grad / (part.grad.norm() + tiny)
+                    part.grad = None
+        ends.append(torch.stack(parameters).detach().numpy().ravel())
+    return np.stack(ends)
+
+
+def descended(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+    """2,000 steps by Optax with `jax.grad`, compiled and vmapped."""
+
+    def one(start: Any, *data: Any) -> Any:
+        def step(_: Any, carry: Any) -> Any:
+            flat, memory = carry
+            updates, memory = optimizer.update(jax.grad(plain.jax_loss)(flat, *data), memory, flat)
+            return optax.apply_updates(flat, updates), memory
+
+        return jax.lax.fori_loop(0, STEPS, step, (start, optimizer.init(start)))[0]
+
+    return jax.jit(jax.vmap(one))
+
+
+def judged(risk: Any, model: Any, ends: np.ndarray, norm: str) -> dict[str, Any]:
+    """Whether attention has settled at each end, and its duality gap by its own multipliers."""
+
+    def one(risk: Any, model: Any, flat: Any) -> Any:
+        if isinstance(model, jf.models.CombinedAttention):
+            there = eqx.tree_at(lambda m: m.W, model, flat.reshape(model.W.shape))
+        else:
+            there = eqx.tree_at(lambda m: (m.K, m.Q), model, tuple(flat.reshape(2, *model.K.shape)))
+        scaled, attention = risk.scaled_gradient(there), there.attention(risk.data)
+        velocity = jax.tree.map(jnp.negative, scaled.gradient)
+        program = attention_svm(risk.data, select(attention), norm)
+        certificate, _ = flow_certificate(program, there, velocity, scaled.multipliers)
+        return certificate.duality_gap, settled(attention)
+
+    gaps, done = (np.asarray(part) for part in jax.jit(jax.vmap(one))(risk, model, jnp.asarray(ends)))
+    # Where attention has not settled there is no selection, and no program whose gap would mean anything.
+    gaps = np.where(done, gaps, np.inf)
+    return {
+        "own_gap": spread(gaps),
+        "certified": int(np.sum(gaps <= GAP)),
+        "outcomes": counts(np.where(done, "settled", "undecided")),
+    }
+
+
+def row_of(method: str, cores: str, number: int, seconds: Seconds, compile_s: float | None) -> dict[str, Any]:
+    """The times of a method."""
+    return {
+        **{"method": method, "cores": cores, "instances": number, "compile_s": compile_s},
+        "ends_per_second": number / seconds.wall,
+        "ends_per_processor_second": number / max(seconds.processor, 1e-9),
+    }
+
+
+def ours(experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> dict[str, Any]:
+    """A block of the study."""
+    block = experiment.block_function(factors, len(keys))
+    _, first = clocked(lambda: block(keys))
+    found, seconds = best(lambda: block(keys), 3, 20.0)
+    names = [jf.Outcome(int(code)).name for code in found["outcome"]]
+    certified = np.isin(names, CERTIFIED)
+    row = row_of("jaxflow, a study's block", f"up to {experiment.parts}", len(keys), seconds, first.wall - seconds.wall)
+    return row | {
+        "own_gap": spread(np.asarray(found["flow_gap"])[certified]),
+        "excess": spread(np.asarray(found["excess"])[certified]),
+        "certified": int(certified.sum()),
+        "outcomes": counts(names),
+        "certified_per_second": float(certified.sum()) / seconds.wall,
+        "certified_per_processor_second": float(certified.sum()) / max(seconds.processor, 1e-9),
+    }
+
+
+def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
+    """Ours, and every descent on the first instances of the same block."""
+    experiment, factors = TokenSelection(), {**SIZE, "parametrization": name}
+    keys = jax.random.split(jax.random.key(0), max(16, int(BLOCK * scale)))
+    vmapped, alone = max(4, int(VMAPPED * scale)), max(1, int(ALONE * scale))
+    risk, model = jax.jit(jax.vmap(lambda key: experiment.setup(key, **factors)))(keys[:vmapped])
+    some = plain.of(risk, model)
+    starts, data = jnp.asarray(some.starts), tuple(jnp.asarray(part) for part in some[:4])
+
+    def few(number: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[:number], (risk, model))
+
+    protocol = "PyTorch, published protocol"
+    absent = missing("torch")
+    runs = []
+    if absent is None:
+        one_thread()
+        runs.append(clocked(lambda: published(some.first(alone))))
+    table = [ours(experiment, factors, keys)]
+    if absent is None:
+        runs.append(clocked(lambda: published(some.first(alone))))
+        seconds = Seconds(*(min(times) for times in zip(*(run[1] for run in runs), strict=True)))
+        row = row_of(protocol, "1", alone, seconds, None)
+        table.append(row | judged(*few(alone), runs[0][0], NORMS[name]))
+    else:
+        table.append({"method": protocol, "not_installed": absent})
+    optimizers = {
+        "vmap, normalised descent": optax.chain(optax.normalize_by_update_norm(eps=2.0**-52), optax.sgd(RATE)),
+        "vmap, Optax SGD": optax.sgd(RATE),
+        "vmap, Optax Adam": optax.adam(RATE),
+    }
+    for method, optimizer in optimizers.items():
+        run = descended(optimizer)
+        _, first = clocked(lambda: run(starts, *data))  # noqa: B023
+        ends, seconds = best(lambda: run(starts, *data), 2)  # noqa: B023
+        row = row_of(method, "1", vmapped, seconds, first.wall - seconds.wall)
+        table.append(row | judged(risk, model, np.asarray(ends), NORMS[name]))
+    mine = table[0]
+    for row in table:
+        row |= {"model": name, "n_T_d": list(SIZE.values())}
+        if "ends_per_second" in row and row is not mine:
+            row["ratio"] = mine["certified_per_second"] / row["ends_per_second"]
+            row["processor_ratio"] = mine["certified_per_processor_second"] / row["ends_per_processor_second"]
+            row["ratio_to_reach"] = TARGETS[name] if row["method"] == protocol else None
+    return table
+
+
+def show(table: list[dict[str, Any]]) -> None:
+    print_table(
+        "Limits: certified ones of ours a second, over ends of others a second",
+        ["model", "method", "instances", "ends a second", "ratio", "by processor", "to reach", "own gap", "certified"],
+        [
+            [
+                *(row["model"], row["method"], row.get("instances"), row.get("ends_per_second"), row.get("ratio")),
+                *(row.get("processor_ratio"), row.get("ratio_to_reach"), row.get("own_gap", {}).get("median")),
+                row.get("not_installed") or row.get("certified"),
+            ]
+            for row in table
+        ],
+    )
+
+
+def main() -> None:
+    asked = arguments(__doc__, OUT)
+    configure()
+    place = environment() | {"peers": versions()}
+    table: list[dict[str, Any]] = []
+    for name in TARGETS:
+        if asked.only is None or asked.only in name:
+            table += case_rows(name, asked.scale)
+            write(asked.out, {"scale": asked.scale, "environment": place, "rows": table})
+    show(table)
+
+
+if __name__ == "__main__":
+    main()

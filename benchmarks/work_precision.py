@@ -1,0 +1,59 @@
+"""Draws docs/images/work-precision.svg from what flow_peers.py saved: python benchmarks/work_precision.py."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from _common import RESULTS
+
+from jaxflow.plots import COLORS, CURVES, new_grid, save_figure
+
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "work-precision.svg"
+# A colour for each library, a marker for each method of it; the markers alone tell all methods apart, too.
+FAMILIES = {
+    "jaxflow": CURVES[0],
+    "vmap(diffeqsolve)": CURVES[1],
+    "SciPy": CURVES[2],
+    "torchode": CURVES[3],
+    "torchdiffeq": COLORS["program"],
+}
+MARKERS = "osD^v<>PX*dph"
+LABELS = {"W": "W", "KQ": "(K, Q)"}
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """A panel for each model and size: seconds an instance against the median relative error of W."""
+    near = [row for row in rows if row.get("error_of_all") is not None and row["tolerance"] is not None]
+    near = [row for row in near if row["log_time"] == min(other["log_time"] for other in near)]
+    cases = list(dict.fromkeys((row["model"], tuple(row["n_T_d"])) for row in near))
+    methods = list(dict.fromkeys(row["method"] for row in near))
+    figure, axes = new_grid(1, len(cases), width=3.1 * len(cases), height=4.3, shared=True)
+    for axis, (model, size) in zip(axes[0], cases, strict=True):
+        for method, marker in zip(methods, MARKERS, strict=False):
+            some = [row for row in near if (row["model"], tuple(row["n_T_d"]), row["method"]) == (model, size, method)]
+            color = FAMILIES[method.split(",")[0]]
+            axis.loglog(
+                [row["error_of_all"] for row in some],
+                [row["s_per_instance"] for row in some],
+                color=color, marker=marker, markersize=4, linewidth=1.6 if "jaxflow" in method else 0.9, label=method,
+            )  # fmt: skip
+        axis.set_title(f"{LABELS[model]}, (n, T, d) = {size}", fontsize=10)
+        axis.set_xlabel("relative error of W")
+    axes[0, 0].set_ylabel("seconds an instance")
+    axes[0, 0].invert_xaxis()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS / "flow_peers.json")
+    parser.add_argument("--out", type=Path, default=PICTURE)
+    asked = parser.parse_args()
+    save_figure(draw(json.loads(asked.results.read_text(encoding="utf-8"))["rows"]), asked.out)
+
+
+if __name__ == "__main__":
+    main()
