@@ -31,6 +31,7 @@ def page() -> str:
                 gaps(),
                 studies(),
                 own_models(),
+                scaling(),
                 TAIL,
             ]
         )
@@ -174,7 +175,7 @@ def flow_peers() -> str:
         "ours a peer takes for an instance, each at its cheapest tolerance and by its fastest method with that "
         "relative error of W in the median. SciPy takes one instance at a time, the others a batch.\n\n"
         "![Seconds an instance against the relative error of W, for the library's clocks, vmapped diffeqsolve, SciPy, "
-        "torchode and torchdiffeq](images/work-precision.svg)"
+        "torchode and torchdiffeq](images/work-precision.webp)"
     )
     first = section("Flows beside other solvers", text, markdown(columns, rows), found, "flow_peers.py", load=True)
     rows = []
@@ -310,6 +311,71 @@ def own_models() -> str:
     columns = ("d", "seed", "outcomes", "residual below 1e-6", "sliding kinks, median", "steps, median", "largest")
     text = "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md)."
     return section("Models of your own", text, markdown(columns, rows), found, "own_model.py")
+
+
+def scaling() -> str:
+    """How costs grow, and what a device would do."""
+    found = results("scaling")
+    parts = []
+    rows = [(row["parametrization"], count(row["batch"]), rounded(row["ms_an_instance"]), rounded(row["memory_MiB"]))
+            for row in found["batches"]["rows"]]  # fmt: skip
+    parts.append(
+        section(
+            "Scaling",
+            "A study's instances (n = T = 5, d = 4) in blocks of 256 at most. Memory: what the process held at most, "
+            "above what it held when everything was imported, compiled programs included.",
+            markdown(("weights", "instances", "ms an instance", "MiB"), rows),
+            found["batches"],
+            "scaling.py --only batches",
+            load=True,
+        )
+    )
+    for name, text in (
+        ("dimensions", "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span."),
+        ("tokens", "`find_limit` at d = 10: the flow of W is followed in n(T - 1) numbers."),
+    ):
+        rows = [
+            (row["parametrization"], sizes(row), milliseconds(row["seconds"]),
+             milliseconds(row["seconds_after_the_reduction"]), ended(row["outcomes"]))
+            for row in found[name]["rows"]
+        ]  # fmt: skip
+        columns = ("weights", "n, T, d", "ms, median", "ms after the reduction", "outcomes")
+        parts.append(section(None, text, markdown(columns, rows), found[name], f"scaling.py --only {name}", load=True))
+    rows = [
+        (row["parametrization"], power(row["gap"]), f"{row['decided']} of {row['instances']}",
+         rounded(row["log_log_time_median"]), rounded(row["steps_median"]), rounded(row["ms_an_instance"]))
+        for row in found["accuracies"]["rows"]
+    ]  # fmt: skip
+    columns = ("weights", "gap asked for", "decided", "log log t, median", "steps, median", "ms an instance")
+    text = "What the flow is followed to for a gap of its own."
+    parts.append(
+        section(None, text, markdown(columns, rows), found["accuracies"], "scaling.py --only accuracies", load=True)
+    )
+    rows = [
+        (rounded(row["log_alpha"]), count(row["instances"]), milliseconds(row["seconds"]), count(row["steps"]))
+        for row in found["initial_scales"]["rows"]
+    ]
+    text = "Incremental learning past all stages of a diagonal network (p = 6), from α."
+    columns = ("log α", "instances", "ms, median", "steps, most")
+    parts.append(
+        section(
+            None, text, markdown(columns, rows), found["initial_scales"], "scaling.py --only initial_scales", load=True
+        )
+    )
+    rows = [
+        (row["parametrization"], count(row["width"]), count(row["iterations"]), count(row["longest_instance"]),
+         rounded(row["ratio"]))
+        for row in found["iterations"]["rows"]
+    ]  # fmt: skip
+    text = (
+        "How often a device steps its lanes for a block of 4,096 instances, first round. What this takes on an "
+        "accelerator has not been measured."
+    )
+    columns = ("weights", "lanes", "iterations", "steps of the longest instance", "ratio")
+    parts.append(
+        section(None, text, markdown(columns, rows), found["iterations"], "scaling.py --only iterations", load=True)
+    )
+    return "\n\n".join(parts)
 
 
 def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str, load: bool = False) -> str:
