@@ -364,7 +364,7 @@ def scaling() -> str:
     )
     rows = [
         (row["parametrization"], count(row["width"]), count(row["iterations"]), count(row["longest_instance"]),
-         rounded(row["ratio"]))
+         rounded(row["iterations_over_longest"]))
         for row in found["iterations"]["rows"]
     ]  # fmt: skip
     text = (

@@ -212,7 +212,7 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
         "iterations": iterations,
         "longest_instance": longest,
         "mean_steps": float(np.mean(np.asarray(near_steps) + np.asarray(far_steps))),
-        "ratio": iterations / longest,
+        "iterations_over_longest": iterations / longest,
     }
 
 
