@@ -179,22 +179,25 @@ def flow_peers() -> str:
     )
     first = section("Flows beside other solvers", text, markdown(columns, rows), found, "flow_peers.py", load=True)
     rows = []
-    for row in found["rows"]:
-        if row.get("log_time") == far and "answered" in row:
-            rows.append(
-                (
-                    row["model"],
-                    sizes(row),
-                    row["method"],
-                    f"{row['answered']} of {row['instances']}",
-                    maybe(power, row["error"]["median"]),
-                    milliseconds(row["s_per_instance"]),
-                    ended(row["failures"]),
-                )
+    asked = [row for row in found["rows"] if row.get("log_time") == far and "answered" in row]
+    for method in dict.fromkeys(row["method"] for row in asked):
+        some = [row for row in asked if row["method"] == method]
+        answered, instances = (sum(row[name] for row in some) for name in ("answered", "instances"))
+        errors = [row["error"]["median"] for row in some if row["error"]["median"] is not None]
+        times = [row["s_per_instance"] for row in some]
+        whys = dict.fromkeys(why for row in some for why in row["failures"])
+        rows.append(
+            (
+                method,
+                f"{answered} of {instances}",
+                maybe(power, max(errors, default=None)),
+                f"{milliseconds(min(times))} to {milliseconds(max(times))}",
+                ", ".join(whys),
             )
-    columns = ("trained", "n, T, d", "method", "answered", "error, median", "ms an instance", "failures")
+        )
+    columns = ("method", "answered", "error, worst of the cases' medians", "ms an instance", "why not")
     text = (
-        f"To log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time does not get there: "
+        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time does not get there: "
         "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
     )
     return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
