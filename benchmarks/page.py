@@ -197,7 +197,8 @@ def flow_peers() -> str:
         )
     columns = ("method", "answered", "error, worst of the cases' medians", "ms an instance", "why not")
     text = (
-        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time does not get there: "
+        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. "
+        "Physical time does not get there: "
         "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
     )
     return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
@@ -320,30 +321,15 @@ def scaling() -> str:
     """How costs grow, and what a device would do."""
     found = results("scaling")
     parts = []
-    rows = [(row["parametrization"], count(row["batch"]), rounded(row["ms_an_instance"]), rounded(row["memory_MiB"]))
-            for row in found["batches"]["rows"]]  # fmt: skip
-    parts.append(
-        section(
-            "Scaling",
-            "A study's instances (n = T = 5, d = 4) in blocks of 256 at most. Memory: what the process held at most, "
-            "above what it held when everything was imported, compiled programs included.",
-            markdown(("weights", "instances", "ms an instance", "MiB"), rows),
-            found["batches"],
-            "scaling.py --only batches",
-            load=True,
-        )
-    )
-    for name, text in (
-        ("dimensions", "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span."),
-        ("tokens", "`find_limit` at d = 10: the flow of W is followed in n(T - 1) numbers."),
-    ):
-        rows = [
-            (row["parametrization"], sizes(row), milliseconds(row["seconds"]),
-             milliseconds(row["seconds_after_the_reduction"]), ended(row["outcomes"]))
-            for row in found[name]["rows"]
-        ]  # fmt: skip
-        columns = ("weights", "n, T, d", "ms, median", "ms after the reduction", "outcomes")
-        parts.append(section(None, text, markdown(columns, rows), found[name], f"scaling.py --only {name}", load=True))
+    rows = [
+        (row["parametrization"], sizes(row), milliseconds(row["seconds"]),
+         milliseconds(row["seconds_after_the_reduction"]), ended(row["outcomes"]))
+        for row in found["dimensions"]["rows"]
+    ]  # fmt: skip
+    text = "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span."
+    columns = ("weights", "n, T, d", "ms, median", "ms after the reduction", "outcomes")
+    source = "scaling.py --only dimensions"
+    parts.append(section("Scaling", text, markdown(columns, rows), found["dimensions"], source, load=True))
     rows = [
         (row["parametrization"], power(row["gap"]), f"{row['decided']} of {row['instances']}",
          rounded(row["log_log_time_median"]), rounded(row["steps_median"]), rounded(row["ms_an_instance"]))
