@@ -196,8 +196,8 @@ def flow_peers() -> str:
         )
     columns = ("method", "answered", "error, worst of the cases' medians", "ms an instance", "why not")
     text = (
-        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time does not get there: "
-        "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
+        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. Physical time "
+        "does not get there: gradients fall below the rounding errors of the loss's derivative, and steps stay short."
     )
     return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
 
