@@ -298,7 +298,7 @@ class PartExperiment(AbstractExperiment):
         setting = part.settings(self.scale)[factors["cell"]]
         setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
         if part.way != "on host":
-            # An accelerator takes as long for one lane as for all of them.
+            # An accelerator steps all lanes at a time; how much it gains has not been measured.
             mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
             return lambda keys: _with_outcome(mapped(part.one, setting, keys)._asdict())
 

@@ -106,9 +106,7 @@ class TokenSelection(AbstractExperiment):
         as_real("score_gap", score_gap, positive=False)
         require(0 <= score_gap < 2, "score_gap", f"scores lie in [-1, 1]; got {score_gap}")
         as_boolean("self_attention", self_attention)
-        if parametrization not in MODELS:
-            raise unknown_name("parametrization", parametrization, MODELS)
-        require(m is None or parametrization == "KQ", "m", "only the parametrization KQ has columns to choose")
+        _check_parametrization(parametrization, m)
         if m is not None:
             as_integer("m", m, 1)
 
@@ -123,9 +121,7 @@ class TokenSelection(AbstractExperiment):
         parametrization: str = "W",
         m: int | None = None,
     ) -> tuple[EmpiricalRisk, Any]:
-        if parametrization not in MODELS:
-            raise unknown_name("parametrization", parametrization, MODELS)
-        require(m is None or parametrization == "KQ", "m", "only the parametrization KQ has columns to choose")
+        _check_parametrization(parametrization, m)
         key_data, key_model = jax.random.split(key)
         data, head = random_tokens(key_data, n, T, d, score_gap, self_attention)
         size = {"m": m} if parametrization == "KQ" else {}
@@ -316,6 +312,12 @@ class TokenSelection(AbstractExperiment):
             tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
         small = v.shape[-1]
         return padded(padded_size(small) - small, CombinedAttention, W)
+
+
+def _check_parametrization(name: str, m: int | None) -> None:
+    if name not in MODELS:
+        raise unknown_name("parametrization", name, MODELS)
+    require(m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose")
 
 
 @eqx.filter_jit
