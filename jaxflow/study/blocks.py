@@ -37,8 +37,8 @@ class Shapes(NamedTuple):
 
 
 # A core of a CPU works at one lane after the other, whatever their number: eight fill its vector units and stay in its
-# caches. An accelerator steps many small lanes in the time of one, and is slow where it waits for few of them. Its numbers
-# are chosen by how often it would step (benchmarks/scaling.py); how long that takes has not been measured.
+# caches. An accelerator steps many small lanes in the time of one, and is slow where it waits for few of them. Its
+# numbers are chosen by how often it would step (benchmarks/scaling.py); how long that takes has not been measured.
 CPU = Shapes(lanes=8, parts=2, programs=64, block=256)
 ACCELERATOR = Shapes(lanes=1024, parts=1, programs=1024, block=4096)
 
