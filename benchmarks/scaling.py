@@ -2,20 +2,17 @@
 
     python benchmarks/scaling.py [--scale 1.0] [--only batches dimensions ...] [--out results/scaling.json]
 
-Each row of `batches` and of `devices` runs in a process of its own: memory is what that process held at most, above
+Each row of `batches` runs in a process of its own: memory is what that process held at most, above
 what it held once everything was imported. `iterations` counts how often a device steps its pool of lanes, which a CPU
 can count as well as an accelerator.
 """
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,6 @@ from jaxflow.flow.queue import counted_queue
 from jaxflow.limits.reduction import reduced
 from jaxflow.study import TokenSelection
 from jaxflow.study.blocks import ACCELERATOR, CPU
-from jaxflow.study.files import read_log
 from jaxflow.theory import rule_of
 
 SHAPE = {"n": 5, "T": 5, "d": 4}
@@ -223,41 +219,6 @@ def iterations(scale: float) -> list[dict[str, Any]]:
     return [iterations_row(p, count, min(w, count)) for p in PARAMETRIZATIONS for w in widths]
 
 
-STUDY = """
-import sys, time
-import jax
-jax.config.update("jax_enable_x64", True)
-import jaxflow as jf
-if __name__ == "__main__":
-    executor, trials, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    study = jf.study.Study(jf.study.TokenSelection(parts=1), {"d": [4]}, {"parametrization": ["W"]}, trials=trials,
-                           block=block)
-    study.run(sys.argv[4], executor=executor, progress=False).close()
-"""
-
-
-def devices(scale: float) -> list[dict[str, Any]]:
-    """Strong scaling: instances a second by one host device, two, and a Dask cluster of a process for each core, after
-    the first quarter of the blocks, in which programs are compiled."""
-    trials, block, rows = max(2048, int(32_768 * scale)), 256, []
-    for executor, number in (("serial", 1), ("devices", 1), ("devices", 2), ("dask", 1)):
-        flags = f"--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count={number}"
-        with tempfile.TemporaryDirectory() as folder:
-            script, store = Path(folder) / "study.py", Path(folder) / "store.zarr"
-            script.write_text(STUDY)
-            command = [sys.executable, str(script), executor, str(trials), str(block), str(store)]
-            subprocess.run(command, check=True, env={**os.environ, "XLA_FLAGS": flags, "OMP_NUM_THREADS": "1"})
-            ends = sorted(_moment(line["time"]) for line in read_log(store) if line["event"] == "block")
-        later = ends[len(ends) // 4 :]
-        rate = block * (len(later) - 1) / (later[-1] - later[0])
-        rows.append({"executor": executor, "host_devices": number, "blocks": len(ends), "per_second": rate})
-    return [{**row, "ratio": row["per_second"] / rows[0]["per_second"]} for row in rows]
-
-
-def _moment(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
-
-
 def _elsewhere(kind: str, *arguments: Any) -> dict[str, Any]:
     """A row from a process of its own."""
     command = [sys.executable, __file__, "--row", kind, *map(str, arguments)]
@@ -265,7 +226,7 @@ def _elsewhere(kind: str, *arguments: Any) -> dict[str, Any]:
     return json.loads(told.splitlines()[-1])
 
 
-PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracies, initial_scales, iterations, devices)}
+PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracies, initial_scales, iterations)}
 
 
 def main() -> None:
