@@ -13,7 +13,7 @@ A claim is *wrong* where something below contradicts it, by more than its own er
 from typing import Any, NamedTuple
 
 import numpy as np
-from referee_flow import LEAD, Settled, Tokens, lead_of, logits_of
+from referee_flow import LEAD, Settled, Tokens, lead_of, logits_of, multipliers
 from scipy.optimize import linprog, nnls
 
 # What the library claims of an excess, by default, and the rounding of a program's value.
@@ -23,6 +23,8 @@ EXCESS = 1.01e-8
 SUPPORT, CLEAR = 1e-9, 1e-3
 # Of a direction that a plain path at a lead of `LEAD` points in: margins fall like 1/lead to those of the limit.
 NEAR = 0.2
+# The gap of a path's own multipliers at which it has come near a limit: it falls like 1/lead.
+DONE = 0.02
 # A stationary point: the norm of the gradient over the sum of what each token adds to it.
 STATIONARY = 1e-6
 
@@ -76,7 +78,7 @@ def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
 
 
 def constraints(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
-    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for every token that is not selected, `(n (T-1), d, d)`, in the order of tokens."""
+    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for every token that is not selected, `(n (T-1), d, d)`, in their order."""
     x, z = data.tokens[i], data.queries[i]
     differences = x[np.arange(len(x)), selected][:, None] - x
     keep = np.arange(x.shape[1]) != selected[:, None]
@@ -123,7 +125,7 @@ def frobenius_dual(flat: np.ndarray) -> np.ndarray:
 
 
 def feasible(kind: str, rows: np.ndarray) -> float:
-    """The largest margin of weights with entries of at most one, rows scaled to one: zero where the program has none."""
+    """The largest margin of weights with entries of at most one, rows scaled to one: zero where there is none."""
     flat = np.einsum("jdd->jd", rows) if kind == "diagonal" else rows.reshape(len(rows), -1)
     size = np.linalg.norm(flat, axis=1, keepdims=True)
     flat = np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
@@ -161,19 +163,30 @@ def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
         return Judgement("unverified", "the plain path has not settled", True)
     if (path.selected[i] == claim.selected).all():
         return Judgement("right", "")
-    # Settled elsewhere: a limit where no token that scores more is near the support, and the direction near its own
-    # program's optimum. Else the path has not gone far enough to speak of.
+    # Settled elsewhere: a limit where no token that scores more is near the support, and where nothing grows faster
+    # than the weights, which the path's own multipliers tell. Else it has not gone far enough to speak of.
     elsewhere = constraints(data, path.selected[i], i)
     margins = elsewhere.reshape(len(elsewhere), -1) @ path.W[i].ravel()
     scores = data.scores[i]
     chosen = scores[np.arange(len(scores)), path.selected[i]]
     beaten = (scores < chosen[:, None])[np.arange(scores.shape[1]) != path.selected[i][:, None]]
     near = margins <= (1.0 + NEAR) * margins.min()
-    value = norm_of(kind, path.W[i]) / margins.min()
-    done = kind == "KQ" or value <= (1.0 + NEAR) * lower_bound(kind, elsewhere, np.zeros(0))
-    if beaten[near].all() and done:
+    if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE:
         return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
     return Judgement("unverified", "the plain path is in transit on other tokens", True)
+
+
+def own_gap(kind: str, data: Tokens, W: np.ndarray) -> float:
+    r"""$N(W)\,N^*(G)/\langle G,W\rangle-1$ of one instance, with G the pull on W: zero where the direction is that of a
+    limit. Of a saddle it stays, since what grows faster has more of G."""
+    p = multipliers(logits_of(data, W[None]), data.scores)
+    G = np.einsum("nt,ntd,ne->de", p[0], data.tokens[0], data.queries[0])
+    if kind == "W":
+        dual = np.linalg.norm(G)
+    else:
+        dual = np.linalg.norm(G, 2) if kind == "KQ" else np.abs(np.diag(G)).max()
+    along = (G * W).sum()
+    return norm_of(kind, W) * dual / along - 1.0 if along > 0 else np.inf
 
 
 def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:

@@ -36,8 +36,9 @@ class Tokens(NamedTuple):
 
 class Settled(NamedTuple):
     """Where the paths were left: combined weights `(b, d, d)`, `lead` `(b,)`, the smallest difference of logits between
-    the first and the second token of a sequence (zero where the path is shorter than ten times its start), `selected` `(b, n)`, and the sum of the pulls over the norm of their
-    sum (`balance`, large at a stationary point)."""
+    the first and the second token of a sequence (zero where the path is shorter than ten times its start), `selected`
+    `(b, n)`, and the sum of the norms of the pulls over the norm of their sum (`balance`, large at a stationary
+    point)."""
 
     W: np.ndarray
     lead: np.ndarray

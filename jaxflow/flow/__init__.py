@@ -11,6 +11,7 @@ from jaxflow.flow.clocks import as_clock as as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates as AbstractCoordinates
 from jaxflow.flow.coordinates import Dual as Dual
 from jaxflow.flow.coordinates import Factors as Factors
+from jaxflow.flow.coordinates import Halves as Halves
 from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights
@@ -26,6 +27,8 @@ from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow
 from jaxflow.flow.integrate import integrate as integrate
 from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton
+from jaxflow.flow.pairs import has_pairs as has_pairs
+from jaxflow.flow.pairs import pair_growth as pair_growth
 from jaxflow.flow.path import ProductPath as ProductPath
 from jaxflow.flow.path import follow_products as follow_products
 from jaxflow.flow.path import perturbed as perturbed

@@ -37,6 +37,7 @@ class Situation(eqx.Module):
     drift: Callable[[], Any]
     certifies: Callable[[Any], Any]
     log_size: Callable[[], Any]
+    growth: Callable[[], Any]
 
 
 class AbstractStop(eqx.Module):
@@ -162,11 +163,18 @@ class SelfCertified(AbstractStop):
         return situation.certifies(self.gap)
 
 
+# How much faster than the whole something may grow at rest: slower than this it is not told from what does not.
+GROWTH = 1e-4
+
+
 class AtRest(AbstractStop):
     r"""Stops where the direction no longer turns: $\|V-x/\|x\|\|\le\text{tolerance}$ with the unit velocity V.
 
     In log arc length $\|x\|^{-1}x$ moves at this rate. A component with slack c has the share rate/c; at a rate of
     1e-13, a thousand roundings, none that could still be seen is left for any c above 1e-6.
+
+    `pairs`: of weights that are two vectors (`has_pairs`), a sum or difference of entries that is not zero and grows
+    faster than the whole leaves the direction again, however small it still is: such a rest is a saddle, and no stop.
 
     **Example:**
 
@@ -176,9 +184,14 @@ class AtRest(AbstractStop):
     """
 
     tolerance: float = 1e-13
+    pairs: bool = False
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return situation.drift() <= self.tolerance
+        rests = situation.drift() <= self.tolerance
+        if not self.pairs:
+            return rests
+        whole = jnp.exp(situation.log_norm - situation.log_size())
+        return rests & (situation.growth() <= (1.0 + GROWTH) * whole)
 
 
 class StationaryPoint(AbstractStop):
@@ -188,7 +201,8 @@ class StationaryPoint(AbstractStop):
     this fires at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
 
     For a model homogeneous of degree L the ratio is of the order of $\|\theta\|^{L-1}$ wherever nothing cancels; with
-    `degree` L weights below one are not taken for a stationary point because they are small.
+    `degree` L weights below one are not taken for a stationary point because they are small. `pairs`: see `AtRest`; a
+    point that some entry still leaves, at more than `tolerance` of $\sum_k|p_k|$, is a saddle and no stop.
 
     **Example:**
 
@@ -199,12 +213,16 @@ class StationaryPoint(AbstractStop):
 
     tolerance: float = 1e-10
     degree: int = 1
+    pairs: bool = False
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         least = jnp.log(self.tolerance)
         if self.degree > 1:
             least = least + (self.degree - 1) * jnp.minimum(situation.log_size(), 0.0)
-        return situation.log_norm <= situation.log_sum + least
+        rests = situation.log_norm <= situation.log_sum + least
+        if not self.pairs:
+            return rests
+        return rests & (situation.growth() <= self.tolerance * jnp.exp(situation.log_sum))
 
 
 class LossExcess(AbstractStop):

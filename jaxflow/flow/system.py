@@ -129,6 +129,7 @@ class System(eqx.Module):
             lambda: self.turning(s, scaled.gradient, extended[0]),
             _nobody_certifies if certifies is None else certifies,
             lambda: _safe_log(tree_norm(state)),
+            lambda: self.coordinates.growth(state, scaled.gradient),
         )
 
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:

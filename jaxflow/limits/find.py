@@ -32,7 +32,8 @@ from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, kept, stationarity
+from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
@@ -237,7 +238,11 @@ def _follow(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> Any:
     # What is compiled next holds the program of `rule`: it is an argument so that another rule is another program.
-    return risk, model, method.follow(risk, model, max_steps, gap), gap, rule
+    own_lengths = isinstance(method, Staged) and (method.near, method.far, method.horizon, method.cap) == (None,) * 4
+    units = units_of(risk, model) if own_lengths else None
+    if units is None:
+        return risk, model, method.follow(risk, model, max_steps, gap), gap, rule
+    return risk, model, units.outward(method.follow(*units.inward(risk, model), max_steps, gap), model), gap, rule
 
 
 def _concluded(path: Any) -> Limit:
@@ -273,15 +278,17 @@ def conclude(
     solution = solve(program)
     bounds, directions = flow_bounds(program, final.model, final.velocity, final.multipliers)
     own, direction = better_of(program, bounds, directions)
-    ratio = stationarity(trajectory)
+    units = units_of(risk, model)
+    inside = trajectory if units is None else units.lengths_inward(trajectory)
+    ratio = stationarity(inside)
     attends = settled(attention, data.visible) & (ratio > STATIONARY)
     own = valid_if(attends, own)
-    verdict = judge(own, bounds.primal_value, directions, solution, trajectory, gap)
+    verdict = judge(own, bounds.primal_value, directions, solution, inside, gap, model)
 
     rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
 
     followed = good(trajectory.result)
-    stationary = at_rest(final, ratio, model.degree)
+    stationary = at_rest(inside.final, ratio, model.degree, kept(model))
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.

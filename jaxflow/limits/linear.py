@@ -17,7 +17,7 @@ from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, arguments_of, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.stages import Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import Count, Positive, at_rest, kept, stationarity
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
@@ -107,12 +107,12 @@ def conclude_direction(
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(trajectory)
-    still = at_rest(final, ratio, model.degree)
+    still = at_rest(final, ratio, model.degree, kept(model))
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
     broken = ~(followed | spent) | (followed & unsolved & ~still)
-    verdict = judge(own, certificates.primal_value, candidates, solution, trajectory, gap)
+    verdict = judge(own, certificates.primal_value, candidates, solution, trajectory, gap, model)
     infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
         certificate, excess = verdict.certificate, verdict.excess

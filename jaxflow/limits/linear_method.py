@@ -25,6 +25,7 @@ from jaxflow.flow import (
     Situation,
     StationaryPoint,
     Weights,
+    has_pairs,
 )
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod
@@ -189,7 +190,8 @@ class LinearStaged(AbstractMethod):
         return drive.trajectory(drive.run(lane))
 
     def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
-        still = StationaryPoint(STATIONARY)
+        pairs = has_pairs(model)
+        still = StationaryPoint(STATIONARY, pairs=pairs)
         quadratic = model.degree == 2
 
         def stage(model: Any, solver: Any, controller: Any, stop: Any, **how: Any) -> Trajectory:
@@ -216,7 +218,7 @@ class LinearStaged(AbstractMethod):
                 near.final.model,
                 MultiplierNewton(),
                 diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-                still | certified | AtRest(),
+                still | certified | AtRest(pairs=pairs),
                 clock=LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, end), timed=False),
                 until=LOG_FAR if self.far is None else float(np.log(self.far - self.near)),
                 save_at=saves,

@@ -17,6 +17,7 @@ from jaxflow.flow import (
     Budget,
     Drive,
     Factors,
+    Halves,
     Lane,
     LogArcLength,
     MultiplierNewton,
@@ -25,10 +26,10 @@ from jaxflow.flow import (
     SelfCertified,
     StationaryPoint,
     Unsaturated,
-    Weights,
+    has_pairs,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, followed_by, kept, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -52,9 +53,9 @@ ROUNDS = 16
 FIRST_STEP = 0.01
 
 
-def coordinates_of(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates | None:
-    """Coordinates of a model that know its margins; None for other models."""
-    kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Weights()}
+def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
+    """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
+    kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Halves(conserved)}
     found = kinds.get(type(model))
     if found is None or not is_linear(model.head) or risk.filter(model) != model.trainable():
         return None
@@ -96,30 +97,41 @@ class Rounds(eqx.Module):
     solver: MultiplierNewton = MultiplierNewton()
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
-    def explicit(self, budget: Any, degree: int) -> Drive:
-        """What drives the explicit stretch of a model of this degree."""
+    def explicit(self, budget: Any, model: Any) -> Drive:
+        """What drives the explicit stretch of a model of this class."""
         controller = diffrax.PIDController(rtol=self.explicit_rtol, atol=1e-2 * self.explicit_rtol, norm=state_norm)
-        stop = StationaryPoint(STATIONARY, degree) | SelectionSettled(SATURATED, PULL)
+        stop = _still(model) | SelectionSettled(SATURATED, PULL)
         return Drive(diffrax.Tsit5(), controller, stop, budget, self.report)
 
-    def implicit(self, budget: Any, degree: int) -> Drive:
-        """What drives the stretch by multipliers of a model of this degree."""
+    def implicit(self, budget: Any, model: Any) -> Drive:
+        """What drives the stretch by multipliers of a model of this class."""
         controller = diffrax.PIDController(
             rtol=self.rtol, atol=1e-2 * self.rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm
         )
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        ends = certified | AtRest() | Unsaturated(1.0 - LEAVING) | StationaryPoint(STATIONARY, degree)
+        ends = certified | AtRest(pairs=has_pairs(model)) | Unsaturated(1.0 - LEAVING) | _still(model)
         return Drive(self.solver, controller, ends, budget, self.report)
 
-    def start(self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False) -> Lane:
-        """A lane at the start of the explicit stretch of round `count`; each goes twice as far as the one before."""
+    def start(
+        self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False, conserved: Any = None
+    ) -> Lane:
+        """A lane at the start of the explicit stretch of round `count`; each goes twice as far as the one before.
+        `conserved`: `kept` of the first model."""
         clock = ArcLength(floor=self.floor, timed=self.timed)
         until = self.near * 2.0**count
-        return drive.start(risk, model, coordinates=_known(risk, model), clock=clock, until=until, idle=idle)
+        return drive.start(risk, model, coordinates=_known(risk, model, conserved), clock=clock, until=until, idle=idle)
 
-    def turn(self, drive: Drive, risk: EmpiricalRisk, path: Trajectory, length: Array, idle: Any = False) -> Lane:
+    def turn(
+        self,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        path: Trajectory,
+        length: Array,
+        idle: Any = False,
+        conserved: Any = None,
+    ) -> Lane:
         """A lane that goes on where the explicit stretch `path` ended, after a log arc length of `length`."""
         final = path.final
         # The length so far, or the size of the weights where they have not moved that far yet.
@@ -128,24 +140,25 @@ class Rounds(eqx.Module):
         return drive.start(
             risk,
             final.model,
-            coordinates=_known(risk, final.model),
+            coordinates=_known(risk, final.model, conserved),
             clock=LogArcLength(unit=jnp.exp(unit), cap=self.cap, timed=False),
             until=self.log_horizon,
             save_at=save_at,
             dt0=FIRST_STEP,
-            idle=idle | ended(risk, path),
+            idle=idle | ended(risk, path, conserved),
         )
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         """The path of one model."""
+        conserved = kept(model)
 
         def one(model: Any, past: tuple[Any, Any, Any], count: Array) -> Trajectory:
             budget = max_steps - past[2]["num_steps"]
-            drive = self.explicit(budget, model.degree)
-            path = drive.trajectory(drive.run(self.start(drive, risk, model, count)))
-            drive = self.implicit(budget - path.stats["num_steps"], model.degree)
-            further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1])))
-            return followed_by(path, further, ended(risk, path))
+            drive = self.explicit(budget, model)
+            path = drive.trajectory(drive.run(self.start(drive, risk, model, count, False, conserved)))
+            drive = self.implicit(budget - path.stats["num_steps"], model)
+            further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1], False, conserved)))
+            return followed_by(path, further, ended(risk, path, conserved))
 
         nothing, zero = jnp.asarray(-jnp.inf), jnp.zeros((), int)
         names = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
@@ -162,18 +175,22 @@ class Rounds(eqx.Module):
             arrays, past, _, count, _ = carry
             found = one(eqx.combine(arrays, static), past, count)
             moved, kept = eqx.filter(found.final.model, eqx.is_array), eqx.filter(found, eqx.is_array)
-            return moved, added(past, found), kept, count + 1, left_again(risk, found)
+            return moved, added(past, found), kept, count + 1, left_again(risk, found, conserved)
 
         carry = (arrays, past, empty, zero, jnp.asarray(True))
         _, past, last, _, going = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
         return with_past(eqx.combine(last, fixed), past, going)
 
 
-def _known(risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:
-    found = coordinates_of(risk, model)
+def _known(risk: EmpiricalRisk, model: Any, conserved: Any) -> AbstractCoordinates:
+    found = coordinates_of(risk, model, conserved)
     if found is None:
         raise ValueError("model: rounds need one-layer attention with a linear head and its own trainable parameters")
     return found
+
+
+def _still(model: Any) -> StationaryPoint:
+    return StationaryPoint(STATIONARY, model.degree, pairs=has_pairs(model))
 
 
 def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
@@ -181,16 +198,16 @@ def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
 
 
-def _rests(path: Trajectory) -> Bool[Array, ""]:
-    return at_rest(path.final, stationarity(path), path.final.model.degree)
+def _rests(path: Trajectory, conserved: Any) -> Bool[Array, ""]:
+    return at_rest(path.final, stationarity(path), path.final.model.degree, conserved)
 
 
-def ended(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
+def ended(risk: EmpiricalRisk, path: Trajectory, conserved: Any = None) -> Bool[Array, ""]:
     """Whether an explicit stretch leaves nothing to multipliers: stationary, failed, or not saturated."""
-    return ~good(path.result) | _rests(path) | ~_saturated(risk, path)
+    return ~good(path.result) | _rests(path, conserved) | ~_saturated(risk, path)
 
 
-def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
+def left_again(risk: EmpiricalRisk, path: Trajectory, conserved: Any = None) -> Bool[Array, ""]:
     """Whether a round ended between selections, so that another one is due.
 
     Attention is between tokens, or the multipliers that pull away from the selected ones have more than the share
@@ -200,7 +217,7 @@ def left_again(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     top = attention == jnp.max(attention, axis=-1, keepdims=True)
     pull = jnp.where(top, 0.0, jnp.asarray(multipliers))
     pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
-    return good(path.result) & ~_rests(path) & (~_saturated(risk, path) | pulled)
+    return good(path.result) & ~_rests(path, conserved) & (~_saturated(risk, path) | pulled)
 
 
 def added(past: tuple[Any, Any, Any], path: Trajectory) -> tuple[Any, Any, Any]:

@@ -1,11 +1,15 @@
 """Stages of one path: what joins them, and how a stationary end is recognised."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Code
+from jaxflow._core import RESULTS, Code, tree_norm
+from jaxflow.flow import has_pairs, pair_growth
+from jaxflow.flow.stopping import GROWTH
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
@@ -57,12 +61,35 @@ def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
     return jnp.where(jnp.isnan(total), jnp.inf, ratio)
 
 
-def at_rest(final: Point, ratio: Float[Array, ""], degree: int) -> Bool[Array, ""]:
+def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any = None) -> Bool[Array, ""]:
     r"""Whether `ratio`, $\|\nabla L\|/\sum|p|$, is small because pushes cancel and not because the weights are small.
 
     At weights of norm ρ, homogeneous of degree L in the parameters, it is of order $\rho^{L-1}$ wherever nothing
-    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero.
+    cancels: from factors of size 1e-8 the flow has only just left the saddle at zero. Nor is a saddle a rest which an
+    entry of diagonal weights leaves, however small it still is; `conserved` as in `pair_growth`.
     """
     # Of weights themselves a start at zero is as good as any: ρ^0, where ρ = 0 has no logarithm.
     size = 1.0 if degree == 1 else jnp.minimum(1.0, jnp.exp((degree - 1) * final.log_norm))
-    return ratio <= STATIONARY * size
+    rests = ratio <= STATIONARY * size
+    if not has_pairs(final.model):
+        return rests
+    return rests & (ratio * pair_growth(_moving(final), final.velocity, conserved) <= STATIONARY)
+
+
+def kept(model: Any) -> Any:
+    """$a^2-b^2$ of a start that is made of pairs, else None."""
+    return model.conserved().reshape(-1) if has_pairs(model) else None
+
+
+def left_by_pairs(final: Point, conserved: Any) -> Bool[Array, ""]:
+    """Whether some entry of diagonal weights, however small, grows faster than the whole: the direction is a saddle.
+    False of other models, whose entries mix: rounding is enough to leave one. `conserved` as in `pair_growth`."""
+    if not has_pairs(final.model):
+        return jnp.asarray(False)
+    weights = _moving(final)
+    whole = tree_norm(weights)
+    return pair_growth(weights, final.velocity, conserved) * whole > 1.0 + GROWTH
+
+
+def _moving(final: Point) -> Any:
+    return eqx.filter(final.model, jax.tree.map(lambda v: v is not None, final.velocity, is_leaf=lambda v: v is None))

@@ -1,11 +1,13 @@
 """The flow's direction against the predicted program: certified, contradicted, or still open."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow.limits.stages import Positive
+from jaxflow.limits.stages import Positive, kept, left_by_pairs
 from jaxflow.margin import Certificate, ProgramResult, Solution
 from jaxflow.trajectory import Trajectory
 
@@ -27,7 +29,8 @@ class Verdict(eqx.Module):
     - `excess`: $N(D)/(\mu\cdot\text{optimum})-1$ with the program's certified lower bound for the optimum; +inf where
       one of the two is missing.
     - `certified`: the program is solved, and both its own gap and the excess are at most what was asked for.
-    - `stands_still`: velocity and weights have one direction, to 1e-3, at an arc length of 1e3 or more.
+    - `stands_still`: velocity and weights have one direction, to 1e-3, at an arc length of 1e3 or more, and no pair
+      of diagonal weights leaves it.
     - `contradicted`: the program is solved, and the flow stands still elsewhere.
     """
 
@@ -45,6 +48,7 @@ def judge(
     solution: Solution,
     trajectory: Trajectory,
     gap: Positive,
+    start: Any,
 ) -> Verdict:
     r"""Holds the flow's direction against a solved program; a program's own optimality says nothing of the flow.
 
@@ -52,12 +56,12 @@ def judge(
 
     $$e(\text{weights})>10^{-3},\qquad|e(\text{velocity})-e(\text{weights})|\le10^{-3}\,e(\text{weights}),$$
 
-    and velocity and weights have one direction. Two directions that satisfy no constraint of the program (values of
+    and it stands still. Two directions that satisfy no constraint of the program (values of
     +inf) agree too.
 
     **Arguments:** `own`: the flow's certificate, of nothing (`Certificate.none`) while attention has not settled;
     `values` and `directions`: $N(D)/\mu(D)$ and D itself, of any size, for the velocity and for the weights;
-    `solution`: of the program; `gap`: what counts as certified.
+    `solution`: of the program; `gap`: what counts as certified; `start`: the first model.
     """
     theirs = solution.certificate
     solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
@@ -66,6 +70,7 @@ def judge(
     excess = _above(own.primal_value, bound)
     velocity, weights = _above(values[0], bound), _above(values[1], bound)
     still = _stand_still(directions) & (trajectory.final.log_arc_length >= LOG_LENGTH)
+    still = still & ~left_by_pairs(trajectory.final, kept(start))
     nowhere = jnp.isinf(weights)
     apart = jnp.abs(velocity - jnp.where(nowhere, 0.0, weights))
     stays = jnp.where(nowhere, jnp.isinf(velocity), apart <= STILL * weights)

@@ -232,7 +232,7 @@ class TokenSelection(AbstractExperiment):
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
         """The explicit stretch of a round, a queue of lanes at constant width."""
         rounds = self._rounds(models, self.far_rtol)
-        drive = rounds.explicit(self.scout_steps, models.degree)
+        drive = rounds.explicit(self.scout_steps, models)
         start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
@@ -241,7 +241,7 @@ class TokenSelection(AbstractExperiment):
         """A round: the explicit stretch and, after a log arc length of `lengths`, the one by multipliers; the models
         there, and who needs another round."""
         rounds = self._rounds(near.final.model, rtol)
-        drive = rounds.implicit(self.far_steps, near.final.model.degree)
+        drive = rounds.implicit(self.far_steps, near.final.model)
 
         def turn(risk: Any, near: Trajectory, length: Any, idle: Any) -> Any:
             return rounds.turn(drive, risk, near, length, idle)

@@ -5,11 +5,19 @@ from jaxflow.flow.coordinates.base import AbstractCoordinates as AbstractCoordin
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates as AbstractStretchedCoordinates
 from jaxflow.flow.coordinates.dual import Dual as Dual
 from jaxflow.flow.coordinates.factors import Factors as Factors
+from jaxflow.flow.coordinates.halves import Halves as Halves
 from jaxflow.flow.coordinates.log_hadamard import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates.scores import Scores as Scores
 from jaxflow.flow.coordinates.weights import Weights as Weights
 
-COORDINATES = {"weights": Weights, "scores": Scores, "factors": Factors, "dual": Dual, "log_hadamard": LogHadamard}
+COORDINATES = {
+    "weights": Weights,
+    "scores": Scores,
+    "factors": Factors,
+    "halves": Halves,
+    "dual": Dual,
+    "log_hadamard": LogHadamard,
+}
 
 
 def as_coordinates(coordinates: AbstractCoordinates | str | None) -> AbstractCoordinates:

@@ -53,6 +53,13 @@ class AbstractCoordinates(eqx.Module):
         """
         raise ValueError(f"coordinates: {type(self).__name__} knows no margins here; use another solver")
 
+    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        """The rate of what grows fastest from a state, however small it is (`jaxflow.flow.pair_growth`).
+
+        **Raises:** `ValueError` where the state is not made of pairs.
+        """
+        raise ValueError(f"stop: {type(self).__name__} of this model has no pairs; leave `pairs` out")
+
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         r"""Minus the state's velocity, $-\dot x = e^{c}G$, with $\|G\|e^c$ the norm of the *weights'* gradient."""

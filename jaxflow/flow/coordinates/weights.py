@@ -8,18 +8,19 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, tree_scale
 from jaxflow.data import LinearData, TokenData
 from jaxflow.flow.constraints import attention_constraints, network_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.coordinates.halves import diagonal_rows
 from jaxflow.flow.margins import (
     AbstractConstraints,
     BilinearMargins,
     DiagonalMargins,
     LeafMargins,
     QuadraticMargins,
-    against_others,
 )
+from jaxflow.flow.pairs import pair_growth
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 
@@ -46,6 +47,10 @@ class Weights(AbstractCoordinates):
         risk, frozen = context
         return risk.scaled_gradient(eqx.combine(state, frozen))
 
+    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        pair = len(jax.tree.leaves(state)) == 2
+        return pair_growth(state, tree_scale(-1.0, gradient)) if pair else super().growth(state, gradient)
+
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         """For `DiagonalAttention`, and for linear networks of two layers under a margin loss.
 
@@ -66,10 +71,7 @@ class Weights(AbstractCoordinates):
 
 def _attention_margins(data: TokenData, index: Int[Array, " o"]) -> DiagonalMargins:
     r"""$a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$."""
-    d = data.tokens.shape[-1]
-    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
-    rows = against_others(index, tokens) * data.queries.reshape(-1, 1, d)
-    return DiagonalMargins(rows.reshape(-1, d))
+    return DiagonalMargins(diagonal_rows(data, index))
 
 
 def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearData) -> LeafMargins:

@@ -1,0 +1,144 @@
+r"""Sum and difference of the two vectors of diagonal attention: what is small stays exact beside what is large."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxflow._core import ScaledGradient, require, tree_scale
+from jaxflow.data import TokenData
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, linear_multipliers, top_tokens
+from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.margins import AbstractInverse, AbstractMargins, against_others
+from jaxflow.flow.pairs import entry_growth, nonzero
+from jaxflow.models import DiagonalAttention, is_linear
+from jaxflow.risk import EmpiricalRisk
+
+
+class HalvesInverse(AbstractInverse):
+    """$B^{-1}$, which is diagonal."""
+
+    rows: Float[Array, "N d"]
+    plus: Float[Array, " d"]
+    minus: Float[Array, " d"]
+
+    def __call__(self, right: PyTree) -> PyTree:
+        return self.plus * right[0], self.minus * right[1]
+
+    def gram(self, x: PyTree) -> Float[Array, "N N"]:
+        return (self.rows * (self.plus * x[0] ** 2 + self.minus * x[1] ** 2)[None, :]) @ self.rows.T
+
+    @property
+    def regular(self) -> Bool[Array, ""]:
+        return jnp.all(self.plus > 0) & jnp.all(self.minus > 0)
+
+
+class HalvesMargins(AbstractMargins):
+    r"""$q=\tfrac12A(u\odot u-v\odot v)$ with state (u, v)."""
+
+    rows: Float[Array, "N d"]
+    degree: ClassVar[int] = 2
+
+    def __call__(self, x: PyTree) -> Float[Array, " N"]:
+        return self.rows @ product(x)
+
+    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
+        return self.curved(multipliers, x)
+
+    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
+        return self.rows @ (x[0] * direction[0] - x[1] * direction[1])
+
+    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
+        g = multipliers @ self.rows
+        return g * direction[0], -g * direction[1]
+
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> HalvesInverse:
+        g = multipliers @ self.rows
+        return HalvesInverse(self.rows, _inverse(1.0 + kappa - kappa * g), _inverse(1.0 + kappa + kappa * g))
+
+
+class Halves(AbstractCoordinates):
+    r"""For `DiagonalAttention` with a linear head: $u=(k+q)/\sqrt2$, $v=(k-q)/\sqrt2$, $k\odot q=\frac12(u^2-v^2)$.
+
+    With $g=-\partial L/\partial(k\odot q)$ the flow is $\dot u=g\odot u$, $\dot v=-g\odot v$: (u, v) is a rotation of
+    (k, q), in which lengths are those of the weights, and $u\odot v=\frac12(k^2-q^2)$ is constant. Where $g_j$ has had
+    one sign for long, one of the two is $10^{-100}$ of the other, and takes over when the sign turns. k and q are then
+    equal but for a sign to the last digit, and have lost it.
+
+    **Arguments:** `conserved`: $k\odot k-q\odot q$ `(d,)` of the start, from which the smaller of the two is taken
+    where the path goes on from a model; None: the model's own u and v.
+
+    **Example:**
+
+    ```python
+    diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
+    jf.integrate(risk, diagonal, clock="log_time", until=1.0, coordinates=jf.flow.Halves())
+    ```
+    """
+
+    conserved: Float[Array, " d"] | None = None
+
+    def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
+        data = risk.data
+        if not isinstance(model, DiagonalAttention) or not isinstance(data, TokenData) or not is_linear(model.head):
+            raise ValueError("coordinates: Halves need DiagonalAttention with a linear head on TokenData; use Weights")
+        require(
+            risk.filter(model) == model.trainable(),
+            "coordinates",
+            "Halves move k and q alone; use Weights with another `trainable`",
+        )
+        u, v = (model.k + model.q) * _ROOT, (model.k - model.q) * _ROOT
+        if self.conserved is not None:
+            half = 0.5 * self.conserved
+            smaller = jnp.abs(u) < jnp.abs(v)
+            u, v = jnp.where(smaller, half / nonzero(v), u), jnp.where(smaller, v, half / nonzero(u))
+        return (u, v), (risk, model)
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        u, v = state
+        return eqx.tree_at(lambda m: (m.k, m.q), context[1], ((u + v) * _ROOT, (u - v) * _ROOT))
+
+    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
+        return self.decode(context, state).attention(data)
+
+    def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
+        risk, model = context[0], self.decode(context, state)
+        index = top_tokens(model, risk.data)
+        margins = HalvesMargins(diagonal_rows(risk.data, index))
+        return attention_constraints(risk, model.head, risk.data, index, margins)
+
+    def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
+        return entry_growth(state, tree_scale(-1.0, gradient))
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        risk, model = context
+        data, (u, v) = risk.data, state
+        queries = jnp.einsum("...d,d->...d", data.queries, product(state))
+        rule = "ntd,nd->nt" if data.single_query else "ntd,nkd->nkt"
+        log_scale, multipliers = linear_multipliers(risk, model.head, jnp.einsum(rule, data.tokens, queries))
+        # The multipliers of a query sum to zero: differences of tokens lose nothing to what they have in common.
+        rule = "nt,ntd,nd->d" if data.single_query else "nkt,ntd,nkd->d"
+        slope = jnp.einsum(rule, multipliers, data.tokens - data.tokens[:, :1], data.queries)
+        return ScaledGradient(log_scale, (slope * u, -slope * v), multipliers)
+
+
+_ROOT = 0.5**0.5
+
+
+def product(state: PyTree) -> Float[Array, " d"]:
+    r"""$k\odot q$ of (u, v), without cancellation."""
+    u, v = state
+    return 0.5 * (u - v) * (u + v)
+
+
+def diagonal_rows(data: TokenData, index: Int[Array, " o"]) -> Float[Array, "N d"]:
+    r"""A in $a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$, $\alpha$ the `index`."""
+    d = data.tokens.shape[-1]
+    tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
+    return (against_others(index, tokens) * data.queries.reshape(-1, 1, d)).reshape(-1, d)
+
+
+def _inverse(x: Array) -> Array:
+    # What is not regular says so by its sign, and zero has none.
+    return jnp.where(x == 0, -1.0, 1.0 / nonzero(x))
