@@ -17,6 +17,7 @@ from jaxflow._core import (
     compiled_once,
     good,
     is_concrete,
+    one_lane_at_a_time,
     require,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
@@ -215,6 +216,7 @@ def _has_twins(data: TokenData) -> bool:
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
+@one_lane_at_a_time
 def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> Limit:
     # Several d share what one call compiles. Within a larger program there is nothing to share.
     shared = is_concrete(risk, model, jnp.zeros(()))
