@@ -1,8 +1,8 @@
 """What a batch on CPU does one lane after the other.
 
-Under `vmap` a loop goes on until its slowest lane has ended, and every lane pays for every iteration, those of the loops
-within it too. A core of a CPU gains nothing by doing them together: 8 limit directions of convolutional networks (three
-layers, 157 to 4,096 steps) took 51 s side by side, and 4 s one after the other.
+Under `vmap` a loop goes on until its slowest lane has ended, and every lane pays for every iteration, those of the
+loops within it too. A core of a CPU gains nothing by doing them together: 8 limit directions of convolutional networks
+(three layers, 157 to 4,096 steps) took 51 s side by side, and 4 s one after the other.
 """
 
 from collections.abc import Callable
