@@ -51,7 +51,7 @@ def main() -> None:
     jf.compilation_cache()
     compiled = [0]
 
-    def heard(event: str, seconds: float, **about: Any) -> None:
+    def heard(event: str, duration_secs: float, **kwargs: Any) -> None:
         compiled[0] += event == COMPILED
 
     jax.monitoring.register_event_duration_secs_listener(heard)

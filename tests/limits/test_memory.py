@@ -18,7 +18,7 @@ def compiled() -> Iterator[list[str]]:
     """The programs compiled so far."""
     programs: list[str] = []
 
-    def heard(event: str, seconds: float, **about: Any) -> None:
+    def heard(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event == COMPILED:
             programs.append(event)
 
