@@ -23,8 +23,8 @@ def _loaded() -> Any:
 batch_lanes = _loaded()
 
 # On CPU limits under `vmap` are the single ones in a loop. XLA may fuse the two programs differently, and a limit that
-# is certified to 1e-8 has a direction good to the root of that. Programs are solved to 1e-10 in the nuclear and l1
-# norms, likewise. Paths at tolerances of 1e-8 differ by roundings that their steps do not amplify.
+# is certified to 1e-8 has a direction good to the root of that. Programs count as solved to 1e-8, likewise. Paths at
+# tolerances of 1e-8 differ by roundings that their steps do not amplify.
 TOLERANCE = 1e-4
 CLOSER = {"program, Frobenius norm": 1e-10, "integrate": 1e-10, "descend": 1e-10}
 FAST = ("W", "program, Frobenius norm", "program, l1 norm", "integrate", "descend")
