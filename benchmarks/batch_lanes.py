@@ -68,7 +68,7 @@ def flawed_tokens(data: Any, name: str) -> Any:
         # Two axes, so long that they are optimal: ±3 in every order of summation, where others have at most 2.
         axes = jnp.eye(*tokens.shape[-2:])[:2]
         signs = labels if labels.ndim == 1 else labels[:, 0]
-        tokens = tokens.at[:, :2].set(3.0 * signs[:, None, None] * axes)
+        tokens = tokens.at[:, :2].set(3.0 * signs[:, None, None] * axes[None])
     elif name == "zero":
         queries = jnp.zeros_like(queries)
     elif name in ("1e150", "1e-150"):
