@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array
 
 from jaxflow._core.checks import is_concrete
 
@@ -39,11 +38,11 @@ def one_lane_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
         given, fixed = eqx.partition((traced, args, kwargs), eqx.is_array)
         leaves, tree = jax.tree.flatten(given)
 
-        def whole(*leaves: Array) -> Any:
+        def whole(*leaves: Any) -> Any:
             traced, args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), fixed)
             return traced(*args, **kwargs)
 
-        def arrays(*leaves: Array) -> Any:
+        def arrays(*leaves: Any) -> Any:
             return eqx.filter(whole(*leaves), eqx.is_array)
 
         shapes = eqx.filter_eval_shape(whole, *leaves)
@@ -57,14 +56,14 @@ def _looped_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """`one_lane_at_a_time` for arrays in, and a tree of arrays out."""
 
     @custom_vmap
-    def stacked(*stacks: Array) -> Any:
-        def looped(*stacks: Array) -> Any:
+    def stacked(*stacks: Any) -> Any:
+        def looped(*stacks: Any) -> Any:
             return lax.map(lambda slices: function(*slices), stacks)
 
         return lax.platform_dependent(*stacks, cpu=looped, default=jax.vmap(function))
 
     @stacked.def_vmap
-    def _(axis_size: int, in_batched: list[bool], *stacks: Array) -> Any:
+    def _(axis_size: int, in_batched: list[bool], *stacks: Any) -> Any:
         # Two axes of a batch are one longer one.
         filled = _filled(axis_size, in_batched, stacks)
         out = stacked(*(x.reshape(-1, *x.shape[2:]) for x in filled))
@@ -74,15 +73,15 @@ def _looped_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     single = custom_vmap(function)
 
     @single.def_vmap
-    def _(axis_size: int, in_batched: list[bool], *leaves: Array) -> Any:
+    def _(axis_size: int, in_batched: list[bool], *leaves: Any) -> Any:
         out = stacked(*_filled(axis_size, in_batched, leaves))
         return out, jax.tree.map(lambda _: True, out)
 
     return single
 
 
-def _filled(axis_size: int, in_batched: list[bool], arrays: tuple[Array, ...]) -> list[Array]:
-    """The arrays with a leading axis of the batch, repeated where they have none."""
+def _filled(axis_size: int, in_batched: list[bool], arrays: tuple[Any, ...]) -> list[Any]:
+    """The arrays (of NumPy too) with a leading axis of the batch, repeated where they have none."""
     return [
         x if mapped else jnp.broadcast_to(x, (axis_size, *x.shape))
         for x, mapped in zip(arrays, in_batched, strict=True)
