@@ -31,6 +31,8 @@ def page() -> str:
                 gaps(),
                 studies(),
                 own_models(),
+                batches(),
+                memory(),
                 scaling(),
                 TAIL,
             ]
@@ -315,6 +317,40 @@ def own_models() -> str:
     columns = ("d", "seed", "outcomes", "residual below 1e-6", "sliding kinks, median", "steps, median", "largest")
     text = "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md)."
     return section("Models of your own", text, markdown(columns, rows), found, "own_model.py")
+
+
+def batches() -> str:
+    """Mixed lanes under `vmap`, beside single calls."""
+    found = results("batches")
+    rows = [
+        (row["case"], row["lanes"], row["decided"], row["outcomes differ"], power(row["largest difference"]),
+         milliseconds(row["batch_s"]), rounded(row["ratio_to_singles"]), rounded(row["ratio_to_slowest"]))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("what", "lanes", "with an answer", "outcomes that differ", "largest difference", "batch, ms",
+               "over all single calls", "over the slowest one, times lanes")  # fmt: skip
+    text = (
+        "Ordinary instances mixed with NaN, infinities, duplicates, ties, zeros, sizes of 1e150 and 1e-150, and one "
+        "label only. *Difference*: of the numbers of a lane from those of a single call, relative to the largest of "
+        "them."
+    )
+    return section("Batches", text, markdown(columns, rows), found, "batches.py", load=True)
+
+
+def memory() -> str:
+    """What stays of many calls."""
+    found = results("memory")
+    rows = [
+        (count(row["calls"]), count(row["maps"]), rounded(row["resident_mb"]), count(row["programs"]),
+         count(row["live_arrays"]))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("calls", "memory maps", "resident, MB", "programs compiled", "live arrays")
+    text = (
+        f"`find_limit` for W in one process, over {found['shapes']} shapes, each once in every round. Linux gives a "
+        "process 65,530 memory maps."
+    )
+    return section("What many calls keep", text, markdown(columns, rows), found, "memory.py", load=True)
 
 
 def scaling() -> str:

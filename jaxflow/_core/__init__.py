@@ -13,6 +13,7 @@ from jaxflow._core.compiling import compiled_in_two as compiled_in_two
 from jaxflow._core.compiling import compiled_once as compiled_once
 from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options
+from jaxflow._core.lanes import one_lane_at_a_time as one_lane_at_a_time
 from jaxflow._core.results import RESULTS as RESULTS
 from jaxflow._core.results import good as good
 from jaxflow._core.scaled import ScaledGradient as ScaledGradient

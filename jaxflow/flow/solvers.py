@@ -1,5 +1,6 @@
 """Which of Diffrax's solvers, with a root finder and tolerances that work here (measured; see the documentation)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -135,9 +136,23 @@ def with_tolerances(
     return eqx.tree_at(lambda s: (s.root_finder.rtol, s.root_finder.atol, s.root_finder.norm), solver, given)
 
 
+class _Defined(eqx.Module):
+    """A field that is NaN where it has overflown.
+
+    Diffrax's controllers shorten a trial step that ends at NaN by the largest factor. At infinity they divide an
+    infinite error by an infinite state, and the step is NaN from there on, rejected to the end of the budget.
+    """
+
+    field: Callable[[Any, PyTree, Any], PyTree]
+
+    def __call__(self, s: Any, state: PyTree, args: Any) -> PyTree:
+        return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), self.field(s, state, args))
+
+
 def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:
-    """The vector field as the terms this solver wants: IMEX methods take all of it implicitly."""
-    term = diffrax.ODETerm(field)
+    """The vector field as the terms this solver wants: IMEX methods take all of it implicitly, and explicit ones are
+    told where it has no meaning. (Implicit stages that overflow have failed already.)"""
+    term = diffrax.ODETerm(_Defined(field) if isinstance(solver, diffrax.AbstractERK) else field)
     if solver.term_structure is diffrax.AbstractTerm:
         return term
     return diffrax.MultiTerm(diffrax.ODETerm(_zero), term)

@@ -17,6 +17,7 @@ from jaxflow._core import (
     compiled_once,
     good,
     is_concrete,
+    one_lane_at_a_time,
     require,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
@@ -113,7 +114,8 @@ def find_limit(
 
     - `risk`: an `EmpiricalRisk` on `TokenData`, with one output a sequence or several; `model`: an attention
       model, the start, with a head of any kind that stays fixed. One instance: batch with `jax.vmap`, and wrap
-      in `jax.jit` what runs more than once. Layers in parallel: see `jaxflow.limits.find_limits`. Or a linear
+      in `jax.jit` what runs more than once (on a CPU the lanes of a batch are followed one after the other). Layers in
+      parallel: see `jaxflow.limits.find_limits`. Or a linear
       network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error). Or
       any other model, a plain callable on one input too: see `ModelLimit` and the page "Your own model".
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks, `ModelStaged()` for
@@ -210,12 +212,13 @@ def _scores(data: TokenData, head: Any) -> tuple[Array, Array]:
 
 def _has_twins(data: TokenData) -> bool:
     """Whether some token stands twice in its sequence. A traced value cannot be inspected: False, and such an
-    instance of a batch ends undecided."""
+    instance of a batch may end undecided. A `solver` of the method's own has the whole batch followed in stages."""
     if not is_concrete(data.tokens):
         return False
     return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
 
 
+@one_lane_at_a_time
 def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> Limit:
     # Several d share what one call compiles. Within a larger program there is nothing to share.
     shared = is_concrete(risk, model, jnp.zeros(()))

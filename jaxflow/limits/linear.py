@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, compiled_once, good, is_concrete, require
+from jaxflow._core import (
+    RESULTS,
+    Code,
+    Outcome,
+    SelectionStatus,
+    compiled_once,
+    good,
+    is_concrete,
+    one_lane_at_a_time,
+    require,
+)
 from jaxflow.data import LinearData
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import LimitKind, Rate
@@ -64,6 +74,7 @@ def find_linear_limit(
     return limit
 
 
+@one_lane_at_a_time
 @compiled_once
 def _find(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxflow._core import RESULTS, Code, Outcome, compiled_once, good, is_concrete, require
+from jaxflow._core import RESULTS, Code, Outcome, compiled_once, good, is_concrete, one_lane_at_a_time, require
 from jaxflow._core.kinks import kink_count
 from jaxflow.data import TokenData
 from jaxflow.limits.limit import LimitKind, Rate
@@ -117,6 +117,7 @@ class _OfModule(eqx.Module):
         return self.function(model.module)
 
 
+@one_lane_at_a_time
 @compiled_once
 def _find(
     risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import Outcome, is_concrete
+from jaxflow._core import Outcome, is_concrete, one_lane_at_a_time
 from jaxflow.limits.find import check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
@@ -72,6 +72,7 @@ def find_limits(
     return limits
 
 
+@one_lane_at_a_time
 @eqx.filter_jit
 def _find_limits(
     risk: EmpiricalRisk,
