@@ -56,8 +56,8 @@ class Part:
     - `one(key, setting)`: the record of one instance.
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
-    - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most (on an accelerator
-      more: `jaxflow.study.blocks`).
+    - `trials`: instances of a cell at each scale, or a function that gives them; `block`: how many are computed
+      together, at most (on an accelerator more, where they are mapped: `jaxflow.study.blocks`).
     - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
       `draw_from(seed, setting)`: the key of a cell, into which the number of the instance is folded, instead of that.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped, where no lane is to wait for the slowest;
@@ -87,7 +87,7 @@ class Part:
     record: type[Any]
     one: Callable[[Key[Array, ""], Any], Any]
     cells: Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
-    trials: Mapping[str, int]
+    trials: Mapping[str, int] | Callable[[str], int]
     block: int = 8
     instances: str = ""
     own_instances: bool = False
@@ -97,6 +97,10 @@ class Part:
     def settings(self, scale: str) -> Mapping[str, Any]:
         """The cells at a scale."""
         return self.cells(scale) if callable(self.cells) else self.cells
+
+    def count(self, scale: str) -> int:
+        """The instances of a cell at a scale."""
+        return self.trials(scale) if callable(self.trials) else self.trials[scale]
 
 
 @dataclass(frozen=True)
@@ -238,8 +242,9 @@ class Dataset(Generic[N]):
         own = part.own_instances or part.draw_from is not None
         factors = {"data_factors": cells} if own else {"method_factors": cells}
         experiment = PartExperiment(where=self.where, part=name, scale=scale)
-        trials = part.trials[scale]
-        wide = part.block if part.way == "on host" else part.block * (device_shapes().lanes // CPU.lanes)
+        trials = part.count(scale)
+        mapped = part.way in ("together", "in turn")
+        wide = part.block * (device_shapes().lanes // CPU.lanes if mapped else 1)
         # A block is filled up to its width: where there are fewer instances that would be work for nothing.
         block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
@@ -253,7 +258,7 @@ class Dataset(Generic[N]):
     def _studied(
         self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
     ) -> dict[str, np.ndarray]:
-        say(f"{self.name}, {name}: {part.trials[scale]} instances for each of {len(part.settings(scale))}")
+        say(f"{self.name}, {name}: {part.count(scale)} instances for each of {len(part.settings(scale))}")
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
