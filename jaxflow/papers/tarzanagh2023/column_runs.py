@@ -187,7 +187,7 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
         cosine = jnp.sum(weights * reference) / (jnp.linalg.norm(weights) * jnp.linalg.norm(reference))
         return jnp.where(solved, 1.0 - cosine, jnp.nan)
 
-    halfway = halfway_log_time = jnp.nan
+    halfway = halfway_log_time = jnp.asarray(jnp.nan)
     if trajectory.saved is not None:
         point = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, trajectory.saved)
         halfway, halfway_log_time = misalignment(point), point.log_time
