@@ -169,7 +169,7 @@ def _flows(keys: Array, cell: Cell) -> Flows:
     size, problems, count = cell.size, problems_of(keys, cell), len(keys)
     # As wide as the batches of instances, to the same roundings, which kinks multiply.
     wide = np.arange(max(count, min(BATCH, size.trials))) % count
-    path = descents(size.steps, size.every, jax.tree.map(lambda x: x[wide], problems))
+    path = descents(size.steps, size.every, problems_of(keys[wide], cell))
     small = [small_descents(size.small, rate, problems) for rate in size.rates]
     descended, readings = (jnp.stack(parts, axis=1) for parts in zip(*small, strict=True))
     return flows_of(problems, path.weights[:count, -1], path.log_time[:count], descended, readings)
