@@ -1,8 +1,10 @@
 """How long whole commands took: python benchmarks/run_times.py OUT ... --cache empty --load "nothing beside it".
 
 Collects the seconds that `jaxflow reproduce` and `jaxflow verify` write into their manifests into
-results/run_times.json, one row for each command and scale; a later run of the same command replaces its row. What a
-manifest cannot know is said by the caller: whether the compilation cache was empty, and what else the machine did.
+results/run_times.json, one row for each command and scale; a later run of the same command replaces its row. They are
+those of all attempts at the numbers that a command reads: numbers that two commands share are in the seconds of both.
+What a manifest cannot know is said by the caller: whether the compilation cache was empty, and what else the machine
+did.
 """
 
 import argparse

@@ -21,6 +21,9 @@ from jaxflow.risk import EmpiricalRisk
 # Residuals of accepted points: searches stop at 1e-9, and exponents of size A leave A roundings in the gradient,
 # which reach this at A of about 1e9.
 STATIONARY = 1e-6
+# Of the start's direction in the point from which the next radius is entered: far more than the roundings of which a
+# search may not leave a saddle in its steps, and so little that Newton's method takes few to a minimum nearby.
+ASIDE = 1e-3
 # A constraint at slack c costs −log(c) times this: its multiplier is at most this over c, beside a gradient that
 # grows like the radius.
 BARRIER = 1e-3
@@ -115,7 +118,9 @@ def regularization_path(
     of this kind proves no minimum global; each point is certified stationary by its own residual.
 
     What is minimised is $\log(L-L_\alpha)$, see `log_excess`: at $\|W\|=10^4$ the differences of L are
-    $e^{-1000}$ and less. Points are scaled to the next radius and refined by Newton's method. At small radii paths
+    $e^{-1000}$ and less. Points are scaled to the next radius, moved a little towards the start and refined by
+    Newton's method. A minimum of (K, Q) may have a column that is zero: it is stationary at all radii, but a saddle
+    from that on at which the minimum has a larger rank, and a search that starts in it stays. At small radii paths
     of different tokens merge, so each radius is also entered from the start's own direction, and the lower of the
     two minima goes on.
 
@@ -204,9 +209,12 @@ def _follow(
         return jnp.where(jnp.all(slacks > 0), value + barrier, jnp.nan)
 
     def refine(u: Array, radius: Array) -> tuple[Array, tuple[Any, ...]]:
+        aside = u + ASIDE * first
+        aside = aside / tree_norm(aside)
+        aside = jnp.where(jnp.isfinite(objective(radius * aside)), aside, u)
         both = jax.vmap(
             lambda v: minimize_on_sphere(lambda w: objective(radius * w), v, tolerance=tolerance, max_steps=max_steps)
-        )(jnp.stack([u, first]))
+        )(jnp.stack([aside, first]))
         lower = jnp.argmin(jnp.where(jnp.isfinite(both.value), both.value, jnp.inf))
         found = jax.tree.map(lambda x: x[lower], both)
         there = at(radius * found.point)

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import Outcome
-from jaxflow.study import AbstractExperiment, OtherStudy, Study, TwoResults, trial_key
+from jaxflow.papers.attempts import Took, timed, total
+from jaxflow.papers.part_experiment import PartExperiment
+from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import CPU, device_kind, device_shapes
-from jaxflow.study.experiment import import_named
 from jaxflow.study.files import side_folder, write_file
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
@@ -58,11 +56,12 @@ class Part:
     - `one(key, setting)`: the record of one instance.
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
-    - `trials`: instances of a cell at each scale; `block`: how many are computed together, at most (on an accelerator
-      more: `jaxflow.study.blocks`).
+    - `trials`: instances of a cell at each scale, or a function that gives them; `block`: how many are computed
+      together, at most (on an accelerator more, where they are mapped: `jaxflow.study.blocks`).
     - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
+      `draw_from(seed, setting)`: the key of a cell, into which the number of the instance is folded, instead of that.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped, where no lane is to wait for the slowest;
-      `"on host"`, called for one instance after the other.
+      `"on host"`, called for one instance after the other; `"as a block"`, called with all keys of a block.
 
     **Example:**
 
@@ -88,15 +87,20 @@ class Part:
     record: type[Any]
     one: Callable[[Key[Array, ""], Any], Any]
     cells: Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
-    trials: Mapping[str, int]
+    trials: Mapping[str, int] | Callable[[str], int]
     block: int = 8
     instances: str = ""
     own_instances: bool = False
-    way: Literal["together", "in turn", "on host"] = "together"
+    draw_from: Callable[[int, Any], Any] | None = None
+    way: Literal["together", "in turn", "on host", "as a block"] = "together"
 
     def settings(self, scale: str) -> Mapping[str, Any]:
         """The cells at a scale."""
         return self.cells(scale) if callable(self.cells) else self.cells
+
+    def count(self, scale: str) -> int:
+        """The instances of a cell at a scale."""
+        return self.trials(scale) if callable(self.trials) else self.trials[scale]
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class Studies:
 
 @dataclass(frozen=True)
 class Dataset(Generic[N]):
-    """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`.
+    """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`, or makes one of them.
 
     `where` is `module:NAME` of this very object, by which another process finds it.
 
@@ -194,9 +198,13 @@ class Dataset(Generic[N]):
 
         **Raises:** `OtherNumbers`; `Interrupted`, `OSError` as `Study.run`.
         """
+        with timed(self._attempts(folder, scale, seed)):
+            return self._collected(self._folder(folder, scale, seed), scale, seed, say, executor, progress)
+
+    def _collected(self, folder: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool) -> Raw:
         found: Raw = {}
         for name, part in self.parts.items():
-            started, target = time.monotonic(), self._folder(folder, scale, seed) / name
+            started, target = time.monotonic(), folder / name
             # The programs of all parts of a paper are more than one process can hold.
             if crowded():
                 release_programs()
@@ -216,6 +224,10 @@ class Dataset(Generic[N]):
         """The numbers, each field by its name."""
         return self.numbers(**{name: part.record(**raw[name]) for name, part in self.parts.items()})
 
+    def took(self, folder: Path, *, scale: str, seed: int) -> Took:
+        """How long all attempts at the numbers in the folder have taken so far."""
+        return total(self._attempts(folder, scale, seed))
+
     def begin_again(self, folder: Path, *, scale: str, seed: int) -> None:
         """Forgets what lies in the folder."""
         mine = self._folder(folder, scale, seed)
@@ -227,10 +239,12 @@ class Dataset(Generic[N]):
         part = self.parts[name]
         assert isinstance(part, Part)
         cells = {"cell": list(part.settings(scale))}
-        factors = {"data_factors": cells} if part.own_instances else {"method_factors": cells}
+        own = part.own_instances or part.draw_from is not None
+        factors = {"data_factors": cells} if own else {"method_factors": cells}
         experiment = PartExperiment(where=self.where, part=name, scale=scale)
-        trials = part.trials[scale]
-        wide = part.block if part.way == "on host" else part.block * (device_shapes().lanes // CPU.lanes)
+        trials = part.count(scale)
+        mapped = part.way in ("together", "in turn")
+        wide = part.block * (device_shapes().lanes // CPU.lanes if mapped else 1)
         # A block is filled up to its width: where there are fewer instances that would be work for nothing.
         block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
@@ -238,10 +252,13 @@ class Dataset(Generic[N]):
     def _folder(self, folder: Path, scale: str, seed: int) -> Path:
         return folder / "numbers" / f"{scale}-seed{seed}" / self.name
 
+    def _attempts(self, folder: Path, scale: str, seed: int) -> Path:
+        return self._folder(folder, scale, seed) / "attempts"
+
     def _studied(
         self, name: str, part: Part, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
     ) -> dict[str, np.ndarray]:
-        say(f"{self.name}, {name}: {part.trials[scale]} instances for each of {len(part.settings(scale))}")
+        say(f"{self.name}, {name}: {part.count(scale)} instances for each of {len(part.settings(scale))}")
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
@@ -277,70 +294,6 @@ class Dataset(Generic[N]):
         arrays = {field: np.asarray(value) for field, value in _as_dict(made).items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
-
-
-class PartExperiment(AbstractExperiment):
-    """A `Part` of the dataset at `where`, as an experiment: strings alone, so that any process can make it."""
-
-    where: str = eqx.field(static=True)
-    part: str = eqx.field(static=True)
-    scale: str = eqx.field(static=True)
-    method: Any = None
-
-    def setup(self, key: Any, cell: str) -> Any:
-        raise TypeError(f"experiment: {self.name()} is a function of its key; it has no risk and no model")
-
-    def summarize(self, limit: Any) -> dict[str, Any]:
-        raise TypeError(f"experiment: {self.name()} is a function of its key; it has no limit to summarize")
-
-    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        part = self._found()[1]
-        setting = part.settings(self.scale)[factors["cell"]]
-        setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
-        if part.way != "on host":
-            # An accelerator steps all lanes at a time; how much it gains has not been measured.
-            mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
-            return lambda keys: _with_outcome(mapped(part.one, setting, keys)._asdict())
-
-        def one_after_the_other(keys: Any) -> dict[str, Any]:
-            records = [part.one(key, setting) for key in keys]
-            return _with_outcome({name: np.stack([getattr(r, name) for r in records]) for name in records[0]._fields})
-
-        return one_after_the_other
-
-    def replay(self, key: Any, **factors: Any) -> Any:
-        part = self._found()[1]
-        return part.one(key, part.settings(self.scale)[factors["cell"]])
-
-    def name(self) -> str:
-        dataset, part = self._found()
-        own = part.instances or self.part
-        return f"{dataset.paper}.{own}" if "." in own else f"{dataset.paper}.{dataset.name}.{own}"
-
-    def settings(self) -> dict[str, Any]:
-        return {"where": self.where, "part": self.part, "scale": self.scale}
-
-    def _found(self) -> tuple[Dataset[Any], Part]:
-        dataset = import_named(self.where)
-        return dataset, dataset.parts[self.part]
-
-
-@eqx.filter_jit
-def _together(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
-    return jax.vmap(lambda key: one(key, setting))(keys)
-
-
-@eqx.filter_jit
-def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
-    return jax.lax.map(lambda key: one(key, setting), keys)
-
-
-def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
-    """Results with an outcome: their own, or `failed` where they are not `ok` and else `undecided`, no claim."""
-    if "outcome" in results:
-        return results
-    ok = np.asarray(results.get("ok", np.ones(len(next(iter(results.values()))), bool)))
-    return results | {"outcome": np.where(ok, Outcome.undecided.value, Outcome.failed.value)}
 
 
 def arrays_of(setting: Any, *names: str) -> Any:

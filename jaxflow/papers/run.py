@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxflow._core import unknown_name
+from jaxflow.papers.attempts import Took
 from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
@@ -200,7 +201,7 @@ class _Run:
     def __init__(self, paths: Paths, scale: str, seed: int, overwrite: bool, say: Say, executor: Any, progress: bool):
         self.paths, self.scale, self.seed, self.overwrite = paths, scale, seed, overwrite
         self.say, self.executor, self.progress = say, executor, progress
-        self.started = time.monotonic()
+        self.started, self.earlier = time.monotonic(), Took(0.0, 0.0)
 
     def seconds(self) -> float:
         """Since the command began."""
@@ -224,6 +225,8 @@ class _Run:
         for name, dataset in datasets.items():
             if self.overwrite:
                 dataset.begin_again(folder, **where)
+            before = dataset.took(folder, **where)
+            self.earlier = Took(*(a + b for a, b in zip(self.earlier, before, strict=True)))
             found[name] = dataset.collect(folder, **where, say=self.say, executor=self.executor, progress=self.progress)
             so_far({done: datasets[done].typed(raw) for done, raw in found.items()})
         fields = [(name, part, field) for name, raw in found.items() for part in raw for field in raw[part]]
@@ -238,7 +241,10 @@ class _Run:
         """The table, the same for machines, and how it came to be."""
         self.paths["table"].write_text(table, encoding="utf-8")
         write_json(self.paths[kind], record)
-        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, seconds=self.seconds()))
+        # With what all attempts before this one took for the same numbers, in this command or another.
+        took = Took(self.seconds(), time.process_time())
+        both = Took(*(a + b for a, b in zip(took, self.earlier, strict=True)))
+        write_json(self.paths["manifest"], manifest(arguments=arguments, seed=self.seed, **both._asdict()))
         _unfinished(self.paths).unlink()
 
 

@@ -12,8 +12,12 @@ from jaxflow.study.manifest import commit, package_version
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "optax", "matplotlib")
 
 
-def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
+def manifest(
+    *, arguments: dict[str, Any], seed: int, seconds: float, cpu_seconds: float | None = None
+) -> dict[str, Any]:
     """Version, commit (where there is one), seed, package versions, device and arguments, for `json`.
+
+    **Arguments:** `cpu_seconds`: of the processor, those of the whole process so far by default.
 
     **Example:**
 
@@ -28,8 +32,8 @@ def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[st
         "seed": seed,
         "arguments": arguments,
         "seconds": round(seconds, 1),
-        # Of the whole process so far: what `seconds` would be without other work on the machine, or more.
-        "cpu_seconds": round(time.process_time(), 1),
+        # What `seconds` would be without other work on the machine, or more.
+        "cpu_seconds": round(time.process_time() if cpu_seconds is None else cpu_seconds, 1),
         "packages": {name: package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxflow._core import require
 from jaxflow.study.experiment import AbstractExperiment
-from jaxflow.study.keys import as_keys, canonical, key_data
+from jaxflow.study.keys import as_keys, canonical
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.programs import crowded, release_programs
@@ -57,13 +57,12 @@ class Job:
     keys: np.ndarray
 
 
-def job_of(plan: Plan, index: Index) -> Job:
-    """The job of a block. Padding holds the trials that would come next, so the bytes of a full block and of a
-    padded one agree on the trials they share."""
+def job_of(plan: Plan, index: Index, key_words: Callable[..., np.ndarray]) -> Job:
+    """The job of a block, with the `key_words` of its experiment. Padding holds the trials that would come next, so
+    the bytes of a full block and of a padded one agree on the trials they share."""
     factors = plan.values_at(index)
     first = index[-1] * plan.block
-    words = key_data(plan.seed, plan.experiment["name"], plan.data_values(factors), range(first, first + plan.block))
-    return Job(index, factors, words)
+    return Job(index, factors, key_words(plan.seed, plan.data_values(factors), range(first, first + plan.block)))
 
 
 class Computer:

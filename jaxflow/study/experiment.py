@@ -7,16 +7,18 @@ import importlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow._core import require, unknown_name
 from jaxflow.limits import find_limit
 from jaxflow.study.arguments import as_plain
+from jaxflow.study.keys import key_data
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import of_one_instance
 
@@ -81,6 +83,11 @@ class AbstractExperiment(eqx.Module):
     def name(self) -> str:
         """What the keys are hashed from. Two experiments of one name draw the same instances."""
         return type(self).__name__
+
+    def key_words(self, seed: int, data_factors: Mapping[str, Any], trials: Iterable[int]) -> np.ndarray:
+        """The keys of instances as words `(trials, 2)`: by default hashed from names. Another rule, too, must depend on
+        nothing else, and must not change the key of one trial when there are more of them."""
+        return key_data(seed, self.name(), data_factors, trials)
 
     def signature(self) -> inspect.Signature:
         """Where the names of the factors are read: a key, then keyword arguments."""

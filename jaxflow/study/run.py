@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.study.blocks import job_of
+from jaxflow.study.blocks import Job, job_of
 from jaxflow.study.executors import AbstractEngine
 from jaxflow.study.files import write_log
 from jaxflow.study.plan import Index
@@ -39,8 +39,9 @@ class Interrupted(KeyboardInterrupt):
 class Run:
     """One run: what is to do, what is in flight, who is suspected of killing workers."""
 
-    def __init__(self, store: Store, engine: AbstractEngine, progress: Any):
+    def __init__(self, store: Store, engine: AbstractEngine, progress: Any, key_words: Callable[..., np.ndarray]):
         self.store = store
+        self.key_words = key_words
         self.engine = engine
         self.progress = progress
         self.stop = threading.Event()
@@ -85,7 +86,7 @@ class Run:
         index = next((index for index in ordered if not self._was_given_up(index)), None)
         if index is None:
             return
-        future = self.engine.submit(job_of(self.store.plan, index))
+        future = self.engine.submit(self._job(index))
         error = future.exception()
         if error is not None and self.engine.lost_worker(error):
             self._log({"event": "worker lost", "block": list(index), "times": 1})
@@ -111,7 +112,10 @@ class Run:
         return bool(self._flying)
 
     def _start(self, index: Index) -> None:
-        self._flying[self.engine.submit(job_of(self.store.plan, index))] = index
+        self._flying[self.engine.submit(self._job(index))] = index
+
+    def _job(self, index: Index) -> Job:
+        return job_of(self.store.plan, index, self.key_words)
 
     def _collect(self) -> None:
         # A timeout lets signals in on platforms where a lock does not.

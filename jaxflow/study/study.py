@@ -10,7 +10,7 @@ from jaxflow.study.blocks import device_shapes
 from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
-from jaxflow.study.keys import trial_key
+from jaxflow.study.keys import as_keys
 from jaxflow.study.metadata import read_plan
 from jaxflow.study.pictures import plot
 from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
@@ -117,7 +117,7 @@ class Study:
                 )
                 with explained(path):
                     write_log(where, {"event": "run", "executor": engine.description})
-                Run(store, engine, bar)()
+                Run(store, engine, bar, self.experiment.key_words)()
                 lacking = store.finish()
                 if lacking:
                     bar.say(
@@ -159,8 +159,8 @@ class Study:
         for name, value in chosen.items():
             check_factor(name, (value,))
         self.experiment.check_cell(**chosen)
-        key = trial_key(self.plan.seed, self.plan.experiment["name"], self.plan.data_values(chosen), trial)
-        return self.experiment.replay(key, **chosen)
+        words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), [trial])
+        return self.experiment.replay(as_keys(words[0]), **chosen)
 
     def _require_mine(self, store_path: StorePath) -> None:
         path = as_path("store_path", store_path)

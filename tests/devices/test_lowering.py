@@ -119,7 +119,7 @@ PARTS = {
     for paper in papers.known_papers()
     for entry in registry.entries_of(paper.name)
     for name, part in entry.dataset.parts.items()
-    if isinstance(part, Part) and part.way != "on host"
+    if isinstance(part, Part) and part.way in ("together", "in turn")
 }
 
 # Diffrax checks points to save at, and a first step that is given, by a callback to the host. A GPU makes the call;

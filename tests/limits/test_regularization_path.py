@@ -174,6 +174,23 @@ def test_products_of_factors_have_the_nuclear_norm_of_the_bound(instance):
     assert jnp.allclose(sizes / radii, 1.0, atol=1e-7)
 
 
+def test_a_column_that_was_zero_comes_back_where_the_minimum_has_a_larger_rank():
+    """At R = 16 the minimum has rank one, and that of large R rank two: searches from the former stayed in a saddle."""
+    key_data, key_model = jax.random.split(jax.random.split(jax.random.key(0), 100)[43])
+    data, head = random_tokens(key_data, 2, 3, 2)
+    best = optimal_tokens(token_scores(data, head), data.visible)
+    model = FactoredAttention.init(key_model, data, head, m=2)
+    radii = jnp.sqrt(2.0 * 4.0 ** jnp.arange(6))
+    path = jax.jit(lambda x: regularization_path(EmpiricalRisk(data, Logistic()), x, radii, reference=best))(model)
+    values = jax.vmap(lambda one: jnp.linalg.svd(one.combined_weights(), compute_uv=False))(path.path)
+    share = values[:, 1] / values[:, 0]
+    assert share[2] < 1e-12
+    # A fiftieth of the solution of (Att-SVM*), as the program itself says.
+    solution = jnp.linalg.svd(solve(attention_svm(data, best, "nuclear")).primal, compute_uv=False)
+    # Distances fall like 1/R, which is a thousand.
+    assert abs(share[-1] - solution[1] / solution[0]) < 1e-2 and solution[1] / solution[0] > 0.02
+
+
 def test_a_start_on_other_tokens_says_so(instance):
     data, v, radii, _, _ = instance
     worst = jnp.argmin(token_scores(data, v), axis=-1)

@@ -19,6 +19,7 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     Fate,
     Instances,
     Size,
+    cells,
     descents,
     directions,
     draw,
@@ -43,7 +44,8 @@ HOLDS, OPEN, OUTSIDE = Verdict.holds, Verdict.not_settled, Verdict.outside_hypot
 def found() -> Instances:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "quick", TINY)
-        return instances_of("quick", key_of(0), lambda line: None)
+        rows = [instances_of(jax.random.split(key_of(0, cell), TINY.trials), cell) for cell in cells("quick").values()]
+        return jax.tree.map(lambda *values: np.stack(values), *rows)
 
 
 @pytest.fixture(scope="module")

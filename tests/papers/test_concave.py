@@ -13,6 +13,7 @@ from jaxflow.data import TokenData
 from jaxflow.margin import attention_svm, solve
 from jaxflow.papers.tarzanagh2023 import concave, concave_ends, fig9, fig12
 from jaxflow.report import Claim, Verdict
+from jaxflow.study import store
 
 # One batch width for both figures: the flow and the programs compile once.
 TRIALS = 4
@@ -53,6 +54,42 @@ def run_of_fig12(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(fig12.SIZES, "quick", TINY12)
         return reproduce("fig12", tmp_path_factory.mktemp("fig12"))
+
+
+class Killed(BaseException):
+    """Not an exception that anything handles."""
+
+
+def test_flows_that_were_killed_go_on_to_the_same_bits(
+    run_of_fig9: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(fig9.SIZES, "quick", TINY9)
+    write, compute, computed = store.write_file, concave_ends.flows, []
+
+    def killed(target: Path, *rest: Any) -> None:
+        # As the second λ is to be kept.
+        if "flow.zarr/attention/c/1" in target.as_posix():
+            raise Killed
+        write(target, *rest)
+
+    def counted(instances: Any) -> Any:
+        computed.append(float(instances.lam[0]))
+        return compute(instances)
+
+    def collect() -> Any:
+        return fig9.FIGURE9.typed(fig9.FIGURE9.collect(tmp_path, scale="quick", seed=0, say=lambda line: None))
+
+    monkeypatch.setattr(concave_ends, "flows", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_file", killed)
+        with pytest.raises(Killed):
+            collect()
+    numbers, whole = collect(), run_of_fig9[0]
+    for part, other in zip(numbers, whole, strict=True):
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(part, other, strict=True))
+    first, second, third = TINY9.lambdas
+    # One is computed again to compare.
+    assert computed == [first, second, first, second, third]
 
 
 def projection_by_bisection(x: np.ndarray) -> np.ndarray:

@@ -1,11 +1,13 @@
 """One engine for figures and statements: numbers once, shared, killed and resumed to the same bits."""
 
 import functools
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +18,8 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
+from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
-from jaxflow.papers import registry
 from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.statement import Statement, hold
 from jaxflow.report import CLAIMS, Claim, Evidence, Row, Verdict, as_json, common_rate, findings_markdown
@@ -65,6 +67,20 @@ def test_keys_are_made_from_names_and_cells_meet_the_same_instances(tmp_path: Pa
     assert cell_of(numbers.draws, 1).powers.shape == (7, 2)
     other = TOY.typed(collect(tmp_path, seed=1))
     assert not np.any(other.draws.value == numbers.draws.value) and other.curve.drawn != numbers.curve.drawn
+
+
+def test_keys_may_be_folded_into_that_of_a_cell(toy: Any, tmp_path: Path) -> None:
+    numbers = TOY.typed(collect(tmp_path))
+    for cell, setting in enumerate((1, 2)):
+        keys = [jax.random.fold_in(toy.key_of(0, setting), trial) for trial in range(7)]
+        np.testing.assert_array_equal(numbers.folded.drawn[cell], [setting + jax.random.normal(key) for key in keys])
+        # What a batch of splits would draw: how many there are does not matter.
+        split = jax.random.split(toy.key_of(0, setting), 7)
+        assert np.array_equal(jax.random.key_data(split), [jax.random.key_data(key) for key in keys])
+    # Seven instances in blocks of three, and the last one filled up.
+    assert toy.COMPUTED.count("3 folded") == 2 * 3
+    again = TOY.study("folded", "quick", 0).replay(trial=6, cell="second")
+    assert again.drawn == numbers.folded.drawn[1, 6]
 
 
 def test_cells_share_one_program_and_results_do_not_depend_on_the_executor(
@@ -159,6 +175,46 @@ def test_figure_and_check_share_their_numbers(toy: Any, tmp_path: Path) -> None:
     assert other[0].worst != rows[0].worst
 
 
+def test_the_seconds_of_all_attempts_are_kept(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(name: str) -> dict[str, Any]:
+        return json.loads((tmp_path / f"{name}-manifest.json").read_text())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "write_file", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    (left,) = (tmp_path / "numbers").rglob("attempts/*.json")
+    assert json.loads(left.read_text())["seconds"] > 0
+    # As if it had taken long; another, cut short by a power cut, says nothing.
+    left.write_text(json.dumps({"seconds": 1e6, "cpu_seconds": 1e5}))
+    (left.parent / "0-0.json").write_text('{"seconds": 1e')
+    papers.reproduce("toy", "curve", out=tmp_path, say=silent)
+    assert told("curve")["seconds"] > 1e6 and told("curve")["cpu_seconds"] > 1e5
+    # The same numbers, read from disk.
+    papers.verify("toy", out=tmp_path, say=silent)
+    assert told("verify")["seconds"] > 1e6
+    papers.reproduce("toy", "curve", out=tmp_path, overwrite=True, say=silent)
+    assert told("curve")["seconds"] < 1e5
+
+
+def test_an_attempt_is_written_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, enough = [], threading.Event()
+
+    def write(file: Path, data: bytes, scratch: Path) -> None:
+        written.append((file, json.loads(data)["seconds"]))
+        if len(written) >= 4:
+            enough.set()
+
+    monkeypatch.setattr(attempts, "write_file", write)
+    monkeypatch.setattr(attempts, "BEAT", 1e-3)
+    with attempts.timed(tmp_path):
+        assert enough.wait(60.0)
+    assert len({file for file, _ in written}) == 1
+    seconds = [taken for _, taken in written]
+    assert seconds == sorted(seconds) and seconds[-1] > seconds[0]
+    assert not threading.Event().wait(0.01) and len(written) == len(seconds)
+
+
 def test_what_a_killed_command_left_is_its_own(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("jaxflow.papers.run.save_figure", lambda *_: (_ for _ in ()).throw(Killed))
@@ -237,6 +293,10 @@ def test_killed_at_random_both_commands_go_on_to_the_same_bits(tmp_path: Path) -
     assert kills >= 2
     assert finish(killed) == 0, (tmp_path / "errors.txt").read_text()
     assert payload(killed) == payload(whole)
+    # One for each process that came to the numbers, and for each command of the last.
+    kept = [json.loads(file.read_text())["seconds"] for file in (killed / "numbers").rglob("attempts/*.json")]
+    assert len(kept) >= 3
+    assert json.loads((killed / "verify-manifest.json").read_text())["seconds"] >= sum(kept) - 0.1
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
-from jaxflow.papers.tarzanagh2023 import fig1, fig10
+from jaxflow.papers.tarzanagh2023 import column_runs, fig1
 from jaxflow.report import Finding, Verdict
 
 
@@ -42,24 +42,24 @@ def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.slow
 def test_columns_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    size = fig10.Size(3, shapes=((2, 3), (3, 3)), columns=(1, 3), d=4, length=12.0, steps=300)
-    monkeypatch.setitem(fig10.SIZES, "quick", size)
+    size = column_runs.Size(3, shapes=((2, 3), (3, 3)), columns=(1, 3), d=4, length=12.0, steps=300)
+    monkeypatch.setitem(column_runs.SIZES, "quick", size)
     paths, claims = papers.reproduce("tarzanagh2023", "fig10", out=tmp_path, say=lambda line: None)
     data = loaded(paths)
     assert len(claims) == 6
-    for way in fig10.NAMES:
-        runs = fig10.Runs(*(data[f"{way}.{field}"] for field in fig10.Runs._fields))
+    for way in column_runs.NAMES:
+        runs = column_runs.Runs(*(data[f"{way}.{field}"].reshape(2, 2, 3) for field in column_runs.Runs._fields))
         assert runs.misalignment.shape == (2, 2, 3) and runs.usable.any()
         # No matrix with m columns correlates better than its rank allows.
         assert np.all((runs.misalignment >= runs.floor - 1e-9)[runs.usable])
         assert np.all(runs.floor[:, 1][runs.usable[:, 1]] <= 1e-12)
 
 
-def made_up(misalignment: float, floor: float) -> fig10.ColumnNumbers:
+def made_up(misalignment: float, floor: float) -> column_runs.ColumnNumbers:
     """Two values of n, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
     shape = (2, 2, 2)
     runs = [
-        fig10.Runs(
+        column_runs.Runs(
             misalignment=np.repeat([[[misalignment], [1e-3]], [[misalignment + 0.01], [1e-3]]], 2, axis=2),
             floor=np.repeat([[[floor], [0.0]]] * 2, 2, axis=2),
             rank=np.full(shape, 2),
@@ -73,14 +73,14 @@ def made_up(misalignment: float, floor: float) -> fig10.ColumnNumbers:
         )
         for _ in range(2)
     ]
-    grid = fig10.Grid(np.array([[2, 3], [3, 3]]), np.array([1, 2]), np.asarray(4))
-    return fig10.ColumnNumbers(grid, *runs)
+    grid = column_runs.Grid(np.array([[2, 3], [3, 3]]), np.array([1, 2]), np.asarray(4))
+    return column_runs.ColumnNumbers(grid, *runs)
 
 
 def test_verdicts_follow_the_numbers() -> None:
     rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled
 
-    def verdicts(numbers: fig10.ColumnNumbers) -> list[Verdict]:
+    def verdicts(numbers: column_runs.ColumnNumbers) -> list[Verdict]:
         return [found.verdict for found in papers.find_figure("tarzanagh2023", "fig10").find(numbers)[0]]
 
     assert verdicts(made_up(0.3, 0.2)) == [rate, holds, holds, open_, holds, holds]

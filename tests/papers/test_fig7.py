@@ -9,7 +9,7 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
-from jaxflow.papers.tarzanagh2023 import fig7
+from jaxflow.papers.tarzanagh2023 import bias_runs, fig7
 from jaxflow.papers.tarzanagh2023.paths import Size
 from jaxflow.report import Finding, Verdict
 
@@ -18,16 +18,18 @@ TINY = Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fas
 
 @pytest.mark.slow
 def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(fig7.SIZES, "quick", TINY)
+    monkeypatch.setitem(bias_runs.SIZES, "quick", TINY)
     said: list[str] = []
     paths, claims = papers.reproduce("tarzanagh2023", "fig7", out=tmp_path, say=said.append)
     assert all(path.stat().st_size > 0 for path in paths.values())
     assert said
 
     with np.load(paths["data"]) as archive:
-        data = dict(archive)
-    for kind in ("combined", "factored"):
-        runs = fig7.Runs(*(data[f"{kind}.{field}"] for field in fig7.Runs._fields))
+        data = {part: {} for part in bias_runs.FIGURE7.parts}
+        for place, values in archive.items():
+            part, field = place.split(".")
+            data[part][field] = values
+    for kind, runs in bias_runs.FIGURE7.typed(data)._asdict().items():
         assert len(runs.outcome) == TINY.trials
         assert not runs.among((Outcome.not_run, Outcome.failed)).any()
         kept, own = runs.among(fig7.DIRECTIONS), runs.own
@@ -57,31 +59,31 @@ def test_decorrelation_resolves_what_one_minus_a_cosine_does_not() -> None:
     angle = 1e-10
     weights = 5.0 * np.array([[[[np.cos(angle), np.sin(angle)], [0.0, 0.0]]]])
     # 1 − cos(1e-10) = 5e-21, far below the spacing of numbers at one.
-    np.testing.assert_allclose(fig7.decorrelation(weights, target), angle**2 / 2, rtol=1e-6)
+    np.testing.assert_allclose(bias_runs.decorrelation(weights, target), angle**2 / 2, rtol=1e-6)
 
 
 def test_excess_is_zero_at_the_optimum_and_infinite_without_a_margin() -> None:
     weights = np.diag([3.0, 4.0])[None, None]
-    assert fig7.excess("frobenius", weights, np.array([[2.0]]), np.array([2.5]))[0, 0] == 0.0
-    assert fig7.excess("nuclear", weights, np.array([[2.0]]), np.array([3.5]))[0, 0] == 0.0
-    assert fig7.excess("nuclear", weights, np.array([[-1.0]]), np.array([3.5]))[0, 0] == np.inf
+    assert bias_runs.excess("frobenius", weights, np.array([[2.0]]), np.array([2.5]))[0, 0] == 0.0
+    assert bias_runs.excess("nuclear", weights, np.array([[2.0]]), np.array([3.5]))[0, 0] == 0.0
+    assert bias_runs.excess("nuclear", weights, np.array([[-1.0]]), np.array([3.5]))[0, 0] == np.inf
 
 
 def test_rows_are_interpolated_between_logarithms() -> None:
     times = np.array([[1.0, 3.0, 3.0]])
     values = np.array([[1e-2, 1e-4, 1e-4]])
-    np.testing.assert_allclose(fig7.on_grid(np.array([2.0, 3.0]), times, values), [[1e-3, 1e-4]], rtol=1e-12)
+    np.testing.assert_allclose(bias_runs.on_grid(np.array([2.0, 3.0]), times, values), [[1e-3, 1e-4]], rtol=1e-12)
 
 
-def numbers(last: float = 1e-4) -> fig7.ConvergenceNumbers:
+def numbers(last: float = 1e-4) -> bias_runs.ConvergenceNumbers:
     """Four instances whose distance falls like 1/log t; the fourth selected badly."""
     times = np.geomspace(1.0, 1e3, 31)
     falling, other = np.tile(last * times[-1] / times, (4, 1)), np.full((4, 31), 0.2)
 
-    def runs(own: int) -> fig7.Runs:
+    def runs(own: int) -> bias_runs.Runs:
         distance = np.stack([other, falling] if own else [falling, other])
         codes = [Outcome.globally_optimal] * 2 + [Outcome.locally_optimal, Outcome.not_locally_optimal]
-        return fig7.Runs(
+        return bias_runs.Runs(
             shape=np.array([6, 8, 10]),
             own=np.asarray(own),
             log_time=times,
@@ -97,10 +99,10 @@ def numbers(last: float = 1e-4) -> fig7.ConvergenceNumbers:
             agrees=np.ones(4, bool),
         )
 
-    return fig7.ConvergenceNumbers(runs(0), runs(1))
+    return bias_runs.ConvergenceNumbers(runs(0), runs(1))
 
 
-def found(of: fig7.ConvergenceNumbers) -> tuple[list[Finding], list[str]]:
+def found(of: bias_runs.ConvergenceNumbers) -> tuple[list[Finding], list[str]]:
     return papers.find_figure("tarzanagh2023", "fig7").find(of)
 
 

@@ -22,7 +22,7 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         data = dict(archive)
-    assert data["nuclear.rank"].shape == (2, 2, 4)
+    assert data["nuclear.rank"].shape == (2 * 2, 4)
     solved = data["nuclear.result"] == ProgramResult.optimal
     assert solved.any()
     # Infeasible programs are counted and have no rank; nothing else is without one.

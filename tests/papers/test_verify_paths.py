@@ -151,8 +151,8 @@ def ends(selected: Any, gap: Any = 1e-12, **more: Any) -> Ends:
 
 def near(columns: list[list[bool]], gap: Any = 1e-12) -> NearlyEqualNumbers:
     """Of both sizes the same two instances at every spread."""
-    cells = np.stack([np.array(columns)] * 2)
-    return NearlyEqualNumbers(ends(cells, np.broadcast_to(np.asarray(gap), cells.shape)), ends([True]))
+    cells = np.array(columns)
+    return NearlyEqualNumbers(*[ends(cells, np.broadcast_to(np.asarray(gap), cells.shape))] * 2, ends([True]))
 
 
 def test_theorem_5_wants_some_delta() -> None:
@@ -201,7 +201,7 @@ def grown(gradient: Any, norm: Any = (1.0, 2.0, 3.0), later: Any = None, inside:
     """Three instances alike, under both assumptions; `later`: gradient and norm of the second run."""
     again = later or [[np.nan] * 3] * 2
     norms, gradients = (np.tile(both, (2, 3, 1, 1)) for both in ([norm, again[1]], [gradient, again[0]]))
-    return descents.Growing(np.full((2, 3), inside), norms, np.log(gradients), np.array([[1000, 10_000]] * 2))
+    return descents.Growing(np.full((2, 3), inside), norms, np.log(gradients), np.tile([1000, 10_000], (2, 3, 1)))
 
 
 def growing(*what: Any, **more: Any) -> Any:
@@ -235,7 +235,7 @@ def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) ->
         return np.ones(keys.shape[0], bool), norm, log_gradient
 
     monkeypatch.setattr(descents, "_growing", growing)
-    part = descents.growing_longer("B.1", (2, 3, 4), jax.random.split(jax.random.key(0), 2), 100, 1000)
+    part = descents.growing_longer(jax.random.split(jax.random.key(0), 2), ("B.1", 100, 1000))
     assert asked == [(2, 100), (1, 1000)]
     assert np.isnan(part.norm[0, 1]).all() and part.norm[1, 1, 2] == 2.1
 
@@ -433,9 +433,10 @@ CONE_ROWS = [
 @pytest.mark.slow
 def test_a_few_paths_of_sequences_tend_to_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_paths, "LEVELS", 6)
-    keys = jax.random.split(jax.random.key(0), 3)
-    combined, factored = sequence_paths.paths_on(sequence_paths.PATHS[0], keys[:-1], keys[-1])
-    assert combined.inside.any() and combined.radii[-1] == 4.0**5
+    keys = jax.random.split(jax.random.key(0), 2)
+    cells = [sequence_paths.Cell(sequence_paths.PATHS[0], factored) for factored in (False, True)]
+    combined, factored = (sequence_paths.paths_on(keys, cell) for cell in cells)
+    assert combined.inside.any() and np.all(combined.radii[:, -1] == 4.0**5)
     # Distances fall like the size of W^mm over R, which is about a thousand.
     assert combined.distance[combined.inside, -1].max() < 0.1
     # Lemma 15.

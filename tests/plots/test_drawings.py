@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.tarzanagh2023.fig7 import ConvergenceNumbers, Runs, draw_convergence
+from jaxflow.papers.tarzanagh2023.bias_runs import ConvergenceNumbers, Runs
+from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
 from jaxflow.plots import draw_limits, new_figure, save_figure
 
 

@@ -19,7 +19,6 @@ from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
-from jaxflow.papers.dataset import Say
 from jaxflow.papers.statement import Mask
 from jaxflow.risk import EmpiricalRisk
 
@@ -314,26 +313,31 @@ def decorrelation(W: Float[Array, "d d"], V: Float[Array, "d d"]) -> Float[Array
     return 0.5 * jnp.sum((unit(W) - unit(V)) ** 2)
 
 
-def problems_of(size: Size, key: Any, d: int, first: int = 0, last: int | None = None) -> Problem:
-    """The instances of one d from the `first` to the `last`."""
-    keys = jax.random.split(jax.random.fold_in(key, d), size.trials)[first:last]
-    return draws(size.n, size.T, d, max(size.dimensions), keys)
+class Cell(NamedTuple):
+    """One d of a scale."""
+
+    size: Size
+    d: int
 
 
-def instances_of(scale: str, key: Any, say: Say) -> Instances:
+def cells(scale: str) -> dict[str, Cell]:
+    """Those of a scale."""
+    return {f"d = {d}": Cell(SIZES[scale], d) for d in SIZES[scale].dimensions}
+
+
+def problems_of(keys: Array, cell: Cell) -> Problem:
+    """The instances of these keys."""
+    size = cell.size
+    return draws(size.n, size.T, cell.d, max(size.dimensions), keys)
+
+
+def instances_of(keys: Array, cell: Cell) -> Instances:
     """The published descent and its programs."""
-    size, cells = SIZES[scale], []
-    for d in size.dimensions:
-        rows = []
-        for first in range(0, size.trials, BATCH):
-            problems = problems_of(size, key, d, first, first + BATCH)
-            path = descents(size.steps, size.every, problems)
-            programs = [directions(problems, chosen) for chosen in (path.selected, path.top)]
-            programs.append(finite_components(problems, path.selected, path.attention))
-            rows.append(jax.tree.map(np.asarray, measured(size.every, problems, path, *programs)))
-        cells.append(jax.tree.map(lambda *parts: np.concatenate(parts), *rows))
-        say(f"d = {d}: {fates_in_words(cells[-1].fate)}")
-    return jax.tree.map(lambda *parts: np.stack(parts), *cells)
+    size, problems = cell.size, problems_of(keys, cell)
+    path = descents(size.steps, size.every, problems)
+    programs = [directions(problems, chosen) for chosen in (path.selected, path.top)]
+    programs.append(finite_components(problems, path.selected, path.attention))
+    return measured(size.every, problems, path, *programs)
 
 
 REASONS = {

@@ -18,13 +18,15 @@ from jaxtyping import Array, Float, Int, Key
 from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
-from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
+    Cell,
     Instances,
     Problem,
+    cells,
     decorrelation,
     descents,
     instances_of,
@@ -162,23 +164,20 @@ def _grid(scale: str, key: Any, say: Say) -> Grid:
     return Grid(np.asarray(size.dimensions), np.arange(0, size.steps + 1, size.every), np.asarray(size.rates))
 
 
-def _flows(scale: str, key: Any, say: Say) -> Flows:
+def _flows(keys: Array, cell: Cell) -> Flows:
     """The flow of the first instances, and descent with smaller steps."""
-    size, cells = SIZES[scale], []
-    for d in size.dimensions:
-        # The descents of the first batch over again: those of fewer would round differently.
-        path = descents(size.steps, size.every, problems_of(size, key, d, 0, BATCH))
-        last, log_time = path.weights[: size.flows, -1], path.log_time[: size.flows]
-        problems = problems_of(size, key, d, 0, size.flows)
-        small = [small_descents(size.small, rate, problems) for rate in size.rates]
-        descended, readings = (jnp.stack(parts, axis=1) for parts in zip(*small, strict=True))
-        cells.append(flows_of(problems, last, log_time, descended, readings))
-    return jax.tree.map(lambda *parts: np.stack(parts), *cells)
+    size, problems, count = cell.size, problems_of(keys, cell), len(keys)
+    # As wide as the batches of instances, to the same roundings, which kinks multiply.
+    wide = np.arange(max(count, min(BATCH, size.trials))) % count
+    path = descents(size.steps, size.every, problems_of(keys[wide], cell))
+    small = [small_descents(size.small, rate, problems) for rate in size.rates]
+    descended, readings = (jnp.stack(parts, axis=1) for parts in zip(*small, strict=True))
+    return flows_of(problems, path.weights[:count, -1], path.log_time[:count], descended, readings)
 
 
-def key_of(seed: int) -> Key[Array, ""]:
-    """Of all instances."""
-    return jax.random.fold_in(jax.random.key(seed), 8)
+def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
+    """Of all instances of one d."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell.d)
 
 
 COMPOSITION = Dataset(
@@ -187,8 +186,24 @@ COMPOSITION = Dataset(
     CompositionNumbers,
     {
         "grid": Sweep(Grid, _grid),
-        "instances": Sweep(Instances, instances_of, key_of),
-        "flows": Sweep(Flows, _flows, key_of),
+        "instances": Part(
+            Instances,
+            instances_of,
+            cells,
+            lambda scale: SIZES[scale].trials,
+            block=BATCH,
+            draw_from=key_of,
+            way="as a block",
+        ),
+        "flows": Part(
+            Flows,
+            _flows,
+            cells,
+            lambda scale: min(SIZES[scale].flows, SIZES[scale].trials),
+            block=60,
+            draw_from=key_of,
+            way="as a block",
+        ),
     },
     where=f"{__name__}:COMPOSITION",
 )

@@ -1,6 +1,6 @@
 """Where the flow and the published descent of a concave head end, and what the programs say of it: figures 9 and 12."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,9 +12,9 @@ from jaxflow._core import good
 from jaxflow.flow import ArcLength, LogTime, integrate
 from jaxflow.gradient_descent import descend, published_protocol
 from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
-from jaxflow.papers.dataset import Say, Sweep
+from jaxflow.papers.dataset import Part, Say, Sweep
 from jaxflow.papers.statement import Mask, Statement, everyone, largest
-from jaxflow.papers.tarzanagh2023.concave import Instance, problem, scores_of, support_sizes, target
+from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch, problem, scores_of, support_sizes, target
 from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
 
 # The paper's criterion: attention above the first is selected, below the second masked; between them the
@@ -258,7 +258,7 @@ def descents(instances: Instance) -> Ends:
 
 def parts(
     batches: Callable[[str, Any], Iterable[tuple[str, Instance]]], draw_from: Callable[[int], Any]
-) -> dict[str, Sweep]:
+) -> dict[str, Part | Sweep]:
     """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each, by what it is called."""
 
     def sweep(record: Any, what: str, of: Callable[[Instance], tuple]) -> Sweep:
@@ -276,6 +276,25 @@ def parts(
         "flow": sweep(Flows, "flow and programs", flows),
         "descent": sweep(Ends, "published descent and programs", descents),
     }
+
+
+class Penalty(NamedTuple):
+    """One λ, and the size of its instances."""
+
+    T: int
+    d: int
+    lam: float
+
+
+def flow_part(
+    cells: Callable[[str], Mapping[str, Penalty]], trials: Callable[[str], int], draw_from: Callable[[int], Any]
+) -> Part:
+    """`flow` of the same instances for each λ."""
+
+    def one(keys: Array, cell: Penalty) -> Flows:
+        return flows(draw_batch(cell.T, cell.d, keys, jnp.full(len(keys), cell.lam)))
+
+    return Part(Flows, one, cells, trials, block=100, draw_from=lambda seed, cell: draw_from(seed), way="as a block")
 
 
 def reaches(source: str) -> Statement[Any]:

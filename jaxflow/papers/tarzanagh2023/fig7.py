@@ -1,38 +1,15 @@
 """Figure 7: W is biased to the Frobenius-norm program, (K, Q) to the nuclear-norm program."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
-from jaxflow._core import Outcome, SelectionStatus
-from jaxflow.papers.compiling import compile_together
-from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow._core import Outcome
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
-from jaxflow.papers.tarzanagh2023.paths import FlowPath, Reference, Size, descent_path, flow_path, reference
-from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, NORMS, OWN, PROGRAMS, ConvergenceNumbers, Runs
 from jaxflow.plots import COLORS, SYMBOLS, new_figure
 from jaxflow.report import Rate, common_rate
-
-NAMES = {"combined": "W", "factored": "(K, Q)"}
-PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
-NORMS = tuple(PROGRAMS)
-# Each parametrisation with the norm whose program it is biased to.
-OWN = {"combined": "frobenius", "factored": "nuclear"}
-
-BATCH = 10
-
-SIZES = {
-    # W to log t = 1e6, where 1 − corr, which falls like 1/(log t)², is past ten digits.
-    "quick": Size(trials=8, reach=1e3, fast=True),
-    "paper": Size(trials=100, reach=3e3),
-    "large": Size(trials=1000, reach=1e4),
-}
 
 # 1 − corr below this is a correlation of 1 to ten digits, past every rate that matters.
 REACHED = 1e-10
@@ -44,163 +21,6 @@ PROBABILITY_ONE = 1e-12
 LOCAL = (Outcome.globally_optimal, Outcome.locally_optimal)
 # Weights with these outcomes tend to a direction; what was not followed to its end may have selected any tokens.
 DIRECTIONS, OPEN = (*LOCAL, Outcome.not_locally_optimal), (Outcome.undecided, Outcome.failed)
-
-
-class Runs(NamedTuple):
-    r"""One parametrisation: b instances by the flow at g values of log t, and by descent at k of its steps.
-
-    - `shape`: n, T and d; `own`: the place in `NORMS` of the norm whose program it is biased to.
-    - `outcome`: of the flow, by the program in the own norm.
-    - `attention`: the mean over the sequences of the largest attention; `smallest`: the least of these at the end.
-    - `distance`: 1 − corr of the combined weights with the solutions of (Att-SVM) and (Att-SVM*) of the tokens that the
-      flow selects; `excess`: of their norm at equal margin over the optimum; `gap`: the duality gaps of the solutions.
-    - `descent_...`: of descent; `agrees`: it selects the tokens of the flow.
-    """
-
-    shape: Int[Any, "3"]
-    own: Int[Any, ""]
-    log_time: Float[Any, " g"]
-    outcome: Int[Any, " b"]
-    attention: Float[Any, "b g"]
-    smallest: Float[Any, " b"]
-    distance: Float[Any, "2 b g"]
-    excess: Float[Any, "2 b g"]
-    gap: Float[Any, "2 b"]
-    descent_log_time: Float[Any, "b k"]
-    descent_attention: Float[Any, "b k"]
-    descent_distance: Float[Any, "2 b k"]
-    agrees: Bool[Any, " b"]
-
-    def among(self, outcomes: tuple[Outcome, ...]) -> Mask:
-        """Whose flow has one of these outcomes."""
-        return np.isin(self.outcome, outcomes)
-
-    @property
-    def last(self) -> np.ndarray:
-        """1 − corr at the end with the solution in the own norm."""
-        return self.distance[self.own][:, -1]
-
-    @property
-    def other(self) -> np.ndarray:
-        """1 − corr at the end with the solution in the other norm."""
-        return self.distance[1 - self.own][:, -1]
-
-    @property
-    def rates(self) -> np.ndarray:
-        """By which power of 1/log t the excess in the own norm falls over the last decade of log t."""
-        early, above = int(np.searchsorted(self.log_time, self.log_time[-1] / 10.0)), self.excess[self.own]
-        fall = np.log(above[:, early] / np.maximum(above[:, -1], 1e-300))
-        return fall / np.log(self.log_time[-1] / self.log_time[early])
-
-
-class ConvergenceNumbers(NamedTuple):
-    """The same instances for W and (K, Q)."""
-
-    combined: Runs
-    factored: Runs
-
-
-def compute(kind: str, scale: str, key: Any, say: Callable[[str], None]) -> Runs:
-    """All numbers of a parametrisation; `trials` instances."""
-    size = SIZES[scale]
-    keys = jax.random.split(key, size.trials)
-    selections = jax.ShapeDtypeStruct((size.trials, size.n, size.T), bool)
-    jobs: dict[str, Any] = {
-        "flow": (partial(_in_batches, partial(flow_path, kind, size)), (keys,)),
-        "descent": (jax.vmap(partial(descent_path, kind, size)), (keys,)),
-    }
-    jobs |= {norm: (jax.vmap(partial(reference, norm, size)), (keys, selections)) for norm in NORMS}
-    say(f"{NAMES[kind]}: compiling {len(jobs)} programs (kept for the next run)")
-    run = dict(compile_together(jobs, fast=size.fast))
-    say(f"{NAMES[kind]}: gradient flow of {size.trials} instances to log t = {size.until(kind):.0e}")
-    flow: FlowPath = _to_numpy(run["flow"](keys))
-    say(f"{NAMES[kind]}: {size.steps} steps of normalised descent, and the programs of the selected tokens")
-    steps, selection = _to_numpy(run["descent"](keys))
-    programs: list[Reference] = [_to_numpy(run[norm](keys, jnp.asarray(flow.selection))) for norm in NORMS]
-    own, way = NORMS.index(OWN[kind]), flow.way
-    drawn = partial(on_grid, np.geomspace(1.0, size.until(kind), size.grid), way.log_time)
-    above = [excess(norm, way.weights, way.margin, one.optimum) for norm, one in zip(NORMS, programs, strict=True)]
-    return Runs(
-        shape=np.array([size.n, size.T, size.d]),
-        own=np.asarray(own),
-        log_time=np.geomspace(1.0, size.until(kind), size.grid),
-        outcome=outcomes(flow, programs, own),
-        attention=drawn(way.attention),
-        smallest=flow.smallest,
-        distance=np.stack([drawn(decorrelation(way.weights, one.solution)) for one in programs]),
-        excess=np.stack([drawn(one) for one in above]),
-        gap=np.stack([one.gap for one in programs]),
-        descent_log_time=steps.log_time,
-        descent_attention=steps.attention,
-        descent_distance=np.stack([decorrelation(steps.weights, one.solution) for one in programs]),
-        agrees=np.all(selection == flow.selection, axis=(1, 2)),
-    )
-
-
-def _in_batches(function: Callable[..., Any], keys: Any) -> Any:
-    """As `jax.vmap`, ten at a time: a batch takes as long as its slowest member."""
-    return jax.vmap(function)(keys) if len(keys) <= BATCH else jax.lax.map(function, keys, batch_size=BATCH)
-
-
-def _to_numpy(tree: Any) -> Any:
-    return jax.tree.map(np.asarray, tree)
-
-
-def outcomes(flow: FlowPath, programs: list[Reference], own: int) -> np.ndarray:
-    """One `Outcome` for each instance, of the program in the parametrisation's own norm; later lines prevail."""
-    outcome = np.full(len(flow.settled), int(Outcome.undecided), np.uint8)
-    for found, meaning in (
-        (SelectionStatus.global_, Outcome.globally_optimal),
-        (SelectionStatus.local, Outcome.locally_optimal),
-        (SelectionStatus.not_local, Outcome.not_locally_optimal),
-        (SelectionStatus.ambiguous, Outcome.ambiguous),
-    ):
-        outcome[flow.settled & (programs[own].status == found)] = meaning
-    outcome[flow.settled & ~np.all([one.solved for one in programs], axis=0)] = Outcome.failed
-    # Both programs have the same constraints.
-    outcome[flow.settled & programs[0].infeasible] = Outcome.infeasible_program
-    outcome[flow.spent] = Outcome.undecided
-    outcome[flow.stationary] = Outcome.finite_stationary_point
-    outcome[~flow.good & ~flow.spent] = Outcome.failed
-    return outcome
-
-
-def decorrelation(weights: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """`misalignment` of the points of each path `(b, p, d, d)` with one matrix for each, `(b, d, d)`."""
-    return np.asarray(jax.vmap(jax.vmap(misalignment, (0, None)))(jnp.asarray(weights), jnp.asarray(target)))
-
-
-def excess(norm: str, weights: np.ndarray, margin: np.ndarray, optimum: np.ndarray) -> np.ndarray:
-    r"""$N(W)/(\mu\,\mathrm{opt})-1$, which does not care whether the program's solution is unique.
-
-    +inf before every selected token leads, and where the program has no solution.
-    """
-    size = np.linalg.norm(weights, ord="nuc" if norm == "nuclear" else "fro", axis=(-2, -1))
-    scale = margin * optimum[:, None]
-    usable = (margin > 0) & np.isfinite(scale)
-    return np.where(usable, size / np.where(usable, scale, 1.0) - 1.0, np.inf)
-
-
-def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Each row, known at its own log times, at those of the grid: linear between logarithms."""
-    rows = []
-    for times, row in zip(log_time, values, strict=True):
-        later = np.maximum.accumulate(times)
-        # The bounds stand for zero and infinity, of which no interpolation is possible.
-        rows.append(np.exp(np.interp(grid, later, np.log(np.clip(row, 1e-300, 1e300)))))
-    return np.stack(rows)
-
-
-FIGURE7 = Dataset(
-    "tarzanagh2023",
-    "fig7",
-    ConvergenceNumbers,
-    {
-        kind: Sweep(Runs, partial(compute, kind), lambda seed: jax.random.fold_in(jax.random.key(seed), 7))
-        for kind in NAMES
-    },
-    where=f"{__name__}:FIGURE7",
-)
 
 SOURCE = "Section 4.2, Figure 7"
 

@@ -11,7 +11,18 @@ from jaxflow.papers.dataset import Dataset
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch
-from jaxflow.papers.tarzanagh2023.concave_ends import STRETCH, Ends, Flows, Targets, notes_of, parts, pearson, reaches
+from jaxflow.papers.tarzanagh2023.concave_ends import (
+    STRETCH,
+    Ends,
+    Flows,
+    Penalty,
+    Targets,
+    flow_part,
+    notes_of,
+    parts,
+    pearson,
+    reaches,
+)
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.report import Rate, common_rate
 
@@ -77,12 +88,21 @@ def _batches(scale: str, key: Any) -> Iterator[tuple[str, Instance]]:
         yield f"λ = {lam}", draw_batch(size.T, size.d, keys, jnp.full(size.trials, lam))
 
 
+def _cells(scale: str) -> dict[str, Penalty]:
+    size = SIZES[scale]
+    return {f"λ = {lam}": Penalty(size.T, size.d, lam) for lam in size.lambdas}
+
+
+def _key_of(seed: int) -> Any:
+    return jax.random.fold_in(jax.random.key(seed), 9)
+
+
 # n = 1, T = d = 10, h(x) = v·x − λ‖x‖², ℓ(x) = −x, Y = 1.
 FIGURE9 = Dataset(
     "tarzanagh2023",
     "fig9",
     PenaltyNumbers,
-    parts(_batches, lambda seed: jax.random.fold_in(jax.random.key(seed), 9)),
+    parts(_batches, _key_of) | {"flow": flow_part(_cells, lambda scale: SIZES[scale].trials, _key_of)},
     where=f"{__name__}:FIGURE9",
 )
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.plots import CURVES, new_figure
@@ -47,12 +47,36 @@ CHECKED = {
 }
 
 
-class Solutions(NamedTuple):
-    """One program on b instances of each (n, T) of `shapes` and each of `dimensions`.
+class Cell(NamedTuple):
+    """The program of a norm for instances of one size, brought to the width of the widest."""
 
-    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
-    `gap`; the share of the solution that is `outside` of the span of the queries.
-    """
+    norm: str
+    n: int
+    T: int
+    d: int
+    widest: int
+
+
+class Grid(NamedTuple):
+    """The pairs (n, T) and the d, of which every pair of both is a cell."""
+
+    shapes: Int[Any, "s 2"]
+    dimensions: Int[Any, " k"]
+
+
+class Solution(NamedTuple):
+    """`result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
+    `gap`; the share of the solution that is `outside` of the span of the queries."""
+
+    result: Int[Any, "*c"]
+    rank: Int[Any, "*c"]
+    relative_rank: Int[Any, "*c"]
+    gap: Float[Any, "*c"]
+    outside: Float[Any, "*c"]
+
+
+class Solutions(NamedTuple):
+    """One program on b instances of each (n, T) of `shapes` and each of `dimensions`: the fields of `Solution`."""
 
     shapes: Int[Any, "s 2"]
     dimensions: Int[Any, " k"]
@@ -87,29 +111,22 @@ class RankNumbers(NamedTuple):
         return np.stack([of(self.frobenius), of(self.nuclear)])
 
 
-def compute(norm: str, sizes: dict[str, Size], scale: str, key: Any, say: Callable[[str], None]) -> Solutions:
+def solve_all(keys: Array, cell: Cell) -> Solution:
     """The programs of one norm for the optimal tokens of random instances."""
-    size = sizes[scale]
-    widest = max(size.dimensions)
-    say(f"{PROGRAMS[norm]}: {size.trials} instances for each (n, T) of {size.shapes} and d of {size.dimensions}")
-
-    def cell(n: int, T: int, d: int) -> dict[str, np.ndarray]:
-        keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 100 * n + T), d), size.trials)
-        # Zeros up to one width let one compiled solver serve every d.
-        return jax.tree.map(np.asarray, _solve_all(norm, *jax.jit(jax.vmap(partial(_draw, n, T, d, widest)))(keys)))
-
-    cells = [[cell(n, T, d) for d in size.dimensions] for n, T in size.shapes]
-    found = {name: np.asarray([[one[name] for one in row] for row in cells]) for name in cells[0][0]}
-    return Solutions(np.asarray(size.shapes), np.asarray(size.dimensions), **found)
+    # Zeros up to one width let one compiled solver serve every d.
+    return Solution(**_solve_all(cell.norm, *_draw_all(cell.n, cell.T, cell.d, cell.widest, keys)))
 
 
-def _draw(n: int, T: int, d: int, widest: int, key: Any) -> tuple[Any, Any, Any, Any]:
-    data, head = random_tokens(key, n, T, d)
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _draw_all(n: int, T: int, d: int, widest: int, keys: Array) -> tuple[Any, Any, Any, Any]:
+    def one(key: Any) -> tuple[Any, Any, Any, Any]:
+        data, head = random_tokens(key, n, T, d)
+        return pad(data.tokens), pad(data.queries), data.labels, pad(head)
 
     def pad(x: Any) -> Any:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, widest - d)])
 
-    return pad(data.tokens), pad(data.queries), data.labels, pad(head)
+    return jax.vmap(one)(keys)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -140,8 +157,35 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
 
 
 def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset[RankNumbers]:
-    parts = {norm: Sweep(Solutions, partial(compute, norm, sizes), draw_from) for norm in PROGRAMS}
-    return Dataset("tarzanagh2023", name, RankNumbers, parts, where=f"{__name__}:{where}")
+    def cells(norm: str, scale: str) -> dict[str, Cell]:
+        size = sizes[scale]
+        found = [Cell(norm, n, T, d, max(size.dimensions)) for n, T in size.shapes for d in size.dimensions]
+        return {f"n = {cell.n}, T = {cell.T}, d = {cell.d}": cell for cell in found}
+
+    def key_of(seed: int, cell: Cell) -> Any:
+        return jax.random.fold_in(jax.random.fold_in(draw_from(seed), 100 * cell.n + cell.T), cell.d)
+
+    def grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
+        return Grid(np.asarray(sizes[scale].shapes), np.asarray(sizes[scale].dimensions))
+
+    def numbers(grid: Grid, **found: Solution) -> RankNumbers:
+        cells = len(grid.shapes), len(grid.dimensions)
+        return RankNumbers(
+            **{norm: Solutions(*grid, *(x.reshape(*cells, -1) for x in one)) for norm, one in found.items()}
+        )
+
+    parts: dict[str, Any] = {"grid": Sweep(Grid, grid)}
+    for norm in PROGRAMS:
+        parts[norm] = Part(
+            Solution,
+            solve_all,
+            partial(cells, norm),
+            lambda scale: sizes[scale].trials,
+            block=200,
+            draw_from=key_of,
+            way="as a block",
+        )
+    return Dataset("tarzanagh2023", name, numbers, parts, where=f"{__name__}:{where}")
 
 
 def _figure_key(seed: Any) -> Any:

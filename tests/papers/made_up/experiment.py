@@ -44,6 +44,12 @@ class Slow(NamedTuple):
     again: Any
 
 
+class Folded(NamedTuple):
+    """A number for each key."""
+
+    drawn: Any
+
+
 class Curve(NamedTuple):
     """A curve `(5,)` and a number for each key."""
 
@@ -52,11 +58,13 @@ class Curve(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """`draws` `(2, b)`, `slow` `(1, b)`, `others` `(2, b)`: of their own instances; `curve`."""
+    """`draws` `(2, b)`, `slow` `(1, b)`, `others` `(2, b)`: of their own instances; `folded` `(2, b)`: of keys that are
+    folded, block by block; `curve`."""
 
     draws: Draw
     slow: Slow
     others: Draw
+    folded: Folded
     curve: Curve
 
 
@@ -70,6 +78,15 @@ def slow(key: Any, setting: Setting) -> Slow:
     time.sleep(PAUSE[0])
     COMPUTED.append("slow")
     return Slow(np.asarray(draw(key, setting).value))
+
+
+def fold(keys: Any, setting: int) -> Folded:
+    COMPUTED.append(f"{len(keys)} folded")
+    return Folded(setting + jax.vmap(jax.random.normal)(keys))
+
+
+def key_of(seed: int, setting: int) -> Any:
+    return jax.random.fold_in(jax.random.key(seed), setting)
 
 
 def curve(scale: str, key: Any, say: Any) -> Curve:
@@ -88,6 +105,7 @@ TOY = Dataset(
         "draws": Part(Draw, draw, CELLS, TRIALS, block=3),
         "slow": Part(Slow, slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", way="on host"),
         "others": Part(Draw, draw, CELLS, TRIALS, block=3, own_instances=True),
+        "folded": Part(Folded, fold, {"first": 1, "second": 2}, TRIALS, block=3, draw_from=key_of, way="as a block"),
         "curve": Sweep(Curve, curve),
     },
     where=f"{__name__}:TOY",

@@ -260,7 +260,7 @@ def nearly_equal_data() -> list[Any]:
     ends = test_verify_paths.ends
 
     def numbers(selected: bool, gap: float) -> Any:
-        return NearlyEqualNumbers(ends(np.full((2, 4, 2), selected), gap), ends([selected] * 2, gap))
+        return NearlyEqualNumbers(*[ends(np.full((4, 2), selected), gap)] * 2, ends([selected] * 2, gap))
 
     return [numbers(True, 1e-12), numbers(False, 1e-12), numbers(False, 1.0)]
 

@@ -14,7 +14,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, Ends, follow_all
@@ -49,7 +49,7 @@ class Growing(NamedTuple):
     inside: Bool[Any, "*k b"]
     norm: Float[Any, "*k b 2 3"]
     log_gradient: Float[Any, "*k b 2 3"]
-    steps: Int[Any, "*k 2"]
+    steps: Int[Any, "*k b 2"]
 
     @property
     def fall(self) -> np.ndarray:
@@ -97,15 +97,6 @@ class DescentNumbers(NamedTuple):
     growing: Growing
     first: First
     flows: Ends
-
-
-def _all_growing(scale: str, key: Any, say: Say) -> Growing:
-    cells = []
-    for number, (name, shape) in enumerate(GROWING.items()):
-        say(f"Theorem 3: {STEPS[scale]} steps on {TRIALS[scale]} instances, Assumption {name}, n, T, d = {shape}")
-        keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
-        cells.append(growing_longer(name, shape, keys, STEPS[scale], LATER[scale]))
-    return jax.tree.map(lambda *values: np.stack(values), *cells)
 
 
 def _keys(scale: str, key: Any) -> dict[tuple[int, int, int], Array]:
@@ -161,13 +152,14 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
     return jax.vmap(one)(keys)
 
 
-def growing_longer(name: str, shape: tuple[int, int, int], keys: Array, steps: int, later: int) -> Growing:
+def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Growing:
     """With `later` steps once more for those that are not growing after the first."""
+    (name, steps, later), shape = cell, GROWING[cell[0]]
     inside, *first = (np.asarray(value) for value in _growing(name, shape, keys, steps))
     norm, log_gradient = (np.stack([value, np.full_like(value, np.nan)], axis=1) for value in first)
     for index in np.flatnonzero(inside & ~Growing(inside, norm, log_gradient, np.zeros(2)).grows[:, 0]):
         _, norm[index, 1], log_gradient[index, 1] = (x[0] for x in _growing(name, shape, keys[index][None], later))
-    return Growing(inside, norm, log_gradient, np.asarray([steps, later]))
+    return Growing(inside, norm, log_gradient, np.tile([steps, later], (len(inside), 1)))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -250,7 +242,15 @@ DESCENTS = Dataset(
     "descents",
     DescentNumbers,
     {
-        "growing": Sweep(Growing, _all_growing, KEY),
+        "growing": Part(
+            Growing,
+            growing_longer,
+            lambda scale: {f"Assumption {name}": (name, STEPS[scale], LATER[scale]) for name in GROWING},
+            TRIALS,
+            block=16,
+            draw_from=lambda seed, cell: jax.random.fold_in(KEY(seed), list(GROWING).index(cell[0])),
+            way="as a block",
+        ),
         "first": Sweep(First, _first, KEY),
         "flows": Sweep(Ends, _flows, KEY),
     },
@@ -275,12 +275,11 @@ def grows(name: str) -> Statement[DescentNumbers]:
 
     def in_words(numbers: DescentNumbers, known: Mask) -> str:
         one = cell_of(numbers.growing, cell)
-        (steps, later), total = one.steps, int(one.inside.sum())
+        (steps, later), total = one.steps[0], int(one.inside.sum())
         at_once, again = np.sum(one.grows[one.inside], axis=0).tolist()
         text = f"from step {steps // 10} to {steps} the gradient at least halves and the norm grows in {at_once} of "
-        text += f"{total}"
-        text += f", and from step {later // 10} to {later} in {again} of the other {total - at_once}" * (
-            total > at_once
+        text += f"{total}" + (total > at_once) * (
+            f", and from step {later // 10} to {later} in {again} of the other {total - at_once}"
         )
         if not total:
             return text

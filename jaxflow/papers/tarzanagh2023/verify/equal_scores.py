@@ -15,7 +15,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import (
@@ -24,9 +24,9 @@ from jaxflow.papers.tarzanagh2023.verify.follow import (
     DUALS,
     SHAPE,
     UNSELECTED,
+    WIDTH,
     Ends,
     follow,
-    follow_all,
     misalignment,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import (
@@ -45,7 +45,6 @@ M0, M1 = 0.25, 1.0
 # Scores moved onto each other agree to rounding.
 EQUAL = 1e-12
 
-# Six cells, followed in batches of 32: the quick sizes fill three.
 TRIALS = {"quick": 16, "paper": 256, "large": 4096}
 STEPS = {"quick": 30_000, "paper": 1_000_000, "large": 10_000_000}
 # (n, T, d, random start): the statement is for any n and any start.
@@ -90,10 +89,8 @@ class EqualNumbers(NamedTuple):
     cells: Ends
 
 
-def _cells(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
-    say(f"Theorem 4: {TRIALS[scale]} instances for each n, T, d and start of {CELLS}")
-    keys = [jax.random.split(jax.random.fold_in(key, number), TRIALS[scale]) for number in range(len(CELLS))]
-    return follow_all([_random(*cell, own) for cell, own in zip(CELLS, keys, strict=True)])
+def _cells(keys: Array, number: int) -> Ends:
+    return follow(_random(*CELLS[number], keys))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -152,7 +149,15 @@ EQUAL_SCORES = Dataset(
     {
         "explicit": Sweep(Explicit, _explicit, KEY),
         "flow": Sweep(Ends, _explicit_flow, KEY),
-        "cells": Sweep(Ends, _cells, KEY),
+        "cells": Part(
+            Ends,
+            _cells,
+            {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
+            TRIALS,
+            block=WIDTH,
+            draw_from=lambda seed, number: jax.random.fold_in(KEY(seed), number),
+            way="as a block",
+        ),
     },
     where=f"{__name__}:EQUAL_SCORES",
 )

@@ -11,14 +11,14 @@ from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, CERTIFIED, DUALS, SHAPE, Ends, follow, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, instance, padded, stack
 from jaxflow.study import wilson
 
-# Flows go in batches of 32: these fill two, and fourteen.
+# Flows go in batches of 32: the four spreads of these fill one for each size, and seven.
 TRIALS = {"quick": 7, "paper": 49, "large": 4095}
 # Spreads of the non-optimal scores, from none to that of ordinary data.
 SPREADS = (0.0, 1e-6, 1e-3, 1e-1)
@@ -28,18 +28,18 @@ PAIRS = (5, 2, 4)
 
 
 class NearlyEqualNumbers(NamedTuple):
-    """`cells` `(2, 4, b)`: flows of `CELLS` at `SPREADS`, the same draws at every spread; `pairs` `(1 + b,)`: of
-    sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first."""
+    """`single`, `several` `(4, b)`: flows of each of `CELLS` at `SPREADS`, the same draws at every spread; `pairs`
+    `(1 + b,)`: of sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first."""
 
-    cells: Ends
+    single: Ends
+    several: Ends
     pairs: Ends
 
 
-def _cells(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
-    say(f"Theorem 5: {TRIALS[scale]} instances for each n, T, d of {CELLS} at δ = {SPREADS}")
-    keys = [jax.random.split(jax.random.fold_in(key, number), TRIALS[scale]) for number in range(len(CELLS))]
-    parts = [_near(*cell, own, spread) for cell, own in zip(CELLS, keys, strict=True) for spread in SPREADS]
-    return follow_all(parts).reshape(len(CELLS), len(SPREADS), -1)
+def _cell(number: int, scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+    say(f"Theorem 5: {TRIALS[scale]} instances with n, T, d = {CELLS[number]} at δ = {SPREADS}")
+    keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
+    return follow_all([_near(*CELLS[number], keys, spread) for spread in SPREADS])
 
 
 def _two_tokens(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
@@ -69,13 +69,15 @@ def _pairs(n: int, T: int, d: int, keys: Array) -> Any:
     return jax.vmap(lambda key: padded(instance(*random_tokens(key, n, T, d)), SHAPE))(keys)
 
 
+KEY = checksum_key("nearly-equal-scores")
 NEARLY_EQUAL = Dataset(
     "tarzanagh2023",
     "nearly-equal-scores",
     NearlyEqualNumbers,
     {
-        "cells": Sweep(Ends, _cells, checksum_key("nearly-equal-scores")),
-        "pairs": Sweep(Ends, _two_tokens, checksum_key("nearly-equal-scores")),
+        "single": Sweep(Ends, partial(_cell, 0), KEY),
+        "several": Sweep(Ends, partial(_cell, 1), KEY),
+        "pairs": Sweep(Ends, _two_tokens, KEY),
     },
     where=f"{__name__}:NEARLY_EQUAL",
 )
@@ -117,7 +119,7 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
 
     def ends(numbers: NearlyEqualNumbers) -> tuple[Mask, Mask, Mask, np.ndarray]:
         """Inside, and for every δ: at W^mm, certified elsewhere, 1 − corr with W^mm."""
-        found = cell_of(numbers.cells, number)
+        found = (numbers.single, numbers.several)[number]
         # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
         equal = np.asarray(SPREADS)[:, None] == 0
         wrong = ~found.selected & (found.certified | (equal & (found.lost_gap <= CERTIFIED)))

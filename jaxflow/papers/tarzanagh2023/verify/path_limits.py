@@ -85,6 +85,34 @@ class Paths(NamedTuple):
         return rate_of(self.radii, self.distance)[self.inside & ~self.others]
 
 
+class PathOf(NamedTuple):
+    """What a part keeps of one instance: its `Paths`, which have no flows, with bounds and number of starts."""
+
+    radii: Float[Any, "*b m"]
+    starts: Int[Any, "*b"]
+    inside: Bool[Any, "*b"]
+    found: Bool[Any, "*b m"]
+    residual: Float[Any, "*b m"]
+    distance: Float[Any, "*b m"]
+    above: Float[Any, "*b m"]
+    elsewhere: Int[Any, "*b"]
+    size: Float[Any, "*b m"]
+    balance: Float[Any, "*b m"]
+    slack: Float[Any, "*b m"]
+
+    @staticmethod
+    def each(paths: Paths) -> "PathOf":
+        """Of every instance of one cell."""
+        count = len(paths.inside)
+        bounds, starts = np.tile(paths.radii, (count, 1)), np.full(count, paths.starts)
+        return PathOf(*(getattr(paths, name) for name in PathOf._fields))._replace(radii=bounds, starts=starts)
+
+    def paths(self) -> Paths:
+        """Of `(k, b)` instances."""
+        flows = np.zeros((*self.inside.shape, 0), bool)
+        return Paths(**self._asdict(), flows=flows)._replace(radii=self.radii[:, 0], starts=self.starts[:, 0])
+
+
 def rate_of(radii: np.ndarray, distance: np.ndarray) -> np.ndarray:
     """Exponent of the distances `(..., m)` as a power of the bound, over its last steps."""
     last = slice(-1 - LAST, None)

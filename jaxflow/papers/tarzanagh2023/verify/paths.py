@@ -12,13 +12,14 @@ from jaxtyping import Array, Float, Int
 
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone, largest
 from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, optimal_program
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
+    PathOf,
     Paths,
     Starts,
     all_starts,
@@ -27,6 +28,7 @@ from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     paths_of,
     tends,
 )
+from jaxflow.study import subkey
 
 
 @dataclass(frozen=True)
@@ -112,20 +114,19 @@ class PathNumbers(NamedTuple):
     programs: Programs
 
 
-class _Drawn(NamedTuple):
-    size: Size
-    data: TokenData
-    head: Array
-    starts: Starts
-    noise: np.ndarray
-
-
-def _drawn(scale: str, key: Any) -> _Drawn:
+def _drawn(scale: str, key: Any) -> tuple[Size, TokenData, Array]:
     size = SIZES[scale]
-    key_data, key_noise = jax.random.split(key)
-    data, head = _draw(size.shape, jax.random.split(key_data, size.instances))
-    starts = all_starts(data, head)
-    return _Drawn(size, data, head, starts, NOISE * np.asarray(jax.random.normal(key_noise, starts.matrices.shape)))
+    return size, *_draw(size.shape, jax.random.split(_of_instances(key), size.instances))
+
+
+def _of_instances(key: Array) -> Array:
+    return jax.random.split(key)[0]
+
+
+def noise_of(keys: Array, starts: Starts) -> np.ndarray:
+    """What is added to the starts of instances with these keys, before they are factored."""
+    shape = starts.matrices.shape[1:]
+    return NOISE * np.asarray(jax.vmap(lambda key: jax.random.normal(subkey(key, "noise"), shape))(keys))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -140,7 +141,8 @@ def nuclear_programs(rank: int | None, data: TokenData, heads: Any) -> dict[str,
 
 
 def _combined(scale: str, key: Any, say: Say) -> Paths:
-    size, data, head, starts, _ = _drawn(scale, key)
+    size, data, head = _drawn(scale, key)
+    starts = all_starts(data, head)
     say(f"Theorem 2: paths of W from {starts.matrices.shape[1]} choices of tokens to R = {size.radii[-1]:.0f}")
     found = combined_paths(data, head, starts.matrices, size.radii)
     return paths_of(
@@ -154,31 +156,48 @@ def _flows(data: TokenData, head: Array, point: Array) -> Mask:
     return follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)]).reached.T
 
 
-def _factored(scale: str, key: Any, say: Say) -> Paths:
-    size, data, head, starts, noise = _drawn(scale, key)
-    solutions, cells = _programs(scale, key, say), []
-    for m in size.columns:
-        say(f"Theorem 2: paths of K, Q with {m} columns to R = {size.radii[-1]:.0f}")
-        found = factored_paths(data, head, starts.matrices + noise, m, size.radii)
-        cells.append(paths_of(found, size.radii, *solutions.aim(m), several=True))
-    return jax.tree.map(lambda *values: np.stack(values), *cells)
+def _cells(scale: str) -> dict[str, tuple[Size, int]]:
+    return {f"m = {m}": (SIZES[scale], m) for m in SIZES[scale].columns}
+
+
+def _factored(keys: Array, cell: tuple[Size, int]) -> PathOf:
+    size, m = cell
+    data, head = _draw(size.shape, keys)
+    starts = all_starts(data, head)
+    found = factored_paths(data, head, starts.matrices + noise_of(keys, starts), m, size.radii)
+    return PathOf.each(paths_of(found, size.radii, *_solved(size, data, head).aim(m), several=True))
 
 
 def _programs(scale: str, key: Any, say: Say) -> Programs:
-    size, data, head = _drawn(scale, key)[:3]
+    return _solved(*_drawn(scale, key))
+
+
+def _solved(size: Size, data: TokenData, head: Array) -> Programs:
     found = [nuclear_programs(rank, data, head) for rank in (None, size.shape[0] - 1)]
     both = jax.tree.map(lambda *values: np.stack(values), *found)
     return Programs(**both, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
+
+
+def _numbers(combined: Paths, factored: PathOf, programs: Programs) -> PathNumbers:
+    return PathNumbers(combined, factored.paths(), programs)
 
 
 KEY = checksum_key("regularization-paths")
 PATHS = Dataset(
     "tarzanagh2023",
     "regularization-paths",
-    PathNumbers,
+    _numbers,
     {
         "combined": Sweep(Paths, _combined, KEY),
-        "factored": Sweep(Paths, _factored, KEY),
+        "factored": Part(
+            PathOf,
+            _factored,
+            _cells,
+            {scale: size.instances for scale, size in SIZES.items()},
+            block=6,
+            draw_from=lambda seed, cell: _of_instances(KEY(seed)),
+            way="as a block",
+        ),
         "programs": Sweep(Programs, _programs, KEY),
     },
     where=f"{__name__}:PATHS",

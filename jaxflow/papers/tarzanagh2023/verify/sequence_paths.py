@@ -14,12 +14,13 @@ from jaxflow.data import TokenData, optimal_tokens, random_sequences
 from jaxflow.limits import cone_depth, low_and_high
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, PositionHeads, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, DECIDED, LOCAL, MARGINS, SUPPORT, in_cone
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
+    PathOf,
     Paths,
     all_starts,
     combined_paths,
@@ -27,7 +28,7 @@ from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     paths_of,
     tends,
 )
-from jaxflow.papers.tarzanagh2023.verify.paths import NOISE, nuclear_programs
+from jaxflow.papers.tarzanagh2023.verify.paths import noise_of, nuclear_programs
 
 
 class Shape(NamedTuple):
@@ -93,14 +94,21 @@ class SequenceNumbers(NamedTuple):
     choices: Choices
 
 
-def _paths(scale: str, key: Any, say: Say) -> Paths:
-    keys = jax.random.split(jax.random.split(key)[0], len(PATHS))
-    cells: list[Paths] = []
-    for own, shape in zip(keys, PATHS[: SIZES[scale]], strict=False):
-        say(f"Corollary 2: paths of W and of K, Q on {INSTANCES[scale]} instances, {shape.in_words()}")
-        own = jax.random.split(own, INSTANCES[scale] + 1)
-        cells += paths_on(shape, own[:-1], own[-1])
-    return jax.tree.map(lambda *values: np.stack(values), *cells)
+class Cell(NamedTuple):
+    """Paths of W, or of (K, Q), on instances of one of `PATHS`."""
+
+    shape: Shape
+    factored: bool
+
+
+def _cells(scale: str) -> dict[str, Cell]:
+    cells = [Cell(shape, factored) for shape in PATHS[: SIZES[scale]] for factored in (False, True)]
+    return {f"{'K, Q' if cell.factored else 'W'}, {cell.shape.in_words()}": cell for cell in cells}
+
+
+def _key_of(seed: int, cell: Cell) -> Array:
+    """The same for both parametrisations."""
+    return jax.random.split(jax.random.split(KEY(seed))[0], len(PATHS))[PATHS.index(cell.shape)]
 
 
 def _choices(scale: str, key: Any, say: Say) -> Choices:
@@ -123,19 +131,21 @@ def draw(shape: Shape, keys: Array) -> tuple[TokenData, PositionHeads]:
     return jax.vmap(one)(keys)
 
 
-def paths_on(shape: Shape, keys: Array, key_noise: Array) -> list[Paths]:
-    """Of W and of (K, Q) towards the optimal tokens."""
-    data, heads = draw(shape, keys)
+def paths_on(keys: Array, cell: Cell) -> PathOf:
+    """Of W or of (K, Q) towards the optimal tokens."""
+    data, heads = draw(cell.shape, keys)
     starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
-    # Columns beyond the rank of a start are not zero, where they would stay.
-    noise = NOISE * np.asarray(jax.random.normal(key_noise, starts.matrices.shape))
+    if not cell.factored:
+        found = combined_paths(data, heads, starts.matrices, radii)
+        return PathOf.each(paths_of(found, radii, starts.solved, starts.aim))
     convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
     solved = convex["result"] == ProgramResult.optimal.value
-    found = factored_paths(data, heads, starts.matrices + noise, shape.d, radii)
-    return [
-        paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim),
-        paths_of(found, radii, solved, convex["weights"], several=True),
-    ]
+    found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), cell.shape.d, radii)
+    return PathOf.each(paths_of(found, radii, solved, convex["weights"], several=True))
+
+
+def _numbers(paths: PathOf, choices: Choices) -> SequenceNumbers:
+    return SequenceNumbers(paths.paths(), choices)
 
 
 def choices_of(size: int, key: Array) -> Choices:
@@ -177,8 +187,11 @@ KEY = checksum_key("sequence-paths")
 SEQUENCE_PATHS = Dataset(
     "tarzanagh2023",
     "sequence-paths",
-    SequenceNumbers,
-    {"paths": Sweep(Paths, _paths, KEY), "choices": Sweep(Choices, _choices, KEY)},
+    _numbers,
+    {
+        "paths": Part(PathOf, paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
+        "choices": Sweep(Choices, _choices, KEY),
+    },
     where=f"{__name__}:SEQUENCE_PATHS",
 )
 
