@@ -17,7 +17,7 @@ from typing import Any
 IDENTITY = (
     *("benchmark", "norm", "model", "parametrization", "n_T_d", "n", "T", "d", "size", "method", "way", "peer"),
     *("reference", "log_time", "tolerance", "error", "target", "clock", "solver", "coordinates"),
-    *("batch", "gap", "log_alpha", "width", "executor", "host_devices"),
+    *("kind", "batch", "gap", "log_alpha", "width", "executor", "host_devices"),
 )
 # All of them better when they are larger.
 RATIOS = ("ratio", "time_over_flow", "time_over_engine")
