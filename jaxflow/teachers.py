@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import compiled_once, require
+from jaxflow._core import checked, compiled_once, require
 from jaxflow.data import SampleData
 from jaxflow.models import DiagonalHead, HadamardNetwork
 
@@ -28,6 +28,7 @@ def taught(inputs: Any, teacher: Any) -> SampleData:
     return SampleData(inputs, teacher.outputs(unknown))
 
 
+@checked(least={"n": 1, "T": 1, "d": 1})
 @compiled_once
 def diagonal_head_task(
     key: Key[Array, ""], n: int, T: int, d: int, scale: float | Float[Array, ""] = 1.0

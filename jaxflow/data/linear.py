@@ -39,6 +39,12 @@ class LinearData(eqx.Module):
             f"expected one target for each input, shape {expected}, got {self.targets.shape}",
         )
 
+    @property
+    def named_sizes(self) -> dict[str, int]:
+        """The sizes that shapes of other arguments speak of by name."""
+        n, d = self.inputs.shape[-2:]
+        return {"n": n, "d": d}
+
     @classmethod
     def validated(cls, inputs: Any, targets: Any) -> "LinearData":
         """Builds data and checks that the entries are finite. **Raises:** `ValueError`."""

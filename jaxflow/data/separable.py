@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from jaxflow._core import compiled_once, is_concrete, linalg, require
+from jaxflow._core import checked, compiled_once, is_concrete, linalg, require
 from jaxflow.data.tokens import TokenData
 
 
+@checked(least={"n": 1, "T": 2, "d": 2})
 @compiled_once
 def equal_score_tokens(
     key: Key[Array, ""], n: int, T: int, d: int, score_gap: Any, spread: Any = 0.0, margin: Any = -jnp.inf
@@ -65,6 +66,7 @@ def equal_score_tokens(
     return TokenData(moved, queries, labels), score_gap * unit_head
 
 
+@checked(least={"n": 1, "T": 3, "d": 3})
 @compiled_once
 def paired_tokens(
     key: Key[Array, ""],

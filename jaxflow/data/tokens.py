@@ -109,6 +109,12 @@ class TokenData(eqx.Module):
             require(not hidden.any(), "mask", f"every token is hidden from query {_first(hidden)}")
 
     @property
+    def named_sizes(self) -> dict[str, int]:
+        """The sizes that shapes of other arguments speak of by name."""
+        n, T, d = self.tokens.shape[-3:]
+        return {"n": n, "T": T, "d": d} if self.single_query else {"T": T, "d": d}
+
+    @property
     def single_query(self) -> bool:
         """Whether each sequence has one query: labels `(n,)` rather than `(n, k)`."""
         return self.queries.ndim == self.tokens.ndim - 1

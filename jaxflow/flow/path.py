@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from jaxflow._core import checked
 from jaxflow.flow.clocks import RescaledTime
 from jaxflow.flow.coordinates import LogHadamard
 from jaxflow.flow.drive import Drive
@@ -95,6 +96,7 @@ class ProductPath(eqx.Module):
         return 0.5 * (low + high)
 
 
+@checked(least={"max_steps": 1})
 def follow_products(
     risk: EmpiricalRisk,
     model: HadamardNetwork,
@@ -171,6 +173,7 @@ def _map_steps(risk: EmpiricalRisk, model: HadamardNetwork, log_sums: Any, unit:
     return jax.lax.map(one, log_sums)
 
 
+@checked()
 def perturbed(model: HadamardNetwork, key: Any, *, noise: float, threshold: float = 1e-5) -> HadamardNetwork:
     r"""Gaussian noise on every weight larger than the threshold (Appendix A of Boix-Adserà et al. 2023).
 

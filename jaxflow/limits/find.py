@@ -13,6 +13,7 @@ from jaxflow._core import (
     Code,
     Outcome,
     SelectionStatus,
+    checked,
     compiled_in_two,
     compiled_once,
     good,
@@ -248,6 +249,7 @@ def _concluded(path: Any) -> Limit:
 _followed_to_its_limit = compiled_in_two(_follow, _concluded)
 
 
+@checked(positive=["gap"])
 def conclude(
     risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: Positive, theorem: str | None = None
 ) -> Limit:

@@ -12,7 +12,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, is_concrete, require, tree_norm
+from jaxflow._core import Code, checked, is_concrete, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.limits.excess import log_excess
 from jaxflow.limits.sphere import SphereMinimum, minimize_on_sphere
@@ -260,6 +260,7 @@ class SeparatingCone(eqx.Module):
         return jnp.where(self.high, bar - logits - self.epsilon, 1.0).reshape(-1)
 
 
+@checked()
 def low_and_high(
     scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"], selection: Bool[Array, "*n T"]
 ) -> tuple[Bool[Array, "*n T"], Bool[Array, "*n T"]]:
@@ -276,6 +277,7 @@ def low_and_high(
     return others & (scores < own), others & (scores >= own)
 
 
+@checked()
 def cone_depth(
     logits: Float[Array, "*n T"], low: Bool[Array, "*n T"], high: Bool[Array, "*n T"]
 ) -> tuple[Float[Array, ""], Bool[Array, "*n T"]]:

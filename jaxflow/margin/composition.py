@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import checked, is_concrete, require
 from jaxflow.data import TokenData
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.norms import AbstractNorm, Frobenius
@@ -125,6 +125,7 @@ class Combination(eqx.Module):
     correlation: Float[Array, ""]
 
 
+@checked()
 def best_combination(
     weights: Float[Array, "d d"], finite: Float[Array, "d d"], direction: Float[Array, "d d"]
 ) -> Combination:

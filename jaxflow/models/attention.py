@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, compiled_once, exp_nonpositive, require, tree_norm
+from jaxflow._core import ScaledGradient, checked, compiled_once, exp_nonpositive, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs
@@ -74,6 +74,7 @@ class AbstractAttention(AbstractModel):
         return values, pullback
 
 
+@checked()
 def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"]:
     r"""$X_i^\top s_i$ for every output.
 
@@ -86,6 +87,7 @@ def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"
     return jnp.einsum("ntd,nt->nd" if data.single_query else "ntd,nkt->nkd", data.tokens, attention)
 
 
+@checked()
 def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Array, "*n T"]:
     r"""$\langle\nabla h, x_{it}\rangle$ for every output and token.
 

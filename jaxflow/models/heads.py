@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import require
+from jaxflow._core import checked, require
 from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 from jaxflow.models.function_head import FunctionHead
@@ -178,6 +178,7 @@ class GatedHead(eqx.Module):
         return gated(lambda x: head_outputs(self.head, x), points, self.gates).value
 
 
+@checked()
 def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output.
 
@@ -192,6 +193,7 @@ def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     return _each_output(head, points, lambda h: h)
 
 
+@checked()
 def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output.
 
@@ -216,6 +218,7 @@ def _each_output(head: Any, points: Float[Array, "*n d"], turn: Callable[[Head],
     return function(points)
 
 
+@checked()
 def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     r"""Token scores $\gamma_{it}=Y_i\,h(x_{it})$ (Definition 1 of Tarzanagh et al. 2023).
 

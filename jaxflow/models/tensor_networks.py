@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Key, PyTree
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import checked, is_concrete, require
 from jaxflow.data import LinearData
 from jaxflow.models.base import mark_trainable
 from jaxflow.models.decomposition import Decomposition
@@ -132,6 +132,7 @@ class LinearTensorNetwork(AbstractLinearNetwork):
         return jnp.tensordot(self.weights[-1], hidden, axes=1)
 
 
+@checked()
 def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: int | None = None) -> Array:
     r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0).
 
@@ -147,6 +148,7 @@ def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: in
     return tensor
 
 
+@checked(least={"d": 1, "depth": 2})
 def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$.
 
@@ -160,6 +162,7 @@ def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
     return jnp.zeros((d,) * (depth + 1)).at[(index,) * (depth + 1)].set(1.0)
 
 
+@checked(least={"d": 1, "sizes": 1})
 def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$.
 
@@ -173,6 +176,7 @@ def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
     return jax.nn.one_hot(jnp.asarray(total) % d, d)
 
 
+@checked(least={"dims": 1})
 def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{fc}}$ by the block construction of appendix B, for $v_l=\mathrm{vec}(W_l)$ by columns.
 
@@ -192,6 +196,7 @@ def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     return tensor
 
 
+@checked()
 def as_tensor_network(network: AbstractLinearNetwork) -> LinearTensorNetwork:
     """The network in the general form, its data tensor built: an oracle for small sizes.
 

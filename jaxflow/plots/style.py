@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jaxflow._core import checked
+
 # Okabe and Ito (2008): told apart with any colour vision. Blue and red as in Tarzanagh et al. (2023).
 COLORS = {
     "combined": "#0072B2",
@@ -21,6 +23,7 @@ CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
 
 
+@checked(least={"columns": 1}, positive=["width", "height"])
 def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display.
 
@@ -35,6 +38,7 @@ def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared
     return figure, axes[0]
 
 
+@checked(least={"rows": 1, "columns": 1}, positive=["width", "height"])
 def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its rows and columns of axes, as `new_figure`.
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 
+from jaxflow._core import checked
 from jaxflow.study.manifest import commit, package_version
 
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "optax", "matplotlib")
 
 
+@checked()
 def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
     """Version, commit (where there is one), seed, package versions, device and arguments, for `json`.
 

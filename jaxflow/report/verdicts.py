@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxflow._core import checked
+
 
 class Verdict(enum.StrEnum):
     """How a statement of a paper fares. "Inside" are the instances that satisfy its hypotheses.
@@ -114,6 +116,7 @@ class Evidence:
         return self.inside - self.contradicted - self.undecided
 
 
+@checked()
 def decide(evidence: Evidence) -> Verdict:
     """The verdict, by the first line that applies.
 
@@ -139,6 +142,7 @@ def decide(evidence: Evidence) -> Verdict:
     return Verdict.not_settled
 
 
+@checked()
 def count_evidence(
     good: np.ndarray,
     *,
@@ -162,6 +166,7 @@ def count_evidence(
     return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
 
 
+@checked()
 def bounded_evidence(
     residuals: np.ndarray,
     bound: float,
@@ -184,6 +189,7 @@ def bounded_evidence(
     return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
 
 
+@checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Slope of y against x by least squares, and half its 95% interval (two standard errors).
 
@@ -204,6 +210,7 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     return float(slope), float(2 * error)
 
 
+@checked()
 def common_rate(
     fitted: np.ndarray, predicted: np.ndarray | float | None, *, bias: float = 0.0, law: str = ""
 ) -> Rate | None:
@@ -229,6 +236,7 @@ def common_rate(
     return Rate(float(np.mean(fitted[kept])), half, aim, bias, law)
 
 
+@checked()
 def evidence_json(evidence: Evidence) -> dict:
     """Evidence as a dictionary for `json`, with None for what is not finite.
 

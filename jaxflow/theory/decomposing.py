@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import checked, is_concrete, require
 from jaxflow.models import Decomposition
 from jaxflow.theory.prediction import Assumption
 
@@ -14,6 +14,7 @@ from jaxflow.theory.prediction import Assumption
 HOLDS = 1e-10
 
 
+@checked()
 def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tuple[Assumption, ...]:
     r"""Whether (9) holds, $U_l^HU_l=I$ and S has full column rank, $d\le m\le\min_lk_l$; any L.
 
@@ -47,6 +48,7 @@ def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tupl
     )
 
 
+@checked()
 def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, tuple[Assumption, ...]]:
     r"""Looks for a decomposition of a data tensor `(k1, k2, d)`, over the complex numbers where it must.
 

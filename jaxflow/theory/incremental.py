@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, is_concrete, require
+from jaxflow._core import Code, checked, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
@@ -102,6 +102,7 @@ class Stages(eqx.Module):
         return jnp.concatenate([jnp.zeros_like(self.products[:1]), self.products])[passed]
 
 
+@checked(least={"max_stages": 1})
 def incremental_learning(
     risk: EmpiricalRisk,
     model: Any,
