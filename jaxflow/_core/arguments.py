@@ -5,7 +5,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,14 @@ from jax.core import Tracer
 from jaxflow._core.checks import (
     as_boolean,
     as_integer,
+    check_boolean,
+    check_integer,
     check_key,
     check_kind,
     check_real,
     raw_array,
     require,
+    shown,
 )
 
 P = ParamSpec("P")
@@ -33,6 +36,7 @@ def checked(
     *,
     least: Mapping[str, int] | None = None,
     positive: Sequence[str] = (),
+    nonnegative: Sequence[str] = (),
     infinite: Sequence[str] = (),
     nan: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -44,7 +48,8 @@ def checked(
     with `Any` is left to the function.
 
     **Arguments:** `least`: of integers, by name (0 for the others); `positive`: names of numbers that must be;
-    `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may hold NaN too.
+    `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may
+    hold NaN too.
 
     **Raises:** `ValueError` whose sentence begins with the argument's name.
     """
@@ -58,7 +63,7 @@ def checked(
             hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
             if any(isinstance(hint, str) for hint in hints.values()):
                 hints = typing.get_type_hints(inspect.unwrap(function))
-            rules = _Rules(least or {}, positive, infinite, nan)
+            rules = _Rules(least or {}, positive, nonnegative, infinite, nan)
             found = {name: rules.of(name, hint) for name, hint in hints.items() if name != "return"}
             return {name: check for name, check in found.items() if check is not None}
 
@@ -78,9 +83,12 @@ def checked(
     return decorate
 
 
-class _Rules:
-    def __init__(self, least: Mapping[str, int], positive: Sequence[str], infinite: Sequence[str], nan: Sequence[str]):
-        self.least, self.positive, self.infinite, self.nan = least, positive, infinite, nan
+class _Rules(NamedTuple):
+    least: Mapping[str, int]
+    positive: Sequence[str]
+    nonnegative: Sequence[str]
+    infinite: Sequence[str]
+    nan: Sequence[str]
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it says nothing that can be looked at."""
@@ -117,17 +125,29 @@ class _Rules:
 
     def _of_number(self, name: str) -> Check:
         def number(argument: str, value: Any, sizes: Sizes) -> Any:
-            check_real(argument, value, positive=name in self.positive, inf=self._infinite(name))
+            lowest = 0.0 if name in self.nonnegative else -np.inf
+            check_real(argument, value, positive=name in self.positive, least=lowest, inf=self._infinite(name))
             return float(value) if isinstance(value, int) else value
 
         return number
 
+    def _of_integer(self, name: str) -> Check:
+        def integer(argument: str, value: Any, sizes: Sizes) -> Any:
+            check_integer(argument, value, self.least.get(name, 0))
+            return value
+
+        return integer
+
     def _of_union(self, name: str, parts: list[Any], nothing: bool) -> Check | None:
         if len(parts) == 1:
             one = self.of(name, parts[0])
-        elif float in parts or int in parts:
+        elif bool in parts:
+            one = _boolean
+        elif float in parts:
             # A number, or a scalar array of one.
             one = self._of_number(name)
+        elif int in parts:
+            one = self._of_integer(name)
         elif all(isinstance(part, type) and not hasattr(part, "dim_str") for part in parts):
             one = _instance_of(tuple(parts))
         else:
@@ -161,7 +181,7 @@ class _Rules:
             for kind, dtype in (("float", "float64"), ("complex", "complex128"), ("int", "int64"), ("bool", "bool"))
             if dtype in hint.dtypes
         )
-        dims, bad = hint.dim_str.split(), self._bad(name)
+        dims, bad, positive = hint.dim_str.split(), self._bad(name), name in self.positive
         if "prng_key" in hint.dtypes:
 
             def key(argument: str, value: Any, sizes: Sizes) -> Any:
@@ -173,9 +193,16 @@ class _Rules:
         def array(argument: str, value: Any, sizes: Sizes) -> Any:
             found = _numbers(argument, value, kinds, bad)
             _match(argument, dims, found.shape, sizes)
+            if positive and not isinstance(found, Tracer):
+                require(bool((np.asarray(found) > 0).all()), argument, f"expected positive numbers, got {shown(value)}")
             return found
 
         return array
+
+
+def _boolean(argument: str, value: Any, sizes: Sizes) -> Any:
+    check_boolean(argument, value)
+    return value
 
 
 def _instance_of(kinds: tuple[type, ...]) -> Check:

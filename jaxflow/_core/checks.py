@@ -118,10 +118,28 @@ def check_real(
         require(real, argument, f"expected {what}, got {plain.dtype} of shape {plain.shape}")
         return
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and plain == plain
-    real = real and (inf or is_finite(plain))
+    real = real and (is_finite(plain) or (inf and isinstance(plain, float)))
     require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
     require(plain >= least, argument, f"expected at least {least:g}, got {shown(value)}")
     require(plain <= most, argument, f"expected at most {most:g}, got {shown(value)}")
+
+
+def check_integer(argument: str, value: Any, least: int) -> None:
+    """An integer, or a scalar array of one, from `least` where it is concrete. **Raises:** `ValueError`."""
+    plain = as_plain(value)
+    if not isinstance(plain, Tracer):
+        as_integer(argument, value, least)
+    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.integer):
+        raise ValueError(f"{argument}: expected an integer, got {plain.dtype} of shape {plain.shape}")
+
+
+def check_boolean(argument: str, value: Any) -> None:
+    """True or False, or a scalar array of one. **Raises:** `ValueError`."""
+    plain = as_plain(value)
+    if not isinstance(plain, Tracer):
+        as_boolean(argument, value)
+    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.bool_):
+        raise ValueError(f"{argument}: expected True or False, got {plain.dtype} of shape {plain.shape}")
 
 
 def is_real(dtype: Any) -> bool:
@@ -154,6 +172,28 @@ def as_array(argument: str, value: Any, *, integers: bool = False, mixed: bool =
     real = jnp.issubdtype(kind, jnp.integer)
     require(real, argument, f"expected {'' if mixed else 'real '}numbers, got {named_dtype(kind)}")
     return jnp.asarray(array) if integers else jnp.asarray(array, dtype=float)
+
+
+def as_vector(argument: str, value: Any) -> jax.Array:
+    """Real numbers of shape `(d,)`, or with batch axes before it. **Raises:** `ValueError`."""
+    array = as_array(argument, value)
+    require(array.ndim >= 1, argument, f"expected shape (d,), got {array.shape}")
+    return array
+
+
+def as_matrix(argument: str, value: Any) -> jax.Array:
+    """Real numbers of shape `(p, q)`, or with batch axes before it. **Raises:** `ValueError`."""
+    array = as_array(argument, value)
+    require(array.ndim >= 2, argument, f"expected a matrix, got shape {array.shape}")
+    return array
+
+
+def as_mask(argument: str, value: Any) -> jax.Array:
+    """Booleans in an array. **Raises:** `ValueError` for numbers: a mask of zeros and minus infinities means another
+    thing than one of ones and zeros."""
+    array = raw_array(argument, value)
+    require(array.dtype == np.bool_, argument, f"expected an array of True and False, got {named_dtype(array.dtype)}")
+    return jnp.asarray(array)
 
 
 def raw_array(argument: str, value: Any) -> Any:

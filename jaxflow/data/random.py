@@ -54,7 +54,11 @@ def draw_tokens(
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
         require(value >= low, name, f"expected at least {low}, got {value}")
-    require(not is_concrete(score_gap) or 0 <= score_gap < 2, "score_gap", "scores lie in [-1, 1]")
+    require(
+        not is_concrete(score_gap) or 0 <= score_gap < 2,
+        "score_gap",
+        f"expected a gap of scores, which lie in [-1, 1]: from 0 to less than 2, got {score_gap}",
+    )
     tokens, queries, labels, head, draws = _drawn(key, n, T, d, score_gap, self_attention)
     require(
         not (is_concrete(tokens) and bool(np.isnan(np.asarray(tokens)).any())),

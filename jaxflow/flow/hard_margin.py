@@ -122,7 +122,7 @@ class _Progress(eqx.Module):
     begun_anew: Int[Array, ""]
 
 
-@checked(least={"max_steps": 1}, positive=["degree", "tolerance"], infinite=["until"])
+@checked(least={"max_steps": 1}, positive=["degree", "tolerance", "target"], infinite=["until"])
 def hard_margin_flow(
     margins: Margins,
     weights: Float[Array, " p"],

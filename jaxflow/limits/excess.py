@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, exp_nonpositive
+from jaxflow._core import checked, exp_nonpositive, require
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, head_outputs, log_attention
 from jaxflow.risk import EmpiricalRisk
@@ -44,6 +44,8 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     if not isinstance(data, TokenData):
         raise ValueError("risk: log_excess needs a risk on TokenData")
     visible = data.visible
+    shape = visible.shape
+    require(selection.shape == shape, "selection", f"expected Booleans of shape {shape}, got shape {selection.shape}")
     log_s = log_attention(model.logits(data), visible)
     tokens = data.tokens if data.single_query else data.tokens[:, None]
     anchor = jnp.sum(jnp.where(selection[..., None], tokens, 0.0), axis=-2)

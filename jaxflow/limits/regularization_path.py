@@ -12,10 +12,24 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, checked, is_concrete, require, tree_norm
+from jaxflow._core import (
+    Code,
+    as_array,
+    as_integer,
+    check_kind,
+    check_real,
+    checked,
+    is_concrete,
+    raw_array,
+    require,
+    require_finite,
+    shown,
+    tree_norm,
+)
 from jaxflow.data import TokenData
 from jaxflow.limits.excess import log_excess
 from jaxflow.limits.sphere import SphereMinimum, minimize_on_sphere
+from jaxflow.models import AbstractModel
 from jaxflow.risk import EmpiricalRisk
 
 # Residuals of accepted points: searches stop at 1e-9, and exponents of size A leave A roundings in the gradient,
@@ -140,11 +154,19 @@ def regularization_path(
     jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
     ```
     """
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     models = list(starts) if isinstance(starts, Sequence) else [starts]
     require(len(models) > 0, "starts", "expected at least one model")
     for model in models:
+        known = isinstance(model, AbstractModel) or risk.data is None
+        require(known, "starts", f"expected models, got {shown(model)}")
         risk.check(model)
-    radii = jnp.asarray(radii, float)
+    check_real("tolerance", tolerance, positive=True)
+    max_steps = as_integer("max_steps", max_steps, 1)
+    known = constraint is None or callable(constraint)
+    require(known, "constraint", f"expected a function of the model, got {shown(constraint)}")
+    radii = as_array("radii", radii)
+    require_finite("radii", radii)
     require(radii.ndim == 1 and radii.size > 0, "radii", f"expected shape (m,), got {radii.shape}")
     if is_concrete(radii):
         rises = np.diff(np.asarray(radii, dtype=float), prepend=0.0) > 0
@@ -152,7 +174,7 @@ def regularization_path(
     if reference is not None:
         data: Any = risk.data
         require(isinstance(data, TokenData), "reference", "needs a risk on TokenData")
-        reference = jnp.asarray(reference)
+        reference = jnp.asarray(raw_array("reference", reference))
         matches = reference.dtype == bool and reference.shape == data.visible.shape
         require(
             matches,

@@ -44,7 +44,7 @@ def convolution(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " 
 
 def _circular(a: Float[Array, " d"], b: Float[Array, " k"], sign: int) -> Float[Array, " d"]:
     d, k = a.shape[0], b.shape[0]
-    require(k <= d, "filter", f"longer ({k}) than what it is applied to ({d})")
+    require(k <= d, "b", f"longer ({k}) than what it is applied to ({d})")
     if k < FFT_FROM:
         index = (jnp.arange(d)[:, None] - sign * jnp.arange(k)[None, :]) % d
         return a[index] @ b
@@ -79,6 +79,7 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         require(fits, "weights", f"expected filters (k_l,) no longer than the last layer (d,), got {shapes}")
 
     @classmethod
+    @checked(least={"depth": 2, "sizes": 1})
     def init(
         cls,
         key: Key[Array, ""],

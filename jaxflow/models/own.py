@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import require
+from jaxflow._core import require, shown
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, bilinear
 from jaxflow.models.base import mark_trainable, outputs_of, require_shape
@@ -35,6 +35,7 @@ class OwnModel(eqx.Module):
     rest: PyTree = eqx.field(static=True)
 
     def __init__(self, module: Any):
+        require(callable(module) or hasattr(module, "outputs"), "model", f"expected a callable, got {shown(module)}")
         arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, module)
         self.params, self.rest = eqx.partition(arrays, eqx.is_array)
 

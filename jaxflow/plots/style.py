@@ -1,11 +1,12 @@
 """One look for all figures. Nothing here touches Matplotlib's global state: no pyplot, no rcParams."""
 
 import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jaxflow._core import checked
+from jaxflow._core import as_path, check_kind, checked, require, shown
 
 # Okabe and Ito (2008): told apart with any colour vision. Blue and red as in Tarzanagh et al. (2023).
 COLORS = {
@@ -21,6 +22,13 @@ CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 # The symbols of the papers.
 SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
+
+
+def check_names(data: Any, names: Sequence[str]) -> None:
+    """What a drawing reads. **Raises:** `ValueError` that names `data` and what it lacks."""
+    check_kind("data", data, Mapping, "a mapping from names to numbers")
+    missing = [name for name in names if name not in data]
+    require(not missing, "data", f"lacks {', '.join(missing)}")
 
 
 @checked(least={"columns": 1}, positive=["width", "height"])
@@ -88,6 +96,8 @@ def save_figure(figure: Any, *paths: Path) -> None:
     jf.plots.save_figure(figure, Path("empty.png"), Path("empty.svg"))
     ```
     """
-    for path in paths:
+    require(hasattr(figure, "savefig"), "figure", f"expected a figure of Matplotlib, got {shown(figure)}")
+    for given in paths:
+        path = as_path("paths", given)
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=160, metadata=metadata)

@@ -13,7 +13,7 @@ from jaxflow.study.manifest import commit, package_version
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "optax", "matplotlib")
 
 
-@checked()
+@checked(nonnegative=["seconds"])
 def manifest(*, arguments: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
     """Version, commit (where there is one), seed, package versions, device and arguments, for `json`.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxflow._core import checked
+from jaxflow._core import as_array, checked, require
 
 
 class Verdict(enum.StrEnum):
@@ -160,13 +160,16 @@ def count_evidence(
     assert (evidence.inside, evidence.contradicted, evidence.undecided) == (3, 0, 1)
     ```
     """
+    require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
+    shapes = decided is None or decided.shape == good.shape
+    require(shapes, "decided", f"expected shape {good.shape}, got {np.shape(decided)}")
     good = np.asarray(good, bool).ravel()
     known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
     wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
     return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
 
 
-@checked()
+@checked(nonnegative=["bound"])
 def bounded_evidence(
     residuals: np.ndarray,
     bound: float,
@@ -184,7 +187,7 @@ def bounded_evidence(
     assert (evidence.confirmed, evidence.contradicted, evidence.undecided) == (1, 1, 1)
     ```
     """
-    residuals = np.asarray(residuals, float)
+    residuals = np.asarray(as_array("residuals", residuals), float)
     known = ~np.isnan(residuals)
     return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
 
@@ -201,7 +204,9 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     assert abs(slope - 2.0) < 1e-12
     ```
     """
-    x, y = np.asarray(x, float), np.asarray(y, float)
+    x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
+    require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
+    require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
     if len(x) < 3:
         return float("nan"), float("nan")
     slope, constant = np.polyfit(x, y, 1)

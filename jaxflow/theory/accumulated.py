@@ -9,9 +9,10 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, checked, linalg, tree_where
+from jaxflow._core import RESULTS, ScaledGradient, checked, is_concrete, linalg, require, tree_where
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -82,6 +83,10 @@ def accumulate(
     jf.theory.accumulate(risk, diagonal, jnp.array([1.0, 2.0])).models
     ```
     """
+    risk.check(model)
+    require(log_times.size > 0, "log_times", "expected at least one time")
+    rises = not is_concrete(log_times) or bool((np.diff(np.asarray(log_times)) > 0).all())
+    require(rises, "log_times", "times must increase")
     params, frozen = eqx.partition(model, risk.filter(model))
     ends = jax.nn.softplus(log_times)
 

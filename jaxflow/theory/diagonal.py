@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from jaxflow._core import checked, require
+from jaxflow._core import as_array, as_vector, checked, require
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, DiagonalAttention, Head, as_head
 from jaxflow.models.base import mark_trainable, require_shape
@@ -28,8 +28,8 @@ class PlusMinusAttention(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def __init__(self, w_plus: Any, w_minus: Any, head: Any):
-        self.w_plus = jnp.asarray(w_plus)
-        self.w_minus = jnp.asarray(w_minus)
+        self.w_plus = as_vector("w_plus", w_plus)
+        self.w_minus = as_array("w_minus", w_minus)
         self.head = as_head(head)
 
     def __check_init__(self) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import checked, linalg
+from jaxflow._core import checked, linalg, require
 from jaxflow.data import LinearData
 from jaxflow.models import AbstractLinearNetwork, Decomposition, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -56,6 +56,7 @@ def equal_layers(etas: tuple[Array, ...]) -> Assumption:
     assert jf.theory.equal_layers((jnp.ones(3), jnp.zeros(3))).holds
     ```
     """
+    require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     *first, last = etas
     size = jnp.abs(first[0])
     off = [jnp.max(jnp.abs(jnp.abs(eta) - size)) for eta in first] + [jnp.max(jnp.abs(last))]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import checked, require
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import as_head, token_scores
+from jaxflow.models import AbstractAttention, as_head, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
@@ -88,7 +88,7 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
 
 
 @checked()
-def assumption_3(risk: EmpiricalRisk, model: Any) -> Assumption:
+def assumption_3(risk: EmpiricalRisk, model: AbstractAttention) -> Assumption:
     r"""Assumption 3: a bound on the loss at the start.
 
     $$L(\theta(0))\le\min_j\frac1n(e^{-\gamma_{j,\mathrm{nopt}}}+\sum_{i\ne j}e^{-\gamma_{i\,\mathrm{opt}(i)}})$$

@@ -170,7 +170,9 @@ def direction_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Fl
 
 
 @checked()
-def filtered_direction(x: Float[Array, " d"], y: Any) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+def filtered_direction(
+    x: Float[Array, " d"], y: float | Float[Array, ""]
+) -> tuple[Float[Array, " d"], Float[Array, ""]]:
     r"""Corollary 4, filters of length 2: $y(2x\pm(\overleftarrow x+\overrightarrow x))$, and $x^\top\overleftarrow x$.
 
     The sign is that of the autocorrelation $x^\top\overleftarrow x$; at zero the singular values tie and the corollary
