@@ -39,6 +39,7 @@ def checked(
     nonnegative: Sequence[str] = (),
     infinite: Sequence[str] = (),
     nan: Sequence[str] = (),
+    rising: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     r"""A function whose arguments are held to their annotations before anything is traced.
 
@@ -49,7 +50,7 @@ def checked(
 
     **Arguments:** `least`: of integers, by name (0 for the others); `positive`: names of numbers that must be;
     `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may
-    hold NaN too.
+    hold NaN too; `rising`: of arrays `(m,)` whose entries must increase.
 
     **Raises:** `ValueError` whose sentence begins with the argument's name.
     """
@@ -63,7 +64,7 @@ def checked(
             hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
             if any(isinstance(hint, str) for hint in hints.values()):
                 hints = typing.get_type_hints(inspect.unwrap(function))
-            rules = _Rules(least or {}, positive, nonnegative, infinite, nan)
+            rules = _Rules(least or {}, positive, nonnegative, infinite, nan, rising)
             found = {name: rules.of(name, hint) for name, hint in hints.items() if name != "return"}
             return {name: check for name, check in found.items() if check is not None}
 
@@ -89,6 +90,7 @@ class _Rules(NamedTuple):
     nonnegative: Sequence[str]
     infinite: Sequence[str]
     nan: Sequence[str]
+    rising: Sequence[str]
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it says nothing that can be looked at."""
@@ -181,7 +183,8 @@ class _Rules(NamedTuple):
             for kind, dtype in (("float", "float64"), ("complex", "complex128"), ("int", "int64"), ("bool", "bool"))
             if dtype in hint.dtypes
         )
-        dims, bad, positive = hint.dim_str.split(), self._bad(name), name in self.positive
+        dims, bad = hint.dim_str.split(), self._bad(name)
+        positive, rising = name in self.positive, name in self.rising
         if "prng_key" in hint.dtypes:
 
             def key(argument: str, value: Any, sizes: Sizes) -> Any:
@@ -195,6 +198,9 @@ class _Rules(NamedTuple):
             _match(argument, dims, found.shape, sizes)
             if positive and not isinstance(found, Tracer):
                 require(bool((np.asarray(found) > 0).all()), argument, f"expected positive numbers, got {shown(value)}")
+            if rising and not isinstance(found, Tracer):
+                fits = found.size > 0 and bool((np.diff(np.asarray(found)) > 0).all())
+                require(fits, argument, f"expected increasing numbers, got {shown(value)}")
             return found
 
         return array

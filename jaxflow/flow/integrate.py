@@ -108,6 +108,8 @@ def integrate(
     if save_at is not None:
         save_at = as_array("save_at", save_at)
         check_save_at(save_at, until)
+        if is_concrete(save_at) and not clock.reads_negative:
+            require(bool(save_at[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
     if saveat is not None:
         check_saveat(saveat, until)
     plain = adjoint is None and only_times(saveat)

@@ -49,4 +49,4 @@ def write_json(path: Path, value: Any) -> None:
     jf.report.write_json(Path("made.json"), {"seed": 0})
     ```
     """
-    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    as_path("path", path).write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

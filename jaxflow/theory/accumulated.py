@@ -9,10 +9,9 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, checked, is_concrete, linalg, require, tree_where
+from jaxflow._core import RESULTS, ScaledGradient, checked, linalg, tree_where
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -55,7 +54,7 @@ class Accumulated(eqx.Module):
     steps: Array
 
 
-@checked(least={"max_steps": 1}, positive=["rtol"])
+@checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"])
 @eqx.filter_jit
 def accumulate(
     risk: EmpiricalRisk,
@@ -84,9 +83,6 @@ def accumulate(
     ```
     """
     risk.check(model)
-    require(log_times.size > 0, "log_times", "expected at least one time")
-    rises = not is_concrete(log_times) or bool((np.diff(np.asarray(log_times)) > 0).all())
-    require(rises, "log_times", "times must increase")
     params, frozen = eqx.partition(model, risk.filter(model))
     ends = jax.nn.softplus(log_times)
 

@@ -168,7 +168,7 @@ def support_curvature(slopes: Slopes, products: Float[Array, " p"], width: int |
     return jnp.min(linalg.eigvalsh(matrix + jnp.diag(jnp.where(on, 0.0, above))))
 
 
-@checked(least={"draws": 1})
+@checked(least={"draws": 1}, positive=["noise"])
 def return_distances(
     risk: EmpiricalRisk,
     model: HadamardNetwork,

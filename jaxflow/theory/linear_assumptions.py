@@ -26,6 +26,7 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
     assert jf.theory.layer_gap((jnp.ones(3), jnp.zeros(3))) == 1
     ```
     """
+    require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     sizes = jnp.stack([jnp.abs(eta) ** 2 for eta in etas])
     gaps = sizes[:, None] - sizes[None, :]
     same = jnp.eye(len(etas), dtype=bool)[:, :, None]

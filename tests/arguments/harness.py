@@ -13,6 +13,7 @@ class Call(NamedTuple):
     name: str
     function: Callable[..., Any]
     arguments: dict[str, tuple[Any, Kind | None]]
+    whole: bool = True
 
     def valid(self) -> dict[str, Any]:
         return {name: value for name, (value, _) in self.arguments.items()}
@@ -32,6 +33,11 @@ NEXT = {"tokens": ("queries",), "inputs": ("targets",), "weights": ("data_tensor
 
 def call(name: str, function: Callable[..., Any], /, **arguments: tuple[Any, Kind | None]) -> Call:
     return Call(name, function, arguments)
+
+
+def part(name: str, function: Callable[..., Any], /, **arguments: tuple[Any, Kind | None]) -> Call:
+    """As `call`, with arguments that are looked at and no valid ones for the rest: only ever refused."""
+    return Call(name, function, arguments, whole=False)
 
 
 class Case(NamedTuple):
@@ -54,6 +60,8 @@ def refusals(calls: list[Call]) -> Iterator[Case]:
 def alternatives(calls: list[Call]) -> Iterator[Case]:
     """Each call as it is, and with each argument in turn in another form that must be taken."""
     for one in calls:
+        if not one.whole:
+            continue
         valid = one.valid()
         yield Case(one.name, "", None, lambda one=one, valid=valid: one.function(**valid))
         for argument, (value, kind) in one.arguments.items():
@@ -81,7 +89,7 @@ def complaint(case: Case) -> str | None:
 
 def own(error: Exception) -> bool:
     """Whether the library raised it, and no library below it."""
-    return "jaxflow" in _where(error)
+    return "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
 
 
 def _where(error: Exception) -> str:

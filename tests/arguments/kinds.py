@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 NAN, INF = float("nan"), float("inf")
+KEY = jax.random.key(0)
+KEYS = jax.random.split(KEY)
 
 
 class Thing:
@@ -27,7 +29,7 @@ class Kind(NamedTuple):
 
 NOTHING = (None, "abc", b"abc", {}, Thing())
 # What is no single number either.
-NO_NUMBER = (*NOTHING, "1", [], [1], {"a": 1}, 1j, True, np.ones(2), jnp.ones((1, 1)), jax.random.key(0), print)
+NO_NUMBER = (*NOTHING, "1", [], [1], {"a": 1}, 1j, True, np.ones(2), jnp.ones((1, 1)), KEY, print)
 
 
 def _optional(values: tuple, nothing: bool) -> tuple:
@@ -78,7 +80,7 @@ def number(
 
 def choice(*, nothing: bool = False) -> Kind:
     """A name, or an object that it stands for."""
-    wrong = (*_optional(NOTHING, nothing), "", 3, 2.5, NAN, True, [], ["a"], jnp.ones(2), 1j, type, jax.random.key(0))
+    wrong = (*_optional(NOTHING, nothing), "", 3, 2.5, NAN, True, [], ["a"], jnp.ones(2), 1j, type, KEY)
     return Kind(lambda value: iter(wrong))
 
 
@@ -117,7 +119,7 @@ def boolean() -> Kind:
 def key() -> Kind:
     """One typed key."""
     wrong = (*NOTHING, 0, 7, -1, 2.5, NAN, True, [], np.uint32([0, 1]), jnp.zeros(2, jnp.uint32), jnp.ones(()))
-    return Kind(lambda value: iter((*wrong, jax.random.split(jax.random.key(0)))))
+    return Kind(lambda value: iter((*wrong, KEYS)))
 
 
 def path(*, nothing: bool = False) -> Kind:
@@ -149,9 +151,7 @@ def array(
     """
 
     def refused(value: Any) -> Iterator[Any]:
-        yield from _optional(
-            (*NOTHING, "1", 3 + 0j if not mixed else "a", True, jax.random.key(0), print, int), nothing
-        )
+        yield from _optional((*NOTHING, "1", 3 + 0j if not mixed else "a", True, KEY, print, int), nothing)
         valid = np.asarray(value, complex if mixed else float)
         yield np.asarray(valid, str)
         yield np.ones(valid.shape, bool)
@@ -163,7 +163,7 @@ def array(
             yield 1.0
         if higher:
             yield valid[None]
-            yield jnp.asarray(valid)[..., None]
+            yield jnp.asarray(valid[..., None])
         if valid.size and not nan:
             spoiled = valid.copy()
             spoiled.flat[-1] = NAN
@@ -187,7 +187,7 @@ def mask(*, lower: bool = True, higher: bool = True, nothing: bool = False) -> K
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value)
-        yield from _optional((*NOTHING, 1, 0.5, 1j, "True", jax.random.key(0), print), nothing)
+        yield from _optional((*NOTHING, 1, 0.5, 1j, "True", KEY, print), nothing)
         yield from (valid.astype(float), valid.astype(int), valid.astype(complex), [[True, False], [True]])
         if lower:
             yield from (True, valid[0])
@@ -202,7 +202,7 @@ def integers(*, nothing: bool = False, values: tuple = ()) -> Kind:
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value)
-        yield from _optional((*NOTHING, 0.5, 1j, True, jax.random.key(0), print), nothing)
+        yield from _optional((*NOTHING, 0.5, 1j, True, KEY, print), nothing)
         yield from (valid + 0.5, valid.astype(bool), valid.astype(complex), valid * NAN, valid[0], valid[None])
         yield from values
 

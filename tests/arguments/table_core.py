@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
-from tests.arguments.harness import Call, call
+from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     INF,
     NAN,
@@ -323,7 +323,7 @@ FLOW: list[Call] = [
         "Drive.start",
         flow.Drive(diffrax.Tsit5(), diffrax.PIDController(rtol=1e-3, atol=1e-6)).start,
         risk=(RISK, instance()),
-        model=(MODEL, values(*NO_MODEL)),
+        model=(MODEL, values(*NO_MODEL[:-2], BAD_MODELS[1])),
         clock=(jf.LogTime(), instance()),
         coordinates=(jf.Weights(), instance()),
         until=(1.0, number()),
@@ -405,10 +405,10 @@ LIMITS: list[Call] = [
         method=(None, values(jf.Staged(), 3, "staged")),
         **HOW,
     ),
-    call(
+    part(
         "find_limit, own", jf.find_limit, risk=(OWN, instance()), model=(jf.models.OwnModel, None), method=(None, None)
     ),
-    call(
+    part(
         "find_limit, own",
         lambda model, **how: jf.find_limit(OWN, model, **how),
         model=(own, values(None, 3, "abc", {}, jnp.ones(2), own)),
@@ -497,4 +497,14 @@ LIMITS: list[Call] = [
         tolerance=(1e-9, number(positive=True)),
         max_steps=(5, count()),
     ),
+    part(
+        "conclude",
+        limits.conclude,
+        risk=(RISK, instance()),
+        model=(MODEL, None),
+        trajectory=(None, instance()),
+        gap=(1e-4, None),
+    ),
+    part("record", flow.record, drive=(None, instance()), lane=(None, None)),
+    part("run_queue", flow.run_queue, drive=(None, instance()), lanes=(None, None), width=(1, None)),
 ]

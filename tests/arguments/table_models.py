@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
-from tests.arguments.harness import Call, call
+from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
     boolean,
@@ -310,6 +310,7 @@ MARGIN: list[Call] = [
 SELECTED = {"data": (DATA, instance()), "selection": (SELECTION, mask())}
 ETAS = ((VECTOR, VECTOR), sequence((), ("a", "b"), (VECTOR, None)))
 TENSOR = np.ones((2, 2, 2))
+ONE_PAIR = th.pairs_of(NETWORK, INPUTS[:1])
 THEORY: list[Call] = [
     call(
         "accumulate",
@@ -477,4 +478,23 @@ THEORY: list[Call] = [
         w_minus=(VECTOR, array(nan=True)),
         head=(HEAD, values(*NO_HEAD)),
     ),
+    *(
+        call(
+            f.__name__,
+            f,
+            pairs=(ONE_PAIR, instance()),
+            network=(NETWORK, instance()),
+            target=(1.0, number()),
+        )
+        for f in (th.datum_direction, th.datum_limit)
+    ),
+    call(
+        "pair_limit",
+        th.pair_limit,
+        pairs=(ONE_PAIR, instance()),
+        network=(NETWORK, instance()),
+        targets=(LABELS[:1], array()),
+        dual=(LABELS[:1], array()),
+    ),
+    part("stage_assumptions", th.stage_assumptions, stages=(None, instance()), model=(HADAMARD, None)),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 import jaxflow as jf
 from jaxflow import papers, plots, report
-from tests.arguments.harness import Call, call
+from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     NAN,
     boolean,
@@ -52,8 +52,8 @@ RUN = {
 PAPER = {"paper": ("yun2021", choice())}
 PLANNED = {"scale": ("quick", choice()), "out": ("o", path(nothing=True)), "overwrite": (False, boolean())}
 CALLS: list[Call] = [
-    call("reproduce", papers.reproduce, **PAPER, figure=("fig1", choice()), **RUN),
-    call("verify", papers.verify, **PAPER, only=((), sequence("single", ["no such"], [3])), **RUN),
+    part("reproduce", papers.reproduce, **PAPER, figure=("fig1", choice()), **RUN),
+    part("verify", papers.verify, **PAPER, only=((), sequence("single", ["no such"], [3])), **RUN),
     call("plan", papers.plan, **PAPER, figure=("fig1", choice()), **PLANNED),
     call("plan_verify", papers.plan_verify, **PAPER, only=((), sequence(["no such"], [None])), **PLANNED),
     call("find_paper", lambda paper: papers.find_paper(paper), paper=("yun2021", choice())),
@@ -64,7 +64,7 @@ CALLS: list[Call] = [
     call("draw_percentage_bars", plots.draw_percentage_bars, data=(BARS, mapping(*lacking(BARS)))),
     call("draw_percentage_curves", plots.draw_percentage_curves, data=(CURVES, mapping(*lacking(CURVES)))),
     call("draw_heat_map", plots.draw_heat_map, data=(CELLS, mapping(*lacking(CELLS)))),
-    call("draw_limits", plots.draw_limits, data=({}, mapping(LIMITS))),
+    part("draw_limits", plots.draw_limits, data=({}, mapping(LIMITS))),
     call(
         "new_figure",
         plots.new_figure,
@@ -82,8 +82,8 @@ CALLS: list[Call] = [
         height=(3.0, number(positive=True)),
         shared=(False, boolean()),
     ),
-    call("save_figure", lambda figure: plots.save_figure(figure, Path("a.png")), figure=(None, instance())),
-    call("save_figure", lambda paths: plots.save_figure(plots.new_figure(1)[0], paths), paths=("a.png", path())),
+    part("save_figure", lambda figure: plots.save_figure(figure, Path("a.png")), figure=(None, instance())),
+    part("save_figure", lambda paths: plots.save_figure(plots.new_figure(1)[0], paths), paths=("a.png", path())),
     call(
         "bounded_evidence",
         report.bounded_evidence,
@@ -144,8 +144,8 @@ CALLS: list[Call] = [
         seed=(0, count(0)),
         seconds=(1.0, number(least=0.0)),
     ),
-    call("study_html", report.study_html, store_path=("r.zarr", path())),
-    call(
+    part("study_html", report.study_html, store_path=("r.zarr", path())),
+    part(
         "write_study_report",
         report.write_study_report,
         store_path=("r.zarr", path()),
@@ -153,12 +153,15 @@ CALLS: list[Call] = [
         overwrite=(False, boolean()),
     ),
     call("refuse_existing", report.refuse_existing, paths=([Path("a")], values(None, 3)), overwrite=(False, boolean())),
-    call(
-        "diagnose",
-        jf.diagnose,
-        trajectory=(None, instance()),
-        risk=(None, None),
-        clock=("log_time", None),
-        until=(1.0, None),
+    part(
+        "diagnose", jf.diagnose, trajectory=(None, instance()), risk=(None, None), clock=(None, None), until=(1, None)
     ),
+    part(
+        "findings_markdown",
+        report.findings_markdown,
+        title=("a", text()),
+        columns=({}, instance()),
+        findings=([], None),
+    ),
+    call("write_json", report.write_json, path=("a.json", path()), value=({}, None)),
 ]
