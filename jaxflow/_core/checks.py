@@ -76,7 +76,7 @@ def as_real(argument: str, value: Any, *, positive: bool = True) -> float:
 
 def is_finite(number: int | float) -> bool:
     """Whether a number is one that a float can hold: no NaN, no infinity, no integer of 400 digits."""
-    return -sys.float_info.max <= number <= sys.float_info.max
+    return bool(-sys.float_info.max <= number <= sys.float_info.max)
 
 
 def as_boolean(argument: str, value: Any) -> bool:

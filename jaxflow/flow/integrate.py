@@ -92,9 +92,9 @@ def integrate(
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     clock = as_clock(clock)
     coordinates = as_coordinates(coordinates)
-    risk.check(model)
     if isinstance(coordinates, AbstractStretchedCoordinates):
         coordinates.check(risk, model)
+    risk.check(model)
     max_steps, throw = as_integer("max_steps", max_steps, 1), as_boolean("throw", throw)
     check_until(clock, until)
     if stop is not None:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import as_integer, linalg, require, shown, unknown_name
+from jaxflow._core import as_plain, linalg, require, shown, unknown_name
 
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
 RANK_TOLERANCE = 1e-7
@@ -125,8 +125,9 @@ class Nuclear(AbstractNorm):
     alias: ClassVar[str] = "nuclear"
 
     def __check_init__(self) -> None:
-        if self.rank is not None:
-            as_integer("rank", self.rank, 1)
+        plain = as_plain(self.rank)
+        valid = plain is None or (isinstance(plain, int) and not isinstance(plain, bool) and plain >= 1)
+        require(valid, "rank", f"expected a positive integer or None, got {shown(self.rank)}")
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
         return jnp.sum(linalg.singular_values(primal))

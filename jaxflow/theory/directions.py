@@ -85,7 +85,7 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
     return Directions(margin, by_margin, by_norm, cauchy_gap(by_margin), cauchy_gap(by_norm))
 
 
-@checked()
+@checked(nan=["path"])
 def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
     r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path, over the later s where D(s) is defined;
     NaN where D(t) is not.

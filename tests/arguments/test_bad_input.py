@@ -21,8 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Tables and their names.
 TABLES = {
-    "core": ("CALLS", "FLOW", "LIMITS"),
-    "models": ("MODELS", "MARGIN", "THEORY"),
+    "core": ("CALLS",),
+    "flow": ("FLOW", "LIMITS"),
+    "models": ("MODELS", "MARGIN"),
+    "theory": ("THEORY",),
     "pages": ("CALLS",),
 }
 ROOMS = (
