@@ -276,7 +276,7 @@ def as_loss(loss: Any) -> AbstractLoss:
     require(
         callable(loss) and not isinstance(loss, type),
         "loss",
-        f"expected a jaxflow loss, its name ({', '.join(LOSSES)}) or a function of the margin, got {shown(loss)}",
+        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function, got {shown(loss)}",
     )
     return MarginLoss(loss)
 

@@ -231,7 +231,7 @@ class EmpiricalRisk(eqx.Module):
             raise ValueError(f"model: expected an object, got the class {model.__name__}; see its `init`")
         if self.data is not None:
             known = isinstance(model, AbstractModel) or callable(model) or hasattr(model, "outputs")
-            require(known, "model", f"expected a model or a function of one input, got {shown(model)}")
+            require(known, "model", f"expected a callable or an object with outputs(data), got {shown(model)}")
         if self.data is not None and isinstance(model, AbstractModel):
             model.check(self.data)
         for path, leaf in jax.tree_util.tree_leaves_with_path(model) if values else ():

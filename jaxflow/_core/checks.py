@@ -44,7 +44,8 @@ def shown(value: Any) -> str:
 
 def as_plain(value: Any) -> Any:
     """A value without the scalar types of NumPy and JAX, which JSON does not know."""
-    if isinstance(value, int | float | str) or isinstance(value, Tracer):
+    # By type: np.float64 is a float.
+    if type(value) in (int, float, bool, str) or isinstance(value, Tracer):
         return value
     scalar = isinstance(value, np.generic) or (hasattr(value, "dtype") and getattr(value, "shape", None) == ())
     # Typed keys of JAX have a dtype, and no number.

@@ -35,8 +35,10 @@ class OwnModel(eqx.Module):
     rest: PyTree = eqx.field(static=True)
 
     def __init__(self, module: Any):
-        require(callable(module) or hasattr(module, "outputs"), "model", f"expected a callable, got {shown(module)}")
         arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, module)
+        # Margins of one's own are a function of any pytree of arrays.
+        known = callable(module) or hasattr(module, "outputs") or any(map(eqx.is_array, jax.tree.leaves(arrays)))
+        require(known, "model", f"expected a callable, got {shown(module)}")
         self.params, self.rest = eqx.partition(arrays, eqx.is_array)
 
     def __check_init__(self) -> None:

@@ -105,7 +105,7 @@ MODELS: list[Call] = [
         heads=((HEAD, HEAD), sequence((), (None,), ("a",), (m.PositionHeads((HEAD,)),))),
     ),
     call("FunctionHead", lambda head: m.FunctionHead(head), head=(jnp.sum, function())),
-    call("OwnModel", lambda model: m.OwnModel(model), model=(jnp.sum, function())),
+    call("OwnModel", lambda model: m.OwnModel(model), model=(jnp.sum, values(None, 3, 2.5, NAN, "abc", {}, []))),
     call("as_head", m.as_head, head=(HEAD, values(*NO_HEAD))),
     call(
         "HadamardNetwork",
