@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from jaxflow._core import as_plain, linalg, require, shown, unknown_name
+from jaxflow._core.checks import LARGEST
 
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
 RANK_TOLERANCE = 1e-7
@@ -126,7 +127,7 @@ class Nuclear(AbstractNorm):
 
     def __check_init__(self) -> None:
         plain = as_plain(self.rank)
-        valid = plain is None or (isinstance(plain, int) and not isinstance(plain, bool) and plain >= 1)
+        valid = plain is None or (isinstance(plain, int) and not isinstance(plain, bool) and 1 <= plain <= LARGEST)
         require(valid, "rank", f"expected a positive integer or None, got {shown(self.rank)}")
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:

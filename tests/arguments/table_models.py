@@ -6,6 +6,7 @@ import numpy as np
 import jaxflow as jf
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
+    NAN,
     array,
     choice,
     count,

@@ -160,7 +160,7 @@ CALLS: list[Call] = [
         "findings_markdown",
         report.findings_markdown,
         title=("a", text()),
-        columns=({}, instance()),
+        columns=(report.ROWS, values(None, 3, "a")),
         findings=([], None),
     ),
     call("write_json", report.write_json, path=("a.json", path()), value=({}, None)),
