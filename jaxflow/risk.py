@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import equinox as eqx
 import jax
@@ -170,6 +170,7 @@ class EmpiricalRisk(eqx.Module):
             known = isinstance(data, TokenData | LinearData | SampleData)
             require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
+        # A reduction that is an array has no truth value to compare.
         named = isinstance(reduction, str) and reduction in ("mean", "sum")
         require(named, "reduction", f"expected 'mean' or 'sum', got {shown(reduction)}")
         leaves = jax.tree.leaves(trainable)
@@ -179,7 +180,7 @@ class EmpiricalRisk(eqx.Module):
         self.source = data if isinstance(data, AbstractSource) else DataSource(data)
         self.loss = loss
         self.trainable = trainable
-        self.reduction = reduction
+        self.reduction = cast(Literal["mean", "sum"], reduction)
 
     @classmethod
     def from_margins(

@@ -205,7 +205,8 @@ def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n 
 def _each_output(head: Any, points: Float[Array, "*n d"], turn: Callable[[Head], Any]) -> Float[Array, "..."]:
     if isinstance(head, PositionHeads):
         return jnp.stack([jax.vmap(turn(h))(points[:, k]) for k, h in enumerate(head.heads)], axis=1)
-    function = turn(head if callable(head) else as_head(head))
+    one: Any = head if callable(head) else as_head(head)
+    function = turn(one)
     for _ in range(points.ndim - 1):
         function = jax.vmap(function)
     return function(points)

@@ -162,7 +162,7 @@ def count_evidence(
     """
     require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
     shapes = decided is None or decided.shape == good.shape
-    require(shapes, "decided", f"expected shape {good.shape}, got {np.shape(decided)}")
+    require(shapes, "decided", f"expected Booleans of shape {good.shape}")
     good = np.asarray(good, bool).ravel()
     known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
     wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
