@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxflow._core.checks import (
     as_boolean,
     as_integer,
+    as_plain,
     check_boolean,
     check_integer,
     check_key,
@@ -40,6 +41,7 @@ def checked(
     infinite: Sequence[str] = (),
     nan: Sequence[str] = (),
     rising: Sequence[str] = (),
+    plain: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     r"""A function whose arguments are held to their annotations before anything is traced.
 
@@ -50,7 +52,8 @@ def checked(
 
     **Arguments:** `least`: of integers, by name (0 for the others); `positive`: names of numbers that must be;
     `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may
-    hold NaN too; `rising`: of arrays `(m,)` whose entries must increase.
+    hold NaN too; `rising`: of arrays `(m,)` whose entries must increase;
+    `plain`: of numbers that Python code decides by, which scalar arrays become.
 
     **Raises:** `ValueError` whose sentence begins with the argument's name.
     """
@@ -64,7 +67,7 @@ def checked(
             hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
             if any(isinstance(hint, str) for hint in hints.values()):
                 hints = typing.get_type_hints(inspect.unwrap(function))
-            rules = _Rules(least or {}, positive, nonnegative, infinite, nan, rising)
+            rules = _Rules(least or {}, positive, nonnegative, infinite, nan, rising, plain)
             found = {name: rules.of(name, hint) for name, hint in hints.items() if name != "return"}
             return {name: check for name, check in found.items() if check is not None}
 
@@ -91,6 +94,7 @@ class _Rules(NamedTuple):
     infinite: Sequence[str]
     nan: Sequence[str]
     rising: Sequence[str]
+    plain: Sequence[str]
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it says nothing that can be looked at."""
@@ -129,7 +133,7 @@ class _Rules(NamedTuple):
         def number(argument: str, value: Any, sizes: Sizes) -> Any:
             lowest = 0.0 if name in self.nonnegative else -np.inf
             check_real(argument, value, positive=name in self.positive, least=lowest, inf=self._infinite(name))
-            return float(value) if isinstance(value, int) else value
+            return float(as_plain(value)) if isinstance(value, int) or name in self.plain else value
 
         return number
 

@@ -207,7 +207,7 @@ class Lp(AbstractNorm):
     ```
     """
 
-    p: float = eqx.field(static=True)
+    p: float = eqx.field(static=True, converter=as_plain)
     alias: ClassVar[str] = "lp"
 
     def __check_init__(self) -> None:

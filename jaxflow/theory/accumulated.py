@@ -54,7 +54,7 @@ class Accumulated(eqx.Module):
     steps: Array
 
 
-@checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"])
+@checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"], plain=["rtol"])
 @eqx.filter_jit
 def accumulate(
     risk: EmpiricalRisk,

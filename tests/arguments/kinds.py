@@ -32,6 +32,11 @@ NOTHING = (None, "abc", b"abc", {}, Thing())
 NO_NUMBER = (*NOTHING, "1", [], [1], {"a": 1}, 1j, True, np.ones(2), jnp.ones((1, 1)), KEY, print)
 
 
+def _unless_none(*forms: Callable[[Any], Any]) -> Callable[[Any], Iterator[Any]]:
+    """The value in other forms; of None there are none."""
+    return lambda value: iter(()) if value is None else (form(value) for form in forms)
+
+
 def _optional(values: tuple, nothing: bool) -> tuple:
     return tuple(value for value in values if not (nothing and value is None))
 
@@ -51,7 +56,7 @@ def count(least: int = 1, nothing: bool = False) -> Kind:
         np.float64(4),
         np.bool_(1),
     )
-    return Kind(lambda value: iter(wrong), lambda value: iter((np.int64(value), jnp.asarray(value))))
+    return Kind(lambda value: iter(wrong), _unless_none(np.int64, jnp.asarray))
 
 
 def seed() -> Kind:
@@ -73,9 +78,7 @@ def number(
     wrong += (0, 0.0, -1.0, -1e-300, -INF) if positive else ()
     wrong += () if least is None else (least - 1.0, least - 1e300)
     wrong += () if most is None else (most + 1.0,)
-    return Kind(
-        lambda value: iter(wrong), lambda value: iter((np.float64(value), np.float32(value), jnp.asarray(value)))
-    )
+    return Kind(lambda value: iter(wrong), _unless_none(np.float64, np.float32, jnp.asarray))
 
 
 def choice(*, nothing: bool = False) -> Kind:
@@ -175,11 +178,7 @@ def array(
             yield spoiled
         yield from values
 
-    def taken(value: Any) -> Iterator[Any]:
-        yield np.asarray(value)
-        yield np.asarray(value).tolist()
-
-    return Kind(refused, taken)
+    return Kind(refused, _unless_none(np.asarray, lambda value: np.asarray(value).tolist()))
 
 
 def mask(*, lower: bool = True, higher: bool = True, nothing: bool = False) -> Kind:
@@ -194,7 +193,7 @@ def mask(*, lower: bool = True, higher: bool = True, nothing: bool = False) -> K
         if higher:
             yield valid[None]
 
-    return Kind(refused, lambda value: iter((np.asarray(value), np.asarray(value).tolist())))
+    return Kind(refused, _unless_none(np.asarray, lambda value: np.asarray(value).tolist()))
 
 
 def integers(*, nothing: bool = False, values: tuple = ()) -> Kind:
@@ -206,7 +205,7 @@ def integers(*, nothing: bool = False, values: tuple = ()) -> Kind:
         yield from (valid + 0.5, valid.astype(bool), valid.astype(complex), valid * NAN, valid[0], valid[None])
         yield from values
 
-    return Kind(refused, lambda value: iter((np.asarray(value), np.asarray(value).tolist())))
+    return Kind(refused, _unless_none(np.asarray, lambda value: np.asarray(value).tolist()))
 
 
 def sequence(*values: Any) -> Kind:

@@ -71,7 +71,7 @@ THEORY: list[Call] = [
         Q=(MATRIX, array()),
         V=(MATRIX, array()),
     ),
-    call("alignment_frame", th.alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
+    part("alignment_frame", th.alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
     call(
         "all_hold",
         th.all_hold,
@@ -137,7 +137,7 @@ THEORY: list[Call] = [
         depth=(2, count(2)),
     ),
     call("interpolation_program", th.interpolation_program, network=(NETWORK, instance()), data=(LINEAR, instance())),
-    call("lift", th.lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
+    part("lift", th.lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
     call(
         "limiting_face",
         th.limiting_face,
