@@ -129,6 +129,12 @@ def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     return data
 
 
+def _finite(leaf: Any) -> bool:
+    """Whether a leaf holds no NaN and no infinity that can be seen."""
+    seen = isinstance(leaf, jax.Array | np.ndarray) and is_concrete(leaf)
+    return not seen or leaf.dtype.kind not in "fc" or bool(np.isfinite(np.asarray(leaf)).all())
+
+
 class EmpiricalRisk(eqx.Module):
     r"""$L(\theta)=\frac1n\sum_i\ell(f(\theta;X_i),y_i)$, equation (2) of Tarzanagh et al. (2023).
 
@@ -235,9 +241,10 @@ class EmpiricalRisk(eqx.Module):
             require(known, "model", f"expected a callable or an object with outputs(data), got {shown(model)}")
         if self.data is not None and isinstance(model, AbstractModel):
             model.check(self.data)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(model) if values else ():
-            if eqx.is_inexact_array(leaf) and is_concrete(leaf) and not np.isfinite(np.asarray(leaf)).all():
-                raise ValueError(f"model: NaN or infinite entry in {jax.tree_util.keystr(path).lstrip('.') or 'it'}")
+        if values and not all(_finite(leaf) for leaf in jax.tree.leaves(model)):
+            paths = jax.tree_util.tree_leaves_with_path(model)
+            where = next(jax.tree_util.keystr(path) for path, leaf in paths if not _finite(leaf))
+            raise ValueError(f"model: NaN or infinite entry in {where.lstrip('.') or 'it'}")
 
     def __call__(self, model: Any) -> Float[Array, ""]:
         """L(θ); underflows to zero far out. `log_value` does not."""

@@ -254,6 +254,7 @@ def _numbers(argument: str, value: Any, kinds: tuple[str, ...], bad: str) -> jax
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
 
 
+@functools.cache
 def _kind(dtype: Any) -> str:
     kinds = (("bool", jnp.bool_), ("float", jnp.floating), ("int", jnp.integer), ("complex", jnp.complexfloating))
     return next((name for name, kind in kinds if jnp.issubdtype(dtype, kind)), "other")
