@@ -14,13 +14,19 @@ from jaxflow._core import (
     RESULTS,
     Code,
     all_finite,
+    as_boolean,
+    as_integer,
+    check_kind,
+    check_real,
     good,
     is_concrete,
+    raw_array,
     require,
+    shown,
     tree_norm,
     tree_scale,
 )
-from jaxflow.models import FactoredAttention
+from jaxflow.models import AbstractAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory, describe
 
@@ -81,11 +87,13 @@ def descend(
     path.model.W
     ```
     """
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     risk.check(model)
-    require(steps >= 0, "steps", f"expected at least 0, got {steps}")
-    require(normalised in NORMALISATIONS, "normalised", f"expected one of {NORMALISATIONS}, got {normalised!r}")
-    for name, value in (("epsilon", epsilon), ("ridge", ridge)):
-        require(not is_concrete(value) or bool(value >= 0), name, f"expected at least 0, got {value}")
+    steps, throw = as_integer("steps", steps, 0), as_boolean("throw", throw)
+    known = normalised is False or (isinstance(normalised, str) and normalised in NORMALISATIONS)
+    require(known, "normalised", f"expected one of {NORMALISATIONS}, got {shown(normalised)}")
+    check_real("epsilon", epsilon, least=0.0)
+    check_real("ridge", ridge, least=0.0)
     if optimizer is not None:
         require(
             isinstance(optimizer, optax.GradientTransformation),
@@ -94,9 +102,9 @@ def descend(
         )
         require(learning_rate is None, "learning_rate", "an optimizer brings its own; give one of the two")
     rate = 0.1 if learning_rate is None else learning_rate
-    require(not is_concrete(rate) or bool(rate > 0), "learning_rate", f"expected a positive rate, got {rate}")
+    check_real("learning_rate", rate, positive=True)
     if save_at is not None:
-        save_at = jnp.asarray(save_at)
+        save_at = jnp.asarray(raw_array("save_at", save_at))
         require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")
         require(jnp.issubdtype(save_at.dtype, jnp.integer), "save_at", "expected whole numbers of steps")
         if is_concrete(save_at):
@@ -150,6 +158,7 @@ def published_protocol(model: Any) -> Protocol:
     jf.descend(risk, model, **settings)
     ```
     """
+    check_kind("model", model, AbstractAttention, "an attention model")
     factored = isinstance(model, FactoredAttention)
     return Protocol(
         steps=2000,

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, is_concrete, require, tree_scale
+from jaxflow._core import ScaledGradient, as_array, is_concrete, require, require_finite, shown, tree_scale
 from jaxflow.data import LinearData, SampleData, TokenData
 from jaxflow.losses import AbstractLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
@@ -112,10 +112,13 @@ class OpaqueLoss(AbstractLoss):
 def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     """Data from `(inputs, labels)`. **Raises:** `ValueError` naming `data` or `labels`."""
     require(len(pair) == 2, "data", f"expected a pair (inputs, labels), got {len(pair)} entries")
-    inputs, labels = (jnp.asarray(part) for part in pair)
+    inputs, labels = as_array("inputs", pair[0]), as_array("labels", pair[1])
     require(inputs.ndim >= 1, "data", "expected inputs of shape (n, ...), got a number")
     kind = LinearData if inputs.ndim == 2 and labels.ndim == 1 else SampleData
-    data = kind(inputs.astype(float) if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs, labels)
+    expected = f"expected {inputs.shape[0]} labels, one for each input, got shape {labels.shape}"
+    require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
+    require_finite("labels", labels)
+    data = kind(inputs, labels)
     if loss.margin and is_concrete(data.targets):
         values = np.unique(np.asarray(data.targets))
         wrong = values[np.abs(values) != 1]
@@ -124,6 +127,12 @@ def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
             wrong.size == 0, "labels", f"{name} wants labels +1 and -1, got {', '.join(f'{x:g}' for x in wrong[:3])}"
         )
     return data
+
+
+def _finite(leaf: Any) -> bool:
+    """Whether a leaf holds no NaN and no infinity that can be seen."""
+    seen = isinstance(leaf, jax.Array | np.ndarray) and is_concrete(leaf)
+    return not seen or leaf.dtype.kind not in "fc" or bool(np.isfinite(np.asarray(leaf)).all())
 
 
 class EmpiricalRisk(eqx.Module):
@@ -167,11 +176,17 @@ class EmpiricalRisk(eqx.Module):
             known = isinstance(data, TokenData | LinearData | SampleData)
             require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
-        require(reduction in ("mean", "sum"), "reduction", f"expected 'mean' or 'sum', got {reduction!r}")
+        # A reduction that is an array has no truth value to compare.
+        named = isinstance(reduction, str) and reduction in ("mean", "sum")
+        require(named, "reduction", f"expected 'mean' or 'sum', got {shown(reduction)}")
+        leaves = jax.tree.leaves(trainable)
+        flags = callable(trainable) or all(isinstance(leaf, bool) for leaf in leaves)
+        known = trainable is None or (flags and not isinstance(trainable, bool))
+        require(known, "trainable", f"expected True and False like the model, or a function, got {shown(trainable)}")
         self.source = data if isinstance(data, AbstractSource) else DataSource(data)
         self.loss = loss
         self.trainable = trainable
-        self.reduction = reduction
+        self.reduction = cast(Literal["mean", "sum"], reduction)
 
     @classmethod
     def from_margins(
@@ -214,10 +229,22 @@ class EmpiricalRisk(eqx.Module):
             return default_trainable(model)
         return self.trainable(model) if callable(self.trainable) else self.trainable
 
-    def check(self, model: Any) -> None:
-        """Compares the model's shapes with the data. **Raises:** `ValueError` naming the parameter."""
+    def check(self, model: Any, values: bool = True) -> None:
+        """Compares the model's shapes with the data, and looks at concrete weights if `values`.
+
+        **Raises:** `ValueError` naming the parameter.
+        """
+        if isinstance(model, type):
+            raise ValueError(f"model: expected an object, got the class {model.__name__}; see its `init`")
+        if self.data is not None:
+            known = isinstance(model, AbstractModel) or callable(model) or hasattr(model, "outputs")
+            require(known, "model", f"expected a callable or an object with outputs(data), got {shown(model)}")
         if self.data is not None and isinstance(model, AbstractModel):
             model.check(self.data)
+        if values and not all(_finite(leaf) for leaf in jax.tree.leaves(model)):
+            paths = jax.tree_util.tree_leaves_with_path(model)
+            where = next(jax.tree_util.keystr(path) for path, leaf in paths if not _finite(leaf))
+            raise ValueError(f"model: NaN or infinite entry in {where.lstrip('.') or 'it'}")
 
     def __call__(self, model: Any) -> Float[Array, ""]:
         """L(θ); underflows to zero far out. `log_value` does not."""

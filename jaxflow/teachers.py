@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import compiled_once, require
+from jaxflow._core import as_vector, checked, compiled_once, require, require_finite, shown
 from jaxflow.data import SampleData
 from jaxflow.models import DiagonalHead, HadamardNetwork
 
@@ -23,11 +23,15 @@ def taught(inputs: Any, teacher: Any) -> SampleData:
     jf.teachers.taught(jax.random.normal(jax.random.key(0), (5, 3)), teacher)
     ```
     """
-    inputs = jnp.asarray(inputs)
+    inputs = as_vector("inputs", inputs)
+    require_finite("inputs", inputs)
+    known = hasattr(teacher, "outputs") and not isinstance(teacher, type)
+    require(known, "teacher", f"expected a model with outputs(data), got {shown(teacher)}")
     unknown = SampleData(inputs, jnp.zeros(inputs.shape[:1], inputs.dtype))
     return SampleData(inputs, teacher.outputs(unknown))
 
 
+@checked(least={"n": 1, "T": 1, "d": 1})
 @compiled_once
 def diagonal_head_task(
     key: Key[Array, ""], n: int, T: int, d: int, scale: float | Float[Array, ""] = 1.0

@@ -1,8 +1,26 @@
 """Floor 0: enumerations, messages and pytree helpers that every other floor may use."""
 
 from jaxflow._core import linalg as linalg
+from jaxflow._core.arguments import checked as checked
+from jaxflow._core.checks import as_array as as_array
+from jaxflow._core.checks import as_boolean as as_boolean
+from jaxflow._core.checks import as_integer as as_integer
+from jaxflow._core.checks import as_mask as as_mask
+from jaxflow._core.checks import as_matrix as as_matrix
+from jaxflow._core.checks import as_path as as_path
+from jaxflow._core.checks import as_plain as as_plain
+from jaxflow._core.checks import as_real as as_real
+from jaxflow._core.checks import as_vector as as_vector
+from jaxflow._core.checks import check_boolean as check_boolean
+from jaxflow._core.checks import check_integer as check_integer
+from jaxflow._core.checks import check_key as check_key
+from jaxflow._core.checks import check_kind as check_kind
+from jaxflow._core.checks import check_real as check_real
 from jaxflow._core.checks import is_concrete as is_concrete
+from jaxflow._core.checks import raw_array as raw_array
 from jaxflow._core.checks import require as require
+from jaxflow._core.checks import require_finite as require_finite
+from jaxflow._core.checks import shown as shown
 from jaxflow._core.checks import unknown_name as unknown_name
 from jaxflow._core.codes import Code as Code
 from jaxflow._core.codes import Outcome as Outcome

@@ -1,11 +1,19 @@
 """Errors that name the argument, raised before anything is traced."""
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+
+# What a seed may be: eight bytes, and what JSON readers of other languages still hold.
+LARGEST = 2**63 - 1
 
 
 def is_concrete(*values: Any) -> bool:
@@ -25,4 +33,195 @@ def unknown_name(argument: str, name: object, options: Iterable[str]) -> ValueEr
     close = difflib.get_close_matches(str(name).lower(), [option.lower() for option in known], n=1)
     near = next((option for option in known if close and option.lower() == close[0]), None)
     hint = f"; did you mean {near!r}?" if near is not None else ""
-    return ValueError(f"{argument}: unknown name {name!r}{hint} Known: {', '.join(known)}.")
+    return ValueError(f"{argument}: unknown name {shown(name)}{hint} Known: {', '.join(known)}.")
+
+
+def shown(value: Any) -> str:
+    """A value in an error: of one line, and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def as_plain(value: Any) -> Any:
+    """A value without the scalar types of NumPy and JAX, which JSON does not know."""
+    # By type: np.float64 is a float.
+    if type(value) in (int, float, bool, str) or isinstance(value, Tracer):
+        return value
+    scalar = isinstance(value, np.generic) or (hasattr(value, "dtype") and getattr(value, "shape", None) == ())
+    # Typed keys of JAX have a dtype, and no number.
+    return value.item() if scalar and getattr(value.dtype, "kind", "") in tuple("biufU") else value
+
+
+def as_integer(argument: str, value: Any, least: int = -LARGEST, most: int = LARGEST) -> int:
+    """An integer of Python, from one of Python, NumPy or JAX. **Raises:** `ValueError` for anything else: 2.7 or "10"
+    would become another number, True is a mistake."""
+    plain = as_plain(value)
+    whole = isinstance(plain, int) and not isinstance(plain, bool)
+    require(whole, argument, f"expected an integer, got {shown(value)}")
+    if plain < least:
+        bound = "a number from 0" if least == 0 else f"at least {least}"
+        raise ValueError(f"{argument}: expected {bound}, got {plain}")
+    require(plain <= most, argument, f"expected at most {most:,}, got {shown(value)}")
+    return plain
+
+
+def as_real(argument: str, value: Any, *, positive: bool = True) -> float:
+    """A finite number of Python. **Raises:** `ValueError` for strings, Booleans, NaN, infinities, and what is not
+    positive where it has to be."""
+    plain = as_plain(value)
+    real = isinstance(plain, int | float) and not isinstance(plain, bool) and is_finite(plain)
+    what = "a positive number" if positive else "a number"
+    require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
+    return plain
+
+
+def is_finite(number: int | float) -> bool:
+    """Whether a number is one that a float can hold: no NaN, no infinity, no integer of 400 digits."""
+    return bool(-sys.float_info.max <= number <= sys.float_info.max)
+
+
+def as_boolean(argument: str, value: Any) -> bool:
+    """**Raises:** `ValueError` for what is not True or False: the string "no" would count as True."""
+    plain = as_plain(value)
+    require(isinstance(plain, bool), argument, f"expected True or False, got {shown(value)}")
+    return plain
+
+
+def as_path(argument: str, value: Any) -> Path:
+    """A path of this machine. **Raises:** `ValueError` for anything else, an address such as `s3://` among them."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    require(isinstance(text, str), argument, f"expected a path, got {shown(value)}")
+    name = str(text)
+    require(bool(name.strip()) and "\0" not in name, argument, f"expected the path of a folder, got {name!r}")
+    require("://" not in name, argument, f"expected a folder of this machine, got {name!r}")
+    return Path(name)
+
+
+def check_real(
+    argument: str,
+    value: Any,
+    *,
+    positive: bool = False,
+    least: float = -np.inf,
+    most: float = np.inf,
+    inf: bool = False,
+) -> None:
+    """A real number, or a scalar array of one, within bounds where it is concrete. **Raises:** `ValueError`.
+
+    The value itself stays what it is: an array is an argument of a compiled program, a number a part of it.
+
+    **Arguments:** `positive`: more than zero, too; `inf`: whether it may be infinite.
+    """
+    plain = as_plain(value)
+    what = "a positive number" if positive else "a number"
+    if isinstance(plain, Tracer):
+        real = plain.shape == () and is_real(plain.dtype)
+        require(real, argument, f"expected {what}, got {plain.dtype} of shape {plain.shape}")
+        return
+    real = isinstance(plain, int | float) and not isinstance(plain, bool) and plain == plain
+    real = real and (is_finite(plain) or (inf and isinstance(plain, float)))
+    require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
+    require(plain >= least, argument, f"expected at least {least:g}, got {shown(value)}")
+    require(plain <= most, argument, f"expected at most {most:g}, got {shown(value)}")
+
+
+def check_integer(argument: str, value: Any, least: int) -> None:
+    """An integer, or a scalar array of one, from `least` where it is concrete. **Raises:** `ValueError`."""
+    plain = as_plain(value)
+    if not isinstance(plain, Tracer):
+        as_integer(argument, value, least)
+    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.integer):
+        raise ValueError(f"{argument}: expected an integer, got {plain.dtype} of shape {plain.shape}")
+
+
+def check_boolean(argument: str, value: Any) -> None:
+    """True or False, or a scalar array of one. **Raises:** `ValueError`."""
+    plain = as_plain(value)
+    if not isinstance(plain, Tracer):
+        as_boolean(argument, value)
+    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.bool_):
+        raise ValueError(f"{argument}: expected True or False, got {plain.dtype} of shape {plain.shape}")
+
+
+def is_real(dtype: Any) -> bool:
+    """Whether a dtype is one of floating-point numbers or integers."""
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+
+
+def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: str) -> None:
+    """**Raises:** `ValueError` for what is no instance of `kinds`, which `what` describes."""
+    require(isinstance(value, kinds), argument, f"expected {what}, got {type(value).__name__}")
+
+
+def check_key(argument: str, value: Any) -> None:
+    """One typed key of JAX. **Raises:** `ValueError` for a seed, an old key of two numbers, or several keys."""
+    typed = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    require(typed, argument, f"expected a key such as jax.random.key(0), got {shown(value)}")
+    require(value.shape == (), argument, f"expected one key, got keys of shape {value.shape}: map with jax.vmap")
+
+
+def as_array(argument: str, value: Any, *, integers: bool = False, mixed: bool = False) -> jax.Array:
+    """Real numbers as floating-point numbers in an array of JAX, from arrays, lists and numbers.
+
+    **Arguments:** `integers`: integers stay integers; `mixed`: complex numbers stay complex.
+    **Raises:** `ValueError` for what holds no numbers: strings, Booleans, keys, lists of rows of unequal length.
+    """
+    array = raw_array(argument, value)
+    kind = array.dtype
+    if jnp.issubdtype(kind, jnp.floating) or (mixed and jnp.issubdtype(kind, jnp.complexfloating)):
+        return jnp.asarray(array)
+    real = jnp.issubdtype(kind, jnp.integer)
+    require(real, argument, f"expected {'' if mixed else 'real '}numbers, got {named_dtype(kind)}")
+    return jnp.asarray(array) if integers else jnp.asarray(array, dtype=float)
+
+
+def as_vector(argument: str, value: Any) -> jax.Array:
+    """Real numbers of shape `(d,)`, or with batch axes before it. **Raises:** `ValueError`."""
+    array = as_array(argument, value)
+    require(array.ndim >= 1, argument, f"expected shape (d,), got {array.shape}")
+    return array
+
+
+def as_matrix(argument: str, value: Any) -> jax.Array:
+    """Real numbers of shape `(p, q)`, or with batch axes before it. **Raises:** `ValueError`."""
+    array = as_array(argument, value)
+    require(array.ndim >= 2, argument, f"expected a matrix, got shape {array.shape}")
+    return array
+
+
+def as_mask(argument: str, value: Any) -> jax.Array:
+    """Booleans in an array. **Raises:** `ValueError` for numbers: a mask of zeros and minus infinities means another
+    thing than one of ones and zeros."""
+    array = raw_array(argument, value)
+    require(array.dtype == np.bool_, argument, f"expected an array of True and False, got {named_dtype(array.dtype)}")
+    return jnp.asarray(array)
+
+
+def raw_array(argument: str, value: Any) -> Any:
+    """An array of NumPy or JAX of what may be one. **Raises:** `ValueError` for what cannot be."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return value
+    known = value is not None and not isinstance(value, str | bytes | dict | set)
+    try:
+        array = (np.asarray(value) if is_concrete(value) else jnp.asarray(value)) if known else None
+    except (TypeError, ValueError):
+        # Rows of unequal length, and what JAX cannot turn into an array.
+        array = None
+    if array is None or array.dtype == object:
+        raise ValueError(f"{argument}: expected an array of numbers, got {shown(value)}")
+    return array
+
+
+def require_finite(argument: str, array: Any) -> None:
+    """**Raises:** `ValueError` where a concrete array holds NaN or infinity; does nothing to traced values."""
+    if isinstance(array, Tracer):
+        return
+    finite = np.isfinite(np.asarray(array))
+    if not finite.all():
+        at = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"{argument}: NaN or infinite entry" + (f" at index {at}" if at else ""))
+
+
+def named_dtype(dtype: Any) -> str:
+    """A dtype in an error."""
+    return "Booleans" if jnp.issubdtype(dtype, jnp.bool_) else f"{dtype}"

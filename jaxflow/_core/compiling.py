@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core.checks import is_concrete
+from jaxflow._core.checks import as_path, is_concrete
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,6 +152,8 @@ def compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     jf.compilation_cache()  # compiled programs stay on disk for the next process
     ```
     """
+    if folder is not None:
+        as_path("folder", folder)
     known: str | None = jax.config.values["jax_compilation_cache_dir"]
     if folder is not None or known is None:
         path = cache_folder() if folder is None else Path(folder).expanduser()

@@ -3,11 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, is_concrete, require, require_finite
 
 
 class LinearData(eqx.Module):
@@ -27,8 +25,8 @@ class LinearData(eqx.Module):
     targets: Float[Array, "*b n"]
 
     def __init__(self, inputs: Any, targets: Any):
-        self.inputs = jnp.asarray(inputs)
-        self.targets = jnp.asarray(targets).astype(self.inputs.dtype)
+        self.inputs = as_array("inputs", inputs)
+        self.targets = as_array("targets", targets).astype(self.inputs.dtype)
 
     def __check_init__(self) -> None:
         require(self.inputs.ndim >= 2, "inputs", f"expected shape (n, d), got {self.inputs.shape}")
@@ -38,6 +36,12 @@ class LinearData(eqx.Module):
             "targets",
             f"expected one target for each input, shape {expected}, got {self.targets.shape}",
         )
+
+    @property
+    def named_sizes(self) -> dict[str, int]:
+        """The sizes that shapes of other arguments speak of by name."""
+        n, d = self.inputs.shape[-2:]
+        return {"n": n, "d": d}
 
     @classmethod
     def validated(cls, inputs: Any, targets: Any) -> "LinearData":
@@ -57,4 +61,4 @@ class LinearData(eqx.Module):
         if not is_concrete(self):
             return
         for name, value in (("inputs", self.inputs), ("targets", self.targets)):
-            require(bool(np.isfinite(np.asarray(value)).all()), name, "NaN or infinite entry")
+            require_finite(name, value)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import compiled_once, is_concrete, normal, require
+from jaxflow._core import checked, compiled_once, is_concrete, normal, require
 from jaxflow.data.tokens import TokenData
 
 # Rejection stops here. At an acceptance of 1% the chance to need more is (0.99)^10000 ~ 2e-44.
@@ -32,6 +32,7 @@ def _gap(tokens: Float[Array, "n T d"], labels: Float[Array, " n"], head: Float[
     return best - second
 
 
+@checked(least={"n": 1, "T": 2, "d": 1})
 def draw_tokens(
     key: Key[Array, ""], n: int, T: int, d: int, score_gap: float = 0.0, self_attention: bool = False
 ) -> tuple[TokenData, Float[Array, " d"], Int[Array, " n"]]:
@@ -53,7 +54,11 @@ def draw_tokens(
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
         require(value >= low, name, f"expected at least {low}, got {value}")
-    require(not is_concrete(score_gap) or 0 <= score_gap < 2, "score_gap", "scores lie in [-1, 1]")
+    require(
+        not is_concrete(score_gap) or 0 <= score_gap < 2,
+        "score_gap",
+        f"expected a gap of scores, which lie in [-1, 1]: from 0 to less than 2, got {score_gap}",
+    )
     tokens, queries, labels, head, draws = _drawn(key, n, T, d, score_gap, self_attention)
     require(
         not (is_concrete(tokens) and bool(np.isnan(np.asarray(tokens)).any())),
@@ -92,6 +97,7 @@ def _drawn(key: Key[Array, ""], n: int, T: int, d: int, score_gap: Any, self_att
     return tokens, queries, labels, head, draws
 
 
+@checked(least={"n": 1, "T": 2, "d": 1})
 def random_tokens(
     key: Key[Array, ""], n: int, T: int, d: int, score_gap: float = 0.0, self_attention: bool = False
 ) -> tuple[TokenData, Float[Array, " d"]]:
@@ -119,6 +125,7 @@ def random_tokens(
     return data, head
 
 
+@checked(least={"T": 2, "d": 1, "draws": 1})
 @compiled_once
 def score_gap_acceptance(key: Key[Array, ""], T: int, d: int, score_gap: float, draws: int = 1000) -> Float[Array, ""]:
     """The share of `draws` unconditioned sequences whose score gap is at least `score_gap`.

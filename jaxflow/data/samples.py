@@ -3,11 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, is_concrete, require, require_finite
 
 
 class SampleData(eqx.Module):
@@ -27,8 +25,8 @@ class SampleData(eqx.Module):
     targets: Float[Array, "..."]
 
     def __init__(self, inputs: Any, targets: Any):
-        self.inputs = jnp.asarray(inputs)
-        self.targets = jnp.asarray(targets).astype(self.inputs.dtype)
+        self.inputs = as_array("inputs", inputs)
+        self.targets = as_array("targets", targets).astype(self.inputs.dtype)
 
     @classmethod
     def validated(cls, inputs: Any, targets: Any) -> "SampleData":
@@ -46,4 +44,4 @@ class SampleData(eqx.Module):
         for name, value in (("inputs", self.inputs), ("targets", self.targets)):
             require(value.size > 0, name, f"empty axis in shape {value.shape}")
             if is_concrete(value):
-                require(bool(np.isfinite(np.asarray(value)).all()), name, "NaN or infinite entry")
+                require_finite(name, value)

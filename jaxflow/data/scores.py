@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete
+from jaxflow._core import checked, is_concrete
 
 
+@checked(nan=["scores"])
 def optimal_tokens(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n T"]:
     r"""True at every visible token whose score $\gamma_{it}$ is the largest of its sequence (ties: several).
 
@@ -21,6 +22,7 @@ def optimal_tokens(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -
     return visible & (masked == jnp.max(masked, axis=-1, keepdims=True))
 
 
+@checked(nan=["scores"])
 def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n"]:
     """True where the optimal token is not unique, so that no theorem says which one is selected.
 
@@ -34,6 +36,7 @@ def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -
     return jnp.sum(optimal_tokens(scores, visible), axis=-1) > 1
 
 
+@checked(infinite=["scores"])
 def require_untied(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> None:
     """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values.
 

@@ -4,15 +4,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import compiled_once, is_concrete, linalg, require
+from jaxflow._core import check_real, checked, compiled_once, is_concrete, linalg, require
 from jaxflow.data.tokens import TokenData
 
+# A number may be traced.
+Number = float | Float[Array, ""]
 
+
+@checked(least={"n": 1, "T": 2, "d": 2}, positive=["score_gap"], nonnegative=["spread"], infinite=["margin"])
 @compiled_once
 def equal_score_tokens(
-    key: Key[Array, ""], n: int, T: int, d: int, score_gap: Any, spread: Any = 0.0, margin: Any = -jnp.inf
+    key: Key[Array, ""], n: int, T: int, d: int, score_gap: Number, spread: Number = 0.0, margin: Number = -jnp.inf
 ) -> tuple[TokenData, Float[Array, " d"]]:
     r"""Random data of Assumption 2: one optimal token a sequence, all other scores equal.
 
@@ -65,19 +69,20 @@ def equal_score_tokens(
     return TokenData(moved, queries, labels), score_gap * unit_head
 
 
+@checked(least={"n": 1, "T": 3, "d": 3}, positive=["score_gap"])
 @compiled_once
 def paired_tokens(
     key: Key[Array, ""],
     n: int,
     T: int,
     d: int,
-    score_gap: Any,
+    score_gap: Number,
     *,
     cosines: tuple[Any, Any] = (0.2, 0.6),
-    outside: Any = False,
-    break_i: Any = 0.0,
-    break_ii: Any = 0.0,
-    break_iii: Any = 0.0,
+    outside: bool | Bool[Array, ""] = False,
+    break_i: Number = 0.0,
+    break_ii: Number = 0.0,
+    break_iii: Number = 0.0,
 ) -> tuple[TokenData, Float[Array, " d"], Int[Array, " n"]]:
     r"""Random data of Assumptions 2 and 4; the parts of the latter can be broken one at a time.
 
@@ -112,6 +117,9 @@ def paired_tokens(
     only_inside = outside is False
     low = max(3, n) if only_inside else max(3, n + 2)
     require(d >= low, "d", f"expected at least {low}, got {d}")
+    require(len(cosines) == 2, "cosines", f"expected two numbers, got {len(cosines)}")
+    for cosine in cosines:
+        check_real("cosines", cosine)
     lower, upper = cosines
     if is_concrete(cosines):
         one_sign = bool(-1 <= lower <= upper < 1 and lower * upper > 0)

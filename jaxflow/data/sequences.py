@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from jaxflow._core import compiled_once, require
+from jaxflow._core import checked, compiled_once, require
 from jaxflow.data.random import draw_tokens, unit_sphere
 from jaxflow.data.tokens import TokenData
 
 
+@checked(least={"n": 1, "T": 1})
 def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     r"""Output k sees the tokens $t\le k$, as $\mathbb S_k$ in equation (10): `mask[i, k, t]` is True there.
 
@@ -25,6 +26,7 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     return jnp.broadcast_to(jnp.tril(jnp.ones((T, T), dtype=bool)), (n, T, T))
 
 
+@checked(least={"n": 1, "T": 2, "d": 1, "k": 1})
 @compiled_once
 @compiled_once
 def random_sequences(

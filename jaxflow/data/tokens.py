@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, as_mask, is_concrete, require, require_finite
 
 
 class TokenData(eqx.Module):
@@ -40,10 +40,10 @@ class TokenData(eqx.Module):
     mask: Bool[Array, "..."] | None
 
     def __init__(self, tokens: Any, queries: Any, labels: Any, mask: Any = None):
-        self.tokens = jnp.asarray(tokens)
-        self.queries = jnp.asarray(queries)
-        self.labels = jnp.asarray(labels).astype(self.tokens.dtype)
-        self.mask = None if mask is None else jnp.asarray(mask).astype(bool)
+        self.tokens = as_array("tokens", tokens)
+        self.queries = as_array("queries", queries)
+        self.labels = as_array("labels", labels).astype(self.tokens.dtype)
+        self.mask = None if mask is None else as_mask("mask", mask)
 
     def __check_init__(self) -> None:
         require(self.tokens.ndim >= 3, "tokens", f"expected shape (n, T, d), got {self.tokens.shape}")
@@ -100,13 +100,18 @@ class TokenData(eqx.Module):
         if not is_concrete(self):
             return
         for name, value in (("tokens", self.tokens), ("queries", self.queries)):
-            finite = np.isfinite(np.asarray(value))
-            require(bool(finite.all()), name, f"NaN or infinite entry at index {_first(~finite)}")
+            require_finite(name, value)
         wrong = np.abs(np.asarray(self.labels)) != 1
         require(not wrong.any(), "labels", f"labels must be +1 or -1; index {_first(wrong)} is not")
         if self.mask is not None:
             hidden = ~np.asarray(self.mask).any(-1)
             require(not hidden.any(), "mask", f"every token is hidden from query {_first(hidden)}")
+
+    @property
+    def named_sizes(self) -> dict[str, int]:
+        """The sizes that shapes of other arguments speak of by name."""
+        n, T, d = self.tokens.shape[-3:]
+        return {"n": n, "T": T, "d": d} if self.single_query else {"T": T, "d": d}
 
     @property
     def single_query(self) -> bool:

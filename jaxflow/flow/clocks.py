@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import is_concrete, require, unknown_name
+from jaxflow._core import as_boolean, check_real, is_concrete, require, unknown_name
 
 Scalar = Float[Array, ""]
 
@@ -45,6 +45,11 @@ class AbstractClock(eqx.Module):
     @abc.abstractmethod
     def log_length(self, s: Scalar) -> Scalar | None:
         r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
+
+    @property
+    def reads_negative(self) -> bool:
+        """Whether readings may be negative: a logarithm's."""
+        return False
 
     def log_cap(self) -> float | Float[Array, ""]:
         """Log of the length beyond which the dynamics are the limiting ones; infinite for the exact flow."""
@@ -113,6 +118,7 @@ class RescaledTime(AbstractClock):
     tells_time: ClassVar[bool] = True
 
     def __init__(self, log_alpha: Any):
+        check_real("log_alpha", log_alpha)
         self.log_alpha = jnp.asarray(log_alpha, dtype=float)
 
     def __check_init__(self) -> None:
@@ -152,7 +158,11 @@ class LogTime(AbstractClock):
     tells_time: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
-        require(self.unit > 0, "unit", f"expected a positive time, got {self.unit}")
+        check_real("unit", self.unit, positive=True)
+
+    @property
+    def reads_negative(self) -> bool:
+        return True
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale + s + jnp.log(self.unit)
@@ -194,7 +204,8 @@ class ArcLength(AbstractClock):
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
-        require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
+        check_real("floor", self.floor, least=0.0)
+        as_boolean("timed", self.timed)
 
     def integrates_time(self) -> bool:
         return self.timed
@@ -241,14 +252,17 @@ class LogArcLength(AbstractClock):
     tells_time: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
-        require(
-            not is_concrete(self.unit) or bool(self.unit > 0), "unit", f"expected a positive length, got {self.unit}"
-        )
-        require(self.floor >= 0, "floor", f"expected at least 0, got {self.floor}")
-        require(not is_concrete(self.cap) or bool(self.cap > 0), "cap", f"expected a positive length, got {self.cap}")
+        check_real("unit", self.unit, positive=True)
+        check_real("floor", self.floor, least=0.0)
+        check_real("cap", self.cap, positive=True, inf=True)
+        as_boolean("timed", self.timed)
 
     def integrates_time(self) -> bool:
         return self.timed
+
+    @property
+    def reads_negative(self) -> bool:
+        return True
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return s + jnp.log(self.unit) - _floored(log_norm, log_sum, self.floor)
@@ -324,7 +338,7 @@ def as_clock(clock: AbstractClock | str) -> AbstractClock:
     """
     if isinstance(clock, AbstractClock):
         return clock
-    if clock not in CLOCKS:
+    if not isinstance(clock, str) or clock not in CLOCKS:
         raise unknown_name("clock", clock, CLOCKS)
     return CLOCKS[clock]()
 

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code
+from jaxflow._core import Code, check_kind
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
 from jaxflow.flow.filippov import mode_at
 from jaxflow.flow.pieces import has_kinks
+from jaxflow.flow.saving import check_until
+from jaxflow.flow.solvers import as_solver
 from jaxflow.flow.system import System, make_system, underflown
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -112,7 +114,12 @@ def diagnose(
     print(jf.diagnose(trajectory, risk, clock="log_time", until=5.0))
     ```
     """
+    check_kind("trajectory", trajectory, Trajectory, "a Trajectory")
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     clock, coordinates = as_clock(clock), as_coordinates(coordinates)
+    check_until(clock, until)
+    # By its name, or the clock's default: what `integrate` made of it.
+    solver = as_solver(solver, clock)
     kinks = has_kinks(coordinates, risk, trajectory.final.model)
     implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
     steps = jnp.asarray(trajectory.stats["num_steps"])

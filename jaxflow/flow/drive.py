@@ -17,12 +17,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, all_finite
+from jaxflow._core import (
+    RESULTS,
+    ScaledGradient,
+    all_finite,
+    as_array,
+    check_integer,
+    check_kind,
+    check_real,
+    require,
+    shown,
+)
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
 from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.meter import StepMeter
 from jaxflow.flow.multiplier_newton import MultiplierNewton
+from jaxflow.flow.saving import check_save_at, check_until
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -102,6 +113,17 @@ class Drive(eqx.Module):
     max_steps: int | Int[Array, ""] = 100_000
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
+    def __check_init__(self) -> None:
+        check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
+        kind = diffrax.AbstractStepSizeController
+        check_kind("controller", self.controller, kind, "a step size controller of Diffrax")
+        if self.stop is not None:
+            check_kind("stop", self.stop, AbstractStop, "a stopping rule")
+        check_integer("max_steps", self.max_steps, 1)
+        require(
+            self.report is None or callable(self.report), "report", f"expected a function, got {shown(self.report)}"
+        )
+
     def start(
         self,
         risk: EmpiricalRisk,
@@ -118,6 +140,16 @@ class Drive(eqx.Module):
 
         An `idle` lane has nothing to do. One with NaN or infinities in its data has failed before it starts.
         """
+        check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+        check_kind("clock", clock, AbstractClock, "a clock")
+        check_kind("coordinates", coordinates, AbstractCoordinates, "coordinates")
+        risk.check(model, values=False)
+        check_until(clock, until)
+        if save_at is not None:
+            save_at = as_array("save_at", save_at)
+            check_save_at(save_at, until)
+        if dt0 is not None:
+            check_real("dt0", dt0, positive=True)
         system, coordinate = make_system(clock, coordinates, risk, model)
         inexact = (eqx.filter(risk, eqx.is_inexact_array), eqx.filter(model, eqx.is_inexact_array))
         finite = all_finite((*inexact, coordinate))

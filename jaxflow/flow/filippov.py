@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, all_finite, tree_scale
+from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
 from jaxflow.flow.pieces import Mode, Pieces, across, distances, kinks_at, largest, projected
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.system import System
@@ -111,6 +111,10 @@ class Filippov(diffrax.AbstractSolver):
     method: diffrax.AbstractSolver = diffrax.Tsit5()
     pieces: int = eqx.field(static=True, default=8)
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
+
+    def __check_init__(self) -> None:
+        check_kind("method", self.method, diffrax.AbstractSolver, "a solver of Diffrax")
+        as_integer("pieces", self.pieces, 1)
 
     @property
     def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]

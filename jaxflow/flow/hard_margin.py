@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 from jaxflow._core.kinks import gated, kink_count
 
 Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
@@ -122,6 +122,7 @@ class _Progress(eqx.Module):
     begun_anew: Int[Array, ""]
 
 
+@checked(least={"max_steps": 1}, positive=["degree", "tolerance", "target"], infinite=["until"])
 def hard_margin_flow(
     margins: Margins,
     weights: Float[Array, " p"],

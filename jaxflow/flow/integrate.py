@@ -6,10 +6,20 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, all_finite, good, is_concrete, require
+from jaxflow._core import (
+    RESULTS,
+    all_finite,
+    as_array,
+    as_boolean,
+    as_integer,
+    check_kind,
+    check_real,
+    good,
+    is_concrete,
+    require,
+)
 from jaxflow.flow.clocks import AbstractClock, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
 from jaxflow.flow.diagnosis import diagnose
@@ -17,7 +27,7 @@ from jaxflow.flow.drive import Drive
 from jaxflow.flow.filippov import Filippov
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.pieces import has_kinks, knows_pieces
-from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, kept, only_times, wanted
+from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, check_until, kept, only_times, wanted
 from jaxflow.flow.solvers import as_controller, as_solver, as_terms, with_tolerances
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
@@ -79,17 +89,27 @@ def integrate(
     path.log_norm  # (5,)
     ```
     """
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     clock = as_clock(clock)
     coordinates = as_coordinates(coordinates)
-    risk.check(model)
     if isinstance(coordinates, AbstractStretchedCoordinates):
         coordinates.check(risk, model)
-    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    require(not is_concrete(until) or not np.any(np.isnan(np.asarray(until))), "until", "NaN is no clock reading")
+    risk.check(model)
+    max_steps, throw = as_integer("max_steps", max_steps, 1), as_boolean("throw", throw)
+    check_until(clock, until)
+    if stop is not None:
+        check_kind("stop", stop, AbstractStop, "a stopping rule")
+    if adjoint is not None:
+        check_kind("adjoint", adjoint, diffrax.AbstractAdjoint, "an adjoint of Diffrax")
+    if dt0 is not None:
+        check_real("dt0", dt0, positive=True)
+    check_kind("progress", progress, (bool, diffrax.AbstractProgressMeter), "True, False or a meter of Diffrax")
     require(save_at is None or saveat is None, "saveat", "save_at is the same in another form; give one of them")
     if save_at is not None:
-        save_at = jnp.asarray(save_at)
+        save_at = as_array("save_at", save_at)
         check_save_at(save_at, until)
+        if is_concrete(save_at) and not clock.reads_negative:
+            require(bool(save_at[0] >= 0), "save_at", f"{type(clock).__name__} reads from 0")
     if saveat is not None:
         check_saveat(saveat, until)
     plain = adjoint is None and only_times(saveat)

@@ -10,7 +10,7 @@ import numpy as np
 import optimistix
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, linalg, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
 from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.flow.system import System
@@ -125,6 +125,11 @@ class MultiplierNewton(diffrax.AbstractSolver):
     max_iterations: int = 20
     term_structure: ClassVar[Any] = diffrax.AbstractTerm
     interpolation_cls: ClassVar[Any] = diffrax.Kvaerno5.interpolation_cls
+
+    def __check_init__(self) -> None:
+        check_kind("method", self.method, diffrax.AbstractImplicitSolver, "an implicit solver of Diffrax")
+        check_real("change", self.change, positive=True)
+        as_integer("max_iterations", self.max_iterations, 1)
 
     def order(self, terms: Any) -> int | None:
         return self.method.order(terms)

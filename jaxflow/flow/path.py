@@ -7,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Key
 
+from jaxflow._core import check_real, checked
 from jaxflow.flow.clocks import RescaledTime
 from jaxflow.flow.coordinates import LogHadamard
 from jaxflow.flow.drive import Drive
@@ -95,6 +96,7 @@ class ProductPath(eqx.Module):
         return 0.5 * (low + high)
 
 
+@checked(least={"max_steps": 1})
 def follow_products(
     risk: EmpiricalRisk,
     model: HadamardNetwork,
@@ -122,6 +124,8 @@ def follow_products(
     """
     risk.check(model)
     LogHadamard().check(risk, model)
+    check_real("log_alpha", log_alpha)
+    check_real("until", until, positive=True)
     clock = RescaledTime(log_alpha)
     chosen = as_solver(solver, clock)
     if solver is None and isinstance(chosen, diffrax.AbstractImplicitSolver):
@@ -171,7 +175,8 @@ def _map_steps(risk: EmpiricalRisk, model: HadamardNetwork, log_sums: Any, unit:
     return jax.lax.map(one, log_sums)
 
 
-def perturbed(model: HadamardNetwork, key: Any, *, noise: float, threshold: float = 1e-5) -> HadamardNetwork:
+@checked(nonnegative=["noise", "threshold"])
+def perturbed(model: HadamardNetwork, key: Key[Array, ""], *, noise: float, threshold: float = 1e-5) -> HadamardNetwork:
     r"""Gaussian noise on every weight larger than the threshold (Appendix A of Boix-Adserà et al. 2023).
 
     u and v get independent noise, which breaks the conservation law: the larger of the two may change, and

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxflow._core import require, tree_where
+from jaxflow._core import checked, require, tree_where
 from jaxflow.flow.drive import Drive, Lane
 
 
+@checked(least={"width": 1, "stride": 1})
 def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane:
     """Drives a batch of lanes to their ends, `width` of them at a time.
 

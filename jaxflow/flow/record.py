@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxflow._core import checked
 from jaxflow.flow.drive import Drive, Lane
 from jaxflow.trajectory import Trajectory
 
@@ -35,6 +36,7 @@ class Record(NamedTuple):
     trajectory: Trajectory
 
 
+@checked(least={"chunk": 1})
 def record(drive: Drive, lane: Lane, chunk: int = 512) -> Record:
     """Drives a lane to its end and keeps what it passed.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import check_real, is_concrete, require, require_finite, shown
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.system import System
 from jaxflow.risk import EmpiricalRisk
@@ -61,8 +61,17 @@ def only_times(saveat: diffrax.SaveAt | None) -> bool:
     return not saveat.dense and sub is not None and sub.ts is not None and not (sub.t0 or sub.t1 or sub.steps)
 
 
+def check_until(clock: AbstractClock, until: Any) -> None:
+    """**Raises:** `ValueError` for what is no reading, or one that the clock shows never."""
+    check_real("until", until)
+    if is_concrete(until) and not clock.reads_negative:
+        require(bool(until >= 0), "until", f"{type(clock).__name__} reads from 0, got {shown(until)}")
+
+
 def check_save_at(save_at: Any, until: Any) -> None:
     """**Raises:** `ValueError` for readings that are no increasing list, or pass the end."""
+    check_real("until", until)
+    require_finite("save_at", save_at)
     require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")
     if is_concrete(save_at, until):
         grid = np.asarray(save_at)

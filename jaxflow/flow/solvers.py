@@ -11,7 +11,7 @@ import lineax
 import optimistix
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import is_concrete, linalg, unknown_name
+from jaxflow._core import check_kind, is_concrete, linalg, unknown_name
 from jaxflow.flow.clocks import AbstractClock, LogArcLength, RescaledTime
 
 SOLVERS: dict[str, type[diffrax.AbstractSolver]] = {
@@ -59,6 +59,7 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
     assert isinstance(jf.flow.as_solver(None, jf.LogTime()), diffrax.Tsit5)
     ```
     """
+    check_kind("clock", clock, AbstractClock, "a clock")
     if solver is None:
         if isinstance(clock, RescaledTime) and _is_stiff(clock):
             # The step's own tolerances, written out: a lane's root finder is not told them.
@@ -70,6 +71,7 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
             raise unknown_name("solver", solver, SOLVERS)
         chosen = names[solver.lower()]()
     else:
+        check_kind("solver", solver, diffrax.AbstractSolver, "a solver of Diffrax or the name of one")
         chosen = solver
     if isinstance(chosen, diffrax.AbstractImplicitSolver) and isinstance(chosen.root_finder, diffrax.VeryChord):
         return eqx.tree_at(lambda s: s.root_finder, chosen, root_finder())
@@ -99,6 +101,11 @@ def as_controller(
     assert isinstance(jf.flow.as_controller(None, diffrax.Tsit5()), diffrax.PIDController)
     ```
     """
+    check_kind("solver", solver, diffrax.AbstractSolver, "a solver of Diffrax")
+    if controller is not None:
+        check_kind("controller", controller, diffrax.AbstractStepSizeController, "a step size controller of Diffrax")
+    if clock is not None:
+        check_kind("clock", clock, AbstractClock, "a clock")
     implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
     if implicit and isinstance(controller, diffrax.PIDController) and controller.norm is optimistix.rms_norm:
         # Diffrax's default norm is the caller's saying nothing about it.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 from jaxflow.flow.solvers import state_norm
 
 # Of logarithms, so that a weight's relative error in a step is 1e-4. What is learned attracts and forgets it; to what
@@ -70,6 +70,7 @@ class StageSteps(diffrax.AbstractStepSizeController):
         return jnp.maximum(sums, self.log_conserved - sums)
 
 
+@checked(positive=["tolerance"])
 def stage_solver(tolerance: float = ATOL) -> diffrax.AbstractSolver:
     """KenCarp5 with one Jacobian a step: the method of highest order that looks at nothing beyond the end of a step.
 
@@ -85,6 +86,7 @@ def stage_solver(tolerance: float = ATOL) -> diffrax.AbstractSolver:
     return diffrax.KenCarp5(root_finder=linalg.chord(rtol=SHARE * tolerance, atol=tolerance))
 
 
+@checked(positive=["tolerance"])
 def stage_controller(
     solver: diffrax.AbstractSolver, log_conserved: Float[Array, " p"], tolerance: float = ATOL
 ) -> StageSteps:

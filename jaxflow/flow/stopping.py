@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, require, shown
 from jaxflow.data import TokenData
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -55,11 +55,16 @@ class AbstractStop(eqx.Module):
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         """True to stop here."""
 
-    def __or__(self, other: "AbstractStop") -> "AnyOf":
-        return AnyOf((self, other))
+    def __or__(self, other: Any) -> "AnyOf":
+        return AnyOf((self, _rule(other)))
 
-    def __and__(self, other: "AbstractStop") -> "AllOf":
-        return AllOf((self, other))
+    def __and__(self, other: Any) -> "AllOf":
+        return AllOf((self, _rule(other)))
+
+
+def _rule(rule: Any) -> AbstractStop:
+    check_kind("rule", rule, AbstractStop, "a stopping rule")
+    return rule
 
 
 class AnyOf(AbstractStop):
@@ -96,6 +101,10 @@ class CertificateGap(AbstractStop):
     gap: float | Float[Array, ""]
     certify: Callable[[EmpiricalRisk, Any, Any, ScaledGradient], Certificate]
 
+    def __check_init__(self) -> None:
+        check_real("gap", self.gap, positive=True)
+        require(callable(self.certify), "certify", f"expected a function, got {shown(self.certify)}")
+
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         certificate = self.certify(situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled)
         return certificate.duality_gap <= self.gap
@@ -117,6 +126,11 @@ class SelectionSettled(AbstractStop):
 
     tolerance: float | Float[Array, ""] = 1e-3
     pull: float | Float[Array, ""] | None = None
+
+    def __check_init__(self) -> None:
+        check_real("tolerance", self.tolerance, positive=True, most=1.0)
+        if self.pull is not None:
+            check_real("pull", self.pull, least=0.0)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         multipliers = situation.scaled.multipliers
@@ -143,6 +157,9 @@ class Unsaturated(AbstractStop):
 
     share: float = 0.99
 
+    def __check_init__(self) -> None:
+        check_real("share", self.share, positive=True, most=1.0)
+
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return jnp.any(jnp.max(situation.attention(), axis=-1) < self.share)
 
@@ -158,6 +175,9 @@ class SelfCertified(AbstractStop):
     """
 
     gap: float | Float[Array, ""]
+
+    def __check_init__(self) -> None:
+        check_real("gap", self.gap, positive=True)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.certifies(self.gap)
@@ -185,6 +205,9 @@ class AtRest(AbstractStop):
 
     tolerance: float = 1e-13
     pairs: bool = False
+
+    def __check_init__(self) -> None:
+        check_real("tolerance", self.tolerance, positive=True)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         rests = situation.drift() <= self.tolerance
@@ -215,6 +238,10 @@ class StationaryPoint(AbstractStop):
     degree: int = 1
     pairs: bool = False
 
+    def __check_init__(self) -> None:
+        check_real("tolerance", self.tolerance, positive=True)
+        as_integer("degree", self.degree, 1)
+
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         least = jnp.log(self.tolerance)
         if self.degree > 1:
@@ -237,6 +264,9 @@ class LossExcess(AbstractStop):
 
     log_excess: float | Float[Array, ""]
 
+    def __check_init__(self) -> None:
+        check_real("log_excess", self.log_excess)
+
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return situation.scaled.log_scale + situation.log_sum <= self.log_excess
 
@@ -254,6 +284,10 @@ class Budget(AbstractStop):
 
     log_time: float | Float[Array, ""] = jnp.inf
     log_arc_length: float | Float[Array, ""] = jnp.inf
+
+    def __check_init__(self) -> None:
+        check_real("log_time", self.log_time, inf=True)
+        check_real("log_arc_length", self.log_arc_length, inf=True)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return (situation.log_time >= self.log_time) | (situation.log_arc_length >= self.log_arc_length)

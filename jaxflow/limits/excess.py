@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import exp_nonpositive
+from jaxflow._core import checked, exp_nonpositive, require
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, head_outputs, log_attention
 from jaxflow.risk import EmpiricalRisk
@@ -15,6 +15,7 @@ from jaxflow.risk import EmpiricalRisk
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
+@checked()
 def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Array, "n ..."]) -> Float[Array, ""]:
     r"""$\log(L(\theta)-L_\alpha)$ with $L_\alpha=\frac1n\sum_i\ell(Y_ih(x_{i\alpha_i}))$; NaN where $L\le L_\alpha$.
 
@@ -43,6 +44,8 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     if not isinstance(data, TokenData):
         raise ValueError("risk: log_excess needs a risk on TokenData")
     visible = data.visible
+    shape = visible.shape
+    require(selection.shape == shape, "selection", f"expected Booleans of shape {shape}, got shape {selection.shape}")
     log_s = log_attention(model.logits(data), visible)
     tokens = data.tokens if data.single_query else data.tokens[:, None]
     anchor = jnp.sum(jnp.where(selection[..., None], tokens, 0.0), axis=-2)

@@ -13,12 +13,16 @@ from jaxflow._core import (
     Code,
     Outcome,
     SelectionStatus,
+    as_boolean,
+    as_integer,
+    checked,
     compiled_in_two,
     compiled_once,
     good,
     is_concrete,
     one_lane_at_a_time,
     require,
+    shown,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
@@ -149,7 +153,8 @@ def find_limit(
     require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
     if not isinstance(model, AbstractLinearNetwork) and is_own(risk, model):
         return find_own_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress)
-    max_steps = MAX_STEPS if max_steps is None else max_steps
+    max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
+    throw = as_boolean("throw", throw)
     if isinstance(model, AbstractLinearNetwork):
         return find_linear_limit(
             risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress
@@ -182,7 +187,7 @@ def check_arguments(
     if not isinstance(model, kind):
         raise ValueError(f"model: expected an attention model, got {type(model).__name__}")
     method = Staged() if method is None else method
-    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {method!r}")
+    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {shown(method)}")
     data.check()
     risk.check(model)
     heads = [layer.head for layer in getattr(risk.filter(model), "parts", (risk.filter(model),))]
@@ -194,7 +199,7 @@ def check_arguments(
         "trained with integrate",
     )
     gap = checked_gap(gap, jnp.result_type(data.tokens, float))
-    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
+    as_integer("max_steps", max_steps, 1)
     return method, gap
 
 
@@ -256,6 +261,7 @@ def _concluded(path: Any) -> Limit:
 _followed_to_its_limit = compiled_in_two(_follow, _concluded)
 
 
+@checked(positive=["gap"])
 def conclude(
     risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: Positive, theorem: str | None = None
 ) -> Limit:

@@ -17,6 +17,7 @@ from jaxflow._core import (
     is_concrete,
     one_lane_at_a_time,
     require,
+    shown,
 )
 from jaxflow.data import LinearData
 from jaxflow.limits.closed_form import closed_direction
@@ -24,7 +25,7 @@ from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.linear_point import find_point
-from jaxflow.limits.method import AbstractMethod, arguments_of, checked_gap
+from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, at_rest, kept, stationarity
@@ -57,7 +58,8 @@ def find_linear_limit(
     if not isinstance(data, LinearData):
         raise ValueError("risk: a linear network needs a risk on LinearData")
     method = LinearStaged() if method is None else method
-    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {method!r}")
+    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {shown(method)}")
+    require(not isinstance(method, Staged), "method", "Staged is for attention; a linear network has LinearStaged")
     data.check()
     risk.check(model)
     require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")

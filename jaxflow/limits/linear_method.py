@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import good, linalg, require
+from jaxflow._core import as_integer, check_kind, check_real, good, linalg, require
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -28,7 +28,7 @@ from jaxflow.flow import (
     has_pairs,
 )
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_certificate import network_certifier
 from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
 from jaxflow.risk import EmpiricalRisk
@@ -114,6 +114,15 @@ class LinearStaged(AbstractMethod):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
+        check_real("near", self.near, positive=True)
+        if self.far is not None:
+            check_real("far", self.far, positive=True)
+        check_real("log_time", self.log_time, positive=True)
+        check_real("rtol", self.rtol, positive=True)
+        as_integer("saves", self.saves)
+        if self.coordinates is not None:
+            check_kind("coordinates", self.coordinates, AbstractCoordinates, "coordinates")
+        check_report(self.report)
         ordered = 0 < self.near < (np.inf if self.far is None else self.far)
         require(ordered, "near", f"expected 0 < near < far, got {self.near} and {self.far}")
         require(self.saves >= 3, "saves", f"a rate needs three points, got {self.saves}")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jaxflow._core import good, linalg, require
+from jaxflow._core import as_boolean, as_integer, check_kind, check_real, good, linalg, require, shown
 from jaxflow.flow import (
     ArcLength,
     Budget,
@@ -111,9 +111,15 @@ class Staged(AbstractMethod):
 
     def __check_init__(self) -> None:
         for name in ("near", "far", "horizon", "cap"):
-            value = getattr(self, name)
-            require(value is None or value > 0, name, f"expected a positive length, got {value}")
-        require(self.saves >= 0, "saves", f"expected at least 0, got {self.saves}")
+            if getattr(self, name) is not None:
+                check_real(name, getattr(self, name), positive=True, inf=name == "cap")
+        check_real("floor", self.floor, least=0.0)
+        check_real("rtol", self.rtol, positive=True, most=1.0)
+        as_integer("saves", self.saves, 0)
+        as_boolean("timed", self.timed)
+        if self.solver is not None:
+            check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
+        check_report(self.report)
         given = [x for x in (self.near, self.far, self.horizon) if x is not None]
         require(given == sorted(given), "method", "expected near < far <= horizon")
 
@@ -230,6 +236,7 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
     eps = float(jnp.finfo(dtype).eps)
     if gap is None:
         return 1e-8 if eps < 1e-12 else 1e-4
+    check_real("gap", gap, positive=True)
     require(
         gap >= 100 * eps,
         "gap",
@@ -237,6 +244,11 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
         "jax.config.update('jax_enable_x64', True), or ask for less",
     )
     return gap
+
+
+def check_report(report: Any) -> None:
+    """**Raises:** `ValueError` for what receives no lines."""
+    require(report is None or callable(report), "report", f"expected a function of a line, got {shown(report)}")
 
 
 def accurate_solver() -> diffrax.AbstractSolver:

@@ -20,12 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, good, require
+from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, require
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import ArcLength, Drive, HardMarginState, LossExcess, StationaryPoint, Weights, hard_margin_flow
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.method import check_report
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
 from jaxflow.limits.self_certificate import select
@@ -73,9 +74,15 @@ class ModelStaged(eqx.Module):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        require(self.degree is None or self.degree > 0, "degree", f"expected a positive number, got {self.degree}")
+        if self.degree is not None:
+            check_real("degree", self.degree, positive=True)
+        check_real("log_loss", self.log_loss)
         require(self.log_loss < 0, "log_loss", f"expected a negative logarithm, got {self.log_loss}")
-        require(self.tolerance > 0, "tolerance", f"expected a positive number, got {self.tolerance}")
+        if self.rtol is not None:
+            check_real("rtol", self.rtol, positive=True, most=1.0)
+        check_real("tolerance", self.tolerance, positive=True)
+        as_integer("hard_margin_steps", self.hard_margin_steps, 1)
+        check_report(self.report)
 
 
 class Margins(NamedTuple):

@@ -7,7 +7,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxflow._core import RESULTS, Code, Outcome, compiled_once, good, is_concrete, one_lane_at_a_time, require
+from jaxflow._core import (
+    RESULTS,
+    Code,
+    Outcome,
+    as_boolean,
+    as_integer,
+    compiled_once,
+    good,
+    is_concrete,
+    one_lane_at_a_time,
+    require,
+    shown,
+)
 from jaxflow._core.kinks import kink_count
 from jaxflow.data import TokenData
 from jaxflow.limits.limit import LimitKind, Rate
@@ -48,14 +60,14 @@ def find_own_limit(
 ) -> ModelLimit:
     """`find_limit` for any other model; arguments and errors are the same."""
     method = ModelStaged() if method is None else method
-    require(isinstance(method, ModelStaged), "method", f"expected ModelStaged for such a model, got {method!r}")
+    require(isinstance(method, ModelStaged), "method", f"expected ModelStaged for such a model, got {shown(method)}")
     require(
         not risk.opaque,
         "risk",
         "from_function hides the margins that a limit is read off; give data and a loss, or use from_margins",
     )
-    max_steps = MAX_STEPS if max_steps is None else max_steps
-    require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
+    max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
+    throw = as_boolean("throw", throw)
     if risk.data is not None:
         risk.data.check()
     risk.check(model)

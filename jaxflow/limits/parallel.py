@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import Outcome, is_concrete, one_lane_at_a_time
-from jaxflow.limits.find import check_arguments, conclude, refuse_ties
+from jaxflow._core import Outcome, as_boolean, as_integer, check_kind, is_concrete, one_lane_at_a_time
+from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
 from jaxflow.limits.progress import Progress
@@ -30,7 +30,7 @@ def find_limits(
     *,
     method: Any = None,
     gap: float | None = None,
-    max_steps: int = 4096,
+    max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
 ) -> tuple[Limit, ...]:
@@ -52,6 +52,9 @@ def find_limits(
         print(one)
     ```
     """
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+    throw = as_boolean("throw", throw)
+    max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
     method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)
     if model.degree is None:
         raise ValueError("model: expected layers of one degree, W or factors but not both")

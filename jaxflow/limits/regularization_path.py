@@ -12,10 +12,24 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, is_concrete, require, tree_norm
+from jaxflow._core import (
+    Code,
+    as_array,
+    as_integer,
+    check_kind,
+    check_real,
+    checked,
+    is_concrete,
+    raw_array,
+    require,
+    require_finite,
+    shown,
+    tree_norm,
+)
 from jaxflow.data import TokenData
 from jaxflow.limits.excess import log_excess
 from jaxflow.limits.sphere import SphereMinimum, minimize_on_sphere
+from jaxflow.models import AbstractModel
 from jaxflow.risk import EmpiricalRisk
 
 # Residuals of accepted points: searches stop at 1e-9, and exponents of size A leave A roundings in the gradient,
@@ -145,11 +159,19 @@ def regularization_path(
     jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
     ```
     """
+    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     models = list(starts) if isinstance(starts, Sequence) else [starts]
     require(len(models) > 0, "starts", "expected at least one model")
     for model in models:
+        known = isinstance(model, AbstractModel) or risk.data is None
+        require(known, "starts", f"expected models, got {shown(model)}")
         risk.check(model)
-    radii = jnp.asarray(radii, float)
+    check_real("tolerance", tolerance, positive=True)
+    max_steps = as_integer("max_steps", max_steps, 1)
+    known = constraint is None or callable(constraint)
+    require(known, "constraint", f"expected a function of the model, got {shown(constraint)}")
+    radii = as_array("radii", radii)
+    require_finite("radii", radii)
     require(radii.ndim == 1 and radii.size > 0, "radii", f"expected shape (m,), got {radii.shape}")
     if is_concrete(radii):
         rises = np.diff(np.asarray(radii, dtype=float), prepend=0.0) > 0
@@ -157,7 +179,7 @@ def regularization_path(
     if reference is not None:
         data: Any = risk.data
         require(isinstance(data, TokenData), "reference", "needs a risk on TokenData")
-        reference = jnp.asarray(reference)
+        reference = jnp.asarray(raw_array("reference", reference))
         matches = reference.dtype == bool and reference.shape == data.visible.shape
         require(
             matches,
@@ -268,6 +290,7 @@ class SeparatingCone(eqx.Module):
         return jnp.where(self.high, bar - logits - self.epsilon, 1.0).reshape(-1)
 
 
+@checked()
 def low_and_high(
     scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"], selection: Bool[Array, "*n T"]
 ) -> tuple[Bool[Array, "*n T"], Bool[Array, "*n T"]]:
@@ -284,6 +307,7 @@ def low_and_high(
     return others & (scores < own), others & (scores >= own)
 
 
+@checked()
 def cone_depth(
     logits: Float[Array, "*n T"], low: Bool[Array, "*n T"], high: Bool[Array, "*n T"]
 ) -> tuple[Float[Array, ""], Bool[Array, "*n T"]]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, checked
 from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, certify
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
@@ -76,6 +76,7 @@ def flow_bounds(
     return certificates, directions
 
 
+@checked()
 def flow_certificate(
     program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
 ) -> tuple[Certificate, Float[Array, "d d"]]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import is_concrete, raw_array, require
 from jaxflow.data import TokenData
 from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
@@ -124,7 +124,7 @@ class AttentionProgram(AbstractProgram):
 
 def _as_selection(data: TokenData, selection: Any) -> Bool[Array, "n ..."]:
     """A Boolean mask from a mask or from token indices. **Raises:** `ValueError` naming `selection`."""
-    array = jnp.asarray(selection)
+    array = jnp.asarray(raw_array("selection", selection))
     shape = (*data.output_shape, data.tokens.shape[-2])
     if array.dtype == bool:
         require(array.shape == shape, "selection", f"expected a mask of shape {shape}, got {array.shape}")

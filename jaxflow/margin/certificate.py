@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import Code, require, unknown_name
+from jaxflow._core import Code, as_array, require, shown, unknown_name
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
@@ -155,9 +155,14 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
     """
     if isinstance(source, str) and source not in CertificateSource.__members__:
         raise unknown_name("source", source, CertificateSource.__members__)
+    require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
+    if not isinstance(source, str | CertificateSource):
+        raise ValueError(f"source: expected one of {', '.join(CertificateSource.__members__)}, got {shown(source)}")
     code = CertificateSource[source] if isinstance(source, str) else source
-    primal, dual = jnp.asarray(primal), jnp.asarray(dual)
+    primal, dual = as_array("primal", primal, mixed=True), as_array("dual", dual)
     zero = program.primal_zero
+    real = not jnp.iscomplexobj(primal) or jnp.iscomplexobj(zero)
+    require(real, "primal", f"expected real numbers, got {primal.dtype}")
     require(primal.shape == zero.shape, "primal", f"expected shape {zero.shape}, got {primal.shape}")
     require(dual.shape == program.active.shape, "dual", f"expected shape {program.active.shape}, got {dual.shape}")
     return _certify(program, primal, dual, code)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, checked, is_concrete, require, require_finite
 from jaxflow.data import TokenData
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.norms import AbstractNorm, Frobenius
@@ -95,7 +95,8 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
     ```
     """
     base = attention_svm(data, selection)
-    attention = jnp.asarray(attention)
+    attention = as_array("attention", attention)
+    require_finite("attention", attention)
     require(
         attention.shape == base.selection.shape,
         "attention",
@@ -125,6 +126,7 @@ class Combination(eqx.Module):
     correlation: Float[Array, ""]
 
 
+@checked()
 def best_combination(
     weights: Float[Array, "d d"], finite: Float[Array, "d d"], direction: Float[Array, "d d"]
 ) -> Combination:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, SelectionStatus, is_concrete, require
+from jaxflow._core import Code, SelectionStatus, checked, is_concrete, require
 from jaxflow.data import TokenData, optimal_tokens, require_untied
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -155,6 +155,7 @@ def _decide_chunk(
     return jax.vmap(one)(choices)
 
 
+@checked(least={"chunk": 1})
 def enumerate_selections(
     data: TokenData, head: Any, norm: str | AbstractNorm = "frobenius", *, chunk: int = 256
 ) -> Enumeration:

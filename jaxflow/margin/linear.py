@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import is_concrete, require, unknown_name
+from jaxflow._core import as_array, is_concrete, require, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
@@ -140,7 +140,7 @@ def _as_transform(transform: Any, d: int) -> Inexact[Array, "m d"] | None:
         if transform.lower() != "dft":
             raise unknown_name("transform", transform, ["dft"])
         return jnp.fft.fft(jnp.eye(d), norm="ortho")
-    array = jnp.asarray(transform)
+    array = as_array("transform", transform, mixed=True)
     require(
         array.ndim == 2 and array.shape[1] == d,
         "transform",
@@ -182,11 +182,15 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets)).primal
     ```
     """
+    inputs, labels = as_array("inputs", inputs), as_array("labels", labels)
+    require(inputs.ndim == 2, "inputs", f"expected shape (n, d), got {inputs.shape}")
+    n = inputs.shape[0]
+    require(labels.shape == (n,), "labels", f"expected one label for each input, shape {(n,)}, got {labels.shape}")
+    if is_concrete(labels):
+        wrong = np.abs(np.asarray(labels)) != 1
+        require(not wrong.any(), "labels", f"labels must be +1 or -1; index {np.flatnonzero(wrong)[:1]} is not")
     data = LinearData(inputs, labels)
     data.check()
-    if is_concrete(data):
-        wrong = np.abs(np.asarray(data.targets)) != 1
-        require(not wrong.any(), "labels", f"labels must be +1 or -1; index {np.flatnonzero(wrong)[:1]} is not")
     return MaxMarginProgram(
         norm=_as_vector_norm(norm),
         inputs=data.inputs,

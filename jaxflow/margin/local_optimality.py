@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, SelectionStatus
+from jaxflow._core import Code, SelectionStatus, checked
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin.attention import attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -46,6 +46,7 @@ class LocalOptimality(eqx.Module):
         return bool(self.locally_optimal)
 
 
+@checked()
 def is_locally_optimal(data: TokenData, head: Any, selection: Any, solution: Solution) -> LocalOptimality:
     r"""Decides Definition 2: $\gamma_{i\alpha_i}>\gamma_{it}$ for every support index t.
 

@@ -8,7 +8,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import linalg, require, unknown_name
+from jaxflow._core import as_plain, linalg, require, shown, unknown_name
+from jaxflow._core.checks import LARGEST
 
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
 RANK_TOLERANCE = 1e-7
@@ -125,8 +126,9 @@ class Nuclear(AbstractNorm):
     alias: ClassVar[str] = "nuclear"
 
     def __check_init__(self) -> None:
-        valid = self.rank is None or (isinstance(self.rank, int) and self.rank >= 1)
-        require(valid, "rank", f"expected a positive integer or None, got {self.rank!r}")
+        plain = as_plain(self.rank)
+        valid = plain is None or (isinstance(plain, int) and not isinstance(plain, bool) and 1 <= plain <= LARGEST)
+        require(valid, "rank", f"expected a positive integer or None, got {shown(self.rank)}")
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
         return jnp.sum(linalg.singular_values(primal))
@@ -205,11 +207,11 @@ class Lp(AbstractNorm):
     ```
     """
 
-    p: float = eqx.field(static=True)
+    p: float = eqx.field(static=True, converter=as_plain)
     alias: ClassVar[str] = "lp"
 
     def __check_init__(self) -> None:
-        message = f"expected 0 < p < 1, got {self.p!r}; p = 1 is jf.margin.L1(), p = 2 jf.margin.Frobenius()"
+        message = f"expected 0 < p < 1, got {shown(self.p)}; p = 1 is jf.margin.L1(), p = 2 jf.margin.Frobenius()"
         require(isinstance(self.p, float) and 0 < self.p < 1, "p", message)
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:

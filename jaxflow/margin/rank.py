@@ -3,13 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 
 # Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
 # below, and genuine ones rarely under 1e-6; solvers at default accuracy fill the space between (NUMERICS).
 RANK_TOLERANCE = 1e-8
 
 
+@checked(positive=["tolerance"])
 def numerical_rank(primal: Float[Array, "p q"], tolerance: float = RANK_TOLERANCE) -> Int[Array, ""]:
     """The number of singular values above `tolerance` times the largest; 0 for the zero matrix.
 

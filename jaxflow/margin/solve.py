@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxflow._core import require
+from jaxflow._core import as_integer, check_real, require, shown
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
 from jaxflow.margin.frobenius import solve_frobenius
@@ -62,9 +62,11 @@ def solve(
     ```
     """
     require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
-    require(tolerance is None or tolerance > 0, "tolerance", f"expected a positive number, got {tolerance}")
-    require(max_steps is None or max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    require(starts >= 1, "starts", f"expected at least 1, got {starts}")
+    if tolerance is not None:
+        check_real("tolerance", tolerance, positive=True)
+    max_steps = None if max_steps is None else as_integer("max_steps", max_steps, 1)
+    starts = as_integer("starts", starts, 1)
+    require(solver is None or callable(solver), "solver", f"expected a function of the program, got {shown(solver)}")
     own = program.norm.solver() if solver is None else solver
     if own is not None:
         return _concluded(program, *own(program), tolerance)

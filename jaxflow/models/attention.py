@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, compiled_once, exp_nonpositive, require, tree_norm
+from jaxflow._core import (
+    ScaledGradient,
+    as_array,
+    as_matrix,
+    as_vector,
+    checked,
+    compiled_once,
+    exp_nonpositive,
+    require,
+    tree_norm,
+)
 from jaxflow.data import TokenData
 from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs
@@ -74,6 +84,7 @@ class AbstractAttention(AbstractModel):
         return values, pullback
 
 
+@checked()
 def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"]:
     r"""$X_i^\top s_i$ for every output.
 
@@ -83,9 +94,12 @@ def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"
     assert jf.models.mix(data, model.attention(data)).shape == (3, 4)
     ```
     """
+    shape = (*data.output_shape, data.tokens.shape[-2])
+    require(attention.shape == shape, "attention", f"expected shape {shape}, got {attention.shape}")
     return jnp.einsum("ntd,nt->nd" if data.single_query else "ntd,nkt->nkd", data.tokens, attention)
 
 
+@checked()
 def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Array, "*n T"]:
     r"""$\langle\nabla h, x_{it}\rangle$ for every output and token.
 
@@ -96,6 +110,8 @@ def token_slopes(data: TokenData, gradients: Float[Array, "*n d"]) -> Float[Arra
     jf.models.token_slopes(data, jf.models.head_gradients(model.head, mixed))  # (n, T)
     ```
     """
+    shape = (*data.output_shape, data.tokens.shape[-1])
+    require(gradients.shape == shape, "gradients", f"expected shape {shape}, got {gradients.shape}")
     return jnp.einsum("ntd,nd->nt" if data.single_query else "ntd,nkd->nkt", data.tokens, gradients)
 
 
@@ -132,10 +148,11 @@ class CombinedAttention(AbstractAttention):
     degree: ClassVar[int] = 1
 
     def __init__(self, W: Any, head: Any):
-        self.W = jnp.asarray(W)
+        self.W = as_matrix("W", W)
         self.head = as_head(head)
 
     @classmethod
+    @checked(least={"m": 1})
     def init(cls, key: Key[Array, ""], data: TokenData, head: Any) -> "CombinedAttention":
         r"""Entries uniform on $\pm1/\sqrt d$."""
         d = data.tokens.shape[-1]
@@ -172,14 +189,15 @@ class FactoredAttention(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def __init__(self, K: Any, Q: Any, head: Any):
-        self.K = jnp.asarray(K)
-        self.Q = jnp.asarray(Q)
+        self.K = as_matrix("K", K)
+        self.Q = as_array("Q", Q)
         self.head = as_head(head)
 
     def __check_init__(self) -> None:
         require(self.K.shape == self.Q.shape, "Q", f"expected K's shape {self.K.shape}, got {self.Q.shape}")
 
     @classmethod
+    @checked(least={"m": 1})
     def init(cls, key: Key[Array, ""], data: TokenData, head: Any, m: int | None = None) -> "FactoredAttention":
         r"""Entries of both factors uniform on $\pm1/\sqrt d$; `m` columns, d by default."""
         d = data.tokens.shape[-1]
@@ -224,14 +242,15 @@ class DiagonalAttention(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def __init__(self, k: Any, q: Any, head: Any):
-        self.k = jnp.asarray(k)
-        self.q = jnp.asarray(q)
+        self.k = as_vector("k", k)
+        self.q = as_array("q", q)
         self.head = as_head(head)
 
     def __check_init__(self) -> None:
         require(self.k.shape == self.q.shape, "q", f"expected k's shape {self.k.shape}, got {self.q.shape}")
 
     @classmethod
+    @checked(least={"m": 1})
     def init(cls, key: Key[Array, ""], data: TokenData, head: Any) -> "DiagonalAttention":
         r"""Entries of both vectors uniform on $\pm1/\sqrt d$."""
         d = data.tokens.shape[-1]

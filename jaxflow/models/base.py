@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, require
+from jaxflow._core import ScaledGradient, checked, require, shown
 
 # (scale, weights) -> gradient of the loss whose output derivatives are e^scale * weights.
 Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
@@ -72,6 +72,9 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
     jf.models.outputs_of(lambda x: jnp.sum(x), linear)  # a plain callable, input by input
     ```
     """
+    require(
+        getattr(data, "targets", getattr(data, "labels", None)) is not None, "data", f"expected data, got {shown(data)}"
+    )
     if hasattr(model, "outputs"):
         return model.outputs(data)
     require(
@@ -91,6 +94,7 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
     return jax.vmap(model)(inputs).reshape(shape)
 
 
+@checked()
 def linearize_outputs(
     outputs: Callable[[Any], Float[Array, "..."]], model: Any, trainable: PyTree
 ) -> tuple[Float[Array, "..."], Pullback]:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import require
+from jaxflow._core import checked, require
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.linear_networks import AbstractLinearNetwork, DiagonalLinearNetwork
 
@@ -50,6 +50,7 @@ class Decomposition(eqx.Module):
         return jnp.einsum(rule, *self.factors, self.transform)
 
 
+@checked()
 def decomposition_of(network: AbstractLinearNetwork) -> Decomposition:
     r"""The decomposition of a network whose structure gives it.
 
@@ -77,6 +78,7 @@ def decomposition_of(network: AbstractLinearNetwork) -> Decomposition:
     raise ValueError(f"network: the structure of {type(network).__name__} gives no orthogonal decomposition")
 
 
+@checked(least={"d": 2, "depth": 2})
 def even_decomposition(d: int, depth: int) -> Decomposition:
     r"""The real decomposition of a full-length convolutional network on **even** vectors (F.4).
 
@@ -101,6 +103,7 @@ def even_decomposition(d: int, depth: int) -> Decomposition:
     return Decomposition(scale[:, None] * basis.T, (basis,) * depth)
 
 
+@checked()
 def real_decomposition(network: Any, inputs: Float[Array, "n d"]) -> Decomposition:
     """A real decomposition that holds along the flow: the network's own, or the even one for convolutions.
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, normal, require
+from jaxflow._core import ScaledGradient, as_array, as_vector, checked, normal, require
 from jaxflow.data import LinearData, SampleData
 from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
 
@@ -90,15 +90,19 @@ class HadamardNetwork(AbstractModel):
     # Annotated loosely: wrong arguments get the errors below, which say more than a type check.
     def __init__(self, h: Any, u: Any, v: Any, logs: LogWeights | None = None):
         self.h = h
-        self.u = jnp.asarray(u)
-        self.v = jnp.asarray(v)
+        self.u = as_vector("u", u)
+        self.v = as_array("v", v)
         self.logs = logs
 
     def __check_init__(self) -> None:
         require(callable(self.h), "h", "expected a function of an input and the products")
+        require(
+            isinstance(self.logs, LogWeights | None), "logs", f"expected LogWeights, got {type(self.logs).__name__}"
+        )
         require(self.v.shape == self.u.shape, "v", f"expected u's shape {self.u.shape}, got {self.v.shape}")
 
     @classmethod
+    @checked(least={"p": 1})
     def init(cls, key: Key[Array, ""], h: ProductFunction, p: int, log_scale: float = 0.0) -> "HadamardNetwork":
         r"""Standard Gaussian u and v times $\alpha=e^{s}$, s the `log_scale` (Appendix A of the paper)."""
         require(p >= 1, "p", f"expected at least 1, got {p}")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import normal, require
+from jaxflow._core import checked, normal, require
 
 
 class DiagonalLinear(eqx.Module):
@@ -72,6 +72,7 @@ class DiagonalTransformer(eqx.Module):
         require(self.B.shape == self.A.shape, "B", f"expected A's shape {self.A.shape}, got {self.B.shape}")
 
     @classmethod
+    @checked(least={"d": 1, "layers": 1, "heads": 1, "m": 1})
     def init(cls, key: Key[Array, ""], d: int, layers: int, heads: int, m: int) -> "DiagonalTransformer":
         r"""Feedforward weights Gaussian with variance $1/d$ ($A$) and $1/m$ ($B$)."""
         A, B = normal(key, (2, layers, d, m))

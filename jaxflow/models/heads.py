@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import require
+from jaxflow._core import as_array, as_matrix, as_vector, checked, require, shown
 from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 from jaxflow.models.function_head import FunctionHead
@@ -31,10 +31,7 @@ class LinearHead(eqx.Module):
     v: Float[Array, " d"]
 
     def __init__(self, v: Any):
-        self.v = jnp.asarray(v)
-
-    def __check_init__(self) -> None:
-        require(self.v.ndim >= 1, "v", f"expected shape (d,), got {self.v.shape}")
+        self.v = as_vector("v", v)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.dot(self.v, x)
@@ -57,10 +54,7 @@ class MLPHead(eqx.Module):
     V: Float[Array, "r d"]
 
     def __init__(self, V: Any):
-        self.V = jnp.asarray(V)
-
-    def __check_init__(self) -> None:
-        require(self.V.ndim >= 2, "V", f"expected shape (r, d), got {self.V.shape}")
+        self.V = as_matrix("V", V)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.sum(jax.nn.relu(self.V @ x))
@@ -86,11 +80,8 @@ class ConcaveHead(eqx.Module):
     lam: Float[Array, ""]
 
     def __init__(self, v: Any, lam: Any):
-        self.v = jnp.asarray(v)
-        self.lam = jnp.asarray(lam, dtype=self.v.dtype)
-
-    def __check_init__(self) -> None:
-        require(self.v.ndim >= 1, "v", f"expected shape (d,), got {self.v.shape}")
+        self.v = as_vector("v", v)
+        self.lam = as_array("lam", lam).astype(self.v.dtype)
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.dot(self.v, x) - self.lam * jnp.dot(x, x)
@@ -116,12 +107,14 @@ class PositionHeads(eqx.Module):
     heads: tuple[Head, ...]
 
     def __init__(self, heads: Any):
+        listed = isinstance(heads, tuple | list) or getattr(heads, "ndim", 0) >= 2
+        require(listed, "heads", f"expected a head for each output position, got {shown(heads)}")
         self.heads = tuple(as_head(head) for head in heads)
 
     def __check_init__(self) -> None:
-        require(len(self.heads) > 0, "head", "expected a head for each output position, got none")
+        require(len(self.heads) > 0, "heads", "expected a head for each output position, got none")
         nested = any(isinstance(head, PositionHeads) for head in self.heads)
-        require(not nested, "head", "a position has one head, not several")
+        require(not nested, "heads", "a position has one head, not several")
 
     def __call__(self, x: Float[Array, "K d"]) -> Float[Array, " K"]:
         return jnp.stack([head(x[k]) for k, head in enumerate(self.heads)])
@@ -146,7 +139,7 @@ def as_head(head: Any) -> Head:
     if callable(head):
         plain = isinstance(head, eqx.Module) and all(eqx.is_array(leaf) for leaf in jax.tree.leaves(head))
         return cast(Head, head if plain else FunctionHead(head))
-    array = jnp.asarray(head)
+    array = as_array("head", head)
     require(array.ndim >= 1, "head", "expected a callable or an array of shape (d,)")
     return LinearHead(array)
 
@@ -178,6 +171,7 @@ class GatedHead(eqx.Module):
         return gated(lambda x: head_outputs(self.head, x), points, self.gates).value
 
 
+@checked()
 def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output.
 
@@ -192,6 +186,7 @@ def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
     return _each_output(head, points, lambda h: h)
 
 
+@checked()
 def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output.
 
@@ -210,12 +205,14 @@ def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n 
 def _each_output(head: Any, points: Float[Array, "*n d"], turn: Callable[[Head], Any]) -> Float[Array, "..."]:
     if isinstance(head, PositionHeads):
         return jnp.stack([jax.vmap(turn(h))(points[:, k]) for k, h in enumerate(head.heads)], axis=1)
-    function = turn(head)
+    one: Any = head if callable(head) else as_head(head)
+    function = turn(one)
     for _ in range(points.ndim - 1):
         function = jax.vmap(function)
     return function(points)
 
 
+@checked()
 def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     r"""Token scores $\gamma_{it}=Y_i\,h(x_{it})$ (Definition 1 of Tarzanagh et al. 2023).
 

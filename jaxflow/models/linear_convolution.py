@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import compiled_once, require
+from jaxflow._core import checked, compiled_once, require
 from jaxflow.data import LinearData
 from jaxflow.models.base import mark_trainable
 from jaxflow.models.linear_networks import AbstractLinearNetwork, as_layers, start_layers
@@ -16,6 +16,7 @@ from jaxflow.models.linear_networks import AbstractLinearNetwork, as_layers, sta
 FFT_FROM = 48
 
 
+@checked()
 def cross_correlation(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " d"]:
     r"""The paper's $a\star b$, a cross-correlation: $[a\star b]_i=\sum_j[a]_{(i+j-1)\bmod d}[b]_j$ (equation 4).
 
@@ -28,6 +29,7 @@ def cross_correlation(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Arr
     return _circular(a, b, -1)
 
 
+@checked()
 def convolution(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " d"]:
     r"""The true circular convolution $[a*b]_i=\sum_j[a]_{(i-j+1)\bmod d}[b]_j$, the adjoint of $\star\,b$.
 
@@ -42,7 +44,7 @@ def convolution(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " 
 
 def _circular(a: Float[Array, " d"], b: Float[Array, " k"], sign: int) -> Float[Array, " d"]:
     d, k = a.shape[0], b.shape[0]
-    require(k <= d, "filter", f"longer ({k}) than what it is applied to ({d})")
+    require(k <= d, "b", f"longer ({k}) than what it is applied to ({d})")
     if k < FFT_FROM:
         index = (jnp.arange(d)[:, None] - sign * jnp.arange(k)[None, :]) % d
         return a[index] @ b
@@ -77,6 +79,7 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         require(fits, "weights", f"expected filters (k_l,) no longer than the last layer (d,), got {shapes}")
 
     @classmethod
+    @checked(least={"depth": 2, "sizes": 1})
     def init(
         cls,
         key: Key[Array, ""],
@@ -142,6 +145,7 @@ def even_start(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
     return jnp.real(jnp.fft.ifft(even, norm="ortho"))
 
 
+@checked()
 def even_part(x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
     r"""$\tfrac12([x]_j+[x]_{-j})$, indices modulo d: the even vectors of Corollary 6.
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import compiled_once, require, unknown_name
+from jaxflow._core import as_array, checked, compiled_once, require, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
 
@@ -90,6 +90,7 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
         require(all(s == shapes[0] and len(s) == 1 for s in shapes), "weights", f"expected equal (d,), got {shapes}")
 
     @classmethod
+    @checked(least={"depth": 2, "width": 1})
     def init(
         cls,
         key: Key[Array, ""],
@@ -155,6 +156,7 @@ class DeepLinearNetwork(AbstractLinearNetwork):
         require(chained, "weights", f"expected (d1, d2), (d2, d3), ..., (dL,), got {shapes}")
 
     @classmethod
+    @checked(least={"depth": 2, "width": 1})
     def init(
         cls,
         key: Key[Array, ""],
@@ -220,6 +222,7 @@ class DeepMatrixSensing(AbstractLinearNetwork):
         require(chained, "weights", f"expected matrices that can be multiplied, got {shapes}")
 
     @classmethod
+    @checked(least={"depth": 2, "width": 1})
     def init(
         cls,
         key: Key[Array, ""],
@@ -261,7 +264,7 @@ def as_layers(weights: Any) -> tuple[Array, ...]:
     """Parameters as a tuple of at least two inexact arrays. **Raises:** `ValueError` naming `weights`."""
     require(isinstance(weights, tuple | list), "weights", f"expected a tuple of layers, got {type(weights).__name__}")
     require(len(weights) >= 2, "weights", f"expected at least two layers, got {len(weights)}")
-    arrays = [jnp.asarray(w) for w in weights]
+    arrays = [as_array("weights", w) for w in weights]
     dtype = jnp.result_type(float, *arrays)
     return tuple(w.astype(dtype) for w in arrays)
 

@@ -1,5 +1,6 @@
 r"""Attention layers in parallel: $f_i=\sum_h h_h(X_i^\top\mathrm{softmax}(X_iW_hz_i))$."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, exp_nonpositive, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, check_kind, checked, exp_nonpositive, require, shown, tree_norm, tree_scale
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, CombinedAttention
 from jaxflow.models.base import AbstractModel, Pullback
@@ -31,16 +32,23 @@ class MultiHeadAttention(AbstractModel):
     parts: tuple[AbstractAttention, ...]
 
     def __init__(self, parts: Any):
+        listed = isinstance(parts, Iterable) and not hasattr(parts, "dtype")
+        require(listed, "parts", f"expected a sequence of attention models, got {shown(parts)}")
         self.parts = tuple(parts)
+        for part in self.parts:
+            check_kind("parts", part, AbstractAttention, "attention models")
 
     def __check_init__(self) -> None:
         require(len(self.parts) > 0, "parts", "expected at least one attention model")
 
     @classmethod
+    @checked()
     def init(
         cls, key: Key[Array, ""], data: TokenData, heads: Any, part: type = CombinedAttention
     ) -> "MultiHeadAttention":
         """A layer of class `part` for each of the prediction heads `heads` (a sequence, or an array `(H, d)`)."""
+        listed = isinstance(heads, tuple | list) or getattr(heads, "ndim", 0) >= 2
+        require(listed, "heads", f"expected a head for each layer, got {shown(heads)}")
         heads = list(heads)
         require(len(heads) > 0, "heads", "expected at least one prediction head")
         keys = jax.random.split(key, len(heads))

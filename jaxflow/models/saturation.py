@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import exp_nonpositive
+from jaxflow._core import checked, exp_nonpositive
 
 
+@checked(infinite=["logits"])
 def log_attention(logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Float[Array, "*n T"]:
     r"""$\log s_{it}$ for $s_i=\mathrm{softmax}(a_i)$ over the visible tokens; −inf at hidden ones.
 
@@ -21,6 +22,7 @@ def log_attention(logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) ->
     return jax.nn.log_softmax(jnp.where(visible, logits, -jnp.inf), axis=-1)
 
 
+@checked(infinite=["logits"])
 def logit_multipliers(
     logits: Float[Array, "*n T"],
     visible: Bool[Array, "*n T"],

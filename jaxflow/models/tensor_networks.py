@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact, Key, PyTree
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, checked, is_concrete, require
 from jaxflow.data import LinearData
 from jaxflow.models.base import mark_trainable
 from jaxflow.models.decomposition import Decomposition
@@ -50,7 +50,7 @@ class LinearTensorNetwork(AbstractLinearNetwork):
     decomposition: Decomposition | None
 
     def __init__(self, data_tensor: Any, weights: Any, activation: Any = None, decomposition: Any = None):
-        self.data_tensor = jnp.asarray(data_tensor)
+        self.data_tensor = as_array("data_tensor", data_tensor)
         self.weights = as_layers(weights)
         self.activation = activation
         self.decomposition = decomposition
@@ -63,6 +63,8 @@ class LinearTensorNetwork(AbstractLinearNetwork):
         )
         callable_or_none = self.activation is None or callable(self.activation)
         require(callable_or_none, "activation", "expected a function or None")
+        known = isinstance(self.decomposition, Decomposition | None)
+        require(known, "decomposition", f"expected a Decomposition, got {type(self.decomposition).__name__}")
 
     @classmethod
     def from_map(
@@ -132,6 +134,7 @@ class LinearTensorNetwork(AbstractLinearNetwork):
         return jnp.tensordot(self.weights[-1], hidden, axes=1)
 
 
+@checked()
 def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: int | None = None) -> Array:
     r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0).
 
@@ -141,12 +144,18 @@ def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: in
     assert jf.models.contract(jnp.eye(3), (jnp.ones(3), jnp.ones(3))) == 3
     ```
     """
+    require(tensor.ndim >= len(vectors), "tensor", f"expected {len(vectors)} axes or more, got shape {tensor.shape}")
+    lengths = tuple(vector.shape for vector in vectors)
+    fits = all(len(shape) == 1 for shape in lengths) and tensor.shape[: len(lengths)] == tuple(k for (k,) in lengths)
+    require(fits, "vectors", f"expected a vector for each of the leading axes of {tensor.shape}, got shapes {lengths}")
+    require(skip is None or skip < len(vectors), "skip", f"expected less than {len(vectors)}, got {skip}")
     for axis, vector in reversed(list(enumerate(vectors))):
         if axis != skip:
             tensor = jnp.tensordot(tensor, vector, axes=((axis,), (0,)))
     return tensor
 
 
+@checked(least={"d": 1, "depth": 2})
 def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$.
 
@@ -160,6 +169,7 @@ def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
     return jnp.zeros((d,) * (depth + 1)).at[(index,) * (depth + 1)].set(1.0)
 
 
+@checked(least={"d": 1, "sizes": 1})
 def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$.
 
@@ -169,10 +179,12 @@ def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
     assert jf.models.convolutional_tensor(3, (3, 2)).shape == (3, 2, 3)
     ```
     """
+    require(len(sizes) > 0, "sizes", "expected at least one filter")
     total = sum(jnp.ix_(*(jnp.arange(k) for k in sizes)))
     return jax.nn.one_hot(jnp.asarray(total) % d, d)
 
 
+@checked(least={"dims": 1})
 def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{fc}}$ by the block construction of appendix B, for $v_l=\mathrm{vec}(W_l)$ by columns.
 
@@ -184,6 +196,7 @@ def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     jf.models.fully_connected_tensor((3, 2))
     ```
     """
+    require(len(dims) > 0, "dims", "expected at least one width")
     tensor = jnp.eye(dims[0])
     for previous, following in zip(dims, dims[1:], strict=False):
         # T_l copies T_{l−1} along the diagonal of its last two axes: rows (j−1)d_{l−1}+i and column j.
@@ -192,6 +205,7 @@ def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     return tensor
 
 
+@checked()
 def as_tensor_network(network: AbstractLinearNetwork) -> LinearTensorNetwork:
     """The network in the general form, its data tensor built: an oracle for small sizes.
 

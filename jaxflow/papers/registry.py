@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxflow._core import unknown_name
+from jaxflow._core import as_path, unknown_name
 from jaxflow.papers.dataset import Dataset
 from jaxflow.papers.statement import Statement, hold
 from jaxflow.report import Finding
@@ -156,7 +156,7 @@ def find_paper(name: str) -> Paper:
         print(reason)  # ... did you mean 'yun2021'?
     ```
     """
-    if name not in _PAPERS:
+    if not isinstance(name, str) or name not in _PAPERS:
         raise unknown_name("paper", name, _PAPERS)
     return _PAPERS[name]
 
@@ -172,7 +172,8 @@ def entries_of(paper: str) -> list[Entry]:
     assert len(papers.entries_of("yun2021")) > len(papers.figures_of("yun2021"))
     ```
     """
-    return [entry for (owner, _), entry in _ENTRIES.items() if owner == paper]
+    name = find_paper(paper).name
+    return [entry for (owner, _), entry in _ENTRIES.items() if owner == name]
 
 
 def figures_of(paper: str) -> list[Entry]:
@@ -216,7 +217,7 @@ def find_figure(paper: str, name: str) -> Entry:
     ```
     """
     figures = {entry.name: entry for entry in figures_of(find_paper(paper).name)}
-    if name not in figures:
+    if not isinstance(name, str) or name not in figures:
         if not figures:
             raise ValueError(f"figure: there is no figure of {paper} yet")
         raise unknown_name("figure", name, list(figures))
@@ -225,4 +226,4 @@ def find_figure(paper: str, name: str) -> Entry:
 
 def default_folder(paper: str, out: Path | str | None) -> Path:
     """Where the files of a paper go."""
-    return Path("out") / paper if out is None else Path(out)
+    return Path("out") / paper if out is None else as_path("out", out)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxflow._core import unknown_name
+from jaxflow._core import as_boolean, as_integer, require, shown, unknown_name
 from jaxflow.papers.attempts import Took
 from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
@@ -75,6 +75,8 @@ def plan_verify(
     if not checks:
         raise ValueError(f"paper: nothing of {paper} is verified yet")
     names = [check.name for check in checks]
+    listed = isinstance(only, Sequence) and not isinstance(only, str)
+    require(listed, "only", f"expected a list of names of checks, got {shown(only)}")
     for name in only:
         if name not in names:
             raise unknown_name("only", name, names)
@@ -120,6 +122,7 @@ def reproduce(
     ```
     """
     entry, paths = plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
+    seed, progress = _how(seed, progress, say)
     say(f"{entry.title} ({entry.run_times[scale]})")
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)
     numbers = run.numbers([entry], lambda dataset, name: name)
@@ -167,6 +170,7 @@ def verify(
     ```
     """
     checks, paths = plan_verify(paper, scale=scale, only=only, out=out, overwrite=overwrite)
+    seed, progress = _how(seed, progress, say)
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)
     title = f"{paper}: its statements, held to instances ({scale} scale, seed {seed})"
     partial = paths["table"].with_name("verify-partial.md")
@@ -252,8 +256,14 @@ def _array(part: str, field: str) -> str:
     return field if part == "all" else f"{part}.{field}"
 
 
+def _how(seed: int, progress: bool, say: Say) -> tuple[int, bool]:
+    require(callable(say), "say", f"expected a function of a line, got {shown(say)}")
+    return as_integer("seed", seed), as_boolean("progress", progress)
+
+
 def _refuse(scale: str, paths: Paths, overwrite: bool) -> None:
-    if scale not in SCALES:
+    as_boolean("overwrite", overwrite)
+    if not isinstance(scale, str) or scale not in SCALES:
         raise unknown_name("scale", scale, SCALES)
     refuse_existing(paths.values(), overwrite or _unfinished(paths).exists())
 

@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots.style import COLORS, SYMBOLS, new_figure
+from jaxflow.plots.style import COLORS, SYMBOLS, check_names, new_figure
 
 # Gaps of the order of rounding, of either sign, are drawn here.
 ROUNDING = 1e-16
+
+# What is drawn of each parametrisation.
+PARTS = ("certified", "log_times", "gaps", "log_log_time", "excess", "flow_gap")
 
 NORMS = {"combined": r"\|W\|_F", "factored": r"\|W\|_\star", "diagonal": r"\|k\odot q\|_1"}
 
@@ -33,6 +36,7 @@ def draw_limits(data: dict[str, np.ndarray]) -> Any:
     jf.plots.draw_limits(numbers)
     ```
     """
+    check_names(data, [f"{kind}_{name}" for kind in SYMBOLS for name in PARTS])
     figure, axes = new_figure(3, shared=True, height=4.0)
     for axis, kind in zip(axes, SYMBOLS, strict=True):
         color, kept = COLORS[kind], np.isfinite(data[f"{kind}_excess"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots.style import COLORS, new_figure
+from jaxflow.plots.style import COLORS, check_names, new_figure
 
 # Distances and gaps of the order of rounding, of either sign, are drawn here.
 ROUNDING = 1e-16
@@ -25,6 +25,7 @@ def draw_path(data: Mapping[str, Any]) -> Any:
     jf.plots.draw_path(way | {"turning": 1.0 / log_t})  # `trajectory.plot()` does this for a trajectory
     ```
     """
+    check_names(data, ["log_time", "log_log_time", "log_norm", "log_gradient_norm", "turning"])
     figure, axes = new_figure(3, height=3.2)
     time, label = np.asarray(data["log_time"], float), r"$\log t$"
     if not np.all(np.isfinite(time)):
@@ -61,6 +62,7 @@ def draw_limit(data: Mapping[str, Any]) -> Any:
     limit.plot()  # the same picture of a limit that was found
     ```
     """
+    check_names(data, ["log_times", "gaps", "gap_label", "limit", "limit_label", "title"])
     figure, (left, right) = new_figure(2, width=9.0, height=3.6)
     times, gaps = np.asarray(data["log_times"], float), np.asarray(data["gaps"], float)
     kept = np.isfinite(times) & np.isfinite(gaps) & (times > 0)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.plots.style import COLORS, new_figure
+from jaxflow.plots.style import COLORS, check_names, new_figure
 
 # Red, blue and teal as in figures 2, 5 and 6 of Tarzanagh et al. (2023), the rest told apart in any colour vision.
 OUTCOME_COLORS = {
@@ -50,6 +50,7 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
     jf.plots.draw_percentage_bars(bars)  # `jf.study.plot(results)` counts and draws
     ```
     """
+    check_names(data, ["x", "panels", "names", "percentage", "denominator", "x_label"])
     x, panels = np.asarray(data["x"]), [str(name) for name in np.asarray(data["panels"])]
     names = [str(name) for name in np.asarray(data["names"])]
     percentage, denominator = np.asarray(data["percentage"], float), np.asarray(data["denominator"])
@@ -101,6 +102,7 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
     jf.plots.draw_percentage_curves(curves)
     ```
     """
+    check_names(data, ["panels", "curves", "x", "percentage", "x_label", "y_label", "low", "high"])
     panels, curves = [str(name) for name in np.asarray(data["panels"])], [str(n) for n in np.asarray(data["curves"])]
     x = np.asarray(data["x"])
     numeric = x.dtype.kind in "biuf"
@@ -145,6 +147,7 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
     jf.plots.draw_heat_map({**cells, "value": [[[60.0, 75.0, 90.0], [40.0, 50.0, np.nan]]], "value_label": "%"})
     ```
     """
+    check_names(data, ["x", "y", "panels", "value", "x_label", "y_label", "value_label"])
     x, y = np.asarray(data["x"]), np.asarray(data["y"])
     panels, value = [str(name) for name in np.asarray(data["panels"])], np.asarray(data["value"], float)
     low, high = np.asarray(data.get("range", (0.0, 100.0)), float)

@@ -1,9 +1,12 @@
 """One look for all figures. Nothing here touches Matplotlib's global state: no pyplot, no rcParams."""
 
 import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from jaxflow._core import as_path, check_kind, checked, require, shown
 
 # Okabe and Ito (2008): told apart with any colour vision. Blue and red as in Tarzanagh et al. (2023).
 COLORS = {
@@ -21,6 +24,14 @@ CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
 
 
+def check_names(data: Any, names: Sequence[str]) -> None:
+    """What a drawing reads. **Raises:** `ValueError` that names `data` and what it lacks."""
+    check_kind("data", data, Mapping, "a mapping from names to numbers")
+    missing = [name for name in names if name not in data]
+    require(not missing, "data", f"lacks {', '.join(missing)}")
+
+
+@checked(least={"columns": 1}, positive=["width", "height"])
 def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its row of axes (with common scales if `shared`), on the canvas that needs no display.
 
@@ -35,6 +46,7 @@ def new_figure(columns: int, *, width: float = 11.0, height: float = 3.7, shared
     return figure, axes[0]
 
 
+@checked(least={"rows": 1, "columns": 1}, positive=["width", "height"])
 def new_grid(rows: int, columns: int, *, width: float, height: float, shared: bool = False) -> tuple[Any, Any]:
     """A figure and its rows and columns of axes, as `new_figure`.
 
@@ -84,6 +96,8 @@ def save_figure(figure: Any, *paths: Path) -> None:
     jf.plots.save_figure(figure, Path("empty.png"), Path("empty.svg"))
     ```
     """
-    for path in paths:
+    require(hasattr(figure, "savefig"), "figure", f"expected a figure of Matplotlib, got {shown(figure)}")
+    for given in paths:
+        path = as_path("paths", given)
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=160, metadata=metadata)

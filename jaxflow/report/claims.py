@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxflow._core import checked
 from jaxflow.report.verdicts import Evidence, Verdict, decide, evidence_json
 
 Values = Mapping[str, float | int]
@@ -147,6 +148,7 @@ class Row:
         return decide(self.evidence)
 
 
+@checked()
 def with_evidence(measured: str, evidence: Evidence) -> str:
     """What was measured, followed by the counts, the rate and the check that the verdict rests on.
 
@@ -169,6 +171,7 @@ def with_evidence(measured: str, evidence: Evidence) -> str:
     return "; ".join(parts)
 
 
+@checked()
 def told(found: Row | Claim | Finding) -> str:
     """What was measured, and what the verdict rests on.
 
@@ -183,6 +186,7 @@ def told(found: Row | Claim | Finding) -> str:
     return with_evidence(found.measured, found.evidence)
 
 
+@checked()
 def counted(found: Row | Finding) -> str:
     """The instances in words.
 
@@ -199,6 +203,7 @@ def counted(found: Row | Finding) -> str:
     return f"{found.evidence.inside}{outside}"
 
 
+@checked()
 def worst(found: Row | Finding) -> str:
     """The worst residual in words.
 
@@ -234,6 +239,7 @@ ROWS: Columns = {
 }
 
 
+@checked()
 def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding], notes: Sequence[str] = ()) -> str:
     """A table of findings, and the notes below it.
 
@@ -253,6 +259,7 @@ def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding],
     return "\n".join([*lines, *below, ""])
 
 
+@checked()
 def claims_markdown(title: str, claims: list[Claim], notes: list[str]) -> str:
     """A table of claims, and the notes below it.
 
@@ -268,6 +275,7 @@ def claims_markdown(title: str, claims: list[Claim], notes: list[str]) -> str:
     return findings_markdown(title, CLAIMS, [claim.finding for claim in claims], notes)
 
 
+@checked()
 def as_json(view: Claim | Row) -> dict[str, Any]:
     """A view as a dictionary for `json`, with None for what is not finite.
 
@@ -290,6 +298,7 @@ def _finite(value: float | int) -> float | int | None:
     return value if math.isfinite(value) else None
 
 
+@checked()
 def claims_json(title: str, claims: list[Claim], notes: list[str]) -> dict:
     """Claims and notes as a dictionary for `json`.
 

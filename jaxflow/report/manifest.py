@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 
+from jaxflow._core import checked
 from jaxflow.study.manifest import commit, package_version
 
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "optax", "matplotlib")
 
 
+@checked(nonnegative=["seconds", "cpu_seconds"])
 def manifest(
     *, arguments: dict[str, Any], seed: int, seconds: float, cpu_seconds: float | None = None
 ) -> dict[str, Any]:

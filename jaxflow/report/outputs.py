@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jaxflow._core import as_boolean, as_path, require, shown
+
 
 def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
     """To be called before anything is computed.
@@ -24,7 +26,9 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
         print(reason)
     ```
     """
-    paths = list(paths)
+    require(isinstance(paths, Iterable), "paths", f"expected paths, got {shown(paths)}")
+    as_boolean("overwrite", overwrite)
+    paths = [as_path("paths", path) for path in paths]
     for folder in {parent for path in paths for parent in path.parents}:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"out: {folder} is a file, not a folder")
@@ -45,4 +49,4 @@ def write_json(path: Path, value: Any) -> None:
     jf.report.write_json(Path("made.json"), {"seed": 0})
     ```
     """
-    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    as_path("path", path).write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

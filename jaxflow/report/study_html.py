@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxflow import study
+from jaxflow._core import as_boolean, as_path
 from jaxflow.plots import study as plots
 from jaxflow.report.outputs import refuse_existing
 from jaxflow.study import counting, pictures
@@ -35,7 +36,8 @@ def write_study_report(store_path: str | Path, out: str | Path, *, overwrite: bo
     print(jf.report.write_study_report("draws.zarr", "draws.html", overwrite=True))
     ```
     """
-    target = Path(out)
+    target = as_path("out", out)
+    as_boolean("overwrite", overwrite)
     refuse_existing([target], overwrite)
     text = study_html(store_path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxflow._core import as_array, checked, require
+
 
 class Verdict(enum.StrEnum):
     """How a statement of a paper fares. "Inside" are the instances that satisfy its hypotheses.
@@ -114,6 +116,7 @@ class Evidence:
         return self.inside - self.contradicted - self.undecided
 
 
+@checked()
 def decide(evidence: Evidence) -> Verdict:
     """The verdict, by the first line that applies.
 
@@ -139,6 +142,7 @@ def decide(evidence: Evidence) -> Verdict:
     return Verdict.not_settled
 
 
+@checked()
 def count_evidence(
     good: np.ndarray,
     *,
@@ -156,12 +160,16 @@ def count_evidence(
     assert (evidence.inside, evidence.contradicted, evidence.undecided) == (3, 0, 1)
     ```
     """
+    require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
+    shapes = decided is None or decided.shape == good.shape
+    require(shapes, "decided", f"expected Booleans of shape {good.shape}")
     good = np.asarray(good, bool).ravel()
     known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
     wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
     return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
 
 
+@checked(nonnegative=["bound"])
 def bounded_evidence(
     residuals: np.ndarray,
     bound: float,
@@ -179,11 +187,12 @@ def bounded_evidence(
     assert (evidence.confirmed, evidence.contradicted, evidence.undecided) == (1, 1, 1)
     ```
     """
-    residuals = np.asarray(residuals, float)
+    residuals = np.asarray(as_array("residuals", residuals), float)
     known = ~np.isnan(residuals)
     return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
 
 
+@checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Slope of y against x by least squares, and half its 95% interval (two standard errors).
 
@@ -195,7 +204,9 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     assert abs(slope - 2.0) < 1e-12
     ```
     """
-    x, y = np.asarray(x, float), np.asarray(y, float)
+    x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
+    require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
+    require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
     if len(x) < 3:
         return float("nan"), float("nan")
     slope, constant = np.polyfit(x, y, 1)
@@ -204,6 +215,7 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     return float(slope), float(2 * error)
 
 
+@checked()
 def common_rate(
     fitted: np.ndarray, predicted: np.ndarray | float | None, *, bias: float = 0.0, law: str = ""
 ) -> Rate | None:
@@ -229,6 +241,7 @@ def common_rate(
     return Rate(float(np.mean(fitted[kept])), half, aim, bias, law)
 
 
+@checked()
 def evidence_json(evidence: Evidence) -> dict:
     """Evidence as a dictionary for `json`, with None for what is not finite.
 

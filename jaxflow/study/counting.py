@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus, require, unknown_name
-from jaxflow.study.arguments import as_plain, as_real
+from jaxflow._core.checks import as_plain, as_real
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (

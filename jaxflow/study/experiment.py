@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow._core import require, unknown_name
+from jaxflow._core.checks import as_plain
 from jaxflow.limits import find_limit
-from jaxflow.study.arguments import as_plain
 from jaxflow.study.keys import key_data
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import of_one_instance

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow._core import require
-from jaxflow.study.arguments import as_integer
+from jaxflow._core.checks import as_integer
 
 # The generator is part of the keys: another default of JAX must not change the instances.
 GENERATOR = "threefry2x32"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import require, unknown_name
-from jaxflow.study.arguments import as_boolean
+from jaxflow._core.checks import as_boolean
 from jaxflow.study.counting import outcomes_of, percentages, require_results
 from jaxflow.study.tables import as_text, factor_names
 

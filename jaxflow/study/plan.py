@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxflow._core import require
-from jaxflow.study.arguments import as_integer, shown
+from jaxflow._core.checks import as_integer, shown
 from jaxflow.study.keys import canonical
 
 # Names that the store itself uses.

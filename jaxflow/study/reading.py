@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow._core.checks import as_boolean, as_path
 from jaxflow.study import layout, manifest
-from jaxflow.study.arguments import as_boolean, as_path
 from jaxflow.study.chunks import zarr_store
 from jaxflow.study.files import StorePath, read_file
 from jaxflow.study.layout import CHECKSUMS, Encoder, chunk_path

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxflow._core import require, unknown_name
-from jaxflow.study.arguments import as_path
+from jaxflow._core.checks import as_path
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.files import StorePath
 from jaxflow.study.metadata import read_plan

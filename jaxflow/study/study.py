@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
 from jaxflow._core import require, unknown_name
-from jaxflow.study.arguments import as_boolean, as_integer, as_path, as_plain
+from jaxflow._core.checks import as_boolean, as_integer, as_path, as_plain
 from jaxflow.study.blocks import device_shapes
 from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of

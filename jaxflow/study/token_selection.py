@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow._core import linalg, require, tree_where, unknown_name
+from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
 from jaxflow.limits import Limit, conclude, find_limit
@@ -22,7 +23,6 @@ from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study.arguments import as_boolean, as_integer, as_real
 from jaxflow.study.blocks import device_shapes
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import RESULTS, ScaledGradient, linalg, tree_where
+from jaxflow._core import RESULTS, ScaledGradient, checked, linalg, tree_where
 from jaxflow.risk import EmpiricalRisk
 
 # Relative error of a step far out; up to `NEAR` steps are a hundred times as accurate, but for rounding. Kvaerno5's
@@ -54,6 +54,7 @@ class Accumulated(eqx.Module):
     steps: Array
 
 
+@checked(least={"max_steps": 1}, positive=["rtol"], rising=["log_times"], plain=["rtol"])
 @eqx.filter_jit
 def accumulate(
     risk: EmpiricalRisk,
@@ -81,6 +82,7 @@ def accumulate(
     jf.theory.accumulate(risk, diagonal, jnp.array([1.0, 2.0])).models
     ```
     """
+    risk.check(model)
     params, frozen = eqx.partition(model, risk.filter(model))
     ends = jax.nn.softplus(log_times)
 

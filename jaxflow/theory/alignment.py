@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg, require
+from jaxflow._core import checked, linalg, require
 from jaxflow.data import TokenData
 from jaxflow.margin import MaxMarginProgram, max_margin
 
@@ -30,6 +30,7 @@ class Frame(eqx.Module):
     place: Int[Array, " n"]
 
 
+@checked()
 def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[Array, " n"] | None = None) -> Frame:
     r"""The frame of Definition 5.1 for data that satisfy Assumption 4 (i); `place` is π, by default i ↦ i.
 
@@ -52,6 +53,7 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[A
     return Frame(_completed(best, place), _completed(data.queries, place), place)
 
 
+@checked()
 def aligned_start(
     frame: Frame, xi_k: Float[Array, " d"], xi_q: Float[Array, " d"], V: Float[Array, "m m"]
 ) -> tuple[Float[Array, "d m"], Float[Array, "d m"]]:
@@ -73,6 +75,7 @@ def aligned_start(
     return frame.keys @ (xi_k[:, None] * eye) @ V.T, frame.queries @ (xi_q[:, None] * eye) @ V.T
 
 
+@checked()
 def alignment_error(
     frame: Frame, K: Float[Array, "d m"], Q: Float[Array, "d m"], V: Float[Array, "m m"]
 ) -> Float[Array, ""]:
@@ -98,6 +101,7 @@ def alignment_error(
     return jnp.maximum(error(frame.keys, K), error(frame.queries, Q))
 
 
+@checked()
 def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]:
     r"""$\beta=\mathrm{diag}(U_K^\top WU_Q)$, the diagonal of the aligned combined weights.
 
@@ -113,6 +117,7 @@ def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]
     return jnp.diagonal(frame.keys.T @ W @ frame.queries)
 
 
+@checked()
 def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame) -> MaxMarginProgram:
     r"""$\min\|\beta\|_1$ s.t. $\beta^\top B_{il}\ge1$, $B_{il}=\mathrm{sign}\langle x_{i\,\mathrm{opt}(i)},z_i\rangle
     \langle x_{i\,\mathrm{opt}(i)}-x_{il},z_i\rangle e_{\pi(i)}$: program (9), (42).
@@ -137,6 +142,7 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame
     return max_margin(rows, jnp.ones(n * (T - 1)), norm="l1")
 
 
+@checked()
 def lift(
     data: TokenData, selection: Bool[Array, "n T"], frame: Frame, primal: Float[Array, " d"], dual: Float[Array, " r"]
 ) -> tuple[Float[Array, "d d"], Float[Array, "n T"], Float[Array, ""]]:
@@ -171,6 +177,7 @@ def lift(
     return W, weights, jnp.linalg.norm(lifted - pushed)
 
 
+@checked()
 def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float[Array, "d d"], Float[Array, ""]]:
     r"""The exact limit under Assumptions 2 and 4 from an aligned start, and its nuclear norm.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow._core import is_concrete, require
+from jaxflow._core import as_array, checked, is_concrete, require, require_finite
 from jaxflow.models import Decomposition
 from jaxflow.theory.prediction import Assumption
 
@@ -14,6 +14,7 @@ from jaxflow.theory.prediction import Assumption
 HOLDS = 1e-10
 
 
+@checked()
 def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tuple[Assumption, ...]:
     r"""Whether (9) holds, $U_l^HU_l=I$ and S has full column rank, $d\le m\le\min_lk_l$; any L.
 
@@ -29,7 +30,12 @@ def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tupl
     """
     require(is_concrete((data_tensor, decomposition)), "data_tensor", "is verified outside of jit and vmap")
     # In NumPy: every operation on another shape would be compiled anew.
-    tensor = np.asarray(data_tensor)
+    tensor = np.asarray(as_array("data_tensor", data_tensor))
+    require_finite("data_tensor", tensor)
+    shape = (*(U.shape[0] for U in decomposition.factors), decomposition.transform.shape[1])
+    require(
+        tensor.shape == shape, "data_tensor", f"expected shape {shape}, as the decomposition has, got {tensor.shape}"
+    )
     S, factors = np.asarray(decomposition.transform), [np.asarray(U) for U in decomposition.factors]
     letters = "abcdefghijkl"[: len(factors)]
     rule = ",".join(f"{letter}m" for letter in letters) + f",mx->{letters}x"
@@ -47,6 +53,7 @@ def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tupl
     )
 
 
+@checked()
 def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, tuple[Assumption, ...]]:
     r"""Looks for a decomposition of a data tensor `(k1, k2, d)`, over the complex numbers where it must.
 
@@ -67,7 +74,8 @@ def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, 
     ```
     """
     require(is_concrete(data_tensor), "data_tensor", "a decomposition is looked for outside of jit and vmap")
-    tensor = np.asarray(data_tensor, dtype=float)
+    tensor = np.asarray(as_array("data_tensor", data_tensor))
+    require_finite("data_tensor", tensor)
     require(tensor.ndim == 3, "data_tensor", f"expected (k1, k2, d), two layers, got {tensor.shape}")
     random = np.random.default_rng(seed)
     x, z = random.normal(size=(2, tensor.shape[-1]))

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from jaxflow._core import require
+from jaxflow._core import as_array, as_vector, checked, require
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, DiagonalAttention, Head, as_head
 from jaxflow.models.base import mark_trainable, require_shape
@@ -28,8 +28,8 @@ class PlusMinusAttention(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def __init__(self, w_plus: Any, w_minus: Any, head: Any):
-        self.w_plus = jnp.asarray(w_plus)
-        self.w_minus = jnp.asarray(w_minus)
+        self.w_plus = as_vector("w_plus", w_plus)
+        self.w_minus = as_array("w_minus", w_minus)
         self.head = as_head(head)
 
     def __check_init__(self) -> None:
@@ -65,6 +65,7 @@ class PlusMinusAttention(AbstractAttention):
         require_shape("w_minus", self.w_minus, (d,), f"for tokens of dimension {d}")
 
 
+@checked()
 def unbalanced_start(
     omega: Float[Array, " d"], head: Any, in_key: Bool[Array, " d"] | None = None
 ) -> tuple[DiagonalAttention, PlusMinusAttention]:
@@ -89,6 +90,7 @@ def unbalanced_start(
     )
 
 
+@checked()
 def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Array, "n T d"]:
     r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM).
 
@@ -103,6 +105,7 @@ def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Arr
     return jnp.where(selection[..., None], 0.0, rows)
 
 
+@checked()
 def integral_form(
     data: TokenData, selection: Bool[Array, "n T"], omega: Float[Array, " d"], pushes: Float[Array, "n T"]
 ) -> Float[Array, " d"]:
@@ -142,6 +145,7 @@ class AveragedResiduals(eqx.Module):
     log_margin: Float[Array, ""]
 
 
+@checked()
 def averaged_residuals(
     data: TokenData,
     selection: Bool[Array, "n T"],

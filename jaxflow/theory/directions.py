@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxflow._core import checked
 from jaxflow.data import TokenData
 
 
@@ -36,6 +37,7 @@ class Directions(eqx.Module):
     gap_by_norm: Float[Array, " m"]
 
 
+@checked()
 def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, ""]:
     r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence).
 
@@ -50,6 +52,7 @@ def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d
     return jnp.min(jnp.where(selection | ~data.visible, jnp.inf, best - logits))
 
 
+@checked()
 def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, "d d"]:
     r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$.
 
@@ -64,6 +67,7 @@ def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[A
     return jnp.where(mu > 0, W / jnp.where(mu > 0, mu, 1.0), jnp.nan)
 
 
+@checked()
 def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Array, "m d d"]) -> Directions:
     """Both directions of the combined weights at increasing times, with their Cauchy gaps.
 
@@ -81,6 +85,7 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
     return Directions(margin, by_margin, by_norm, cauchy_gap(by_margin), cauchy_gap(by_norm))
 
 
+@checked(nan=["path"])
 def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
     r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path, over the later s where D(s) is defined;
     NaN where D(t) is not.

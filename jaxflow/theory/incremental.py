@@ -5,11 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, is_concrete, require
+from jaxflow._core import Code, check_real, checked, is_concrete, require, shown
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
@@ -102,6 +101,7 @@ class Stages(eqx.Module):
         return jnp.concatenate([jnp.zeros_like(self.products[:1]), self.products])[passed]
 
 
+@checked(least={"max_stages": 1})
 def incremental_learning(
     risk: EmpiricalRisk,
     model: Any,
@@ -155,7 +155,12 @@ def incremental_learning(
     p = model.u.shape[0]
     stages = 2 * p if max_stages is None else max_stages
     require(stages >= 1, "max_stages", f"expected at least 1, got {max_stages}")
-    require(not is_concrete(decay) or bool(np.all(np.asarray(decay) >= 0)), "decay", f"expected λ ≥ 0, got {decay}")
+    check_real("max_time", max_time, positive=True, inf=True)
+    check_real("decay", decay, least=0.0)
+    if log_alpha is not None:
+        check_real("log_alpha", log_alpha)
+        negative = not is_concrete(log_alpha) or log_alpha < 0
+        require(bool(negative), "log_alpha", f"expected a negative number, got {shown(log_alpha)}")
     plain = product_slopes(risk, model.h)
 
     def slopes(products: Float[Array, " p"]) -> Float[Array, " p"]:

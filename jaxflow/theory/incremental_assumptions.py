@@ -2,11 +2,13 @@
 
 import jax.numpy as jnp
 
+from jaxflow._core import checked
 from jaxflow.models import HadamardNetwork
 from jaxflow.theory.incremental import StageResult, Stages
 from jaxflow.theory.prediction import Assumption
 
 
+@checked()
 def stage_assumptions(stages: Stages, model: HadamardNetwork) -> tuple[Assumption, ...]:
     r"""Assumptions 4.3 (all three clauses) and 4.4 over the stages that were learned, with their slack.
 

@@ -11,7 +11,7 @@ import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import RESULTS, by_columns, linalg
+from jaxflow._core import RESULTS, by_columns, checked, linalg
 from jaxflow.models import HadamardNetwork, ProductNetwork
 from jaxflow.models.hadamard import ProductFunction
 from jaxflow.risk import EmpiricalRisk
@@ -168,6 +168,7 @@ def support_curvature(slopes: Slopes, products: Float[Array, " p"], width: int |
     return jnp.min(linalg.eigvalsh(matrix + jnp.diag(jnp.where(on, 0.0, above))))
 
 
+@checked(least={"draws": 1}, positive=["noise"])
 def return_distances(
     risk: EmpiricalRisk,
     model: HadamardNetwork,

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 from jaxflow.models.profiles import angle_of, edge, height, height_slope, time_of
 
 # Damped Newton takes 2 to 20 steps (n = 5, d = 20, L = 2 to 5, α from 10 to 0.01). For L > 3 and α = 1e-4 the digits of
@@ -64,6 +64,7 @@ class InterpolationLimit(eqx.Module):
         return (self.residual <= 1e-10) & (self.stationarity <= 1e-10)
 
 
+@checked(least={"depth": 2})
 def interpolation_limit(
     rows: Float[Array, "n m"], targets: Float[Array, " n"], start: Float[Array, " m"], depth: int
 ) -> InterpolationLimit:

@@ -4,6 +4,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import checked
+
 # Multipliers of a certified solution below this share of the largest are zeros of the program.
 ZERO = 1e-7
 
@@ -30,6 +32,7 @@ class LimitingFace(eqx.Module):
     least_multiplier: Float[Array, ""]
 
 
+@checked()
 def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> LimitingFace:
     r"""**Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: of a certified
     solution of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
@@ -50,6 +53,7 @@ def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: 
     )
 
 
+@checked()
 def second_order_multipliers(
     log_times: Float[Array, " m"], multipliers: Float[Array, "m n T"]
 ) -> Float[Array, "m n T"]:

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg, require
 from jaxflow.data import LinearData
 from jaxflow.models import AbstractLinearNetwork, Decomposition, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
 
+@checked()
 def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
     r"""λ of Theorem 2: $\max_{l_0}\min_{l\ne l_0,j}|[U_l^\top v_l]_j|^2-|[U_{l_0}^\top v_{l_0}]_j|^2$.
 
@@ -25,12 +26,14 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
     assert jf.theory.layer_gap((jnp.ones(3), jnp.zeros(3))) == 1
     ```
     """
+    require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     sizes = jnp.stack([jnp.abs(eta) ** 2 for eta in etas])
     gaps = sizes[:, None] - sizes[None, :]
     same = jnp.eye(len(etas), dtype=bool)[:, :, None]
     return jnp.max(jnp.min(jnp.where(same, jnp.inf, gaps), axis=(0, 2)))
 
 
+@checked()
 def small_layer(etas: tuple[Array, ...], theorem: str = "Theorem 2") -> Assumption:
     """Theorem 2's initial condition; the slack is α²λ.
 
@@ -44,6 +47,7 @@ def small_layer(etas: tuple[Array, ...], theorem: str = "Theorem 2") -> Assumpti
     return Assumption(f"one layer is smaller than the others in every component ({theorem})", gap > 0, gap)
 
 
+@checked()
 def equal_layers(etas: tuple[Array, ...]) -> Assumption:
     r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10.
 
@@ -53,6 +57,7 @@ def equal_layers(etas: tuple[Array, ...]) -> Assumption:
     assert jf.theory.equal_layers((jnp.ones(3), jnp.zeros(3))).holds
     ```
     """
+    require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     *first, last = etas
     size = jnp.abs(first[0])
     off = [jnp.max(jnp.abs(jnp.abs(eta) - size)) for eta in first] + [jnp.max(jnp.abs(last))]
@@ -61,6 +66,7 @@ def equal_layers(etas: tuple[Array, ...]) -> Assumption:
     return Assumption("the first layers are equal, without zeros, and the last is zero (Theorem 4)", slack > 0, slack)
 
 
+@checked()
 def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assumption]:
     r"""Theorem 6.1: least eigenvalues of $W_l^\top W_l-W_{l+1}W_{l+1}^\top$ (≥ 0), the last of them positive.
 
@@ -84,6 +90,7 @@ def fully_connected_start(network: DeepLinearNetwork) -> tuple[Assumption, Assum
     )
 
 
+@checked()
 def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption:
     r"""$\mathcal L(\Theta)<1$ for the summed loss, after which parameters converge in direction (Theorem 1).
 
@@ -99,6 +106,7 @@ def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption
     return Assumption("the summed loss has fallen below one (Theorem 1, Corollary 1)", value < 1.0, 1.0 - value)
 
 
+@checked()
 def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"]) -> Float[Array, " d"]:
     r"""The unit vector of $X^\top r$, from multipliers on any positive scale.
 
@@ -113,6 +121,7 @@ def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"])
     return push / jnp.where(size > 0, size, 1.0)
 
 
+@checked(positive=["tolerance"])
 def push_converges(directions: Float[Array, "saves d"], tolerance: float = 1e-6) -> Assumption:
     r"""Directional convergence of $X^\top r$, which Theorem 2 needs and does not prove (Remark 1).
 
@@ -130,6 +139,7 @@ def push_converges(directions: Float[Array, "saves d"], tolerance: float = 1e-6)
     return Assumption("X^T r converges in direction (Remark 1)", drift <= tolerance, tolerance - drift)
 
 
+@checked()
 def singular_residual(
     network: AbstractLinearNetwork, data: LinearData, multipliers: Float[Array, " n"]
 ) -> Float[Array, ""]:
@@ -156,6 +166,7 @@ def singular_residual(
     return jnp.max(jnp.stack(off)) / jnp.abs(s)
 
 
+@checked()
 def top_singular_share(
     network: AbstractLinearNetwork, decomposition: Decomposition, data: LinearData, multipliers: Float[Array, " n"]
 ) -> Float[Array, ""]:

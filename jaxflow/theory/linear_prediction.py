@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
+from jaxflow._core import checked
 from jaxflow.data import LinearData
 from jaxflow.losses import Exponential, Logistic, Squared
 from jaxflow.margin import L1, AbstractNorm, Frobenius, Lp, max_margin, minimum_norm
@@ -85,6 +86,7 @@ def sparse_norm(depth: int) -> AbstractNorm:
     return L1() if depth == 2 else Lp(2.0 / depth)
 
 
+@checked()
 def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> AbstractPrimal:
     """Where to read ρ of `predict(risk, network).program` off a network of this kind.
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import Code, linalg, require
+from jaxflow._core import Code, checked, linalg, require
 from jaxflow.data import LinearData
 from jaxflow.margin import AbstractNorm, AbstractProgram, Certificate, Solution
 from jaxflow.margin.certificate import CertificateSource, ProgramResult
@@ -184,6 +184,7 @@ class InterpolationProgram(AbstractProgram):
         return ()
 
 
+@checked()
 def interpolation_program(network: AbstractLinearNetwork, data: LinearData) -> InterpolationProgram:
     """The program of Theorem 4 for a network with a real decomposition, from its start.
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
@@ -162,6 +162,7 @@ class MatrixPairs(AbstractPairs):
         return jnp.min(jnp.where(moves, means, jnp.inf))
 
 
+@checked()
 def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> AbstractPairs | None:
     """The pairs in which the two layers move on these inputs; None where they do not, or nothing here knows how.
 
@@ -223,6 +224,7 @@ class PairLimit(eqx.Module):
     error: Float[Array, ""]
 
 
+@checked()
 def pair_limit(
     pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Float[Array, " n"], dual: Float[Array, " n"]
 ) -> PairLimit:
@@ -248,6 +250,7 @@ def pair_limit(
     return _judged(pairs, network, targets, dual)
 
 
+@checked()
 def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]) -> PairLimit:
     """Theorem 5 in closed form, from data and start alone: ν by bisection. **Arguments:** `pairs` of one datum.
 
@@ -263,6 +266,7 @@ def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Fl
     return _judged(pairs, network, target[None], invert(pairs.rows[0], plus, minus, target)[None])
 
 
+@checked()
 def datum_direction(
     pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:

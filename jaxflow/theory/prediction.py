@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxflow._core import checked
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import AbstractProgram, Nuclear, attention_svm
@@ -65,6 +66,7 @@ class Prediction(eqx.Module):
         return theorem_or_failures(self.theorem, self.assumptions)
 
 
+@checked()
 def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
     """Whether every one of them holds; True of none.
 
@@ -77,6 +79,7 @@ def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in assumptions)]))
 
 
+@checked()
 def theorem_or_failures(theorem: str, assumptions: tuple[Assumption, ...]) -> str:
     """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance.
 
@@ -98,6 +101,7 @@ Rule = Callable[[EmpiricalRisk, Any, Any], Prediction]
 _RULES: dict[type, Rule] = {}
 
 
+@checked()
 def register(model: type) -> Callable[[Rule], Rule]:
     """Registers `rule(risk, model, selection) -> Prediction` for a model class of your own.
 
@@ -131,6 +135,7 @@ def register(model: type) -> Callable[[Rule], Rule]:
     return decorate
 
 
+@checked()
 def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Prediction:
     """The program that the limit of gradient flow solves if `selection` is what attention selects.
 

@@ -8,10 +8,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import require
+from jaxflow._core import checked, require
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import as_head, token_scores
+from jaxflow.models import AbstractAttention, as_head, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
@@ -19,6 +19,7 @@ from jaxflow.theory.prediction import Assumption
 ROUNDING = 1e-11
 
 
+@checked()
 def assumption_1(data: TokenData, head: Any) -> Assumption:
     r"""Assumption 1: unique optimal tokens, and some W with $(x_{i\,\mathrm{opt}(i)}-x_{il})^\top Wz_i\ge1$.
 
@@ -34,6 +35,7 @@ def assumption_1(data: TokenData, head: Any) -> Assumption:
     return _separable(data, head, "frobenius", "the optimal tokens are unique and separable by some W (Assumption 1)")
 
 
+@checked()
 def diagonal_separability(data: TokenData, head: Any) -> Assumption:
     r"""What Lemma 4.2 and the $\ell_1$-SVM need beyond Assumption 1: some *diagonal* W separates.
 
@@ -62,6 +64,7 @@ def _separable(data: TokenData, head: Any, norm: str, statement: str) -> Assumpt
     return Assumption(statement, slack > 0, slack)
 
 
+@checked(positive=["tolerance"])
 def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Assumption:
     r"""Assumption 2: $\gamma_{i\,\mathrm{opt}(i)}>\gamma_{il}=\gamma_{il'}$.
 
@@ -84,7 +87,8 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
     return Assumption("all scores but the best are equal in every sequence (Assumption 2)", slack >= 0, slack)
 
 
-def assumption_3(risk: EmpiricalRisk, model: Any) -> Assumption:
+@checked()
+def assumption_3(risk: EmpiricalRisk, model: AbstractAttention) -> Assumption:
     r"""Assumption 3: a bound on the loss at the start.
 
     $$L(\theta(0))\le\min_j\frac1n(e^{-\gamma_{j,\mathrm{nopt}}}+\sum_{i\ne j}e^{-\gamma_{i\,\mathrm{opt}(i)}})$$
@@ -107,6 +111,7 @@ def assumption_3(risk: EmpiricalRisk, model: Any) -> Assumption:
     return Assumption("the loss at the start is small enough (Assumption 3)", slack >= 0, slack)
 
 
+@checked(positive=["tolerance"])
 def assumption_4(
     data: TokenData, selection: Bool[Array, "n T"], tolerance: float = ROUNDING
 ) -> tuple[Assumption, Assumption, Assumption]:
@@ -148,6 +153,7 @@ def assumption_4(
     )
 
 
+@checked(least={"n": 1, "T": 2})
 def score_gap_needed(n: int, T: int) -> float:
     r"""The least Δ with $ne^{-\Delta/T}\le1+(n-1)e^{-\Delta}$: Assumption 3 at β = 0 with equal gaps Δ and equal
     $\gamma_{i,\mathrm{nopt}}$, about $T\ln n$; 0 where every gap will do (n = 1, and n = T = 2).

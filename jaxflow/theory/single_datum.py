@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg, require
+from jaxflow._core import checked, linalg, require
 from jaxflow.models import AbstractLinearNetwork, LinearTensorNetwork, as_tensor_network, contract
 
 # Singular values below this share of the largest are zero: rounding of the decomposition times the dimension.
@@ -55,6 +55,7 @@ class PointLimit(eqx.Module):
     slack: Float[Array, ""]
 
 
+@checked()
 def point_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[Array, ""]) -> PointLimit:
     r"""The limit of gradient flow on $\tfrac12(f(x)-y)^2$ from `network`, in closed form.
 
@@ -134,6 +135,7 @@ class DirectionLimit(eqx.Module):
     slack: Float[Array, ""]
 
 
+@checked()
 def direction_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Float[Array, ""]) -> DirectionLimit:
     r"""The limit direction on one separable data point, y = ±1, from the data and the signs of the start.
 
@@ -167,7 +169,10 @@ def direction_limit(network: AbstractLinearNetwork, x: Float[Array, " d"], y: Fl
     )
 
 
-def filtered_direction(x: Float[Array, " d"], y: Any) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+@checked()
+def filtered_direction(
+    x: Float[Array, " d"], y: float | Float[Array, ""]
+) -> tuple[Float[Array, " d"], Float[Array, ""]]:
     r"""Corollary 4, filters of length 2: $y(2x\pm(\overleftarrow x+\overrightarrow x))$, and $x^\top\overleftarrow x$.
 
     The sign is that of the autocorrelation $x^\top\overleftarrow x$; at zero the singular values tie and the corollary

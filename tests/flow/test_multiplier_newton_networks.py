@@ -224,7 +224,7 @@ def test_deeper_networks_and_other_losses_are_refused():
 def test_two_layers_end_at_rest_where_no_gap_is_small_enough():
     risk, model = FIELDS["fully connected"][0]()
     # No certificate satisfies it.
-    path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, -1.0))(risk, model)
+    path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, 1e-300))(risk, model)
     assert path.result == jf.RESULTS.event_occurred
     assert float(stationarity(path)) > STATIONARY
     final = path.final

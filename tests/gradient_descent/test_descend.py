@@ -210,11 +210,11 @@ def test_protocol():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"steps": -1}, "steps: expected at least 0"),
+        ({"steps": -1}, "steps: expected a number from 0"),
         ({"normalised": "both"}, "normalised: expected one of"),
         ({"epsilon": -1.0}, "epsilon: expected at least 0"),
         ({"ridge": -1.0}, "ridge: expected at least 0"),
-        ({"learning_rate": 0.0}, "learning_rate: expected a positive rate"),
+        ({"learning_rate": 0.0}, "learning_rate: expected a positive number"),
         ({"optimizer": optax.sgd(0.1), "learning_rate": 0.1}, "learning_rate: an optimizer brings its own"),
         ({"save_at": jnp.array([3, 2])}, "save_at: numbers of steps must increase"),
         ({"save_at": jnp.array([3, 9])}, "save_at: expected within 0 and 5"),

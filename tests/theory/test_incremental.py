@@ -206,5 +206,5 @@ def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(decaying):
 
 def test_a_negative_decay_is_named():
     model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
-    with pytest.raises(ValueError, match="^decay: expected λ ≥ 0"):
+    with pytest.raises(ValueError, match="^decay: expected at least 0"):
         incremental_learning(quadratic(GRAM, PULL), model, decay=-0.1)

@@ -25,6 +25,6 @@ def as_coordinates(coordinates: AbstractCoordinates | str | None) -> AbstractCoo
     if isinstance(coordinates, AbstractCoordinates):
         return coordinates
     name = "weights" if coordinates is None else coordinates
-    if name not in COORDINATES:
+    if not isinstance(name, str) or name not in COORDINATES:
         raise unknown_name("coordinates", name, COORDINATES)
     return COORDINATES[name]()

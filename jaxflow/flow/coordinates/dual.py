@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, is_concrete, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, check_kind, is_concrete, require, tree_norm, tree_scale
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import (
@@ -71,6 +71,10 @@ class Dual(AbstractStretchedCoordinates):
     """
 
     decomposition: Decomposition | None = None
+
+    def __check_init__(self) -> None:
+        if self.decomposition is not None:
+            check_kind("decomposition", self.decomposition, Decomposition, "a Decomposition")
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         form = self._form(risk, model)

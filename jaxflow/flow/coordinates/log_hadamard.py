@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, by_columns, is_concrete, require
+from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, require
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -40,6 +40,10 @@ class LogHadamard(AbstractStretchedCoordinates):
 
     separate: bool = False
     sparse: bool = False
+
+    def __check_init__(self) -> None:
+        as_boolean("separate", self.separate)
+        as_boolean("sparse", self.sparse)
 
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         if not isinstance(model, HadamardNetwork) or risk.data is None:

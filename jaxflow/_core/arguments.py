@@ -1,0 +1,286 @@
+"""Arguments looked at as their annotations say: one decorator for the many public functions of arrays."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxflow._core.checks import (
+    as_boolean,
+    as_integer,
+    as_plain,
+    check_boolean,
+    check_integer,
+    check_key,
+    check_kind,
+    check_real,
+    raw_array,
+    require,
+    shown,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Sizes = dict[str, Any]
+Check = Callable[[str, Any, Sizes], Any]
+
+
+def checked(
+    *,
+    least: Mapping[str, int] | None = None,
+    positive: Sequence[str] = (),
+    nonnegative: Sequence[str] = (),
+    infinite: Sequence[str] = (),
+    nan: Sequence[str] = (),
+    rising: Sequence[str] = (),
+    plain: Sequence[str] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    r"""A function whose arguments are held to their annotations before anything is traced.
+
+    Arrays, given as those of JAX or NumPy or as lists, have the dtype and the shape of their annotation, where a name
+    such as `d` is one size in all arguments (and that of data that stand beside them, see `named_sizes`), and no NaN
+    or infinite entry. Integers, numbers, Booleans, keys and instances of a class are what they say. What is annotated
+    with `Any` is left to the function.
+
+    **Arguments:** `least`: of integers, by name (0 for the others); `positive`: names of numbers that must be;
+    `nonnegative`: or zero; `infinite`: names of numbers and arrays that may hold infinity; `nan`: of arrays that may
+    hold NaN too; `rising`: of arrays `(m,)` whose entries must increase;
+    `plain`: of numbers that Python code decides by, which scalar arrays become.
+
+    **Raises:** `ValueError` whose sentence begins with the argument's name.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.cache
+        def checks() -> dict[str, Check]:
+            # At the first call: annotations may be strings whose names are defined below the function.
+            hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+            if any(isinstance(hint, str) for hint in hints.values()):
+                hints = typing.get_type_hints(inspect.unwrap(function))
+            rules = _Rules(least or {}, positive, nonnegative, infinite, nan, rising, plain)
+            found = {name: rules.of(name, hint) for name, hint in hints.items() if name != "return"}
+            return {name: check for name, check in found.items() if check is not None}
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            arguments, sizes = bound.arguments, {}
+            for value in arguments.values():
+                sizes.update(getattr(value, "named_sizes", ()))
+            for name, check in checks().items():
+                if name in arguments:
+                    arguments[name] = check(name, arguments[name], sizes)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorate
+
+
+class _Rules(NamedTuple):
+    least: Mapping[str, int]
+    positive: Sequence[str]
+    nonnegative: Sequence[str]
+    infinite: Sequence[str]
+    nan: Sequence[str]
+    rising: Sequence[str]
+    plain: Sequence[str]
+
+    def of(self, name: str, hint: Any) -> Check | None:
+        """The check of an annotation; None where it says nothing that can be looked at."""
+        origin, parts = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (typing.Union, types.UnionType):
+            return self._of_union(name, [part for part in parts if part is not type(None)], type(None) in parts)
+        if origin is Literal or hint in (Any, inspect.Parameter.empty) or isinstance(hint, TypeVar):
+            return None
+        if hasattr(hint, "dim_str"):
+            return self._of_array(name, hint)
+        if hint is np.ndarray:
+            return lambda argument, value, sizes: np.asarray(raw_array(argument, value))
+        if hint is jax.Array:
+            return lambda argument, value, sizes: _numbers(argument, value, ("float", "complex"), self._bad(name))
+        if hint is int:
+            return lambda argument, value, sizes: as_integer(argument, value, self.least.get(name, 0))
+        if hint is float:
+            return self._of_number(name)
+        if hint is bool:
+            return lambda argument, value, sizes: as_boolean(argument, value)
+        if origin is tuple or origin in (list, Sequence):
+            return self._of_sequence(name, origin, parts)
+        kind = origin if isinstance(origin, type) else hint
+        if not isinstance(kind, type) or kind.__module__.startswith("jaxtyping"):
+            return None
+        return _instance_of((kind,))
+
+    def _infinite(self, name: str) -> bool:
+        return name in self.infinite
+
+    def _bad(self, name: str) -> str:
+        """What an array must not hold."""
+        return "" if name in self.nan else "NaN" if name in self.infinite else "NaN or infinite"
+
+    def _of_number(self, name: str) -> Check:
+        def number(argument: str, value: Any, sizes: Sizes) -> Any:
+            lowest = 0.0 if name in self.nonnegative else -np.inf
+            check_real(argument, value, positive=name in self.positive, least=lowest, inf=self._infinite(name))
+            return float(as_plain(value)) if isinstance(value, int) or name in self.plain else value
+
+        return number
+
+    def _of_integer(self, name: str) -> Check:
+        def integer(argument: str, value: Any, sizes: Sizes) -> Any:
+            check_integer(argument, value, self.least.get(name, 0))
+            return value
+
+        return integer
+
+    def _of_union(self, name: str, parts: list[Any], nothing: bool) -> Check | None:
+        if len(parts) == 1:
+            one = self.of(name, parts[0])
+        elif bool in parts:
+            one = _boolean
+        elif float in parts:
+            # A number, or a scalar array of one.
+            one = self._of_number(name)
+        elif int in parts:
+            one = self._of_integer(name)
+        elif all(isinstance(part, type) and not hasattr(part, "dim_str") for part in parts):
+            one = _instance_of(tuple(parts))
+        else:
+            one = None
+        if one is None:
+            return None
+
+        def optional(argument: str, value: Any, sizes: Sizes) -> Any:
+            return None if nothing and value is None else one(argument, value, sizes)
+
+        return optional
+
+    def _of_sequence(self, name: str, origin: Any, parts: tuple[Any, ...]) -> Check | None:
+        entry = self.of(name, parts[0]) if parts and (origin is not tuple or parts[-1] is Ellipsis) else None
+
+        def sequence(argument: str, value: Any, sizes: Sizes) -> Any:
+            # A string is a sequence of strings, and never meant to be one.
+            fits = isinstance(value, tuple | list)
+            require(fits, argument, f"expected a tuple or list, got {type(value).__name__}")
+            if entry is None:
+                return value
+            # `_ m` in a tuple: every entry has sizes of its own, but for the names.
+            entries = [entry(f"{argument}[{k}]", part, sizes) for k, part in enumerate(value)]
+            return tuple(entries) if origin is tuple else entries
+
+        return sequence
+
+    def _of_array(self, name: str, hint: Any) -> Check:
+        kinds = tuple(
+            kind
+            for kind, dtype in (("float", "float64"), ("complex", "complex128"), ("int", "int64"), ("bool", "bool"))
+            if dtype in hint.dtypes
+        )
+        dims, bad = hint.dim_str.split(), self._bad(name)
+        positive, rising = name in self.positive, name in self.rising
+        if "prng_key" in hint.dtypes:
+
+            def key(argument: str, value: Any, sizes: Sizes) -> Any:
+                check_key(argument, value)
+                return value
+
+            return key
+
+        def array(argument: str, value: Any, sizes: Sizes) -> Any:
+            found = _numbers(argument, value, kinds, bad)
+            _match(argument, dims, found.shape, sizes)
+            if positive and not isinstance(found, Tracer):
+                require(bool((np.asarray(found) > 0).all()), argument, f"expected positive numbers, got {shown(value)}")
+            if rising and not isinstance(found, Tracer):
+                fits = found.size > 0 and bool((np.diff(np.asarray(found)) > 0).all())
+                require(fits, argument, f"expected increasing numbers, got {shown(value)}")
+            return found
+
+        return array
+
+
+def _boolean(argument: str, value: Any, sizes: Sizes) -> Any:
+    check_boolean(argument, value)
+    return value
+
+
+def _instance_of(kinds: tuple[type, ...]) -> Check:
+    what = " or ".join(_described(kind) for kind in kinds)
+
+    def instance(argument: str, value: Any, sizes: Sizes) -> Any:
+        check_kind(argument, value, kinds, what)
+        return value
+
+    return instance
+
+
+def _described(kind: Any) -> str:
+    if kind is str:
+        return "a string"
+    if kind is Callable or getattr(kind, "__name__", "") == "Callable":
+        return "a function"
+    name = getattr(kind, "__name__", str(kind)).removeprefix("Abstract")
+    return f"{'an' if name[:1] in 'AEIO' else 'a'} {name}"
+
+
+def _numbers(argument: str, value: Any, kinds: tuple[str, ...], bad: str) -> jax.Array:
+    """An array of one of the kinds, without the bad entries where they can be seen."""
+    array = raw_array(argument, value)
+    kind = _kind(array.dtype)
+    if kind == "int" and "float" in kinds and "int" not in kinds:
+        array, kind = jnp.asarray(array, dtype=float), "float"
+    if kind not in kinds:
+        what = {"bool": "True and False", "int": "integers", "float": "real numbers"}[kinds[0]]
+        if "complex" in kinds:
+            what = "numbers"
+        raise ValueError(
+            f"{argument}: expected an array of {what}, got {'Booleans' if kind == 'bool' else array.dtype}"
+        )
+    if bad and kind in ("float", "complex") and not isinstance(array, Tracer):
+        seen = np.asarray(array)
+        fits = ~np.isnan(seen) if bad == "NaN" else np.isfinite(seen)
+        require(bool(fits.all()), argument, f"{bad} entry")
+    return array if isinstance(array, jax.Array) else jnp.asarray(array)
+
+
+@functools.cache
+def _kind(dtype: Any) -> str:
+    kinds = (("bool", jnp.bool_), ("float", jnp.floating), ("int", jnp.integer), ("complex", jnp.complexfloating))
+    return next((name for name, kind in kinds if jnp.issubdtype(dtype, kind)), "other")
+
+
+def _match(argument: str, dims: list[str], shape: tuple[int, ...], sizes: Sizes) -> None:
+    """**Raises:** `ValueError` where a shape is not that of the names, some of which have sizes already."""
+    where = next((k for k, dim in enumerate(dims) if dim == "..." or dim.startswith("*")), None)
+    after = 0 if where is None else len(dims) - where - 1
+    enough = len(shape) == len(dims) if where is None else len(shape) >= len(dims) - 1
+    rest = () if where is None or not enough else shape[where : len(shape) - after]
+    pairs: list[tuple[str, Any]] = []
+    if enough:
+        front = len(dims) if where is None else where
+        pairs = list(zip(dims[:front], shape[:front], strict=True))
+        if where is not None:
+            pairs += [(dims[where], rest)] + list(zip(dims[where + 1 :], shape[len(shape) - after :], strict=True))
+    fits, new = enough, {}
+    for dim, size in pairs:
+        if dim.isdigit():
+            fits = fits and size == int(dim)
+        elif dim.lstrip("*").isidentifier() and dim != "_":
+            fits = fits and sizes.get(dim, new.setdefault(dim, size)) == size
+    if not fits:
+        named = ", ".join(dict.fromkeys(dim for dim in dims))
+        known = ", ".join(f"{dim} = {sizes[dim]}" for dim in dict.fromkeys(dims) if dim in sizes)
+        wanted = f"({', '.join(dims)}{',' if len(dims) == 1 else ''})" if named else "()"
+        raise ValueError(f"{argument}: expected shape {wanted}{f' with {known}' if known else ''}, got {shape}")
+    sizes.update(new)

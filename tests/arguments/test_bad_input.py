@@ -1,0 +1,141 @@
+"""Every public callable outside of `study`, given what it cannot use: one sentence that names the argument, raised by
+the library itself before anything is traced; and what it can use in other forms.
+
+Both run in a process of their own: a user's has no beartype, which would answer first.
+"""
+
+import enum
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Tables and their names.
+TABLES = {
+    "core": ("CALLS",),
+    "flow": ("FLOW", "LIMITS"),
+    "models": ("MODELS", "MARGIN"),
+    "theory": ("THEORY",),
+    "pages": ("CALLS",),
+}
+ROOMS = (
+    *("jaxflow", "jaxflow.data", "jaxflow.losses", "jaxflow.margin", "jaxflow.models", "jaxflow.theory"),
+    *("jaxflow.teachers", "jaxflow.flow", "jaxflow.limits", "jaxflow.report", "jaxflow.plots", "jaxflow.papers"),
+)
+
+# Public callables without a row in the tables, and why.
+RECORDS = """
+    Accumulated Assumption AttentionProgram AveragedResiduals Certificate Claim ClosedForm Code Combination
+    Dataset Decomposition Diagnosis DirectionLimit Directions Entry Enumeration Evidence Finding FiniteComponentProgram
+    Frame HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit LimitingFace
+    LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper Part
+    PointLimit Prediction ProductNetwork ProductPath Rate Record RegularizationPath Row ScaledGradient SeparatingCone
+    Situation Solution Stages Statement StationaryFacts StageSteps Studies Sweep Theorem Trajectory GatedHead
+    BackwardEuler
+""".split()
+EXEMPT = {
+    **dict.fromkeys(RECORDS, "holds what functions of the library computed, or what a paper registers"),
+    **dict.fromkeys(("RESULTS", "OtherNumbers"), "an enumeration, an exception"),
+    **dict.fromkeys(("default_trainable", "attention_and_head", "is_linear", "has_rule"), "takes any object"),
+    **dict.fromkeys(("linearize", "cross_check"), "is called by the models' own methods, or has no arguments"),
+}
+
+
+def all_calls() -> list:
+    """The rows of all tables."""
+    calls = []
+    for module, names in TABLES.items():
+        table = importlib.import_module(f"tests.arguments.table_{module}")
+        calls += [call for name in names for call in getattr(table, name)]
+    return calls
+
+
+def public_callables() -> dict[str, object]:
+    """By name; without abstract classes, enumerations and what takes no arguments."""
+    found: dict[str, object] = {}
+    for room in ROOMS:
+        module = importlib.import_module(room)
+        for name in dir(module):
+            value = getattr(module, name)
+            ours = getattr(value, "__module__", "").startswith(("jaxflow",)) and callable(value)
+            # A room re-exports its names; what a module of one file imports is not its own.
+            own = room == "jaxflow" or hasattr(module, "__path__") or getattr(value, "__module__", "") == room
+            if name.startswith("_") or not ours or not own or inspect.isabstract(value) or inspect.ismodule(value):
+                continue
+            if isinstance(value, type) and issubclass(value, enum.Enum | Exception):
+                continue
+            if "(self, /, *args, **kwargs)" in str(inspect.signature(value)) or inspect.signature(value).parameters:
+                found[name] = value
+    return found
+
+
+def refused() -> dict:
+    """What is wrong with the answers to wrong arguments."""
+    from tests.arguments.harness import complaint, refusals
+
+    cases = list(refusals(all_calls()))
+    return {"complaints": [text for text in map(complaint, cases) if text is not None], "cases": len(cases)}
+
+
+def taken() -> dict:
+    """What is wrong with the answers to other forms of right arguments."""
+    from tests.arguments.harness import alternatives
+
+    complaints, cases = [], list(alternatives(all_calls()))
+    for case in cases:
+        try:
+            case.run()
+        except FileNotFoundError:
+            continue  # the report of a store that is not there
+        except Exception:
+            complaints.append(f"{case.name}({case.argument}={case.value!r}): {traceback.format_exc()[-400:]}")
+    return {"complaints": complaints, "cases": len(cases)}
+
+
+def main(what: str) -> None:
+    """One of the two, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        print(json.dumps({**globals()[what](), "written": sorted(os.listdir(folder))}))
+
+
+def answers(what: str, double: bool, seconds: int) -> dict:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment["JAX_ENABLE_X64"] = str(double)
+    command = [sys.executable, "-c", f"from tests.arguments.test_bad_input import main; main({what!r})"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_every_wrong_argument_is_named():
+    """In single precision, which is what JAX begins with."""
+    found = answers("refused", double=False, seconds=300)
+    assert found["complaints"] == []
+    assert found["cases"] > 10_000
+    assert found["written"] == []
+
+
+@pytest.mark.slow
+def test_other_forms_are_taken():
+    """Arrays of NumPy, lists, integers of NumPy and scalars of JAX."""
+    found = answers("taken", double=True, seconds=1200)
+    assert found["complaints"] == []
+    assert found["cases"] > 300
+
+
+def test_every_public_callable_has_a_row():
+    rows = {part for call in all_calls() for part in (call.name, call.name.split(".")[0], call.name.split(",")[0])}
+    missing = [name for name in public_callables() if name not in rows and name not in EXEMPT]
+    assert missing == []
+    unknown = [name for name in EXEMPT if name in rows]
+    assert unknown == []
