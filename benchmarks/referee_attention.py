@@ -23,8 +23,9 @@ EXCESS = 1.01e-8
 SUPPORT, CLEAR = 1e-9, 1e-3
 # Of a direction that a plain path at a lead of `LEAD` points in: margins fall like 1/lead to those of the limit.
 NEAR = 0.2
-# The gap of a path's own multipliers at which it has come near a limit: it falls like 1/lead.
-DONE = 0.02
+# The gap of a path's own multipliers at which it has come near a limit: it falls like 1/lead. At a saddle it stays, and
+# some are left only because something grows by less than a hundredth faster than the whole.
+DONE = 1e-3
 # A stationary point: the norm of the gradient over the sum of what each token adds to it.
 STATIONARY = 1e-6
 

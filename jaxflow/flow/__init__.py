@@ -27,8 +27,6 @@ from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow
 from jaxflow.flow.integrate import integrate as integrate
 from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton
-from jaxflow.flow.pairs import has_pairs as has_pairs
-from jaxflow.flow.pairs import pair_growth as pair_growth
 from jaxflow.flow.path import ProductPath as ProductPath
 from jaxflow.flow.path import follow_products as follow_products
 from jaxflow.flow.path import perturbed as perturbed

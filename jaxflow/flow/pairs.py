@@ -10,14 +10,7 @@ from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork
 
 
 def has_pairs(model: Any) -> bool:
-    r"""Whether the weights are two vectors a, b with products $a\odot b$: diagonal attention, two diagonal layers.
-
-    **Example:**
-
-    ```python
-    assert jf.flow.has_pairs(jf.models.DiagonalAttention(jnp.ones(4), jnp.ones(4), head))
-    ```
-    """
+    r"""Whether the weights are two vectors a, b with products $a\odot b$: diagonal attention, two diagonal layers."""
     return isinstance(model, DiagonalAttention) or (isinstance(model, DiagonalLinearNetwork) and model.depth == 2)
 
 
@@ -30,13 +23,6 @@ def pair_growth(weights: PyTree, velocity: PyTree, conserved: Any = None) -> Flo
 
     **Arguments:** `weights`, `velocity`: pytrees of the two vectors; `conserved`: $a^2-b^2$ of the start, which says
     that neither is zero although rounding has made them so.
-
-    **Example:**
-
-    ```python
-    pair = jnp.array([1.0, 1e-9]), jnp.array([1.0, 1e-9])
-    assert jf.flow.pair_growth(pair, (jnp.array([1.0, 2e-9]), jnp.array([1.0, 2e-9]))) == 2.0
-    ```
     """
     (a, b), (moving_a, moving_b) = jax.tree.leaves(weights), jax.tree.leaves(velocity)
     larger = jnp.abs(b) >= jnp.abs(a)

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, require, shown
+from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require, shown
 from jaxflow.data import TokenData
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -208,6 +208,7 @@ class AtRest(AbstractStop):
 
     def __check_init__(self) -> None:
         check_real("tolerance", self.tolerance, positive=True)
+        as_boolean("pairs", self.pairs)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         rests = situation.drift() <= self.tolerance
@@ -241,6 +242,7 @@ class StationaryPoint(AbstractStop):
     def __check_init__(self) -> None:
         check_real("tolerance", self.tolerance, positive=True)
         as_integer("degree", self.degree, 1)
+        as_boolean("pairs", self.pairs)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         least = jnp.log(self.tolerance)

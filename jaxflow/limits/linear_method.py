@@ -25,8 +25,8 @@ from jaxflow.flow import (
     Situation,
     StationaryPoint,
     Weights,
-    has_pairs,
 )
+from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_certificate import network_certifier

@@ -26,8 +26,8 @@ from jaxflow.flow import (
     SelfCertified,
     StationaryPoint,
     Unsaturated,
-    has_pairs,
 )
+from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, followed_by, kept, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear

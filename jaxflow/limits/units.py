@@ -87,7 +87,8 @@ class Units(eqx.Module):
 
 def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
     """The units of an instance; None where the model is not attention with one value vector, in its own parameters."""
-    data, degree = risk.data, getattr(model, "degree", None)
+    data: Any = risk.data
+    degree = getattr(model, "degree", None)
     known = isinstance(data, TokenData) and isinstance(getattr(model, "head", None), LinearHead)
     if not known or degree not in (1, 2) or risk.filter(model) != model.trainable():
         return None

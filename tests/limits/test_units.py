@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import pair_growth
+from jaxflow.flow.pairs import pair_growth
 from jaxflow.limits.units import units_of
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 
@@ -95,3 +95,15 @@ def test_halves_take_the_smaller_half_from_what_is_conserved():
     (u, v), _ = jf.flow.Halves(jnp.full(6, 1e-20)).encode(risk, lost)
     np.testing.assert_allclose(u * v, 0.5e-20, rtol=1e-12)
     assert np.all(np.abs(np.asarray(v)) > 4.0)
+
+
+def test_a_diagonal_start_at_zero_stays_there():
+    risk, model = instance(DiagonalAttention)
+    zero = DiagonalAttention(jnp.zeros(6), jnp.zeros(6), model.head)
+    assert str(jf.find_limit(risk, zero, throw=False).outcome) == "finite_stationary_point"
+
+
+def test_exponents_without_digits_are_no_stationary_point():
+    risk, model = instance(DiagonalAttention, tokens=1e150)
+    far = DiagonalAttention(jnp.linspace(0.5, 1.0, 6), jnp.linspace(-1.0, 1.0, 6), model.head)
+    assert str(jf.find_limit(risk, far, throw=False).outcome) != "finite_stationary_point"

@@ -54,7 +54,7 @@ class AbstractCoordinates(eqx.Module):
         raise ValueError(f"coordinates: {type(self).__name__} knows no margins here; use another solver")
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        """The rate of what grows fastest from a state, however small it is (`jaxflow.flow.pair_growth`).
+        """The rate of what grows fastest from a state, however small it is (`jaxflow.flow.pairs`).
 
         **Raises:** `ValueError` where the state is not made of pairs.
         """

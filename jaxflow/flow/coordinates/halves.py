@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, require, tree_scale
+from jaxflow._core import ScaledGradient, as_vector, require, require_finite, tree_scale
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, linear_multipliers, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
@@ -78,6 +78,11 @@ class Halves(AbstractCoordinates):
     """
 
     conserved: Float[Array, " d"] | None = None
+
+    def __check_init__(self) -> None:
+        if self.conserved is not None:
+            as_vector("conserved", self.conserved)
+            require_finite("conserved", self.conserved)
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         data = risk.data
