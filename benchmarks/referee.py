@@ -30,13 +30,15 @@ import jaxflow as jf
 
 # Instances of a kind at scale one.
 COUNTS = {"W": 400, "KQ": 300, "diagonal": 300, **dict.fromkeys(draws.MODELS, 100)}
+# Instances that are mapped over together.
+LANES = 8
 # Regular kinds, of which the share of undecided ones is a claim, are drawn this many times as often.
 REGULAR = 4
 # In large dimensions a plain path costs what the square of d does.
 LARGE = 100
 # The second look at a path.
 CLOSER = {"steps": 10_000, "step": 0.25, "lead": 300.0}
-OUTWARDS = {"steps": 20_000, "step": 0.5, "margin": 3_000.0}
+OUTWARDS = {"steps": 20_000, "margin": 1e5}
 # A longer start is not followed: an explicit method takes as many steps as it has logits.
 FOLLOWED = 100.0
 MODELS = {
@@ -52,7 +54,7 @@ NETWORKS = {
 }
 
 
-def claims(kind: str, data: Tokens, theta: tuple[np.ndarray, ...], lanes: int = 8) -> list[attention.Claim]:
+def claims(kind: str, data: Tokens, theta: tuple[np.ndarray, ...], lanes: int = LANES) -> list[attention.Claim]:
     """What the library says of each instance."""
 
     def one(given: Any) -> Any:
@@ -108,12 +110,16 @@ def network_limits(model: str, loss: str) -> Any:
         numbers = limit.error, limit.error_source.value, limit.residual, limit.program_solution.dual
         return limit.outcome.value, limit.flow_direction, *numbers
 
-    return jax.jit(lambda batch: jax.lax.map(one, batch, batch_size=8))
+    return jax.jit(jax.vmap(one))
 
 
 def network_claims(model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...]) -> list[networks.Claim]:
     """What the library says of each instance of a linear network."""
-    found = jax.device_get(network_limits(model, loss)(jax.tree.map(jnp.asarray, (*data, theta))))
+    count, mapped = len(data.inputs), network_limits(model, loss)
+    # Blocks of one size, the last one filled up: one program for every number of instances.
+    blocks = np.minimum(np.arange(-(-count // LANES) * LANES), count - 1).reshape(-1, LANES)
+    parts = [jax.device_get(mapped(jax.tree.map(lambda x, at=at: jnp.asarray(x[at]), (*data, theta)))) for at in blocks]
+    found = [np.concatenate(part)[:count] for part in zip(*parts, strict=True)]
     return [
         networks.Claim(
             jf.Outcome(int(outcome)).name,
@@ -139,26 +145,19 @@ def network_rows(model: str, name: str, count: int, seed: int) -> dict[str, Any]
     if made.loss == "squared":
         judged = [networks.judge_point(model, data.take(i), starts[i], claim) for i, claim in enumerate(said)]
     else:
-        judged = _directions(model, made.loss, data, theta, said, {})
-        again = [i for i, found in enumerate(judged) if found.by_path]
-        closer = _directions(
-            model, made.loss, data.take(again), tuple(w[again] for w in theta), [said[i] for i in again], OUTWARDS
-        )
-        for i, found in zip(again, closer, strict=True):
-            judged[i] = found
+        judged = []
+        for i, claim in enumerate(said):
+            judged.append(_direction(model, made.loss, data.take(i), starts[i], claim, {}))
+            if judged[-1].by_path:
+                judged[-1] = _direction(model, made.loss, data.take(i), starts[i], claim, OUTWARDS)
     return row_of(model, name, made.regular, said, judged, claimed, time.perf_counter() - started - claimed)
 
 
-def _directions(
-    model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...], said: list[networks.Claim], how: dict
-) -> list[attention.Judgement]:
+def _direction(
+    model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: networks.Claim, how: dict
+) -> attention.Judgement:
     path = follow_out(model, data, theta, loss, **how)
-    return [
-        networks.judge_direction(
-            model, data.take(i), tuple(w[i] for w in theta), loss, claim, type(path)(*(x[i] for x in path))
-        )
-        for i, claim in enumerate(said)
-    ]
+    return networks.judge_direction(model, data, theta, loss, claim, path)
 
 
 def row_of(

@@ -128,8 +128,15 @@ def _labels_of_barely(inputs: np.ndarray) -> np.ndarray:
 
 
 def _not_separable(rng: np.random.Generator, data: Vectors) -> Vectors:
-    # One input and its opposite, with one label; labels of the others by coin.
-    inputs, targets = data.inputs.copy(), np.where(rng.random(data.targets.shape) < 0.5, -1.0, 1.0)
+    # One input is the opposite of a positive combination of as many others as there are dimensions, with one label.
+    inputs, d = data.inputs.copy(), data.inputs.shape[-1]
+    inputs[:, d] = -np.einsum("bi,bid->bd", rng.uniform(0.3, 1.0, inputs[:, :d, 0].shape), inputs[:, :d])
+    return Vectors(inputs, np.ones_like(data.targets))
+
+
+def _partly_separable(rng: np.random.Generator, data: Vectors) -> Vectors:
+    # One input and its opposite, with one label: no margin, but others may be separated at right angles to it.
+    inputs, targets = data.inputs.copy(), data.targets.copy()
     inputs[:, 1] = -1.5 * inputs[:, 0]
     targets[:, 1] = targets[:, 0]
     return Vectors(inputs, targets)
@@ -206,6 +213,8 @@ CLASSIFICATION = {
     **_classified("not separable, random", "exponential", change=_not_separable, scheme="random"),
     **_classified("not separable, depth 3", "exponential", depth=3, change=_not_separable),
     **_classified("not separable, start 1e-12", "logistic", change=_not_separable, alpha=1e-12),
+    **_classified("partly separable", "logistic", change=_partly_separable),
+    **_classified("partly separable, depth 3", "exponential", depth=3, change=_partly_separable),
     **_classified("collinear", "logistic", change=_collinear),
     **_classified("row twice", "logistic", change=_row_twice),
     **_classified("one label", "exponential", change=_one_label),

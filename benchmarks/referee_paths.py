@@ -1,20 +1,20 @@
 r"""Plain gradient flows of linear networks in NumPy and SciPy, for a referee that shares no code with the library.
 
-Inwards, to a finite limit: the flow $\dot\theta=-\nabla L$ itself, one instance at a time, by LSODA. Outwards, along a
-direction: the classical Runge-Kutta method in arc length, many instances at a time (`referee_flow`).
+Both by LSODA, one instance at a time, with Jacobians by the product rule: inwards, to a finite limit, the flow
+$\dot\theta=-\nabla L$ itself; outwards, along a direction, the same path in its arc length, with multipliers over the
+largest one.
 """
 
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from referee_flow import norm, runge_kutta, unit
 from scipy.integrate import LSODA
 
-# The largest change of a margin in one step of an outward path, and how far a small start may grow in one.
-MARGIN_STEP, GROWTH = 0.25, 0.2
-# A start with margins as large is not followed outwards: an explicit method takes as many steps as it has margins.
-FOLLOWED = 1e4
+# Of directions, which are compared loosely.
+RTOL = 1e-7
+# A start with margins as large is not followed outwards: differences of margins are rounded by 1e-16 of it.
+FOLLOWED = 1e10
 # Inward flows: the residual, relative to the targets, and the share of the pushes that cancel, at which they are ended.
 FITS, CANCELS = 1e-13, 1e-11
 # Pushes that cancel say nothing of a mode that a small start hides: it takes the time start^(2-L), times this.
@@ -33,12 +33,12 @@ class Vectors(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Where an outward path was left: coefficients `(..., d)` with inputs of size one, the smallest margin, and the
-    distance of the unit vectors along the coefficients and their velocity."""
+    """Where an outward path was left: coefficients `(d,)`, the smallest margin (zero where the path is shorter than ten
+    times its start), and the distance of the unit vectors along the coefficients and their velocity."""
 
     beta: np.ndarray
-    margin: Any
-    turn: Any
+    margin: float
+    turn: float
 
 
 def coefficients(kind: str, theta: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -183,57 +183,57 @@ def _cancelled(kind: str, theta: tuple[np.ndarray, ...], inputs: np.ndarray, p: 
 
 
 def follow_out(
-    kind: str,
-    data: Vectors,
-    theta: tuple[np.ndarray, ...],
-    loss: str,
-    *,
-    margin: float = 300.0,
-    steps: int = 10_000,
-    step: float = MARGIN_STEP,
+    kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, margin: float = 300.0, steps: int = 3_000
 ) -> Path:
-    """Paths from many starts, `(b, ...)`, to the smallest margin `margin`, or until the steps are spent."""
-    b, depth = len(data.inputs), len(theta)
-    size = np.abs(data.inputs).max((-2, -1))
-    scaled = data._replace(inputs=data.inputs / size[:, None, None])
-    # Margins are those of the real inputs, pulls those of scaled ones.
-    with np.errstate(over="ignore", under="ignore"):
-        first = size * norm((coefficients(kind, theta),)) * np.linalg.norm(scaled.inputs, axis=-1).max(-1)
-    found = Path(np.zeros((b, data.inputs.shape[-1])), np.zeros(b), np.full(b, np.inf))
-    index = np.flatnonzero((first <= FOLLOWED) & (norm(theta) > 0))
-    data, size, theta = scaled.take(index), size[index], tuple(x[index] for x in theta)
-    longest = np.linalg.norm(data.inputs, axis=-1).max(-1)
+    """The path from one start in arc length, to the smallest margin `margin` and ten times the size of the start."""
+    shapes, size = [w.shape for w in theta], float(np.abs(data.inputs).max())
+    cuts = np.cumsum([w.size for w in theta])[:-1]
+    scaled = data.inputs / size
 
-    def pull(
-        at: tuple[np.ndarray, ...], data: Vectors, size: np.ndarray
-    ) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
-        beta = coefficients(kind, at)
-        m = size[:, None] * data.targets * np.einsum("bnd,bd->bn", data.inputs, beta)
+    def layers(flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(x.reshape(s) for x, s in zip(np.split(flat, cuts), shapes, strict=True))
+
+    def pull(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Pushes over the largest one, and their derivatives: what they are divided by turns no direction.
+        at, y = layers(flat), data.targets
+        m = size * y * (scaled @ coefficients(kind, at))
         logs = -m if loss == "exponential" else -np.logaddexp(0.0, m)
-        p = data.targets * np.exp(logs - logs.max(-1, keepdims=True))
-        return unit(pulled(kind, at, np.einsum("bn,bnd->bd", p, data.inputs))), beta, m.min(-1)
+        p = np.exp(logs - logs.max())
+        slope = -p if loss == "exponential" else -p * (1.0 - np.exp(-np.logaddexp(0.0, m)))
+        return np.concatenate([x.ravel() for x in pulled(kind, at, (y * p) @ scaled)]), y * p, slope
 
-    for k in range(steps + 1):
-        if not len(index):
+    def direction(_: float, flat: np.ndarray) -> np.ndarray:
+        return _unit(pull(flat)[0])
+
+    def jacobian(_: float, flat: np.ndarray) -> np.ndarray:
+        g, p, slope = pull(flat)
+        top = np.abs(g).max()
+        turned = curvature(kind, layers(flat), scaled, p, size * slope) / top
+        along = _unit(g)
+        return (turned - np.outer(along, along @ turned)) / np.linalg.norm(g / top)
+
+    flat = np.concatenate([w.ravel() for w in theta])
+    start = np.linalg.norm(flat)
+    nothing = Path(coefficients(kind, theta), 0.0, np.inf)
+    first = size * np.abs(scaled @ nothing.beta).max()
+    if not first <= FOLLOWED or not direction(0.0, flat).any():
+        return nothing
+    least = 1e-3 * RTOL * min(np.abs(flat).max(), 1.0)
+    solver = LSODA(direction, 0.0, flat, 1e100, rtol=RTOL, atol=least, jac=jacobian)
+    for _ in range(steps):
+        if solver.step() is not None or solver.status != "running":
             break
-        if k % 50 == 0 or k == steps:
-            moving, beta, least = pull(theta, data, size)
-            ahead = tuple(x + 1e-6 * norm(theta).reshape(-1, *[1] * (x.ndim - 1)) * g for x, g in _pairs(theta, moving))
-            velocity = unit((coefficients(kind, ahead) - beta,))[0]
-            found.beta[index], found.margin[index] = beta, least
-            found.turn[index] = np.linalg.norm(unit((beta,))[0] - velocity, axis=-1)
-            stay = least < margin
-            if k == steps or not stay.any():
+        if (size * data.targets * (scaled @ coefficients(kind, layers(solver.y)))).min() >= margin:
+            if solver.t >= 10.0 * start:
                 break
-            if not stay.all():
-                index, data, size, longest = index[stay], data.take(stay), size[stay], longest[stay]
-                theta = tuple(x[stay] for x in theta)
-        rho = norm(theta)
-        with np.errstate(over="ignore", divide="ignore"):
-            h = np.minimum(step / (size * longest * depth**0.5 * rho ** (depth - 1)), GROWTH * rho)
-        theta = runge_kutta(lambda at, data=data, size=size: pull(at, data, size)[0], theta, h)
-    return found
+    beta = coefficients(kind, layers(solver.y))
+    ahead = solver.y + 1e-6 * np.linalg.norm(solver.y) * direction(0.0, solver.y)
+    velocity = coefficients(kind, layers(ahead)) - beta
+    least_margin = float((size * data.targets * (scaled @ beta)).min()) if solver.t >= 10.0 * start else 0.0
+    return Path(beta, least_margin, float(np.linalg.norm(_unit(beta) - _unit(velocity))))
 
 
-def _pairs(*both: Any) -> Any:
-    return zip(*both, strict=True)
+def _unit(x: np.ndarray) -> np.ndarray:
+    # The largest entry first: squares of a small gradient underflow before it does.
+    top = np.abs(x).max()
+    return x / top / np.linalg.norm(x / top) if top > 0 else x
