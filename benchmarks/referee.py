@@ -156,6 +156,8 @@ def network_rows(model: str, name: str, count: int, seed: int) -> dict[str, Any]
 def _direction(
     model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: networks.Claim, how: dict
 ) -> attention.Judgement:
+    if claim.outcome in attention.OPEN:
+        return attention.Judgement("undecided", claim.outcome)
     path = follow_out(model, data, theta, loss, **how)
     return networks.judge_direction(model, data, theta, loss, claim, path)
 
