@@ -117,8 +117,10 @@ def judge_direction(
     if len(free) == len(used) and (used[~free] > OFF * used.max()).any():
         return Judgement("wrong", "a coordinate is used that stays zero from this start")
     if claim.outcome == "globally_optimal":
-        optimum = lower_bound(kind, rows, claim.dual)
-        excess = norm_of(kind, beta) / optimum - 1.0
+        excess = norm_of(kind, beta) / lower_bound(kind, rows, claim.dual) - 1.0
+        if not excess <= EXCESS and kind == "convolutional network":
+            # The claim's multipliers may be poor ones.
+            excess = min(excess, norm_of(kind, beta) / lower_bound(kind, rows, spectral_dual(rows)) - 1.0)
         if not excess <= EXCESS:
             return Judgement("wrong", f"said optimal: excess {excess:.2e} over the program's optimum")
     else:
@@ -150,14 +152,13 @@ def norm_of(kind: str, beta: np.ndarray) -> float:
 
 def lower_bound(kind: str, rows: np.ndarray, dual: np.ndarray) -> float:
     r"""A lower bound of the least norm at margin one: the program's value by HiGHS for l1, else
-    $\sum\lambda/N^*(\sum\lambda_ia_i)$ for the best λ of least distance programming, the claim and CVXPY."""
+    $\sum\lambda/N^*(\sum\lambda_ia_i)$ for the λ of least distance programming (l2), else for `dual`."""
     if kind == "diagonal network":
         solved = linprog(np.ones(2 * rows.shape[1]), -np.hstack([rows, -rows]), -np.ones(len(rows)), method="highs")
         return float(solved.fun) if solved.status == 0 else np.inf
     if kind == "deep network":
         return _bound(kind, rows, frobenius_dual(rows))
-    found = max(_bound(kind, rows, np.maximum(dual, 0.0)), _bound(kind, rows, np.ones(len(rows))))
-    return found if kind == "matrix sensing" else max(found, _bound(kind, rows, spectral_dual(rows)))
+    return max(_bound(kind, rows, np.maximum(dual, 0.0)), _bound(kind, rows, np.ones(len(rows))))
 
 
 def _bound(kind: str, rows: np.ndarray, lam: np.ndarray) -> float:
@@ -181,9 +182,10 @@ def spectral_dual(rows: np.ndarray) -> np.ndarray:
     lam = cp.Variable(len(rows), nonneg=True)
     spectrum = np.fft.fft(rows, axis=-1, norm="ortho")
     pair = [cp.norm(cp.hstack([spectrum[:, j].real @ lam, spectrum[:, j].imag @ lam])) for j in range(rows.shape[1])]
-    options = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
+    options = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+    program: Any = cp.Problem(cp.Minimize(cp.max(cp.hstack(pair))), [cp.sum(lam) == 1])  # pyright: ignore
     try:
-        cp.Problem(cp.Minimize(cp.max(cp.hstack(pair))), [cp.sum(lam) == 1]).solve("CLARABEL", **options)
+        program.solve("CLARABEL", **options)
     except cp.SolverError:
         # Then the claim's own multipliers are what there is.
         return np.zeros(len(rows))

@@ -149,12 +149,12 @@ def follow_in(
         return curvature(kind, at, scaled, p, size * slope)
 
     flat = np.concatenate([w.ravel() for w in theta])
-    start = np.abs(flat).max()
+    start = float(np.abs(flat).max())
     if not velocity(0.0, flat).any():
         return coefficients(kind, theta)
     least, targets = 1e-3 * rtol * min(start, 1.0), np.abs(data.targets).max()
     hidden = PATIENCE * max(1.0, start ** (2.0 - len(theta)), 1.0 / size)
-    passed = 0.0
+    passed: Any = 0.0
     solver = LSODA(velocity, 0.0, flat, 1e100, rtol=rtol, atol=least, jac=jacobian)
     for k in range(steps):
         before = solver.t
@@ -213,7 +213,7 @@ def follow_out(
         return (turned - np.outer(along, along @ turned)) / np.linalg.norm(g / top)
 
     flat = np.concatenate([w.ravel() for w in theta])
-    start = np.linalg.norm(flat)
+    start = float(np.linalg.norm(flat))
     nothing = Path(coefficients(kind, theta), 0.0, np.inf)
     first = size * np.abs(scaled @ nothing.beta).max()
     if not first <= FOLLOWED or not direction(0.0, flat).any():

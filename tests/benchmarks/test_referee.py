@@ -237,3 +237,13 @@ def test_a_coordinate_that_stays_zero_is_of_no_use(referee: Any) -> None:
     assert not paths.alive("diagonal network", (np.ones(1), -np.ones(1))).any()
     three = (np.ones(2), np.array([1.0, 0.0]), np.zeros(2))
     assert paths.alive("diagonal network", three).tolist() == [True, False]
+
+
+def test_cvxpy_bounds_the_norm_of_the_dft(referee: Any) -> None:
+    networks, rows = referee.networks, np.random.default_rng(6).normal(size=(3, 4))
+    bound = networks.lower_bound("convolutional network", rows, networks.spectral_dual(rows))
+    # Any point at margin one is above it, and no other multipliers bound more.
+    beta = np.linalg.pinv(rows) @ np.ones(3)
+    assert bound <= networks.norm_of("convolutional network", beta) * (1 + 1e-12)
+    for lam in np.random.default_rng(7).dirichlet(np.ones(3), 200):
+        assert networks.lower_bound("convolutional network", rows, lam) <= bound * (1 + 1e-7)
