@@ -140,7 +140,7 @@ def follow_in(
 
     def velocity(_: float, flat: np.ndarray) -> np.ndarray:
         at = layers(flat)
-        p, _ = pushes(loss, data, coefficients(kind, at))
+        p = pushes(loss, data, coefficients(kind, at))[0]
         return np.concatenate([x.ravel() for x in pulled(kind, at, p @ scaled)])
 
     def jacobian(_: float, flat: np.ndarray) -> np.ndarray:
