@@ -1,0 +1,239 @@
+r"""Plain gradient flows of linear networks in NumPy and SciPy, for a referee that shares no code with the library.
+
+Both by LSODA, one instance at a time, with Jacobians by the product rule: inwards, to a finite limit, the flow
+$\dot\theta=-\nabla L$ itself; outwards, along a direction, the same path in its arc length, with multipliers over the
+largest one.
+"""
+
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.integrate import LSODA
+
+# Of directions, which are compared loosely.
+RTOL = 1e-7
+# A start with margins as large is not followed outwards: differences of margins are rounded by 1e-16 of it.
+FOLLOWED = 1e10
+# Inward flows: the residual, relative to the targets, and the share of the pushes that cancel, at which they are ended.
+FITS, CANCELS = 1e-13, 1e-11
+# Pushes that cancel say nothing of a mode that a small start hides: it takes the time start^(2-L), times this.
+PATIENCE = 1e6
+
+
+class Vectors(NamedTuple):
+    """Instances: inputs `(..., n, d)` and targets `(..., n)`."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+    def take(self, index: Any) -> "Vectors":
+        """The instances of an index."""
+        return Vectors(self.inputs[index], self.targets[index])
+
+
+class Path(NamedTuple):
+    """Where an outward path was left: coefficients `(d,)`, the smallest margin (zero where the path is shorter than ten
+    times its start), and the distance of the unit vectors along the coefficients and their velocity."""
+
+    beta: np.ndarray
+    margin: float
+    turn: float
+
+
+def coefficients(kind: str, theta: tuple[np.ndarray, ...]) -> np.ndarray:
+    """β of the layers, `(..., d)`."""
+    if kind == "diagonal network":
+        return reduce(np.multiply, theta)
+    if kind == "convolutional network":
+        return np.fft.ifft(reduce(np.multiply, map(np.fft.fft, theta))).real
+    product = reduce(np.matmul, _matrices(kind, theta))
+    return product.reshape(*product.shape[:-2], -1)
+
+
+def pulled(kind: str, theta: tuple[np.ndarray, ...], g: np.ndarray) -> tuple[np.ndarray, ...]:
+    r"""The gradient of $\langle g,\beta(\theta)\rangle$ in every layer."""
+    if kind == "diagonal network":
+        return tuple(g * reduce(np.multiply, theta[:k] + theta[k + 1 :]) for k in range(len(theta)))
+    if kind == "convolutional network":
+        spectra, seen = tuple(map(np.fft.fft, theta)), np.fft.fft(g)
+        rest = [reduce(np.multiply, spectra[:k] + spectra[k + 1 :]) for k in range(len(theta))]
+        return tuple(np.fft.ifft(seen * np.conj(other)).real for other in rest)
+    layers = _matrices(kind, theta)
+    after: list[Any] = [None] * len(layers)
+    for k in range(len(layers) - 2, -1, -1):
+        after[k] = layers[k + 1] if after[k + 1] is None else layers[k + 1] @ after[k + 1]
+    G = g.reshape(*g.shape[:-1], layers[0].shape[-2], layers[-1].shape[-1])
+    found = []
+    for layer, right in zip(layers, after, strict=True):
+        # G is what the layers before this one leave of it; those after it are still to be taken off.
+        found.append(G if right is None else G @ np.swapaxes(right, -1, -2))
+        G = np.swapaxes(layer, -1, -2) @ G
+    if kind == "deep network":
+        found[-1] = found[-1][..., 0]
+    return tuple(found)
+
+
+def curvature(
+    kind: str, theta: tuple[np.ndarray, ...], inputs: np.ndarray, p: np.ndarray, slope: np.ndarray
+) -> np.ndarray:
+    r"""The derivative of $\sum_ip_i(f_i)\nabla f_i$, `slope` being $p_i'$: exact, since β is linear in every layer, so
+    that a derivative in a layer is the same function with a unit vector in its place."""
+    columns = []
+    for k, w in enumerate(theta):
+        unit_vectors = np.eye(w.size).reshape(w.size, *w.shape)
+        moved = (*theta[:k], unit_vectors, *theta[k + 1 :])
+        turned = pulled(kind, moved, p @ inputs)
+        bent = pulled(kind, theta, (coefficients(kind, moved) @ inputs.T * slope) @ inputs)
+        parts = [b if m == k else b + t for m, (b, t) in enumerate(zip(bent, turned, strict=True))]
+        columns.append(np.concatenate([part.reshape(w.size, -1) for part in parts], 1))
+    return np.concatenate(columns, 0).T
+
+
+def _matrices(kind: str, theta: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+    return [*theta[:-1], theta[-1][..., None]] if kind == "deep network" else list(theta)
+
+
+def alive(kind: str, theta: tuple[np.ndarray, ...]) -> np.ndarray:
+    r"""Of one start: which coordinates can take any value. Of two layers $|u_j|\ne|v_j|$ is wanted, which the flow
+    conserves (of spectra, for convolutions); of more layers, that no two are zero there. True for the others, unless
+    all is zero."""
+    if kind in ("deep network", "matrix sensing"):
+        return np.array([any(np.any(w) for w in theta)])
+    stacked = np.stack(theta)
+    sizes = np.abs(np.fft.fft(stacked)) if kind == "convolutional network" else np.abs(stacked)
+    if len(theta) == 2:
+        return np.abs(sizes[0] - sizes[1]) > 1e-12 * sizes.max()
+    return (sizes > 1e-14 * sizes.max()).sum(0) >= len(theta) - 1
+
+
+def pushes(loss: str, data: Vectors, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""$p_i=-\partial L/\partial f_i$ of the sum of losses for one instance, and the derivative of each in $f_i$."""
+    f, y = data.inputs @ beta, data.targets
+    if loss == "squared":
+        return y - f, -np.ones_like(f)
+    if loss == "exponential":
+        p = np.exp(-y * f)
+        return y * p, -p
+    p = np.exp(-np.logaddexp(0.0, y * f))
+    return y * p, -p * (1.0 - p)
+
+
+def at_rest(kind: str, theta: tuple[np.ndarray, ...], data: Vectors, loss: str) -> bool:
+    """Whether a start is one: no push, or none that any layer feels."""
+    p, _ = pushes(loss, data, coefficients(kind, theta))
+    return not any(np.any(x) for x in pulled(kind, theta, p @ data.inputs))
+
+
+def follow_in(
+    kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, rtol: float = 1e-10, steps: int = 6_000
+) -> np.ndarray | None:
+    """The coefficients at which the flow from one start comes to rest, or None where it does not.
+
+    Time is multiplied by the largest entry of the inputs, which changes no path."""
+    shapes, size = [w.shape for w in theta], float(np.abs(data.inputs).max())
+    cuts = np.cumsum([w.size for w in theta])[:-1]
+    scaled = data.inputs / size
+
+    def layers(flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(x.reshape(s) for x, s in zip(np.split(flat, cuts), shapes, strict=True))
+
+    def velocity(_: float, flat: np.ndarray) -> np.ndarray:
+        at = layers(flat)
+        p = pushes(loss, data, coefficients(kind, at))[0]
+        return np.concatenate([x.ravel() for x in pulled(kind, at, p @ scaled)])
+
+    def jacobian(_: float, flat: np.ndarray) -> np.ndarray:
+        at = layers(flat)
+        p, slope = pushes(loss, data, coefficients(kind, at))
+        return curvature(kind, at, scaled, p, size * slope)
+
+    flat = np.concatenate([w.ravel() for w in theta])
+    start = float(np.abs(flat).max())
+    if not velocity(0.0, flat).any():
+        return coefficients(kind, theta)
+    least, targets = 1e-3 * rtol * min(start, 1.0), np.abs(data.targets).max()
+    hidden = PATIENCE * max(1.0, start ** (2.0 - len(theta)), 1.0 / size)
+    passed: Any = 0.0
+    solver = LSODA(velocity, 0.0, flat, 1e100, rtol=rtol, atol=least, jac=jacobian)
+    for k in range(steps):
+        before = solver.t
+        if solver.step() is not None or solver.status != "running":
+            return None
+        if k % 10 == 9:
+            at = layers(solver.y)
+            beta = coefficients(kind, at)
+            p, _ = pushes(loss, data, beta)
+            rounding = 1e-15 * (np.abs(data.inputs) @ np.abs(beta)).max()
+            if loss == "squared" and np.abs(p).max() <= FITS * targets + rounding:
+                return beta
+            if passed + solver.t > hidden and _cancelled(kind, at, scaled, p):
+                return beta
+        if solver.t - before < 1e-9 * solver.t:
+            # The flow does not depend on time, which starts again where steps are lost in its digits.
+            passed += solver.t
+            solver = LSODA(velocity, 0.0, solver.y, 1e100, rtol=rtol, atol=least, jac=jacobian)
+    return None
+
+
+def _cancelled(kind: str, theta: tuple[np.ndarray, ...], inputs: np.ndarray, p: np.ndarray) -> bool:
+    each = [pulled(kind, theta, row) for row in p[:, None] * inputs]
+    total = sum(np.concatenate([x.ravel() for x in one]) for one in each)
+    return bool(np.linalg.norm(total) <= CANCELS * sum(np.sqrt(sum((x**2).sum() for x in one)) for one in each))
+
+
+def follow_out(
+    kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, margin: float = 300.0, steps: int = 3_000
+) -> Path:
+    """The path from one start in arc length, to the smallest margin `margin` and ten times the size of the start."""
+    shapes, size = [w.shape for w in theta], float(np.abs(data.inputs).max())
+    cuts = np.cumsum([w.size for w in theta])[:-1]
+    scaled = data.inputs / size
+
+    def layers(flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(x.reshape(s) for x, s in zip(np.split(flat, cuts), shapes, strict=True))
+
+    def pull(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Pushes over the largest one, and their derivatives: what they are divided by turns no direction.
+        at, y = layers(flat), data.targets
+        m = size * y * (scaled @ coefficients(kind, at))
+        logs = -m if loss == "exponential" else -np.logaddexp(0.0, m)
+        p = np.exp(logs - logs.max())
+        slope = -p if loss == "exponential" else -p * (1.0 - np.exp(-np.logaddexp(0.0, m)))
+        return np.concatenate([x.ravel() for x in pulled(kind, at, (y * p) @ scaled)]), y * p, slope
+
+    def direction(_: float, flat: np.ndarray) -> np.ndarray:
+        return _unit(pull(flat)[0])
+
+    def jacobian(_: float, flat: np.ndarray) -> np.ndarray:
+        g, p, slope = pull(flat)
+        top = np.abs(g).max()
+        turned = curvature(kind, layers(flat), scaled, p, size * slope) / top
+        along = _unit(g)
+        return (turned - np.outer(along, along @ turned)) / np.linalg.norm(g / top)
+
+    flat = np.concatenate([w.ravel() for w in theta])
+    start = float(np.linalg.norm(flat))
+    nothing = Path(coefficients(kind, theta), 0.0, np.inf)
+    first = size * np.abs(scaled @ nothing.beta).max()
+    if not first <= FOLLOWED or not direction(0.0, flat).any():
+        return nothing
+    least = 1e-3 * RTOL * min(np.abs(flat).max(), 1.0)
+    solver = LSODA(direction, 0.0, flat, 1e100, rtol=RTOL, atol=least, jac=jacobian)
+    for _ in range(steps):
+        if solver.step() is not None or solver.status != "running":
+            break
+        if (size * data.targets * (scaled @ coefficients(kind, layers(solver.y)))).min() >= margin:
+            if solver.t >= 10.0 * start:
+                break
+    beta = coefficients(kind, layers(solver.y))
+    ahead = solver.y + 1e-6 * np.linalg.norm(solver.y) * direction(0.0, solver.y)
+    velocity = coefficients(kind, layers(ahead)) - beta
+    least_margin = float((size * data.targets * (scaled @ beta)).min()) if solver.t >= 10.0 * start else 0.0
+    return Path(beta, least_margin, float(np.linalg.norm(_unit(beta) - _unit(velocity))))
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    # The largest entry first: squares of a small gradient underflow before it does.
+    top = np.abs(x).max()
+    return x / top / np.linalg.norm(x / top) if top > 0 else x
