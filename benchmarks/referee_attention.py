@@ -23,9 +23,9 @@ EXCESS = 1.01e-8
 SUPPORT, CLEAR = 1e-9, 1e-3
 # Of a direction that a plain path at a lead of `LEAD` points in: margins fall like 1/lead to those of the limit.
 NEAR = 0.2
-# The gap of a path's own multipliers at which it has come near a limit: it falls like 1/lead. At a saddle it stays, and
-# some are left only because something grows by less than a hundredth faster than the whole.
-DONE = 1e-3
+# The gap of a path's own multipliers at which it has come near a limit: it falls like 1/lead. Of factors it stays at a
+# saddle, and some are left only because something grows by less than a hundredth faster than the whole.
+DONE = {"W": 0.02, "KQ": 1e-3, "diagonal": 1e-3}
 # A stationary point: the norm of the gradient over the sum of what each token adds to it.
 STATIONARY = 1e-6
 
@@ -172,7 +172,7 @@ def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
     chosen = scores[np.arange(len(scores)), path.selected[i]]
     beaten = (scores < chosen[:, None])[np.arange(scores.shape[1]) != path.selected[i][:, None]]
     near = margins <= (1.0 + NEAR) * margins.min()
-    if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE:
+    if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
         return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
     return Judgement("unverified", "the plain path is in transit on other tokens", True)
 

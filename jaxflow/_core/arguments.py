@@ -149,6 +149,9 @@ class _Rules(NamedTuple):
             one = self.of(name, parts[0])
         elif bool in parts:
             one = _boolean
+        elif np.ndarray in parts:
+            # One number for all, or one for each: left to the function.
+            one = None
         elif float in parts:
             # A number, or a scalar array of one.
             one = self._of_number(name)
