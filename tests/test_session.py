@@ -5,18 +5,20 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import TypeCheckError
 
-from jaxflow.data import TokenData, optimal_tokens
+from jaxflow.data import TokenData
+from jaxflow.limits.self_certificate import settled
 from jaxflow.models import LinearHead
 
 
 def test_wrong_shapes_of_a_function():
-    with pytest.raises(TypeCheckError, match="optimal_tokens"):
-        optimal_tokens(jnp.ones((2, 3)), jnp.ones((2, 4), bool))
+    # A public function says itself what is wrong, before this does.
+    with pytest.raises(TypeCheckError, match="settled"):
+        settled(jnp.ones((2, 3)), jnp.ones((2, 4), bool))
 
 
 def test_wrong_dtype_of_a_function():
-    with pytest.raises(TypeCheckError, match="optimal_tokens"):
-        optimal_tokens(jnp.ones((2, 3)), jnp.ones((2, 3)))
+    with pytest.raises(TypeCheckError, match="settled"):
+        settled(jnp.ones((2, 3)), jnp.ones((2, 3)))
 
 
 def test_wrong_shape_of_a_method():

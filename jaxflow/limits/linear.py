@@ -28,7 +28,7 @@ from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
-from jaxflow.limits.stages import Count, Positive, at_rest, kept, stationarity
+from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
@@ -41,6 +41,10 @@ SUPPORT = 1e-3
 # The KKT residual at which a point of a program that is not convex is stationary: off-support entries of the flow's
 # own direction fall like 1/‖β‖ and are below 1e-8 of the largest at ‖β‖ of 1e100.
 KKT = 1e-5
+# Of complementary slackness, the share of the multipliers times what their margins are above one. Beyond the cap
+# margins stay a few over it apart, to 1e-5 where they are of order one; where the least is small against the weights, a
+# datum that is not support at all still has a multiplier.
+SLACK = 1e-4
 
 
 def find_linear_limit(
@@ -120,7 +124,7 @@ def conclude_direction(
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(trajectory)
-    still = at_rest(final, ratio, model.degree, kept(model))
+    still = network_at_rest(risk.data, model, trajectory)  # pyright: ignore[reportArgumentType]
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
@@ -134,7 +138,9 @@ def conclude_direction(
     else:
         # Stationary points of such a program are many: the best one that a solver found is no yardstick.
         certificate, excess = own, jnp.asarray(jnp.inf)
-        certified, contradicted = (own.stationarity <= KKT) & positive, jnp.asarray(False)
+        slack = jnp.sum(dual * (margins / jnp.where(positive, margin, 1.0) - 1.0))
+        complementary = slack <= SLACK * jnp.sum(dual)
+        certified, contradicted = (own.stationarity <= KKT) & positive & complementary, jnp.asarray(False)
         optimal = Outcome.locally_optimal
 
     outcome = jnp.where(certified, optimal.value, Outcome.undecided.value)

@@ -12,7 +12,7 @@ from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
-from jaxflow.limits.stages import Count, Positive, at_rest, kept, stationarity
+from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
@@ -104,7 +104,7 @@ def conclude_point(
         own = certify(program, beta, nu, "flow")
     eps = float(jnp.finfo(residual.dtype).eps)
     reached = residual <= max(INTERPOLATES, 100.0 * eps)
-    still = at_rest(final, stationarity(trajectory), model.degree, kept(model))
+    still = network_at_rest(data, model, trajectory)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     broken = ~(good(trajectory.result) | spent | reached)
     outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)

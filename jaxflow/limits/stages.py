@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, tree_norm
+from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
+from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
@@ -18,6 +20,12 @@ STATIONARY = 1e-6
 # The same where attention has settled. There it is a cancellation among multipliers that are all small: a path passes
 # by such a place and goes on (seen at 1e-6, with logits of 100), and what has come to rest gets closer.
 SETTLED_STATIONARY = 1e-10
+
+# What pulls at a coordinate of a diagonal network at rest, relative to the multipliers: its layers are of order 0.1 or
+# more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
+PULLED = 1e-3
+# Sizes of data up to this power of two, or down to its inverse, are of order one.
+ORDER_ONE = 10
 
 # What a caller gives as a number, and a compiled program takes as an array: one program for all gaps and budgets.
 Positive = float | Float[Array, ""]
@@ -87,6 +95,28 @@ def _readable(final: Point) -> Bool[Array, ""]:
     limiting dynamics, which `stationarity` knows."""
     size = jnp.abs(final.log_scale)
     return jnp.isinf(size) | (size * jnp.finfo(size.dtype).eps < 1e-2)
+
+
+def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Bool[Array, ""]:
+    r"""`at_rest` for a path of a linear network that starts at `model`.
+
+    Inputs far from order one are the unit of the gradient. Of a diagonal network $X^\top p$ vanishes too, wherever it
+    moves anything: layers with a coordinate of 1e-5 hide what pulls at it in their own gradient, which has products of
+    it, and the flow leaves such a saddle late.
+    """
+    final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
+    scale = jnp.max(jnp.abs(data.inputs))
+    size = scale * jnp.max(jnp.linalg.norm(data.inputs / jnp.where(scale > 0, scale, 1.0), axis=-1))
+    ordinary = (size == 0) | (jnp.abs(jnp.log2(jnp.where(size > 0, size, 1.0))) <= ORDER_ONE)
+    unit = jnp.where(ordinary, 1.0, size)
+    rests = at_rest(final, stationarity(trajectory) / unit, model.degree, kept(model))
+    if not isinstance(model, DiagonalLinearNetwork):
+        return rests
+    total = jnp.sum(jnp.abs(p))
+    pull = jnp.abs(p @ data.inputs) / (jnp.where(total > 0, total, 1.0) * unit)
+    # Two layers that are zero in a coordinate keep it at zero.
+    moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
+    return rests & ~jnp.any(moves & (pull > PULLED))
 
 
 def kept(model: Any) -> Any:

@@ -2,7 +2,8 @@ r"""Tokens and queries of any size: attention is followed in units in which both
 
 Logits are $x_{it}^\top Wz_i$. With tokens a times and queries b times as large as in those units, $W'=abW$ gives the
 same logits; parameters of a model of degree L are $(ab)^{1/L}$ times as large, arc lengths too, and times
-$(ab)^{2/L}$. Lengths of stages, and what counts as standing still, are those of data of order one.
+$(ab)^{2/L}$. Lengths of stages, and what counts as standing still, are those of data of order one. Data that are
+within a thousand of it have no units: the path is to the last bit what it is without them.
 """
 
 from typing import Any
@@ -13,13 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow.data import TokenData
+from jaxflow.limits.stages import ORDER_ONE
 from jaxflow.models import LinearHead
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
-
-# Sizes up to this power of two, or down to its inverse, are of order one: the lengths of the stages serve them as they
-# are, and the path is to the last bit what it is without units.
-ORDER_ONE = 10
 
 
 class Units(eqx.Module):
