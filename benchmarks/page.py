@@ -372,9 +372,11 @@ def referee() -> str:
     text = (
         f"{count(sum(total.values()))} instances, drawn and judged without the library: the program of the claimed "
         "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration says "
-        f"where the flow goes. **{total['wrong']} wrong**; {total['undecided']} undecided (nothing is claimed), "
+        f"where the flow goes. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
         f"{100 * open_ones:.2g}% on regular data; {total['unverified']} of which the referee cannot tell (a start so "
-        "far out that an explicit method does not move it, or a path still in transit when it was left)."
+        "far out that an explicit method does not move it, or a path still in transit when it was left). "
+        "Kinds without a row were not run; a row's number follows from `--scale`, which stands in the record. W was "
+        "measured before two of the rules by which fewer points are claimed."
     )
     columns = ("model", "instances are", "number", *words)
     return section("A referee", text, markdown(columns, lines), found, "referee.py", load=True)
