@@ -215,14 +215,6 @@ def _network(kind: Any, **how: Any) -> Callable[[Any, Any], Any]:
     return lambda key, data: kind.init(key, data, scheme="random", **how)
 
 
-def _tensor(key: Any, data: Any) -> Any:
-    """Two factors on the entries of x in a matrix."""
-    return jf.models.LinearTensorNetwork.init(key, data, data_tensor=_TENSOR, scheme="random")
-
-
-# x ↦ the 2 × 2 matrix of its entries.
-_TENSOR = np.eye(D).reshape(2, 2, D)
-
 CASES: dict[str, Case] = {
     "W": _tokens(_attention(jf.models.CombinedAttention)),
     "K, Q": _tokens(_attention(jf.models.FactoredAttention)),
@@ -235,7 +227,6 @@ CASES: dict[str, Case] = {
     "diagonal network, 3 layers": _linear(_network(jf.models.DiagonalLinearNetwork, depth=3)),
     "convolutional network, 3 layers": _linear(_network(jf.models.LinearConvolutionalNetwork, depth=3)),
     "fully connected network": _linear(_network(jf.models.DeepLinearNetwork)),
-    "tensor network": _linear(_tensor),
     "regression, diagonal network": _linear(_network(jf.models.DiagonalLinearNetwork), "squared"),
     "a model of one's own": _own(),
     "program, Frobenius norm": _program("frobenius"),
