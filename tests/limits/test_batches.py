@@ -30,6 +30,8 @@ CLOSER = {"program, Frobenius norm": 1e-10, "integrate": 1e-10, "descend": 1e-10
 # Of ordinary lanes half or less are decided: heads that compose tokens, and layers that all have to be.
 RARELY_DECIDED = ("ReLU head", "concave head", "layers in parallel")
 FAST = ("W", "program, Frobenius norm", "program, l1 norm", "integrate", "descend")
+# All but regression, whose points are followed twice: ten lanes alone and together take minutes.
+TEN = tuple(name for name in batch_lanes.CASES if not name.startswith("regression"))
 # 64 lanes of these take a minute or two; of the others (`benchmarks/batches.py`) more.
 MANY = (
     *("W", "K, Q", "concave head", "sequences", "layers in parallel"),
@@ -56,7 +58,7 @@ def check(name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in batch_lanes.CASES]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TEN]
 )
 def test_ten_mixed_lanes_end_as_they_do_alone(name: str) -> None:
     check(name, 10)
