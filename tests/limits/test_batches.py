@@ -57,9 +57,7 @@ def check(name: str, count: int) -> None:
     assert name in RARELY_DECIDED or np.mean(ordinary) > 0.5
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TEN]
-)
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TEN])
 def test_ten_mixed_lanes_end_as_they_do_alone(name: str) -> None:
     check(name, 10)
 
