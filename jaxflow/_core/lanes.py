@@ -47,18 +47,22 @@ def one_lane_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
         shapes = eqx.filter_eval_shape(whole, *leaves)
         rest = eqx.filter(shapes, lambda x: isinstance(x, jax.ShapeDtypeStruct), inverse=True)
-        return eqx.combine(_looped_on_cpu(arrays)(*leaves), rest)
+        return eqx.combine(looped_on_cpu(arrays)(*leaves), rest)
 
     return call
 
 
-def _looped_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`one_lane_at_a_time` for arrays in, and a tree of arrays out."""
+def looped_on_cpu(function: Callable[..., Any], width: Callable[..., int | None] | None = None) -> Callable[..., Any]:
+    """`one_lane_at_a_time` for arrays in, and a tree of arrays out.
+
+    `width`: how many lanes of the stacked arrays go together on CPU; one (None) unless it is given.
+    """
 
     @custom_vmap
     def stacked(*stacks: Any) -> Any:
         def looped(*stacks: Any) -> Any:
-            return lax.map(lambda slices: function(*slices), stacks)
+            few = None if width is None else width(*stacks)
+            return lax.map(lambda slices: function(*slices), stacks, batch_size=few)
 
         return lax.platform_dependent(*stacks, cpu=looped, default=jax.vmap(function))
 

@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import lineax
 import optimistix
 from jax import lax
-from jax.custom_batching import custom_vmap
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Inexact, Int
+
+from jaxflow._core.lanes import looped_on_cpu
 
 # Rows of a matrix that is factorised, or only eliminated, in plain operations, which a batch does all at once: LAPACK
 # takes longer to be called than to answer.
@@ -38,31 +39,12 @@ def _few_at_a_time(operations: Callable[..., float]) -> Callable[[Callable[..., 
     CPU into calls of at most `WORK` operations, of which one matrix with its right side takes `operations(m, r)`."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @custom_vmap
-        def stacked(*stacks: Array) -> Any:
+        def width(*stacks: Array) -> int | None:
             count, m = stacks[0].shape[:2]
             most = max(1, int(WORK // operations(m, math.prod(stacks[-1].shape[1:]) / m)))
+            return None if most == 1 else _even(count, most)
 
-            def looped(*stacks: Array) -> Any:
-                if most == 1:
-                    return lax.map(lambda slices: function(*slices), stacks)
-                return lax.map(lambda slices: function(*slices), stacks, batch_size=_even(count, most))
-
-            return lax.platform_dependent(*stacks, cpu=looped, default=jax.vmap(function))
-
-        @stacked.def_vmap
-        def _(axis_size: int, in_batched: list[bool], *stacks: Array) -> Any:
-            filled = _filled(axis_size, in_batched, stacks)
-            out = stacked(*(x.reshape(-1, *x.shape[2:]) for x in filled))
-            out = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), out)
-            return out, jax.tree.map(lambda _: True, out)
-
-        single = custom_vmap(function)
-
-        @single.def_vmap
-        def _(axis_size: int, in_batched: list[bool], *arrays: Array) -> Any:
-            out = stacked(*_filled(axis_size, in_batched, arrays))
-            return out, jax.tree.map(lambda _: True, out)
+        single = looped_on_cpu(function, width)
 
         @wraps(function)
         def call(matrix: Array, *rest: Array) -> Any:
@@ -74,14 +56,6 @@ def _few_at_a_time(operations: Callable[..., float]) -> Callable[[Callable[..., 
         return call
 
     return decorate
-
-
-def _filled(axis_size: int, in_batched: list[bool], arrays: tuple[Array, ...]) -> list[Array]:
-    """The arrays with a leading axis of the batch, repeated where they have none."""
-    return [
-        x if mapped else jnp.broadcast_to(x, (axis_size, *x.shape))
-        for x, mapped in zip(arrays, in_batched, strict=True)
-    ]
 
 
 def _even(count: int, most: int) -> int:

@@ -69,7 +69,8 @@ class Limit(eqx.Module):
       `program_solution`: the program solved by a method that knows nothing of the flow.
     - `excess`: $N(V)/(\\mu\\cdot\\text{optimum})-1$, how far the flow's direction is above the program's certified
       optimum; +inf while attention has not settled, and where the program has no optimum.
-    - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end, which certifies a finite stationary point.
+    - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end, which certifies a finite stationary point;
+      of data that are a thousand times as large or small as one, in their own units (`jaxflow.limits.units`).
     - `head_state`: whether the head is smooth there, or an output sits on a kink or where the head is flat.
     - `prediction`: program, theorem, assumptions; `rate`; `trajectory`.
 

@@ -112,9 +112,9 @@ class PositionHeads(eqx.Module):
         self.heads = tuple(as_head(head) for head in heads)
 
     def __check_init__(self) -> None:
-        require(len(self.heads) > 0, "heads", "expected a head for each output position, got none")
+        require(len(self.heads) > 0, "head", "expected a head for each output position, got none")
         nested = any(isinstance(head, PositionHeads) for head in self.heads)
-        require(not nested, "heads", "a position has one head, not several")
+        require(not nested, "head", "a position has one head, not several")
 
     def __call__(self, x: Float[Array, "K d"]) -> Float[Array, " K"]:
         return jnp.stack([head(x[k]) for k, head in enumerate(self.heads)])

@@ -54,7 +54,10 @@ def check(name: str, count: int) -> None:
     decided = np.asarray(batch.decided)
     assert not np.any(decided[[flaw in ("NaN", "infinite") for flaw in flaws]])
     ordinary = decided[[flaw == "none" for flaw in flaws]]
-    assert name in RARELY_DECIDED or np.mean(ordinary) > 0.5
+    if name not in RARELY_DECIDED:
+        assert np.mean(ordinary) > 0.5
+    elif name in MANY and count >= 64:
+        assert np.any(decided)
 
 
 @pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TEN])

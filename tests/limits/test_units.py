@@ -107,3 +107,10 @@ def test_exponents_without_digits_are_no_stationary_point():
     risk, model = instance(DiagonalAttention, tokens=1e150)
     far = DiagonalAttention(jnp.linspace(0.5, 1.0, 6), jnp.linspace(-1.0, 1.0, 6), model.head)
     assert str(jf.find_limit(risk, far, throw=False).outcome) != "finite_stationary_point"
+
+
+def test_halves_of_a_start_whose_squares_underflow_are_its_own():
+    risk, model = instance(DiagonalAttention)
+    tiny = DiagonalAttention(jnp.full(6, 3e-170), jnp.full(6, 1e-170), model.head)
+    (u, v), _ = jf.flow.Halves(tiny.conserved()).encode(risk, tiny)
+    np.testing.assert_allclose([u, v], np.outer([4e-170, 2e-170], np.ones(6)) / np.sqrt(2.0), rtol=1e-12)

@@ -212,8 +212,8 @@ def test_scores_with_a_head_for_each_position():
         # Where signatures are checked the type check says it, otherwise the shape.
         (lambda x: x, r"^head: (expected a number for|does not accept) a token of shape \(3,\)"),
         ((jnp.ones(D), jnp.ones(D)), r"^head: 2 heads for 1 outputs a sequence"),
-        ((), r"^heads: expected a head for each"),
-        (((jnp.ones(D),),), r"^heads: a position has one head"),
+        ((), r"^head: expected a head for each"),
+        (((jnp.ones(D),),), r"^head: a position has one head"),
         (3.0, r"^head: expected a callable or an array"),
     ],
 )

@@ -96,8 +96,10 @@ class Halves(AbstractCoordinates):
         u, v = (model.k + model.q) * _ROOT, (model.k - model.q) * _ROOT
         if self.conserved is not None:
             half = 0.5 * self.conserved
-            smaller = jnp.abs(u) < jnp.abs(v)
-            u, v = jnp.where(smaller, half / nonzero(v), u), jnp.where(smaller, v, half / nonzero(u))
+            # Squares of less than 1e-154 underflow: u and v themselves know more than a product that is zero.
+            known, smaller = half != 0, jnp.abs(u) < jnp.abs(v)
+            u = jnp.where(known & smaller, half / nonzero(v), u)
+            v = jnp.where(known & ~smaller, half / nonzero(u), v)
         return (u, v), (risk, model)
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
