@@ -7,13 +7,14 @@ loops within it too. A core of a CPU gains nothing by doing them together: 8 lim
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from jaxflow._core.checks import is_concrete
 
@@ -33,21 +34,24 @@ def one_lane_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if is_concrete(args, kwargs, jnp.zeros(())):
             return function(*args, **kwargs)
-        # Python is traced once for the places of a program that want it: alone, looped, and side by side.
-        traced: Any = eqx.filter_closure_convert(function, *args, **kwargs)
-        given, fixed = eqx.partition((traced, args, kwargs), eqx.is_array)
-        leaves, tree = jax.tree.flatten(given)
+        # Python is traced once for the places of a program that want it: alone, looped, and side by side. What the
+        # function closes over comes out as constants, which the batching rule needs as arguments. (Equinox's own
+        # `filter_closure_convert` refuses to be called inside `shard_map`, where types carry the mesh.)
+        dynamic, static = eqx.partition((args, kwargs), eqx.is_array)
+        leaves, tree = jax.tree.flatten(dynamic)
 
-        def whole(*leaves: Any) -> Any:
-            traced, args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), fixed)
-            return traced(*args, **kwargs)
+        def flat(*leaves: Any) -> Any:
+            args, kwargs = eqx.combine(jax.tree.unflatten(tree, leaves), static)
+            return cast(Any, function)(*args, **kwargs)
 
-        def arrays(*leaves: Any) -> Any:
-            return eqx.filter(whole(*leaves), eqx.is_array)
+        jaxpr, shapes, rest = eqx.filter_make_jaxpr(flat)(*leaves)
+        number = len(jaxpr.consts)
 
-        shapes = eqx.filter_eval_shape(whole, *leaves)
-        rest = eqx.filter(shapes, lambda x: isinstance(x, jax.ShapeDtypeStruct), inverse=True)
-        return eqx.combine(looped_on_cpu(arrays)(*leaves), rest)
+        def arrays(*given: Any) -> Any:
+            closed = ClosedJaxpr(jaxpr.jaxpr, list(given[:number]))
+            return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(closed)(*given[number:]))
+
+        return eqx.combine(looped_on_cpu(arrays)(*jaxpr.consts, *leaves), rest)
 
     return call
 

@@ -55,7 +55,8 @@ def check(name: str, count: int) -> None:
     assert not np.any(decided[[flaw in ("NaN", "infinite") for flaw in flaws]])
     ordinary = decided[[flaw == "none" for flaw in flaws]]
     if name not in RARELY_DECIDED:
-        assert np.mean(ordinary) > 0.5
+        # Two of ten lanes are ordinary, and a ReLU network may start where it never fits.
+        assert np.mean(ordinary) >= 0.5
     elif name in MANY and count >= 64:
         assert np.any(decided)
 
