@@ -37,7 +37,7 @@ from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import SETTLED_STATIONARY, STATIONARY, Count, Positive, at_rest, kept, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, kept, rests, stationarity
 from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
@@ -297,8 +297,7 @@ def conclude(
     rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
 
     followed = good(trajectory.result)
-    stationary = at_rest(inside.final, ratio, model.degree, kept(model))
-    stationary = stationary & ((ratio <= SETTLED_STATIONARY) | ~settled(attention, data.visible))
+    stationary = rests(risk, inside, kept(model), ratio, program)
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.

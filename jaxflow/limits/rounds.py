@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, good
+from jaxflow._core import RESULTS, good, linalg
 from jaxflow.flow import (
     AbstractCoordinates,
+    AbstractStop,
     ArcLength,
     AtRest,
     Budget,
@@ -24,12 +25,23 @@ from jaxflow.flow import (
     Scores,
     SelectionSettled,
     SelfCertified,
+    Situation,
     StationaryPoint,
     Unsaturated,
 )
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.stages import STATIONARY, Count, Positive, at_rest, followed_by, kept, stationarity
+from jaxflow.limits.self_certificate import settled
+from jaxflow.limits.stages import (
+    SETTLED_STATIONARY,
+    STATIONARY,
+    Count,
+    Positive,
+    followed_by,
+    kept,
+    rests,
+    stationarity,
+)
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -49,6 +61,14 @@ LOG_HORIZON = 1e6
 # Rounds of explicit steps and multipliers, each twice as long as the one before: a start far out passes through
 # several selections.
 ROUNDS = 16
+# Steps of an explicit stretch: paths to a selection take 100 to 400. Longer ones are at the limit of their stability.
+EXPLICIT_STEPS = 1024
+# Where the gradient cancels to this at the end of such a stretch, it is a rest that it cannot tell: the weights move to
+# and fro by the tolerance, 1e-6 of them, and the gradient with them. The next round has `CLOSER` times its tolerance.
+NEARLY_STATIONARY, CLOSER = 1e-2, 1e-4
+# Else some logits are hundreds apart while others still decide. Tolerance and steps of the implicit stretch that then
+# takes the path to where attention is saturated: 6 to 20 steps were needed, and some that do not end fail at each.
+STIFF_RTOL, STIFF_STEPS = 1e-5, 256
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
 
@@ -97,9 +117,10 @@ class Rounds(eqx.Module):
     solver: MultiplierNewton = MultiplierNewton()
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
 
-    def explicit(self, budget: Any, model: Any) -> Drive:
-        """What drives the explicit stretch of a model of this class."""
-        controller = diffrax.PIDController(rtol=self.explicit_rtol, atol=1e-2 * self.explicit_rtol, norm=state_norm)
+    def explicit(self, budget: Any, model: Any, closer: Any = 1.0) -> Drive:
+        """What drives the explicit stretch of a model of this class, with tolerances `closer` times as large."""
+        rtol = self.explicit_rtol * closer
+        controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
         stop = _still(model) | SelectionSettled(SATURATED, PULL)
         return Drive(diffrax.Tsit5(), controller, stop, budget, self.report)
 
@@ -113,6 +134,16 @@ class Rounds(eqx.Module):
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
         ends = certified | AtRest(pairs=has_pairs(model)) | Unsaturated(1.0 - LEAVING) | _still(model)
         return Drive(self.solver, controller, ends, budget, self.report)
+
+    def stiff(self, budget: Any, model: Any) -> Drive:
+        """What drives a path on that an explicit method does not get through."""
+        # Newton's method well below the tolerance of a step: what it leaves is taken for the error of the step.
+        solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-8, atol=1e-10, norm=state_norm))
+        controller = diffrax.PIDController(
+            rtol=STIFF_RTOL, atol=1e-2 * STIFF_RTOL, pcoeff=0.3, icoeff=0.4, norm=state_norm
+        )
+        stop = _still(model) | SelectionSettled(SATURATED, PULL)
+        return Drive(solver, controller, stop, jnp.minimum(budget, STIFF_STEPS), self.report)
 
     def start(
         self, drive: Drive, risk: EmpiricalRisk, model: Any, count: Array, idle: Any = False, conserved: Any = None
@@ -134,28 +165,43 @@ class Rounds(eqx.Module):
     ) -> Lane:
         """A lane that goes on where the explicit stretch `path` ended, after a log arc length of `length`."""
         final = path.final
-        # The length so far, or the size of the weights where they have not moved that far yet.
-        unit = jnp.logaddexp(jnp.logaddexp(length, final.log_arc_length), final.log_norm)
         save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
         return drive.start(
             risk,
             final.model,
             coordinates=_known(risk, final.model, conserved),
-            clock=LogArcLength(unit=jnp.exp(unit), cap=self.cap, timed=False),
+            clock=LogArcLength(unit=_unit(path, length), cap=self.cap, timed=False),
             until=self.log_horizon,
             save_at=save_at,
             dt0=FIRST_STEP,
             idle=idle | ended(risk, path, conserved),
         )
 
+    def through(
+        self, drive: Drive, risk: EmpiricalRisk, path: Trajectory, length: Array, conserved: Any = None
+    ) -> Trajectory:
+        """`path`, an explicit stretch, and an implicit one where its steps were used up far from a rest."""
+        final = path.final
+        stuck = path.result == RESULTS.max_steps_reached
+        clock = LogArcLength(unit=_unit(path, length), floor=self.floor, timed=False)
+        coordinates = _known(risk, final.model, conserved)
+        start = drive.start(
+            risk, final.model, coordinates=coordinates, clock=clock, until=self.log_horizon, dt0=FIRST_STEP, idle=~stuck
+        )
+        return followed_by(path, drive.trajectory(drive.run(start)), ~stuck)
+
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         """The path of one model."""
         conserved = kept(model)
 
-        def one(model: Any, past: tuple[Any, Any, Any], count: Array) -> Trajectory:
+        def one(model: Any, past: tuple[Any, Any, Any], count: Array, near_rest: Array) -> Trajectory:
             budget = max_steps - past[2]["num_steps"]
-            drive = self.explicit(budget, model)
+            closer, most = jnp.where(near_rest, CLOSER, 1.0), jnp.where(near_rest, max_steps, EXPLICIT_STEPS)
+            drive = self.explicit(jnp.minimum(budget, most), model, closer)
             path = drive.trajectory(drive.run(self.start(drive, risk, model, count, False, conserved)))
+            if has_pairs(model):
+                drive = self.stiff(budget - path.stats["num_steps"], model)
+                path = self.through(drive, risk, path, past[1], conserved)
             drive = self.implicit(budget - path.stats["num_steps"], model)
             further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1], False, conserved)))
             return followed_by(path, further, ended(risk, path, conserved))
@@ -165,21 +211,31 @@ class Rounds(eqx.Module):
         past = nothing, nothing, {name: zero for name in names}
         arrays, static = eqx.partition(model, eqx.is_array)
         # Traced once: tracing is a good part of what a first call waits for.
-        one = eqx.filter_closure_convert(one, model, past, zero)
+        no = jnp.asarray(False)
+        one = eqx.filter_closure_convert(one, model, past, zero, no)
         shapes, fixed = eqx.partition(
-            eqx.filter_eval_shape(one, model, past, zero), lambda x: isinstance(x, jax.ShapeDtypeStruct)
+            eqx.filter_eval_shape(one, model, past, zero, no), lambda x: isinstance(x, jax.ShapeDtypeStruct)
         )
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def body(carry: Any) -> Any:
-            arrays, past, _, count, _ = carry
-            found = one(eqx.combine(arrays, static), past, count)
+            arrays, past, _, count, _, near_rest = carry
+            found = one(eqx.combine(arrays, static), past, count, near_rest)
             moved, kept = eqx.filter(found.final.model, eqx.is_array), eqx.filter(found, eqx.is_array)
-            return moved, added(past, found), kept, count + 1, left_again(risk, found, conserved)
+            past = added(past, found)
+            # Out of steps, but only of those of one stretch.
+            short = (found.result == RESULTS.max_steps_reached) & (past[2]["num_steps"] < max_steps)
+            near_rest = near_rest | (short & (stationarity(found) <= NEARLY_STATIONARY))
+            return moved, past, kept, count + 1, short | left_again(risk, found, conserved), near_rest
 
-        carry = (arrays, past, empty, zero, jnp.asarray(True))
-        _, past, last, _, going = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
+        carry = (arrays, past, empty, zero, jnp.asarray(True), no)
+        _, past, last, _, going, _ = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
         return with_past(eqx.combine(last, fixed), past, going)
+
+
+def _unit(path: Trajectory, length: Array) -> Float[Array, ""]:
+    """The length so far, or the size of the weights where they have not moved that far yet."""
+    return jnp.exp(jnp.logaddexp(jnp.logaddexp(length, path.final.log_arc_length), path.final.log_norm))
 
 
 def _known(risk: EmpiricalRisk, model: Any, conserved: Any) -> AbstractCoordinates:
@@ -189,8 +245,18 @@ def _known(risk: EmpiricalRisk, model: Any, conserved: Any) -> AbstractCoordinat
     return found
 
 
-def _still(model: Any) -> StationaryPoint:
-    return StationaryPoint(STATIONARY, model.degree, pairs=has_pairs(model))
+class _Unsettled(AbstractStop):
+    """Where a token is neither selected nor masked, or none is masked."""
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return ~settled(situation.attention(), situation.risk.data.visible)
+
+
+def _still(model: Any) -> AbstractStop:
+    def point(tolerance: float) -> AbstractStop:
+        return StationaryPoint(tolerance, model.degree, pairs=has_pairs(model))
+
+    return point(SETTLED_STATIONARY) | (point(STATIONARY) & _Unsettled())
 
 
 def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
@@ -198,13 +264,13 @@ def _saturated(risk: EmpiricalRisk, path: Trajectory) -> Bool[Array, ""]:
     return jnp.all(jnp.max(attention, axis=-1) >= 1.0 - LEAVING)
 
 
-def _rests(path: Trajectory, conserved: Any) -> Bool[Array, ""]:
-    return at_rest(path.final, stationarity(path), path.final.model.degree, conserved)
+def _rests(risk: EmpiricalRisk, path: Trajectory, conserved: Any) -> Bool[Array, ""]:
+    return rests(risk, path, conserved, stationarity(path))
 
 
 def ended(risk: EmpiricalRisk, path: Trajectory, conserved: Any = None) -> Bool[Array, ""]:
     """Whether an explicit stretch leaves nothing to multipliers: stationary, failed, or not saturated."""
-    return ~good(path.result) | _rests(path, conserved) | ~_saturated(risk, path)
+    return ~good(path.result) | _rests(risk, path, conserved) | ~_saturated(risk, path)
 
 
 def left_again(risk: EmpiricalRisk, path: Trajectory, conserved: Any = None) -> Bool[Array, ""]:
@@ -217,7 +283,7 @@ def left_again(risk: EmpiricalRisk, path: Trajectory, conserved: Any = None) -> 
     top = attention == jnp.max(attention, axis=-1, keepdims=True)
     pull = jnp.where(top, 0.0, jnp.asarray(multipliers))
     pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
-    return good(path.result) & ~_rests(path, conserved) & (~_saturated(risk, path) | pulled)
+    return good(path.result) & ~_rests(risk, path, conserved) & (~_saturated(risk, path) | pulled)
 
 
 def added(past: tuple[Any, Any, Any], path: Trajectory) -> tuple[Any, Any, Any]:

@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Code, tree_norm
+from jaxflow._core import RESULTS, Code, linalg, tree_norm
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
-from jaxflow.models import DiagonalLinearNetwork
+from jaxflow.limits.self_certificate import settled
+from jaxflow.margin import AttentionProgram
+from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork
+from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
@@ -87,6 +90,49 @@ def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any =
         return rests
     growth = pair_growth(_moving(final), final.velocity, conserved)
     return rests & ((ratio == 0) | (growth <= STATIONARY / jnp.where(ratio == 0, 1.0, ratio)))
+
+
+def rests(
+    risk: EmpiricalRisk, path: Trajectory, conserved: Any, ratio: Float[Array, ""], program: Any = None
+) -> Bool[Array, ""]:
+    """Whether attention has come to a finite stationary point: to `STATIONARY`, or to `SETTLED_STATIONARY` where
+    attention has settled. With the `program` of the selected tokens diagonal attention that has settled on single
+    tokens has to be in a valley instead.
+
+    `ratio`: `stationarity` in the units in which the path was followed; `conserved` as in `pair_growth`.
+    """
+    final: Any = path.final
+    done = settled(final.model.attention(risk.data), risk.data.visible)
+    exact = ratio <= SETTLED_STATIONARY
+    if isinstance(program, AttentionProgram) and isinstance(final.model, DiagonalAttention):
+        single = done & ~jnp.any(program.equal)
+        valley = jax.lax.cond(single, in_a_valley, lambda *_: jnp.asarray(False), program, final.multipliers)
+        exact = jnp.where(single, valley, exact)
+    return at_rest(final, ratio, final.model.degree, conserved) & (exact | ~done)
+
+
+def in_a_valley(program: Any, multipliers: Float[Array, "n ..."]) -> Bool[Array, ""]:
+    r"""Whether the loss of saturated diagonal attention has a minimum beside the path, as a function of $k\odot q$.
+
+    Where every query attends to one token the loss is $\sum_kc_ke^{-a_k}$ up to a constant, with margins
+    $a=A(k\odot q)$ and multipliers $p_k=c_ke^{-a_k}$ of either sign: its Hessian is $A^\top\mathrm{diag}(p)A$. A step
+    of Newton's that moves no margin by more than δ changes none of the $|p_k|$ by more than some $2δ|p_k|$ on the way:
+    the Hessian has to stay definite with twice that taken off. A long implicit step may end at a saddle, too.
+
+    **Arguments:** `program` of the selected tokens; `multipliers` on any scale, which are those of its constraints.
+    """
+    d = program.tokens.shape[-1]
+    rows = (program.features() * program.queries[..., None, :]).reshape(-1, d)
+    p = jnp.where(program.active, multipliers, 0.0).reshape(-1)
+    size = jnp.max(jnp.abs(p))
+    p = p / jnp.where(size > 0, size, 1.0)
+    hessian = rows.T @ (p[:, None] * rows)
+    moved = rows @ linalg.solve(hessian, p @ rows)
+    # Not a number where the Hessian is singular, which is no minimum either.
+    bend = 4.0 * jnp.max(jnp.abs(moved))
+    values = linalg.eigvalsh(jnp.nan_to_num(hessian - bend * (rows.T @ (jnp.abs(p)[:, None] * rows))))
+    # Relative to roundings of the sums.
+    return (size > 0) & (bend < 1.0) & (values[0] > 1e-12 * jnp.max(jnp.abs(values)))
 
 
 def _readable(final: Point) -> Bool[Array, ""]:
