@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+# Where results are read and written. A whole run (`suite.py`) has a folder of its own.
+RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).parent / "results"))
 PACKAGES = (
     *("jaxflow-bias", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax"),
     *("numpy", "cvxpy", "clarabel"),

@@ -17,7 +17,7 @@ from jaxflow import data as jd
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import token_scores
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).parent / "results"))
 # Chunks small enough for the caches of one core; a chunk waits for its slowest program, and steps vary most in ℓ1.
 CHUNK = 16
 CHUNK_L1 = 10
@@ -73,7 +73,7 @@ def environment() -> dict[str, Any]:
 
 def write(name: str, rows: list[dict[str, Any]]) -> None:
     """Writes results/NAME.json and prints each row."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
     for row in rows:
         print(json.dumps(row))

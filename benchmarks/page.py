@@ -4,11 +4,12 @@ No number of that page is typed: a test holds the page to what this prints.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
 
 
 def results(name: str) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
     @eqx.filter_jit
     def near(risks: Any, models: Any) -> Any:
         rounds = experiment._rounds(models, experiment.far_rtol)
-        drive = rounds.explicit(experiment.scout_steps, models.degree)
+        drive = rounds.explicit(experiment.scout_steps, models)
         start = eqx.filter_vmap(lambda r, m: rounds.start(drive, r, m, jnp.zeros((), int), jnp.asarray(False)))
         lanes, iterations = counted_queue(drive, start(risks, models), width=width)
         return eqx.filter_vmap(drive.trajectory)(lanes), lanes.num_steps, iterations
@@ -190,7 +190,7 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
     @eqx.filter_jit
     def far(risks: Any, near: Any) -> Any:
         rounds = experiment._rounds(near.final.model, jnp.asarray(experiment.far_rtol))
-        drive = rounds.implicit(experiment.far_steps, near.final.model.degree)
+        drive = rounds.implicit(experiment.far_steps, near.final.model)
         turn = eqx.filter_vmap(
             lambda risk, path: rounds.turn(drive, risk, path, jnp.asarray(-jnp.inf), jnp.asarray(False))
         )

@@ -69,6 +69,10 @@ NEARLY_STATIONARY, CLOSER = 1e-2, 1e-4
 # Else some logits are hundreds apart while others still decide. Tolerance and steps of the implicit stretch that then
 # takes the path to where attention is saturated: 6 to 20 steps were needed, and some that do not end fail at each.
 STIFF_RTOL, STIFF_STEPS = 1e-5, 256
+# Multipliers that come to rest, or to nothing in so many steps, may be on another branch than the flow: seen with one
+# token that pulls and coordinates of diagonal attention that grow from 1e-3. What they found is dropped, and the path
+# goes on by the same implicit method for so much log arc length, after which multipliers take over again.
+MULTIPLIER_STEPS, CAREFUL_LENGTH = 512, 2.0
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
 
@@ -132,17 +136,18 @@ class Rounds(eqx.Module):
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        ends = certified | AtRest(pairs=has_pairs(model)) | Unsaturated(1.0 - LEAVING) | _still(model)
+        still = StationaryPoint(STATIONARY, model.degree, pairs=has_pairs(model))
+        ends = certified | AtRest(pairs=has_pairs(model)) | Unsaturated(1.0 - LEAVING) | still
         return Drive(self.solver, controller, ends, budget, self.report)
 
-    def stiff(self, budget: Any, model: Any) -> Drive:
-        """What drives a path on that an explicit method does not get through."""
+    def stiff(self, budget: Any, model: Any, careful: Bool[Array, ""]) -> Drive:
+        """What drives a path on that an explicit method does not get through, or (`careful`) multipliers do not."""
         # Newton's method well below the tolerance of a step: what it leaves is taken for the error of the step.
         solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-8, atol=1e-10, norm=state_norm))
         controller = diffrax.PIDController(
             rtol=STIFF_RTOL, atol=1e-2 * STIFF_RTOL, pcoeff=0.3, icoeff=0.4, norm=state_norm
         )
-        stop = _still(model) | SelectionSettled(SATURATED, PULL)
+        stop = _still(model) | (SelectionSettled(SATURATED, PULL) & _If(~careful))
         return Drive(solver, controller, stop, jnp.minimum(budget, STIFF_STEPS), self.report)
 
     def start(
@@ -178,33 +183,50 @@ class Rounds(eqx.Module):
         )
 
     def through(
-        self, drive: Drive, risk: EmpiricalRisk, path: Trajectory, length: Array, conserved: Any = None
+        self,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        path: Trajectory,
+        length: Array,
+        careful: Bool[Array, ""],
+        conserved: Any = None,
     ) -> Trajectory:
-        """`path`, an explicit stretch, and an implicit one where its steps were used up far from a rest."""
+        """`path`, an explicit stretch, and the one by `stiff` where its steps were used up, or in a `careful` round."""
         final = path.final
-        stuck = path.result == RESULTS.max_steps_reached
+        stuck = careful | (path.result == RESULTS.max_steps_reached)
         clock = LogArcLength(unit=_unit(path, length), floor=self.floor, timed=False)
-        coordinates = _known(risk, final.model, conserved)
         start = drive.start(
-            risk, final.model, coordinates=coordinates, clock=clock, until=self.log_horizon, dt0=FIRST_STEP, idle=~stuck
+            risk,
+            final.model,
+            coordinates=_known(risk, final.model, conserved),
+            clock=clock,
+            until=jnp.where(careful, clock.reading(jnp.asarray(CAREFUL_LENGTH)), self.log_horizon),
+            dt0=FIRST_STEP,
+            idle=~stuck,
         )
         return followed_by(path, drive.trajectory(drive.run(start)), ~stuck)
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         """The path of one model."""
-        conserved = kept(model)
+        conserved, pairs = kept(model), has_pairs(model)
 
-        def one(model: Any, past: tuple[Any, Any, Any], count: Array, near_rest: Array) -> Trajectory:
+        def one(model: Any, past: tuple[Any, Any, Any], count: Array, closer: Array, careful: Array) -> Any:
             budget = max_steps - past[2]["num_steps"]
-            closer, most = jnp.where(near_rest, CLOSER, 1.0), jnp.where(near_rest, max_steps, EXPLICIT_STEPS)
-            drive = self.explicit(jnp.minimum(budget, most), model, closer)
-            path = drive.trajectory(drive.run(self.start(drive, risk, model, count, False, conserved)))
-            if has_pairs(model):
-                drive = self.stiff(budget - path.stats["num_steps"], model)
-                path = self.through(drive, risk, path, past[1], conserved)
-            drive = self.implicit(budget - path.stats["num_steps"], model)
-            further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1], False, conserved)))
-            return followed_by(path, further, ended(risk, path, conserved))
+            most = jnp.where(closer, max_steps, EXPLICIT_STEPS)
+            drive = self.explicit(jnp.minimum(budget, most), model, jnp.where(closer, CLOSER, 1.0))
+            path = drive.trajectory(drive.run(self.start(drive, risk, model, count, careful, conserved)))
+            if pairs:
+                drive = self.stiff(budget - path.stats["num_steps"], model, careful)
+                path = self.through(drive, risk, path, past[1], careful, conserved)
+            left = budget - path.stats["num_steps"]
+            drive = self.implicit(jnp.minimum(left, MULTIPLIER_STEPS) if pairs else left, model)
+            done = careful | ended(risk, path, conserved)
+            further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1], done, conserved)))
+            lost = (stationarity(further) <= STATIONARY) | ~good(further.result)
+            lost = ~done & (lost | _off_the_path(further) if pairs else lost)
+            whole = followed_by(path, further, done | lost)
+            steps = {name: path.stats[name] + jnp.where(done, 0, further.stats[name]) for name in path.stats}
+            return eqx.tree_at(lambda t: t.stats, whole, steps), lost
 
         nothing, zero = jnp.asarray(-jnp.inf), jnp.zeros((), int)
         names = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
@@ -212,25 +234,38 @@ class Rounds(eqx.Module):
         arrays, static = eqx.partition(model, eqx.is_array)
         # Traced once: tracing is a good part of what a first call waits for.
         no = jnp.asarray(False)
-        one = eqx.filter_closure_convert(one, model, past, zero, no)
+        one = eqx.filter_closure_convert(one, model, past, zero, no, no)
         shapes, fixed = eqx.partition(
-            eqx.filter_eval_shape(one, model, past, zero, no), lambda x: isinstance(x, jax.ShapeDtypeStruct)
+            eqx.filter_eval_shape(one, model, past, zero, no, no)[0], lambda x: isinstance(x, jax.ShapeDtypeStruct)
         )
         empty = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def body(carry: Any) -> Any:
-            arrays, past, _, count, _, near_rest = carry
-            found = one(eqx.combine(arrays, static), past, count, near_rest)
+            arrays, past, _, count, _, closer, careful = carry
+            found, lost = one(eqx.combine(arrays, static), past, count, closer, careful)
             moved, kept = eqx.filter(found.final.model, eqx.is_array), eqx.filter(found, eqx.is_array)
             past = added(past, found)
+            remain = past[2]["num_steps"] < max_steps
             # Out of steps, but only of those of one stretch.
-            short = (found.result == RESULTS.max_steps_reached) & (past[2]["num_steps"] < max_steps)
-            near_rest = near_rest | (short & (stationarity(found) <= NEARLY_STATIONARY))
-            return moved, past, kept, count + 1, short | left_again(risk, found, conserved), near_rest
+            short = (found.result == RESULTS.max_steps_reached) & remain
+            closer = closer | (short & (stationarity(found) <= NEARLY_STATIONARY))
+            onwards = careful & good(found.result) & ~_rests(risk, found, conserved)
+            again = short | onwards | left_again(risk, found, conserved)
+            # Without another method what multipliers lost stays open: it is `going` without an end.
+            over = lost if not pairs else lost & ~remain
+            going = again | lost
+            count = jnp.where(over, ROUNDS, count + 1)
+            return moved, past, kept, count, going, closer, lost
 
-        carry = (arrays, past, empty, zero, jnp.asarray(True), no)
-        _, past, last, _, going, _ = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
+        carry = (arrays, past, empty, zero, jnp.asarray(True), no, no)
+        _, past, last, _, going, _, _ = jax.lax.while_loop(lambda c: c[4] & (c[3] < ROUNDS), body, carry)
         return with_past(eqx.combine(last, fixed), past, going)
+
+
+def _off_the_path(further: Trajectory) -> Bool[Array, ""]:
+    """Whether a stretch by multipliers is much longer than the weights at its end. Those of the flow grow like its
+    length there; a step that ends on another branch undoes them (from e^17 to e^3, seen with two hidden halves)."""
+    return further.final.log_norm < further.final.log_arc_length + jnp.log(0.1)
 
 
 def _unit(path: Trajectory, length: Array) -> Float[Array, ""]:
@@ -243,6 +278,15 @@ def _known(risk: EmpiricalRisk, model: Any, conserved: Any) -> AbstractCoordinat
     if found is None:
         raise ValueError("model: rounds need one-layer attention with a linear head and its own trainable parameters")
     return found
+
+
+class _If(AbstractStop):
+    """Always, or never."""
+
+    wanted: Bool[Array, ""]
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return self.wanted
 
 
 class _Unsettled(AbstractStop):

@@ -1,6 +1,7 @@
 """Diagonal attention in few dimensions: paths that an explicit method alone does not bring to their end."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,8 @@ def limits() -> dict[int, jf.Limit]:
 
 def derivatives(risk: jf.EmpiricalRisk, model: DiagonalAttention, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and Hessian of the loss as a function of k∘q, on a common scale."""
-    data, v = risk.data, np.asarray(model.head.v)
+    data: Any = risk.data
+    v = np.asarray(model.head.v)
     scores = np.asarray(data.labels)[:, None] * (np.asarray(data.tokens) @ v)
     rows = np.asarray(data.tokens) * np.asarray(data.queries)[:, None]
     logits = rows @ beta
@@ -62,7 +64,8 @@ def test_a_rest_is_found_and_is_a_minimum(key: int) -> None:
     assert values[0] > 1e-9 * values[-1]
     # Newton's step to the minimum moves no logit by more than a hundredth: it is the minimum of this valley.
     step = np.linalg.solve(curvature, slope)
-    assert np.max(np.abs(np.einsum("ntd,nd,d->nt", risk.data.tokens, risk.data.queries, step))) < 1e-2
+    data: Any = risk.data
+    assert np.max(np.abs(np.einsum("ntd,nd,d->nt", data.tokens, data.queries, step))) < 1e-2
 
 
 @pytest.mark.parametrize("key", STIFF)
@@ -72,5 +75,6 @@ def test_a_stiff_path_is_followed_to_its_certificate(key: int) -> None:
     assert limit.kind == "direction" and limit.trajectory.stats["num_steps"] < 4096
     assert limit.flow_certificate.duality_gap <= 1e-8
     # CVXPY on the program of the selected tokens: the same norm at margin one.
-    solution = jf.margin.solve_cvxpy(jf.margin.attention_svm(instance(key)[0].data, limit.selection, "l1"))
+    data: Any = instance(key)[0].data
+    solution = jf.margin.solve_cvxpy(jf.margin.attention_svm(data, limit.selection, "l1"))
     np.testing.assert_allclose(limit.flow_certificate.primal_value, solution.certificate.primal_value, rtol=1e-6)
