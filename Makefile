@@ -33,7 +33,7 @@ LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
 PYTEST := $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check format bench docs clean distclean
+.PHONY: help demo test test-all coverage check format bench bench-gpu docs clean distclean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -65,8 +65,11 @@ format: $(VENV)/.installed-dev  ## let Ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev  ## the benchmarks: make bench SCALE=full
-	$(BIN)/python benchmarks/run.py --scale $(SCALE) $(ARGS)
+bench: $(VENV)/.installed-dev  ## every benchmark, one after the other, and their page: make bench SCALE=full
+	$(BIN)/python benchmarks/suite.py --scale $(SCALE) $(ARGS)
+
+bench-gpu: $(VENV)/.installed-dev  ## those of an accelerator, with a million limits: make bench-gpu SCALE=full
+	$(BIN)/python benchmarks/suite.py --accelerator --scale $(SCALE) $(ARGS)
 
 docs: $(VENV)/.installed-docs  ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -36,6 +36,7 @@ def page() -> str:
                 memory(),
                 referee(),
                 scaling(),
+                million(),
                 TAIL,
             ]
         )
@@ -52,14 +53,17 @@ written: compare numbers within one table, not between tables. *First run* inclu
 TAIL = """## Run them yourself
 
 ```bash
-make bench                  # work and precision of limits, clocks and studies: some minutes
-make bench SCALE=full
+make bench                  # every script at a small size, and this page of what was measured: out/bench
+make bench SCALE=full       # at the sizes of this page: hours
+make bench-gpu SCALE=full   # those of an accelerator, which has to be there, and a million limits
 ```
 
-The other files of `benchmarks/` are scripts; each says in its first lines what it measures and how to start it. Peers
-come with `pip install '.[bench]'`, or from a folder of packages named by `--peers`. `python benchmarks/compare.py OLD
-NEW` lists the ratios that fell between two results. A result records versions, processor, load and, where it was
-asked for, the commit."""
+Each script says in its first lines what it measures and how to start it alone. Peers come with `pip install
+'.[bench]'`, or from a folder of packages named by `--peers`. Beside the page lie a table of what ran and what did not
+(`suite.json`) and the ratios that fell against the committed ones (`worse.txt`, by `benchmarks/compare.py`; those of a
+small size fall for that reason alone). A result records versions, processor, load and, where it was asked for, the
+commit.
+"""
 
 
 def waiting() -> str:
@@ -431,6 +435,26 @@ def scaling() -> str:
         section(None, text, markdown(columns, rows), found["iterations"], "scaling.py --only iterations", load=True)
     )
     return "\n\n".join(parts)
+
+
+def million() -> str:
+    """Many limits in one run, where a device did them."""
+    title = "A million limits"
+    what = "limits of W and of (K, Q) with n = T = 5, d = 10, selected and certified, their programs solved"
+    if not (RESULTS / "million.json").exists():
+        return (
+            f"## {title}\n\n1,000,000 and 100,000 {what} (`benchmarks/million.py`): **not measured**, for no "
+            "accelerator was at hand."
+        )
+    found = results("million")
+    rows = [
+        (row["device"], row["parametrization"], count(row["instances"]), seconds(row["first_block_s"]),
+         seconds(row["seconds"]), count(row["a_second"]), ended(row["outcomes"]))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("device", "trained", "instances", "first block, s", "all, s", "a second", "ended")
+    text = f"{what[0].upper()}{what[1:]}. The first block compiles. Asked of an accelerator: a minute each."
+    return section(title, text, markdown(columns, rows), found, "million.py", load=True)
 
 
 def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str, load: bool = False) -> str:

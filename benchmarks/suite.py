@@ -10,9 +10,8 @@ runs out of time has a row that says so, and the exit code is 1.
 """
 
 import argparse
-import contextlib
-import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -62,8 +61,6 @@ SCRIPTS = (
 
 def run(script: Script, scale: str, out: Path, peers: Path | None, limit: float | None) -> dict[str, Any]:
     """One script: how it ended, and after how many seconds."""
-    import shlex
-
     arguments = shlex.split(script.quick if scale == "quick" else script.full)
     if peers is not None and script.file.endswith("_peers.py"):
         arguments += ["--peers", str(peers)]
@@ -129,8 +126,7 @@ def report(out: Path) -> None:
         text=True,
     )
     (out / "benchmarks.md").write_text(page.stdout, encoding="utf-8")
-    with contextlib.redirect_stdout(io.StringIO()):
-        worse = compare.regressions(COMMITTED, out / "results", 1.5)
+    worse = compare.regressions(COMMITTED, out / "results", 1.5)
     (out / "worse.txt").write_text("".join(f"{line}\n" for line in worse), encoding="utf-8")
 
 
