@@ -222,8 +222,10 @@ class Rounds(eqx.Module):
             drive = self.implicit(jnp.minimum(left, MULTIPLIER_STEPS) if pairs else left, model)
             done = careful | ended(risk, path, conserved)
             further = drive.trajectory(drive.run(self.turn(drive, risk, path, past[1], done, conserved)))
-            lost = (stationarity(further) <= STATIONARY) | ~good(further.result)
-            lost = ~done & (lost | _off_the_path(further) if pairs else lost)
+            lost = ~done & good(further.result) & (stationarity(further) <= STATIONARY)
+            if pairs:
+                short = (further.result == RESULTS.max_steps_reached) & (left > MULTIPLIER_STEPS)
+                lost = lost | (~done & (short | (good(further.result) & _off_the_path(further))))
             whole = followed_by(path, further, done | lost)
             steps = {name: path.stats[name] + jnp.where(done, 0, further.stats[name]) for name in path.stats}
             return eqx.tree_at(lambda t: t.stats, whole, steps), lost
