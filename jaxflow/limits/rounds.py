@@ -295,7 +295,8 @@ class _Unsettled(AbstractStop):
     """Where a token is neither selected nor masked, or none is masked."""
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return ~settled(situation.attention(), situation.risk.data.visible)
+        data: Any = situation.risk.data
+        return ~settled(situation.attention(), data.visible)
 
 
 def _still(model: Any) -> AbstractStop:

@@ -102,7 +102,8 @@ def rests(
     `ratio`: `stationarity` in the units in which the path was followed; `conserved` as in `pair_growth`.
     """
     final: Any = path.final
-    done = settled(final.model.attention(risk.data), risk.data.visible)
+    data: Any = risk.data
+    done = settled(final.model.attention(data), data.visible)
     exact = ratio <= SETTLED_STATIONARY
     if isinstance(program, AttentionProgram) and isinstance(final.model, DiagonalAttention):
         single = done & ~jnp.any(program.equal)
