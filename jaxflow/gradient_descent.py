@@ -22,7 +22,6 @@ from jaxflow._core import (
     is_concrete,
     raw_array,
     require,
-    shown,
     tree_norm,
     tree_scale,
 )
@@ -91,7 +90,7 @@ def descend(
     risk.check(model)
     steps, throw = as_integer("steps", steps, 0), as_boolean("throw", throw)
     known = normalised is False or (isinstance(normalised, str) and normalised in NORMALISATIONS)
-    require(known, "normalised", f"expected one of {NORMALISATIONS}, got {shown(normalised)}")
+    require(known, "normalised", f"expected one of {NORMALISATIONS}", got=normalised)
     check_real("epsilon", epsilon, least=0.0)
     check_real("ridge", ridge, least=0.0)
     if optimizer is not None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxflow._core import exp_nonpositive, require, shown, unknown_name
+from jaxflow._core import exp_nonpositive, require, unknown_name
 
 Outputs = Float[Array, "..."]
 
@@ -276,7 +276,8 @@ def as_loss(loss: Any) -> AbstractLoss:
     require(
         callable(loss) and not isinstance(loss, type),
         "loss",
-        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function, got {shown(loss)}",
+        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function",
+        got=loss,
     )
     return MarginLoss(loss)
 
@@ -290,7 +291,7 @@ def tail_of(loss: AbstractLoss) -> Tail:
     assert jf.losses.tail_of(jf.losses.Squared()) == jf.losses.Tail.other
     ```
     """
-    require(isinstance(loss, AbstractLoss), "loss", f"expected a jaxflow loss, got {shown(loss)}")
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, MarginLoss):
         return loss.tail
     return Tail.exponential if isinstance(loss, Logistic | Exponential) else Tail.other

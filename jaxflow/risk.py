@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_array, is_concrete, require, require_finite, shown, tree_scale
+from jaxflow._core import ScaledGradient, as_array, is_concrete, require, require_finite, tree_scale
 from jaxflow.data import LinearData, SampleData, TokenData
 from jaxflow.losses import AbstractLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
@@ -178,11 +178,11 @@ class EmpiricalRisk(eqx.Module):
             data.check()
         # A reduction that is an array has no truth value to compare.
         named = isinstance(reduction, str) and reduction in ("mean", "sum")
-        require(named, "reduction", f"expected 'mean' or 'sum', got {shown(reduction)}")
+        require(named, "reduction", "expected 'mean' or 'sum'", got=reduction)
         leaves = jax.tree.leaves(trainable)
         flags = callable(trainable) or all(isinstance(leaf, bool) for leaf in leaves)
         known = trainable is None or (flags and not isinstance(trainable, bool))
-        require(known, "trainable", f"expected True and False like the model, or a function, got {shown(trainable)}")
+        require(known, "trainable", "expected True and False like the model, or a function", got=trainable)
         self.source = data if isinstance(data, AbstractSource) else DataSource(data)
         self.loss = loss
         self.trainable = trainable
@@ -238,7 +238,7 @@ class EmpiricalRisk(eqx.Module):
             raise ValueError(f"model: expected an object, got the class {model.__name__}; see its `init`")
         if self.data is not None:
             known = isinstance(model, AbstractModel) or callable(model) or hasattr(model, "outputs")
-            require(known, "model", f"expected a callable or an object with outputs(data), got {shown(model)}")
+            require(known, "model", "expected a callable or an object with outputs(data)", got=model)
         if self.data is not None and isinstance(model, AbstractModel):
             model.check(self.data)
         if values and not all(_finite(leaf) for leaf in jax.tree.leaves(model)):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import as_vector, checked, compiled_once, require, require_finite, shown
+from jaxflow._core import as_vector, checked, compiled_once, require, require_finite
 from jaxflow.data import SampleData
 from jaxflow.models import DiagonalHead, HadamardNetwork
 
@@ -26,7 +26,7 @@ def taught(inputs: Any, teacher: Any) -> SampleData:
     inputs = as_vector("inputs", inputs)
     require_finite("inputs", inputs)
     known = hasattr(teacher, "outputs") and not isinstance(teacher, type)
-    require(known, "teacher", f"expected a model with outputs(data), got {shown(teacher)}")
+    require(known, "teacher", "expected a model with outputs(data)", got=teacher)
     unknown = SampleData(inputs, jnp.zeros(inputs.shape[:1], inputs.dtype))
     return SampleData(inputs, teacher.outputs(unknown))
 

@@ -23,7 +23,6 @@ from jaxflow._core.checks import (
     check_real,
     raw_array,
     require,
-    shown,
 )
 
 P = ParamSpec("P")
@@ -204,10 +203,10 @@ class _Rules(NamedTuple):
             found = _numbers(argument, value, kinds, bad)
             _match(argument, dims, found.shape, sizes)
             if positive and not isinstance(found, Tracer):
-                require(bool((np.asarray(found) > 0).all()), argument, f"expected positive numbers, got {shown(value)}")
+                require(bool((np.asarray(found) > 0).all()), argument, "expected positive numbers", got=value)
             if rising and not isinstance(found, Tracer):
                 fits = found.size > 0 and bool((np.diff(np.asarray(found)) > 0).all())
-                require(fits, argument, f"expected increasing numbers, got {shown(value)}")
+                require(fits, argument, "expected increasing numbers", got=value)
             return found
 
         return array

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+_NOTHING = object()
 # What a seed may be: eight bytes, and what JSON readers of other languages still hold.
 LARGEST = 2**63 - 1
 
@@ -21,10 +22,13 @@ def is_concrete(*values: Any) -> bool:
     return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
-def require(condition: bool, argument: str, message: str) -> None:
-    """Raises `ValueError("argument: message")` unless `condition` holds."""
+def require(condition: bool, argument: str, message: str, *, got: Any = _NOTHING) -> None:
+    """Raises `ValueError("argument: message")` unless `condition` holds.
+
+    `got=value` adds ", got value" to the message: writing out an array or a module takes longer than looking at it.
+    """
     if not condition:
-        raise ValueError(f"{argument}: {message}")
+        raise ValueError(f"{argument}: {message}" + ("" if got is _NOTHING else f", got {shown(got)}"))
 
 
 def unknown_name(argument: str, name: object, options: Iterable[str]) -> ValueError:
@@ -57,11 +61,11 @@ def as_integer(argument: str, value: Any, least: int = -LARGEST, most: int = LAR
     would become another number, True is a mistake."""
     plain = as_plain(value)
     whole = isinstance(plain, int) and not isinstance(plain, bool)
-    require(whole, argument, f"expected an integer, got {shown(value)}")
+    require(whole, argument, "expected an integer", got=value)
     if plain < least:
         bound = "a number from 0" if least == 0 else f"at least {least}"
         raise ValueError(f"{argument}: expected {bound}, got {plain}")
-    require(plain <= most, argument, f"expected at most {most:,}, got {shown(value)}")
+    require(plain <= most, argument, f"expected at most {most:,}", got=value)
     return plain
 
 
@@ -71,7 +75,7 @@ def as_real(argument: str, value: Any, *, positive: bool = True) -> float:
     plain = as_plain(value)
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and is_finite(plain)
     what = "a positive number" if positive else "a number"
-    require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
+    require(real and (not positive or plain > 0), argument, f"expected {what}", got=value)
     return plain
 
 
@@ -83,14 +87,14 @@ def is_finite(number: int | float) -> bool:
 def as_boolean(argument: str, value: Any) -> bool:
     """**Raises:** `ValueError` for what is not True or False: the string "no" would count as True."""
     plain = as_plain(value)
-    require(isinstance(plain, bool), argument, f"expected True or False, got {shown(value)}")
+    require(isinstance(plain, bool), argument, "expected True or False", got=value)
     return plain
 
 
 def as_path(argument: str, value: Any) -> Path:
     """A path of this machine. **Raises:** `ValueError` for anything else, an address such as `s3://` among them."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    require(isinstance(text, str), argument, f"expected a path, got {shown(value)}")
+    require(isinstance(text, str), argument, "expected a path", got=value)
     name = str(text)
     require(bool(name.strip()) and "\0" not in name, argument, f"expected the path of a folder, got {name!r}")
     require("://" not in name, argument, f"expected a folder of this machine, got {name!r}")
@@ -120,9 +124,9 @@ def check_real(
         return
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and plain == plain
     real = real and (is_finite(plain) or (inf and isinstance(plain, float)))
-    require(real and (not positive or plain > 0), argument, f"expected {what}, got {shown(value)}")
-    require(plain >= least, argument, f"expected at least {least:g}, got {shown(value)}")
-    require(plain <= most, argument, f"expected at most {most:g}, got {shown(value)}")
+    require(real and (not positive or plain > 0), argument, f"expected {what}", got=value)
+    require(plain >= least, argument, f"expected at least {least:g}", got=value)
+    require(plain <= most, argument, f"expected at most {most:g}", got=value)
 
 
 def check_integer(argument: str, value: Any, least: int) -> None:
@@ -156,7 +160,7 @@ def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: 
 def check_key(argument: str, value: Any) -> None:
     """One typed key of JAX. **Raises:** `ValueError` for a seed, an old key of two numbers, or several keys."""
     typed = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-    require(typed, argument, f"expected a key such as jax.random.key(0), got {shown(value)}")
+    require(typed, argument, "expected a key such as jax.random.key(0)", got=value)
     require(value.shape == (), argument, f"expected one key, got keys of shape {value.shape}: map with jax.vmap")
 
 

@@ -26,7 +26,6 @@ from jaxflow._core import (
     check_kind,
     check_real,
     require,
-    shown,
 )
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
@@ -120,9 +119,7 @@ class Drive(eqx.Module):
         if self.stop is not None:
             check_kind("stop", self.stop, AbstractStop, "a stopping rule")
         check_integer("max_steps", self.max_steps, 1)
-        require(
-            self.report is None or callable(self.report), "report", f"expected a function, got {shown(self.report)}"
-        )
+        require(self.report is None or callable(self.report), "report", "expected a function", got=self.report)
 
     def start(
         self,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import check_real, is_concrete, require, require_finite, shown
+from jaxflow._core import check_real, is_concrete, require, require_finite
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.system import System
 from jaxflow.risk import EmpiricalRisk
@@ -65,7 +65,7 @@ def check_until(clock: AbstractClock, until: Any) -> None:
     """**Raises:** `ValueError` for what is no reading, or one that the clock shows never."""
     check_real("until", until)
     if is_concrete(until) and not clock.reads_negative:
-        require(bool(until >= 0), "until", f"{type(clock).__name__} reads from 0, got {shown(until)}")
+        require(bool(until >= 0), "until", f"{type(clock).__name__} reads from 0", got=until)
 
 
 def check_save_at(save_at: Any, until: Any) -> None:

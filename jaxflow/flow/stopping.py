@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require, shown
+from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require
 from jaxflow.data import TokenData
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
@@ -103,7 +103,7 @@ class CertificateGap(AbstractStop):
 
     def __check_init__(self) -> None:
         check_real("gap", self.gap, positive=True)
-        require(callable(self.certify), "certify", f"expected a function, got {shown(self.certify)}")
+        require(callable(self.certify), "certify", "expected a function", got=self.certify)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         certificate = self.certify(situation.risk, situation.decode(), situation.decode_velocity(), situation.scaled)

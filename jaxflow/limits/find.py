@@ -22,7 +22,6 @@ from jaxflow._core import (
     is_concrete,
     one_lane_at_a_time,
     require,
-    shown,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.composition import composed_scores
@@ -187,7 +186,7 @@ def check_arguments(
     if not isinstance(model, kind):
         raise ValueError(f"model: expected an attention model, got {type(model).__name__}")
     method = Staged() if method is None else method
-    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {shown(method)}")
+    require(isinstance(method, AbstractMethod), "method", "expected a method", got=method)
     data.check()
     risk.check(model)
     heads = [layer.head for layer in getattr(risk.filter(model), "parts", (risk.filter(model),))]

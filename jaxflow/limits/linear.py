@@ -17,7 +17,6 @@ from jaxflow._core import (
     is_concrete,
     one_lane_at_a_time,
     require,
-    shown,
 )
 from jaxflow.data import LinearData
 from jaxflow.limits.closed_form import closed_direction
@@ -62,7 +61,7 @@ def find_linear_limit(
     if not isinstance(data, LinearData):
         raise ValueError("risk: a linear network needs a risk on LinearData")
     method = LinearStaged() if method is None else method
-    require(isinstance(method, AbstractMethod), "method", f"expected a method, got {shown(method)}")
+    require(isinstance(method, AbstractMethod), "method", "expected a method", got=method)
     require(not isinstance(method, Staged), "method", "Staged is for attention; a linear network has LinearStaged")
     data.check()
     risk.check(model)

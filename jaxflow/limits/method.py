@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jaxflow._core import as_boolean, as_integer, check_kind, check_real, good, linalg, require, shown
+from jaxflow._core import as_boolean, as_integer, check_kind, check_real, good, linalg, require
 from jaxflow.flow import (
     ArcLength,
     Budget,
@@ -248,7 +248,7 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
 
 def check_report(report: Any) -> None:
     """**Raises:** `ValueError` for what receives no lines."""
-    require(report is None or callable(report), "report", f"expected a function of a line, got {shown(report)}")
+    require(report is None or callable(report), "report", "expected a function of a line", got=report)
 
 
 def accurate_solver() -> diffrax.AbstractSolver:

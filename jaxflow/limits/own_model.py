@@ -18,7 +18,6 @@ from jaxflow._core import (
     is_concrete,
     one_lane_at_a_time,
     require,
-    shown,
 )
 from jaxflow._core.kinks import kink_count
 from jaxflow.data import TokenData
@@ -60,7 +59,7 @@ def find_own_limit(
 ) -> ModelLimit:
     """`find_limit` for any other model; arguments and errors are the same."""
     method = ModelStaged() if method is None else method
-    require(isinstance(method, ModelStaged), "method", f"expected ModelStaged for such a model, got {shown(method)}")
+    require(isinstance(method, ModelStaged), "method", "expected ModelStaged for such a model", got=method)
     require(
         not risk.opaque,
         "risk",

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxflow._core import is_concrete, require, shown
+from jaxflow._core import is_concrete, require
 
 
 def to_stderr(line: str) -> None:
@@ -26,7 +26,8 @@ class Progress:
         require(
             isinstance(progress, bool) or callable(progress),
             "progress",
-            f"expected True, False or a function of a line, got {shown(progress)}",
+            "expected True, False or a function of a line",
+            got=progress,
         )
         self._say = (to_stderr if progress else None) if isinstance(progress, bool) else progress
         self._name = name

@@ -23,7 +23,6 @@ from jaxflow._core import (
     raw_array,
     require,
     require_finite,
-    shown,
     tree_norm,
 )
 from jaxflow.data import TokenData
@@ -164,12 +163,12 @@ def regularization_path(
     require(len(models) > 0, "starts", "expected at least one model")
     for model in models:
         known = isinstance(model, AbstractModel) or risk.data is None
-        require(known, "starts", f"expected models, got {shown(model)}")
+        require(known, "starts", "expected models", got=model)
         risk.check(model)
     check_real("tolerance", tolerance, positive=True)
     max_steps = as_integer("max_steps", max_steps, 1)
     known = constraint is None or callable(constraint)
-    require(known, "constraint", f"expected a function of the model, got {shown(constraint)}")
+    require(known, "constraint", "expected a function of the model", got=constraint)
     radii = as_array("radii", radii)
     require_finite("radii", radii)
     require(radii.ndim == 1 and radii.size > 0, "radii", f"expected shape (m,), got {radii.shape}")

@@ -128,7 +128,7 @@ class Nuclear(AbstractNorm):
     def __check_init__(self) -> None:
         plain = as_plain(self.rank)
         valid = plain is None or (isinstance(plain, int) and not isinstance(plain, bool) and 1 <= plain <= LARGEST)
-        require(valid, "rank", f"expected a positive integer or None, got {shown(self.rank)}")
+        require(valid, "rank", "expected a positive integer or None", got=self.rank)
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
         return jnp.sum(linalg.singular_values(primal))

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxflow._core import as_integer, check_real, require, shown
+from jaxflow._core import as_integer, check_real, require
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
 from jaxflow.margin.frobenius import solve_frobenius
@@ -66,7 +66,7 @@ def solve(
         check_real("tolerance", tolerance, positive=True)
     max_steps = None if max_steps is None else as_integer("max_steps", max_steps, 1)
     starts = as_integer("starts", starts, 1)
-    require(solver is None or callable(solver), "solver", f"expected a function of the program, got {shown(solver)}")
+    require(solver is None or callable(solver), "solver", "expected a function of the program", got=solver)
     own = program.norm.solver() if solver is None else solver
     if own is not None:
         return _concluded(program, *own(program), tolerance)

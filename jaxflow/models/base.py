@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, checked, require, shown
+from jaxflow._core import ScaledGradient, checked, require
 
 # (scale, weights) -> gradient of the loss whose output derivatives are e^scale * weights.
 Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
@@ -72,9 +72,7 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
     jf.models.outputs_of(lambda x: jnp.sum(x), linear)  # a plain callable, input by input
     ```
     """
-    require(
-        getattr(data, "targets", getattr(data, "labels", None)) is not None, "data", f"expected data, got {shown(data)}"
-    )
+    require(getattr(data, "targets", getattr(data, "labels", None)) is not None, "data", "expected data", got=data)
     if hasattr(model, "outputs"):
         return model.outputs(data)
     require(

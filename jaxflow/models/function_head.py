@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import require, shown
+from jaxflow._core import require
 
 
 class FunctionHead(eqx.Module):
@@ -33,7 +33,7 @@ class FunctionHead(eqx.Module):
     rest: PyTree = eqx.field(static=True)
 
     def __init__(self, function: Any):
-        require(callable(function), "head", f"expected a function of a token, got {shown(function)}")
+        require(callable(function), "head", "expected a function of a token", got=function)
         arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, function)
         self.params, self.rest = eqx.partition(arrays, eqx.is_array)
 

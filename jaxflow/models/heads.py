@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_array, as_matrix, as_vector, checked, require, shown
+from jaxflow._core import as_array, as_matrix, as_vector, checked, require
 from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 from jaxflow.models.function_head import FunctionHead
@@ -108,7 +108,7 @@ class PositionHeads(eqx.Module):
 
     def __init__(self, heads: Any):
         listed = isinstance(heads, tuple | list) or getattr(heads, "ndim", 0) >= 2
-        require(listed, "heads", f"expected a head for each output position, got {shown(heads)}")
+        require(listed, "heads", "expected a head for each output position", got=heads)
         self.heads = tuple(as_head(head) for head in heads)
 
     def __check_init__(self) -> None:
@@ -265,6 +265,8 @@ def check_head(head: Any, data: TokenData) -> None:
         )
     token = jax.ShapeDtypeStruct(data.tokens.shape[-1:], data.tokens.dtype)
     for h in head.heads if isinstance(head, PositionHeads) else (head,):
+        if isinstance(h, LinearHead) and jnp.shape(h.v) == token.shape:
+            continue  # a product of two vectors, without a trace
         try:
             shape = eqx.filter_eval_shape(h, token).shape
         except TypeError as error:

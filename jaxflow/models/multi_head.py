@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from jaxflow._core import ScaledGradient, check_kind, checked, exp_nonpositive, require, shown, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, check_kind, checked, exp_nonpositive, require, tree_norm, tree_scale
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, CombinedAttention
 from jaxflow.models.base import AbstractModel, Pullback
@@ -33,7 +33,7 @@ class MultiHeadAttention(AbstractModel):
 
     def __init__(self, parts: Any):
         listed = isinstance(parts, Iterable) and not hasattr(parts, "dtype")
-        require(listed, "parts", f"expected a sequence of attention models, got {shown(parts)}")
+        require(listed, "parts", "expected a sequence of attention models", got=parts)
         self.parts = tuple(parts)
         for part in self.parts:
             check_kind("parts", part, AbstractAttention, "attention models")
@@ -48,7 +48,7 @@ class MultiHeadAttention(AbstractModel):
     ) -> "MultiHeadAttention":
         """A layer of class `part` for each of the prediction heads `heads` (a sequence, or an array `(H, d)`)."""
         listed = isinstance(heads, tuple | list) or getattr(heads, "ndim", 0) >= 2
-        require(listed, "heads", f"expected a head for each layer, got {shown(heads)}")
+        require(listed, "heads", "expected a head for each layer", got=heads)
         heads = list(heads)
         require(len(heads) > 0, "heads", "expected at least one prediction head")
         keys = jax.random.split(key, len(heads))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import require, shown
+from jaxflow._core import require
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, bilinear
 from jaxflow.models.base import mark_trainable, outputs_of, require_shape
@@ -38,7 +38,7 @@ class OwnModel(eqx.Module):
         arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, module)
         # Margins of one's own are a function of any pytree of arrays.
         known = callable(module) or hasattr(module, "outputs") or any(map(eqx.is_array, jax.tree.leaves(arrays)))
-        require(known, "model", f"expected a callable, got {shown(module)}")
+        require(known, "model", "expected a callable", got=module)
         self.params, self.rest = eqx.partition(arrays, eqx.is_array)
 
     def __check_init__(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxflow._core import as_boolean, as_integer, require, shown, unknown_name
+from jaxflow._core import as_boolean, as_integer, require, unknown_name
 from jaxflow.papers.attempts import Took
 from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
@@ -76,7 +76,7 @@ def plan_verify(
         raise ValueError(f"paper: nothing of {paper} is verified yet")
     names = [check.name for check in checks]
     listed = isinstance(only, Sequence) and not isinstance(only, str)
-    require(listed, "only", f"expected a list of names of checks, got {shown(only)}")
+    require(listed, "only", "expected a list of names of checks", got=only)
     for name in only:
         if name not in names:
             raise unknown_name("only", name, names)
@@ -257,7 +257,7 @@ def _array(part: str, field: str) -> str:
 
 
 def _how(seed: int, progress: bool, say: Say) -> tuple[int, bool]:
-    require(callable(say), "say", f"expected a function of a line, got {shown(say)}")
+    require(callable(say), "say", "expected a function of a line", got=say)
     return as_integer("seed", seed), as_boolean("progress", progress)
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jaxflow._core import as_path, check_kind, checked, require, shown
+from jaxflow._core import as_path, check_kind, checked, require
 
 # Okabe and Ito (2008): told apart with any colour vision. Blue and red as in Tarzanagh et al. (2023).
 COLORS = {
@@ -96,7 +96,7 @@ def save_figure(figure: Any, *paths: Path) -> None:
     jf.plots.save_figure(figure, Path("empty.png"), Path("empty.svg"))
     ```
     """
-    require(hasattr(figure, "savefig"), "figure", f"expected a figure of Matplotlib, got {shown(figure)}")
+    require(hasattr(figure, "savefig"), "figure", "expected a figure of Matplotlib", got=figure)
     for given in paths:
         path = as_path("paths", given)
         metadata = {"Date": None} if path.suffix == ".svg" else {}

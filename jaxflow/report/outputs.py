@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jaxflow._core import as_boolean, as_path, require, shown
+from jaxflow._core import as_boolean, as_path, require
 
 
 def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
@@ -26,7 +26,7 @@ def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
         print(reason)
     ```
     """
-    require(isinstance(paths, Iterable), "paths", f"expected paths, got {shown(paths)}")
+    require(isinstance(paths, Iterable), "paths", "expected paths", got=paths)
     as_boolean("overwrite", overwrite)
     paths = [as_path("paths", path) for path in paths]
     for folder in {parent for path in paths for parent in path.parents}:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, check_real, checked, is_concrete, require, shown
+from jaxflow._core import Code, check_real, checked, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
@@ -160,7 +160,7 @@ def incremental_learning(
     if log_alpha is not None:
         check_real("log_alpha", log_alpha)
         negative = not is_concrete(log_alpha) or log_alpha < 0
-        require(bool(negative), "log_alpha", f"expected a negative number, got {shown(log_alpha)}")
+        require(bool(negative), "log_alpha", "expected a negative number", got=log_alpha)
     plain = product_slopes(risk, model.h)
 
     def slopes(products: Float[Array, " p"]) -> Float[Array, " p"]:
