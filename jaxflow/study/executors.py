@@ -5,8 +5,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
@@ -23,6 +23,8 @@ from jaxflow.study.results import BlockResult
 IN_FLIGHT = 256
 # Seconds that processes of this machine may take to start; three on two idle cores.
 START = 120
+
+KEPT = "Complete blocks are kept; run the same command again"
 
 
 class AbstractEngine(abc.ABC):
@@ -41,7 +43,10 @@ class AbstractEngine(abc.ABC):
         """The kind of device that computes."""
 
     def lost_worker(self, error: BaseException) -> bool:
-        """Whether `error` says that the process died that was computing, so that the job may be tried again."""
+        """Whether `error` says that the process died that was computing, so that the job may be tried again.
+
+        **Raises:** `RuntimeError` where the whole executor has ended, with what to do.
+        """
         return False
 
     def close(self) -> None:
@@ -108,6 +113,8 @@ class ExecutorEngine(AbstractEngine):
         *,
         capacity: int = IN_FLIGHT,
         lost: Callable[[BaseException], bool] | None = None,
+        ended: tuple[type[Exception], ...] = (),
+        gone: str = f"executor: it was ended before the study was. {KEPT} with another one",
         close: Callable[[], None] | None = None,
     ):
         # Threads share what they compute; anything else gets it by name.
@@ -115,24 +122,41 @@ class ExecutorEngine(AbstractEngine):
         self._task = Computer(experiment) if threads else partial(compute_elsewhere, pack(experiment))
         self._executor = executor
         self._lost = lost
+        # What it raises when asked for more: `concurrent.futures` a RuntimeError, of which BrokenExecutor is one.
+        self._takes_no_more = (RuntimeError, CancelledError, *ended)
+        self._gone = gone
         self._close = close
         self.capacity = capacity
         self.description = type(executor).__name__
 
     def submit(self, job: Job) -> "Future[BlockResult]":
-        return self._executor.submit(self._task, job)
+        return self._submit(self._task, job)
 
     def device_kind(self) -> str:
-        return self._executor.submit(device_kind).result()
+        try:
+            return self._submit(device_kind).result()
+        except (BrokenExecutor, CancelledError) as error:
+            raise self._ended(error) from error
 
     def lost_worker(self, error: BaseException) -> bool:
-        if isinstance(error, BrokenExecutor):
-            # Which block broke it cannot be known, and it takes no more work.
-            raise RuntimeError(
-                "executor: one of its processes died, which ends an executor of concurrent.futures. Complete blocks "
-                "are kept; run the same command again, or use executor='dask', which survives it"
-            ) from error
+        if isinstance(error, BrokenExecutor | CancelledError):
+            raise self._ended(error) from error
         return self._lost is not None and self._lost(error)
+
+    def _submit(self, *task: Any) -> "Future[Any]":
+        try:
+            return self._executor.submit(*task)
+        except self._takes_no_more as error:
+            raise self._ended(error) from error
+
+    def _ended(self, error: BaseException) -> RuntimeError:
+        if isinstance(error, BrokenExecutor):
+            # Which block broke it cannot be known.
+            return RuntimeError(
+                "executor: one of its processes died, which ends an executor of concurrent.futures. "
+                f"{KEPT}, or use executor='dask', which survives it"
+            )
+        return RuntimeError(self._gone)
 
     def close(self) -> None:
         if self._close is not None:
@@ -144,7 +168,8 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
 
     Each worker should have one thread and, where there are GPUs, one of them.
 
-    **Raises:** `ImportError` that names the extra; `ValueError` for a cluster of cores where JAX computes on GPUs.
+    **Raises:** `ImportError` that names the extra; `ValueError` for a cluster of cores where JAX computes on GPUs;
+    `OSError` where no scheduler answers.
     """
     if address is None and jax.default_backend() != "cpu":
         raise ValueError(
@@ -168,27 +193,52 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
         client = distributed.Client(address if cluster is None else cluster, set_as_default=False)
         if cluster is not None:
             client.wait_for_workers(len(cluster.worker_spec), timeout=START)
-    except Exception:
+    except Exception as error:
         if cluster is not None:
             cluster.close()
+        elif isinstance(error, OSError):
+            raise type(error)(
+                f"executor: no Dask scheduler answers at {address}; start one there, or name another"
+            ) from error
         raise
 
+    quiet = ExitStack()
+    # Of a scheduler that goes away Dask tells with a traceback; the engine does so in one sentence.
+    quiet.enter_context(_quiet("distributed.batched", logging.WARNING))
+
     def close() -> None:
-        client.close()
+        # A client whose scheduler is gone is still looking for it, and would tell of that at length, too.
+        with quiet, _quiet("distributed.client", 0 if client.status == "running" else logging.CRITICAL + 1):
+            client.close()
         if cluster is not None:
             cluster.close()
 
-    threads = sum(client.nthreads().values())
+    threads, where = sum(client.nthreads().values()), client.scheduler_info()["address"]
     engine = ExecutorEngine(
         experiment,
         client.get_executor(pure=False),
         # Not more than can run: a death is then blamed on blocks that were running. A cluster may grow.
         capacity=threads if cluster is not None else max(2 * threads, 16),
         lost=lambda error: isinstance(error, distributed.KilledWorker),
+        ended=(distributed.client.ClosedClientError,),
+        gone=f"executor: the connection to the Dask scheduler at {where} was lost. {KEPT} when it is back, or with "
+        "another executor",
         close=close,
     )
-    engine.description = f"dask: {client.scheduler_info()['address']}, {threads} threads"
+    engine.description = f"dask: {where}, {threads} threads"
     return engine
+
+
+@contextmanager
+def _quiet(logger: str, level: int) -> Iterator[None]:
+    """Nothing below this level is logged under this name meanwhile."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(max(level, log.getEffectiveLevel()))
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _local_cluster(distributed: Any) -> Any:

@@ -4,7 +4,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,7 +87,7 @@ class Run:
         if index is None:
             return
         future = self.engine.submit(self._job(index))
-        error = future.exception()
+        error = _error(future)
         if error is not None and self.engine.lost_worker(error):
             self._log({"event": "worker lost", "block": list(index), "times": 1})
             return
@@ -126,7 +126,7 @@ class Run:
             done = [future for future in done if future in self._flying]
         for future in done:
             index = self._flying.pop(future)
-            error = future.exception()
+            error = _error(future)
             if error is None:
                 self._commit(index, future.result())
             elif self.engine.lost_worker(error):
@@ -181,3 +181,11 @@ class Run:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _error(future: "Future[BlockResult]") -> BaseException | None:
+    """What it ended with: that the executor dropped it, too."""
+    try:
+        return future.exception()
+    except CancelledError as dropped:
+        return dropped

@@ -6,7 +6,7 @@ from typing import Any, SupportsIndex
 
 from jaxflow._core import require, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_path, as_plain
-from jaxflow.study.blocks import device_shapes
+from jaxflow.study.blocks import Computer, Job, device_shapes
 from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
@@ -142,12 +142,41 @@ class Study:
     def replay(self, *, trial: int, **factors: Any) -> Any:
         """One instance again, in full, from its name: by default its limit with trajectory.
 
-        It is the same instance. Its numbers agree with the stored ones within tolerance, not bit by bit, since
-        it runs alone. Factors with a single value may be left out; values that the study does not hold are
-        allowed.
+        It is the same instance, followed for itself. A block may follow it in another way: `TokenSelection` takes
+        longer steps of a simpler method and saves nothing on the way. Outcomes agree wherever both decide; what one
+        leaves `undecided`, since its budget was spent or its gap stayed open, the other may decide. What the store
+        holds, to the bit, is `recompute`. Factors with a single value may be left out; values that the study does not
+        hold are allowed.
 
         **Raises:** `ValueError` for unknown or missing factors, or a negative trial.
         """
+        chosen, trial = self._instance(trial, factors)
+        words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), [trial])
+        return self.experiment.replay(as_keys(words[0]), **chosen)
+
+    def recompute(self, *, trial: int, **factors: Any) -> dict[str, Any]:
+        """The stored results of one instance again, by name: its whole block, in the way of the block.
+
+        On the same kind of device, with the same versions and flags, they are equal to the stored ones bit for bit.
+        It takes as long as the block does.
+
+        **Raises:** as `replay`.
+
+        **Example:**
+
+        ```python
+        study.recompute(d=4, parametrization="W", trial=3)["outcome"]  # the number of an `Outcome`, as it is stored
+        ```
+        """
+        chosen, trial = self._instance(trial, factors)
+        first = trial - trial % self.plan.block
+        trials = range(first, first + self.plan.block)
+        words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), trials)
+        found = Computer(self.experiment)(Job((), chosen, words))
+        return {name: values[trial - first] for name, values in found.arrays.items()}
+
+    def _instance(self, trial: Any, factors: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """All factors of one instance, and its trial. **Raises:** `ValueError`."""
         trial = as_integer("trial", trial, 0)
         for name in factors:
             if name not in self.plan.factors:
@@ -159,8 +188,7 @@ class Study:
         for name, value in chosen.items():
             check_factor(name, (value,))
         self.experiment.check_cell(**chosen)
-        words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), [trial])
-        return self.experiment.replay(as_keys(words[0]), **chosen)
+        return chosen, trial
 
     def _require_mine(self, store_path: StorePath) -> None:
         path = as_path("store_path", store_path)

@@ -127,6 +127,12 @@ class TokenSelection(AbstractExperiment):
         size = {"m": m} if parametrization == "KQ" else {}
         return EmpiricalRisk(data, Logistic()), MODELS[parametrization].init(key_model, data, head, **size)
 
+    def replay(self, key: Key[Array, ""], **factors: Any) -> Limit:
+        """The limit of one instance in full, to the same gap and with as many steps as its first two rounds have in a
+        block: at d = 2 many a path of (K, Q) passes near a saddle, and takes ten thousand."""
+        steps = None if self.method is not None else 2 * (self.scout_steps + self.far_steps)
+        return find_limit(*self.setup(key, **factors), method=self.method, gap=self.gap, max_steps=steps, throw=False)
+
     def summarize(self, limit: Limit) -> dict[str, Any]:
         final = limit.trajectory.final
         program: Any = limit.prediction.program

@@ -78,6 +78,14 @@ class HostExperiment(AbstractExperiment):
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.misbehave == "interrupt":
             signal.raise_signal(signal.SIGINT)
+        elif self.misbehave == "hold":
+            # Who computes, for others to kill or to stop; until they say so, or for a minute.
+            assert once is not None
+            once.with_suffix(".pid").write_text(str(os.getpid()))
+            for _ in range(1200):
+                if once.with_suffix(".go").exists():
+                    break
+                time.sleep(0.05)
         elif self.misbehave == "raise":
             raise ArithmeticError("this cell cannot be computed")
 

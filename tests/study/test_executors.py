@@ -4,13 +4,14 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxflow.study import executors
+from jaxflow.study import executors, status
 from jaxflow.study.files import read_log
 from tests.study.cheap import HostExperiment, cheap, payload, small_study
 
@@ -64,6 +65,40 @@ def test_threads(tmp_path, reference):
         small_study(cheap).run(tmp_path / "r.zarr", threads, progress=False)
         assert threads.submit(int, "3").result() == 3  # it is the caller's to end
     assert payload(tmp_path / "r.zarr") == reference
+
+
+class Ended(ThreadPoolExecutor):
+    """Ended by somebody else, who drops what waits: after so many blocks, and the question for the device."""
+
+    def __init__(self, after):
+        super().__init__(1)
+        self.left, self.hold = after + 1, threading.Event()
+
+    def submit(self, function, /, *arguments, **named):
+        if self.left == 0:
+            super().submit(self.hold.wait, 60)
+            waits = super().submit(function, *arguments, **named)
+            self.left -= 1
+            self.shutdown(wait=False, cancel_futures=True)
+            self.hold.set()
+            return waits
+        self.left -= 1
+        return super().submit(function, *arguments, **named)
+
+
+@pytest.mark.parametrize("after", [-1, 0, 3])
+def test_an_executor_that_is_ended_meanwhile(after, tmp_path, reference):
+    """What waited was dropped, which is no result and no worker's death; the next run goes on."""
+    path, study = tmp_path / "r.zarr", small_study(cheap)
+    with pytest.raises(RuntimeError, match="executor: it was ended before the study was.*run the same command again"):
+        study.run(path, Ended(after), progress=False)
+    if after < 0:
+        assert not path.exists()
+    else:
+        state = status(path, verify=True)
+        assert state.blocks <= after and state.damaged == 0
+    study.run(path, progress=False)
+    assert payload(path) == reference
 
 
 @pytest.mark.slow

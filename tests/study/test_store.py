@@ -75,6 +75,22 @@ def test_replay_is_the_stored_instance(tmp_path):
         np.testing.assert_allclose(stored.direction.values, again["direction"], rtol=1e-12)
 
 
+def test_recomputed_it_is_the_stored_instance_to_the_bit(tmp_path):
+    study = small_study(cheap)
+    results = study.run(tmp_path / "r.zarr", progress=False)
+    for trial in (0, 3, 4, 9):  # at both ends of a block, and in the one that is padded
+        again = study.recompute(d=3, parametrization="KQ", trial=trial)
+        stored = results.sel(d=3, parametrization="KQ", trial=trial)
+        assert set(again) == set(stored.data_vars) and len(again) == 6
+        for name, value in again.items():
+            assert value.dtype == stored[name].dtype
+            np.testing.assert_array_equal(value, stored[name].values, err_msg=name)
+    with pytest.raises(ValueError, match="factors: give parametrization as well"):
+        study.recompute(d=3, trial=0)
+    with pytest.raises(ValueError, match="trial"):
+        study.recompute(d=3, parametrization="KQ", trial=-1)
+
+
 def test_methods_meet_the_same_instances_and_additions_change_nothing(tmp_path):
     small = small_study(cheap).run(tmp_path / "a.zarr", progress=False)
     large = small_study(

@@ -129,6 +129,34 @@ def test_a_study_of_it_end_to_end(tmp_path):
     assert int(study.replay(trial=4, **FACTORS, parametrization="W").outcome) == outcome
 
 
+@pytest.mark.slow
+def test_replayed_and_recomputed_as_the_store_has_it(tmp_path):
+    """At d = 2, where paths of (K, Q) are long: trial 138 takes 5,146 steps, more than `find_limit` takes unasked."""
+    factors = {"n": [5], "T": [5], "d": [2]}
+    experiment = TokenSelection(width=2, parts=1, programs=2)
+    study = Study(experiment, factors, {"parametrization": ["KQ"]}, trials=4, block=2)
+    with study.run(tmp_path / "study.zarr", progress=False) as results:
+        for trial in range(4):
+            stored = results.sel(n=5, T=5, d=2, parametrization="KQ", trial=trial)
+            again = study.recompute(trial=trial)
+            for name, value in again.items():
+                np.testing.assert_array_equal(value, stored[name].values, err_msg=name)
+            assert int(study.replay(trial=trial).outcome) == int(stored.outcome)
+    block = study.recompute(trial=138)
+    assert block["num_steps"] > 4_096 and block["outcome"] == Outcome.locally_optimal
+    limit = study.replay(trial=138)
+    assert int(limit.outcome) == block["outcome"]
+    np.testing.assert_array_equal(np.argmax(limit.selection, axis=-1), block["token"])
+    assert float(limit.flow_certificate.duality_gap) <= experiment.gap
+
+
+def test_a_replay_asks_for_the_gap_of_its_experiment():
+    key, loose = jax.random.key(4), TokenSelection(gap=1e-2)
+    near, far = (experiment.replay(key, **FACTORS) for experiment in (loose, TokenSelection()))
+    assert near.trajectory.final.log_arc_length < far.trajectory.final.log_arc_length
+    assert 1e-8 < float(near.flow_certificate.duality_gap) <= 1e-2
+
+
 def test_bad_factors_name_themselves():
     with pytest.raises(ValueError, match="parametrization"):
         TokenSelection().setup(jax.random.key(0), parametrization="V")
