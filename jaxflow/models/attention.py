@@ -94,9 +94,7 @@ class AbstractAttention(AbstractModel):
         if is_linear(self.head):
             # Slopes are the same everywhere (a loop around this forms them once), and outputs need no mixture.
             anywhere = jnp.zeros((*data.output_shape, data.tokens.shape[-1]), data.tokens.dtype)
-            saturation = Saturation.at(
-                logits, data.visible, token_slopes(data, head_gradients(self.head, anywhere))
-            )
+            saturation = Saturation.at(logits, data.visible, token_slopes(data, head_gradients(self.head, anywhere)))
             return saturation.mean_slopes(), saturation, mixture
         point = mixture()
         slopes = token_slopes(data, head_gradients(self.head, point))
