@@ -32,8 +32,8 @@ class Saturation(eqx.Module):
     $$u_t=e^{a_t-b}\;(\delta_t\ne0),\quad u_t=e^{a_t-a_\alpha}\;(\delta_t=0),\quad f=e^{b-a_\alpha},\quad
     Z=\sum_{\delta_t=0}u_t+f\sum_{\delta_t\ne0}u_t,\quad D=\sum_tu_t\delta_t$$
 
-    attention is $u_t/Z$ for tied tokens and $fu_t/Z$ for differing ones, and the mean slope is $\gamma_\alpha+fD/Z$. What
-    vanishes as attention saturates is f alone, and $\log f=b-a_\alpha$ does not underflow.
+    attention is $u_t/Z$ for tied tokens and $fu_t/Z$ for differing ones, and the mean slope is
+    $\gamma_\alpha+fD/Z$. What vanishes as attention saturates is f alone, and $\log f=b-a_\alpha$ does not underflow.
 
     `sizes`: u; `differ`: whether δ ≠ 0; `gains`: δ; by output: `log_ratio`: log f, `total`: Z, `push`: D,
     `own`: $\gamma_\alpha$.
@@ -102,8 +102,8 @@ def logit_multipliers(
     Where attention saturates every p vanishes like $e^{-\text{margin}}$, and long before that the difference
     $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here (in the notation of `Saturation`)
 
-    - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which keeps
-      all its digits as it vanishes;
+    - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
+      keeps all its digits as it vanishes;
     - M is the largest $\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated;
     - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the two
       do not cancel but for a factor of T;
