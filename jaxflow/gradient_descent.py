@@ -110,8 +110,10 @@ def descend(
             grid = np.asarray(save_at)
             require(bool(np.all(np.diff(grid) > 0)), "save_at", "numbers of steps must increase")
             require(bool(grid[0] >= 0 and grid[-1] <= steps), "save_at", f"expected within 0 and {steps}")
-    numbers = [jnp.asarray(x, float) for x in (rate, epsilon, ridge)]
-    descent = _Descent(risk, optimizer, normalised, *numbers)
+    # A penalty of nothing is left out of every step.
+    pulled = not is_concrete(ridge) or bool(jnp.any(jnp.asarray(ridge) != 0))
+    numbers = [jnp.asarray(x, float) for x in (rate, epsilon)]
+    descent = _Descent(risk, optimizer, normalised, *numbers, jnp.asarray(ridge, float) if pulled else None)
     trajectory = _descend(descent, model, jnp.asarray(steps), save_at)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         raise RuntimeError(f"descend: {describe(trajectory.result)}")
@@ -181,7 +183,7 @@ class _Descent(eqx.Module):
     normalised: Normalisation = eqx.field(static=True)
     rate: Float[Array, ""]
     epsilon: Float[Array, ""]
-    ridge: Float[Array, ""]
+    ridge: Float[Array, ""] | None
 
     def trained(self, model: Any) -> PyTree:
         return eqx.filter(model, self.risk.filter(model))
@@ -199,6 +201,8 @@ class _Descent(eqx.Module):
     def gradient(self, model: Any) -> tuple[Float[Array, ""], PyTree]:
         """The gradient with its penalty, as log scale and a tree of order one."""
         scaled = self.risk.scaled_gradient(model)
+        if self.ridge is None:
+            return jnp.where(scaled.log_scale > -jnp.inf, scaled.log_scale, 0.0), scaled.gradient
         pull = tree_scale(2.0 * self.ridge, self.trained(model))
         log_scale = jnp.maximum(scaled.log_scale, jnp.log(tree_norm(pull)))
         log_scale = jnp.where(log_scale > -jnp.inf, log_scale, 0.0)

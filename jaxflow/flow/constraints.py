@@ -89,8 +89,8 @@ def linear_multipliers(
 ) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
     r"""$\partial L/\partial a_{it}=e^MP_{it}$ as `(M, P)` for a linear head, with one exponential for each token.
 
-    What `EmpiricalRisk.scaled_gradient` finds for any head from the differences of all pairs of tokens. Here slopes are
-    scores and stand still: with gains $g_{it}=\gamma_{it}-\gamma_{i\alpha_i}$ over the token with the most attention
+    What `EmpiricalRisk.scaled_gradient` finds for any head. Here slopes are scores and stand still: with gains
+    $g_{it}=\gamma_{it}-\gamma_{i\alpha_i}$ over the token with the most attention
 
     $$P_{it}=w_i(r_{it}g_{it}-s_{it}\hat m_i),\qquad r_{it}=s_{it}e^{-m},\qquad\hat m_i=\sum_\tau r_{i\tau}g_{i\tau},$$
 

@@ -25,6 +25,7 @@ from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoord
 from jaxflow.flow.diagnosis import diagnose
 from jaxflow.flow.drive import Drive
 from jaxflow.flow.filippov import Filippov
+from jaxflow.flow.flat import flat_state
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.pieces import has_kinks, knows_pieces
 from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, check_until, kept, only_times, wanted
@@ -174,23 +175,35 @@ def _integrate(
     end = jnp.where(finite, jnp.maximum(clock.internal(until), start), start)
     asked, dense = wanted(save_at, saveat, clock, start, end)
     subs = [diffrax.SubSaveAt(t1=True), *asked]
+    extended = flow.start(state)
+    form = flat_state(solver, controller, extended)
+    field, pack, unpack = flow.field, _as_it_is, _as_it_is
+    if form is not None:
+        pack, unpack = form.pack, form.unpack
+
+        def field(s: Array, packed: PyTree, args: Any) -> PyTree:
+            return pack(flow.field(s, unpack(packed), args))
+
     solution = diffrax.diffeqsolve(
-        as_terms(flow.field, solver),
+        as_terms(field, solver),
         solver,
         start,
         end,
         dt0,
-        flow.start(state),
+        pack(extended),
         stepsize_controller=controller,
         saveat=diffrax.SaveAt(subs=subs, solver_state=isinstance(solver, MultiplierNewton), dense=dense),
         adjoint=adjoint,
-        event=_event(flow, risk, stop),
+        event=_event(flow, risk, stop, unpack),
         max_steps=max_steps,
         throw=False,
         progress_meter=_meter(progress),
     )
-    last = jax.tree.map(lambda x: x[0], (solution.ts[0], solution.ys[0]))  # pyright: ignore
-    saved = None if save_at is None else (solution.ts[1], solution.ys[1])  # pyright: ignore
+    end_s, *more_s = solution.ts  # pyright: ignore
+    end_y, *more_y = solution.ys  # pyright: ignore
+    last = end_s[0], unpack(jax.tree.map(lambda x: x[0], end_y))
+    more = [(ts, jax.vmap(unpack)(ys)) for ts, ys in zip(more_s, more_y, strict=True)]
+    saved = None if save_at is None else more[0]
     result = RESULTS.where(finite, RESULTS.promote(solution.result), RESULTS.nonfinite_data)
     known = None
     if isinstance(solver, MultiplierNewton):
@@ -200,9 +213,9 @@ def _integrate(
     if saveat is None:
         return trajectory
     if dense:
-        curve = DenseOutput(flow, risk, clock, solution.interpolation, last[0])
+        curve = DenseOutput(flow, risk, clock, solution.interpolation, form, last[0])
         trajectory = eqx.tree_at(lambda t: t.dense, trajectory, curve, is_leaf=lambda x: x is None)
-    return trajectory, flow, risk, (solution.ts[1], solution.ys[1]) if asked else None  # pyright: ignore
+    return trajectory, flow, risk, more[0] if asked else None
 
 
 def _with_points(trajectory: Trajectory, flow: System, risk: EmpiricalRisk, saved: Any, steps: int) -> Trajectory:
@@ -236,11 +249,15 @@ def _slide(
     return drive.trajectory(drive.run(lane))
 
 
-def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None) -> diffrax.Event | None:
+def _as_it_is(extended: PyTree) -> PyTree:
+    return extended
+
+
+def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None, unpack: Any) -> diffrax.Event | None:
     if stop is None and not risk.opaque:
         return None
 
     def condition(t: Any, y: PyTree, args: Any, **kwargs: Any) -> Array:
-        return flow.stops(risk, stop, t, y)
+        return flow.stops(risk, stop, t, unpack(y))
 
     return diffrax.Event(condition)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import check_real, is_concrete, require, require_finite
 from jaxflow.flow.clocks import AbstractClock
+from jaxflow.flow.flat import FlatState
 from jaxflow.flow.system import System
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
@@ -23,6 +24,7 @@ class DenseOutput(eqx.Module):
     risk: EmpiricalRisk
     clock: AbstractClock
     interpolation: Any
+    form: FlatState | None
     end: Float[Array, ""]
 
     def __call__(self, reading: Float[Array, "..."] | float) -> Point:
@@ -33,7 +35,9 @@ class DenseOutput(eqx.Module):
             inside = jnp.clip(s, 0.0, self.end)
             # The clock reads the end itself with a rounding of its own.
             reached = s <= self.end * (1 + 1e-9)
-            return self.flow.point(self.risk, inside, self.interpolation.evaluate(inside), reached)
+            found = self.interpolation.evaluate(inside)
+            extended = found if self.form is None else self.form.unpack(found)
+            return self.flow.point(self.risk, inside, extended, reached)
 
         return (one if s.ndim == 0 else eqx.filter_vmap(one))(s)
 

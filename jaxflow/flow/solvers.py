@@ -91,7 +91,8 @@ def as_controller(
     Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
     follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs. `RescaledTime` belongs
     to logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such
-    that logarithms of size 1e4 keep that too.
+    that logarithms of size 1e4 keep that too. A step that would be no normal number ends the integration
+    (`dt_min_reached`): nothing that is shorter will be accepted.
 
     **Example:**
 
@@ -115,12 +116,20 @@ def as_controller(
     if isinstance(clock, RescaledTime):
         rtol = 1e-9 if implicit or _is_stiff(clock) else 1e-6
         norm = state_norm if implicit else optimistix.rms_norm
-        return diffrax.PIDController(rtol=rtol, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=norm)
+        return diffrax.PIDController(rtol=rtol, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=norm, **_ends())
     rtol = 1e-4 if implicit else 1e-8
     floor = float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5
     rtol = max(rtol, floor)
     norm = state_norm if implicit else optimistix.rms_norm
-    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=norm)
+    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=norm, **_ends())
+
+
+def _ends() -> dict[str, Any]:
+    """A field without a meaning where a step begins rejects every step: it ends once steps are no normal numbers.
+
+    Each is a fifth of the one before, so after 450 of them, whatever the budget is. A batch waits for that lane.
+    """
+    return {"dtmin": float(jnp.finfo(jnp.result_type(float)).tiny), "force_dtmin": False}
 
 
 def with_tolerances(

@@ -46,6 +46,7 @@ from jaxflow.models.linear_networks import DiagonalLinearNetwork as DiagonalLine
 from jaxflow.models.multi_head import MultiHeadAttention as MultiHeadAttention
 from jaxflow.models.own import AbstractOwnAttention as AbstractOwnAttention
 from jaxflow.models.own import OwnModel as OwnModel
+from jaxflow.models.saturation import Saturation as Saturation
 from jaxflow.models.saturation import log_attention as log_attention
 from jaxflow.models.saturation import logit_multipliers as logit_multipliers
 from jaxflow.models.tensor_networks import LinearTensorNetwork as LinearTensorNetwork

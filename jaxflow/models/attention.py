@@ -1,6 +1,7 @@
 r"""One-layer softmax attention $f_i = h(X_i^\top\mathrm{softmax}(X_iWz_i))$, trained through W or its factors."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,8 +22,8 @@ from jaxflow._core import (
 )
 from jaxflow.data import TokenData
 from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
-from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs
-from jaxflow.models.saturation import log_attention, logit_multipliers
+from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs, is_linear
+from jaxflow.models.saturation import Saturation, log_attention
 
 
 class AbstractAttention(AbstractModel):
@@ -61,27 +62,43 @@ class AbstractAttention(AbstractModel):
     def linearize(self, data: TokenData, trainable: PyTree) -> tuple[Float[Array, "*n"], Pullback]:
         params, frozen = eqx.partition(self, trainable)
         logits, pull_logits = jax.vjp(lambda p: eqx.combine(p, frozen).logits(data), params)
-        mixture = mix(data, jnp.exp(log_attention(logits, data.visible)))
-        values = head_outputs(self.head, mixture)
-        slopes = token_slopes(data, head_gradients(self.head, mixture))
+        values, saturation, mixture = self._attend(data, logits)
         head_is_trained = any(leaf is True for leaf in jax.tree.leaves(trainable.head))
 
         def pullback(scale: Float[Array, ""], weights: Float[Array, "*n"]) -> ScaledGradient:
-            saturation, multipliers = logit_multipliers(logits, data.visible, slopes, weights)
+            own_scale, multipliers = saturation.multipliers(weights)
             (gradient,) = pull_logits(multipliers)
             if not head_is_trained:
-                return ScaledGradient(scale + saturation, gradient, multipliers)
-            _, pull_head = jax.vjp(lambda p: head_outputs(eqx.combine(p, frozen).head, mixture), params)
+                return ScaledGradient(scale + own_scale, gradient, multipliers)
+            point = mixture()
+            _, pull_head = jax.vjp(lambda p: head_outputs(eqx.combine(p, frozen).head, point), params)
             (head_gradient,) = pull_head(weights)
             # The head's own derivative does not saturate and sets the common scale; beside it what attention's
             # loses to underflow is nothing. Only where the head's vanishes is attention's scale the common one.
             moves = tree_norm(jax.lax.stop_gradient(head_gradient)) > 0
-            common = jnp.where(moves, 0.0, saturation)
-            small = exp_nonpositive(saturation - common)
+            common = jnp.where(moves, 0.0, own_scale)
+            small = exp_nonpositive(own_scale - common)
             gradient = jax.tree.map(lambda a, b: small * a + b, gradient, head_gradient)
             return ScaledGradient(scale + common, gradient, small * multipliers)
 
         return values, pullback
+
+    def _attend(
+        self, data: TokenData, logits: Float[Array, "*n T"]
+    ) -> tuple[Float[Array, "*n"], Saturation, Callable[[], Float[Array, "*n d"]]]:
+        r"""Outputs, attention with the slopes of the head, and what makes $X_i^\top s_i$."""
+
+        def mixture() -> Float[Array, "*n d"]:
+            return mix(data, jnp.exp(log_attention(logits, data.visible)))
+
+        if is_linear(self.head):
+            # Slopes are the same everywhere (a loop around this forms them once), and outputs need no mixture.
+            anywhere = jnp.zeros((*data.output_shape, data.tokens.shape[-1]), data.tokens.dtype)
+            saturation = Saturation.at(logits, data.visible, token_slopes(data, head_gradients(self.head, anywhere)))
+            return saturation.mean_slopes(), saturation, mixture
+        point = mixture()
+        slopes = token_slopes(data, head_gradients(self.head, point))
+        return head_outputs(self.head, point), Saturation.at(logits, data.visible, slopes), lambda: point
 
 
 @checked()
@@ -206,7 +223,11 @@ class FactoredAttention(AbstractAttention):
         return cls(*_two_uniform(key, (d, m), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        return bilinear(data, data.queries @ self.Q, data.tokens @ self.K)
+        queries = data.queries @ self.Q
+        if data.single_query:
+            # Tokens are more than queries: the one vector that they all meet costs less than a key for each.
+            return bilinear(data, queries @ self.K.T, data.tokens)
+        return bilinear(data, queries, data.tokens @ self.K)
 
     def combined_weights(self) -> Float[Array, "d d"]:
         return self.K @ self.Q.T

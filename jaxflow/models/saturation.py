@@ -1,5 +1,6 @@
 """The derivative of the risk by the attention logits, at any distance from the origin."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -22,6 +23,73 @@ def log_attention(logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) ->
     return jax.nn.log_softmax(jnp.where(visible, logits, -jnp.inf), axis=-1)
 
 
+class Saturation(eqx.Module):
+    r"""Attention by logits and slopes, in the pieces that outputs and multipliers are made of; one exponential a token.
+
+    Of output i let α be the token with the largest logit (of several, the one with the largest slope),
+    $\delta_t=\gamma_t-\gamma_\alpha$, and b the largest logit of those with δ ≠ 0, the *differing* tokens. Then with
+
+    $$u_t=e^{a_t-b}\;(\delta_t\ne0),\quad u_t=e^{a_t-a_\alpha}\;(\delta_t=0),\quad f=e^{b-a_\alpha},\quad
+    Z=\sum_{\delta_t=0}u_t+f\sum_{\delta_t\ne0}u_t,\quad D=\sum_tu_t\delta_t$$
+
+    attention is $u_t/Z$ for tied tokens and $fu_t/Z$ for differing ones, and the mean slope is
+    $\gamma_\alpha+fD/Z$. What vanishes as attention saturates is f alone, and $\log f=b-a_\alpha$ does not underflow.
+
+    `sizes`: u; `differ`: whether δ ≠ 0; `gains`: δ; by output: `log_ratio`: log f, `total`: Z, `push`: D,
+    `own`: $\gamma_\alpha$.
+
+    **Example:**
+
+    ```python
+    there = jf.models.Saturation.at(jnp.array([[0.0, 1.0]]), jnp.ones((1, 2), bool), jnp.array([[1.0, 0.0]]))
+    assert jnp.allclose(there.mean_slopes(), jax.nn.softmax(jnp.array([0.0, 1.0]))[:1])
+    ```
+    """
+
+    sizes: Float[Array, "*n T"]
+    differ: Bool[Array, "*n T"]
+    gains: Float[Array, "*n T"]
+    log_ratio: Float[Array, "*n"]
+    total: Float[Array, "*n"]
+    push: Float[Array, "*n"]
+    own: Float[Array, "*n"]
+
+    @classmethod
+    def at(
+        cls, logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"], slopes: Float[Array, "*n T"]
+    ) -> "Saturation":
+        r"""From logits $a_{it}$, visible tokens and slopes $\gamma_{it}$."""
+        shown = jnp.where(visible, logits, -jnp.inf)
+        # Both are references that cancel out of everything: nothing is differentiated through them.
+        top = lax.stop_gradient(jnp.max(shown, axis=-1, keepdims=True))
+        own = jnp.max(jnp.where(shown == top, slopes, -jnp.inf), axis=-1, keepdims=True)
+        gains = slopes - own
+        differ = visible & (gains != 0)
+        next_one = lax.stop_gradient(jnp.max(jnp.where(differ, shown, -jnp.inf), axis=-1, keepdims=True))
+        # Not above zero: rounding is monotone, and each is compared with the largest of its kind.
+        sizes = jnp.exp(shown - jnp.where(differ, next_one, top))
+        log_ratio = (next_one - top)[..., 0]
+        far = jnp.where(differ, sizes, 0.0)
+        total = jnp.sum(sizes - far, axis=-1) + jnp.exp(log_ratio) * jnp.sum(far, axis=-1)
+        gains = jnp.where(differ, gains, 0.0)
+        return cls(sizes, differ, gains, log_ratio, total, jnp.sum(far * gains, axis=-1), own[..., 0])
+
+    def mean_slopes(self) -> Float[Array, "*n"]:
+        r"""$\gamma_i^\top s_i$: the outputs of a linear head."""
+        return self.own + jnp.exp(self.log_ratio) * (self.push / self.total)
+
+    def multipliers(self, weights: Float[Array, "*n"]) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
+        r"""$p_{it}=w_is_{it}(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)`, see `logit_multipliers`."""
+        reach = self.log_ratio - jnp.log(self.total)
+        largest = lax.stop_gradient(jnp.max(reach))
+        # -inf: no query sees two tokens that differ, so every multiplier is zero.
+        scale = jnp.where(jnp.isneginf(largest), 0.0, largest)
+        weights = weights * exp_nonpositive(reach - scale)
+        shift = self.push / self.total
+        share = jnp.where(self.differ, jnp.exp(self.log_ratio)[..., None], 1.0)
+        return scale, self.sizes * (self.gains - share * shift[..., None]) * weights[..., None]
+
+
 @checked(infinite=["logits"])
 def logit_multipliers(
     logits: Float[Array, "*n T"],
@@ -32,14 +100,15 @@ def logit_multipliers(
     r"""$p_{it} = w_i\,s_{it}\,(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)` with $p = e^M P$.
 
     Where attention saturates every p vanishes like $e^{-\text{margin}}$, and long before that the difference
-    $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here
+    $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here (in the notation of `Saturation`)
 
-    - the difference is $\sum_\tau s_{i\tau}(\gamma_{it}-\gamma_{i\tau})$, whose diagonal term is exactly zero;
-    - M is the largest $\log s_{it}$ over all tokens but each sequence's top one, and is never exponentiated;
-    - a token whose slope equals the top one's has no term from the top token, the only one of order one: the
-      largest $\log s_{i\tau}$ of the tokens that it does differ from is added to its logarithm, so that M is the
-      scale of the largest multiplier that is not zero;
-    - the top token takes minus the sum of the others ($\sum_t p_{it}=0$ exactly).
+    - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
+      keeps all its digits as it vanishes;
+    - M is the largest $\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated;
+    - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the two
+      do not cancel but for a factor of T;
+    - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one: of them
+      the factor f is taken out, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
 
     **Arguments:** logits $a_{it}$, visible tokens, slopes $\gamma_{it}=\langle\nabla h(X_i^\top s_i),x_{it}\rangle$,
     output weights $w_i=\partial L/\partial f_i$ of order one.
@@ -53,22 +122,4 @@ def logit_multipliers(
     jf.models.logit_multipliers(logits, visible, jnp.array([[1.0, 0.0]]), jnp.ones(1))  # log scale, multipliers
     ```
     """
-    log_s = log_attention(logits, visible)
-    s = jnp.exp(log_s)
-    top = jax.nn.one_hot(jnp.argmax(log_s, axis=-1), logits.shape[-1], dtype=bool)
-    differences = slopes[..., :, None] - slopes[..., None, :]
-    rest = visible & ~top
-    tied = rest & (jnp.sum(jnp.where(top[..., None, :], differences, 0.0), axis=-1) == 0)
-    differs = visible[..., None, :] & (differences != 0)
-    reach = lax.stop_gradient(jnp.max(jnp.where(differs, log_s[..., None, :], -jnp.inf), axis=-1))
-    # A token that differs from none has no multiplier at all.
-    log_size = log_s + jnp.where(tied, reach, 0.0)
-    finite = jnp.where(jnp.isneginf(reach), 0.0, reach)[..., None]
-    shares = exp_nonpositive(jnp.where(differs, log_s[..., None, :], -jnp.inf) - finite)
-    centred = jnp.sum(jnp.where(tied[..., None], shares, s[..., None, :]) * differences, axis=-1)
-    largest = jnp.max(jnp.where(rest, log_size, -jnp.inf))
-    # -inf: no query sees two tokens that differ, so every multiplier is zero.
-    scale = lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    relative = exp_nonpositive(jnp.where(rest, log_size, -jnp.inf) - scale)
-    others = relative * centred * weights[..., None]
-    return scale, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)
+    return Saturation.at(logits, visible, slopes).multipliers(weights)
