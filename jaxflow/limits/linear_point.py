@@ -121,8 +121,10 @@ def conclude_point(
     # Where the flow has not arrived its end is no answer to polish.
     arrived = reached & ~broken
     point = jnp.where(arrived, point, beta)
-    source = jnp.where(arrived, source, jnp.where(jnp.isfinite(spread), ErrorSource.tolerances, ErrorSource.none))
-    error = jnp.where(arrived, error, spread)
+    estimated = still & jnp.isfinite(spread)
+    source = jnp.where(arrived, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
+    # What has not come to rest is no limit, whatever two runs agree on.
+    error = jnp.where(arrived, error, jnp.where(still, spread, jnp.inf))
     nothing = jnp.full(1, jnp.nan)
     return LinearLimit(
         kind=Code(kind, LimitKind),
