@@ -19,6 +19,7 @@ from jaxflow.flow import (
     Budget,
     CertificateGap,
     Drive,
+    Halves,
     LogArcLength,
     LogTime,
     MultiplierNewton,
@@ -31,7 +32,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_certificate import network_certifier
 from jaxflow.limits.shaken import Shaken
-from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
+from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, kept, stationarity
 from jaxflow.models import DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -100,8 +101,8 @@ class LinearStaged(AbstractMethod):
     certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
     $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
     $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$, to `far`; of fully connected ones
-    with $10^{10}$, until the direction is certified.
+    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$, to `far`; of fully connected
+    ones with $10^{10}$, until the direction is certified. Two diagonal layers move in `Halves`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
     between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
@@ -240,11 +241,13 @@ class LinearStaged(AbstractMethod):
         still = StationaryPoint(STATIONARY, model.degree, pairs)
         quadratic, size = model.degree == 2, jnp.minimum(_largest(model), 1.0)
 
+        coordinates = Halves(kept(model)) if pairs else Weights()
+
         def stage(
-            model: Any, solver: Any, controller: Any, stop: Any, steps: Any = max_steps, **how: Any
+            model: Any, solver: Any, controller: Any, stop: Any, steps: Count = max_steps, **how: Any
         ) -> Trajectory:
             drive = Drive(solver, controller, stop, steps, self.report)
-            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), **how)))
+            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
 
         near = stage(
             model,
