@@ -39,15 +39,21 @@ from jaxflow.trajectory import Trajectory
 
 # ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
 # of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
-# multipliers need much earlier. A fully connected network is held against a convex program, to a gap of about the
-# floor: there Newton's method is asked for fewer digits, and the path ends where it is certified. (Followed on at 1e10
-# with the digits asked for at 1e6, or at 1e12 with any, it takes all of its steps.)
+# multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
+# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of four layers. Of a fully
+# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
+# certified. `WEIGHTS_CAP`: of single precision, and the length to which rates are fitted.
 MARGIN_CAP = 1e12
 WEIGHTS_CAP = 1e6
+DEEP_CAP = 1e9
 CONVEX_CAP = 1e10
 # Steps of the explicit stage of more than two layers: where it has not arrived by then, data are barely separable or
-# not at all, it is stiff, and goes on implicitly.
+# not at all, it is stiff, and goes on implicitly. Where which stationary point is reached depends on the path, it is
+# followed closely for longer (2,900 steps were the most of 24).
 NEAR_STEPS = 512
+SELECTING_STEPS = 3072
+# What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
+DEEP_STATIONARY = 1e-12
 # Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
 FLOOR = 0.03
 # Log arc lengths to which paths go. A component with slack 1 - κ falls like exp(-2(1 - κ)s): at 1e6 to 1e-8 for every
@@ -101,7 +107,7 @@ class LinearStaged(AbstractMethod):
     certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
     $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
     $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$, to `far`; of fully connected
+    no quadratic forms, by Kvaerno5 for the weights, with $10^9$ in place of $10^{12}$, to `far`; of fully connected
     ones with $10^{10}$, until the direction is certified. Two diagonal layers move in `Halves`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
@@ -238,10 +244,11 @@ class LinearStaged(AbstractMethod):
 
     def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         pairs = has_pairs(model)
-        still = StationaryPoint(STATIONARY, model.degree, pairs)
+        rest = STATIONARY if model.degree == 2 else DEEP_STATIONARY
+        still = StationaryPoint(rest, model.degree, pairs)
         quadratic, size = model.degree == 2, jnp.minimum(_largest(model), 1.0)
 
-        coordinates = Halves(kept(model)) if pairs else Weights()
+        coordinates, convex = Halves(kept(model)) if pairs else Weights(), isinstance(model, DeepLinearNetwork)
 
         def stage(
             model: Any, solver: Any, controller: Any, stop: Any, steps: Count = max_steps, **how: Any
@@ -254,12 +261,12 @@ class LinearStaged(AbstractMethod):
             diffrax.Tsit5(),
             diffrax.PIDController(rtol=1e-7, atol=1e-9 * jnp.where(size > 0, size, 1.0), norm=state_norm),
             still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()) if quadratic else still,
-            max_steps if quadratic else jnp.minimum(max_steps, NEAR_STEPS),
+            max_steps if quadratic else jnp.minimum(max_steps, NEAR_STEPS if convex else SELECTING_STEPS),
             clock=ArcLength(),
             until=PATIENCE * self.near if quadratic else self.near,
         )
         stiff = jnp.asarray(False) if quadratic else near.result == RESULTS.max_steps_reached
-        least = STATIONARY * jnp.exp((model.degree - 1) * jnp.minimum(near.final.log_norm, 0.0))
+        least = rest * jnp.exp((model.degree - 1) * jnp.minimum(near.final.log_norm, 0.0))
         done = ~(good(near.result) | stiff) | (stationarity(near) <= least)
         # Rates are fitted where the flow is the exact one.
         end = max(WEIGHTS_CAP ** (1.0 / model.degree), 3.0 * self.near)
@@ -280,10 +287,9 @@ class LinearStaged(AbstractMethod):
             )
             return followed_by(near, far, done)
         length = WEIGHTS_FAR if self.far is None else self.far
-        convex = isinstance(model, DeepLinearNetwork)
-        # Single precision has no digits for more than its gap wants.
-        finer = convex and float(jnp.finfo(jnp.result_type(float)).eps) < 1e-12
-        cap, digits = (CONVEX_CAP, 1e-5) if finer else (WEIGHTS_CAP, 1e-6)
+        # Single precision has no digits for more.
+        fine = float(jnp.finfo(jnp.result_type(float)).eps) < 1e-12
+        cap, digits = (CONVEX_CAP if convex else DEEP_CAP, 1e-5) if fine else (WEIGHTS_CAP, 1e-6)
         far = stage(
             near.final.model,
             diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),

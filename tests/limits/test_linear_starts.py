@@ -1,4 +1,4 @@
-"""Linear networks from tiny starts, and fully connected ones of more than two layers."""
+"""Linear networks from tiny starts, of more than two layers, on data of any size: what a referee found."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,11 @@ from scipy.optimize import nnls
 
 import jaxflow as jf
 from jaxflow.limits import ErrorSource
-from jaxflow.models import DeepLinearNetwork, LinearConvolutionalNetwork
+from jaxflow.limits.network_units import network_units
+from jaxflow.limits.stages import network_at_rest, stationarity
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
+
+KEY = jax.random.key(29)
 
 
 def convolutions():
@@ -123,3 +127,71 @@ def test_three_layers_that_cannot_fit_come_to_rest():
     # The loss is convex in the coefficients: no push is left.
     push = jnp.exp(-x @ found.coefficients) @ x
     assert float(jnp.max(jnp.abs(push))) < 1e-4
+
+
+def size_of(kind, loss, size, target=1.0):
+    """A network on inputs of a size and targets of another, from a start with the same outputs up to that."""
+    x = jax.random.normal(jax.random.key(11), (3, 6))
+    y = x @ jax.random.normal(jax.random.key(12), (6,))
+    y = y if loss == "squared" else jnp.where(y < 0, -1.0, 1.0)
+    data = jf.data.LinearData(size * x, target * y)
+    start = kind.init(jax.random.key(13), data, depth=2, alpha=0.3 * (target / size) ** 0.5, scheme="zero_last")
+    return jf.EmpiricalRisk(data, loss), start
+
+
+@pytest.mark.parametrize("kind", [DiagonalLinearNetwork, pytest.param(DeepLinearNetwork, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_inputs_of_another_size_have_the_same_limit_in_other_units(kind, loss):
+    # A power of two whose root is one: the arithmetic is the same.
+    size, target = 2.0**-40, 2.0**20 if loss == "squared" else 1.0
+    plain, moved = (jf.find_limit(*size_of(kind, loss, *by)) for by in ((1.0, 1.0), (size, target)))
+    expected = jf.Outcome.limit_point if loss == "squared" else jf.Outcome.globally_optimal
+    assert plain.outcome == moved.outcome == expected
+    # What is polished outside of the units has a few roundings of its own.
+    np.testing.assert_allclose(moved.coefficients * size / target, plain.coefficients, rtol=1e-9)
+    final, other = plain.trajectory.final, moved.trajectory.final
+    root = np.log(target / size) / 2
+    np.testing.assert_allclose(other.log_norm - final.log_norm, root, rtol=1e-9)
+    np.testing.assert_allclose(other.log_arc_length - final.log_arc_length, root, rtol=1e-6)
+    # t goes like one over the gradient's square of the outputs: 1/(size * target).
+    if loss == "squared":
+        np.testing.assert_allclose(other.log_time - final.log_time, -np.log(size * target), rtol=1e-6)
+    np.testing.assert_allclose(
+        other.model.linear_coefficients() * size / target, final.model.linear_coefficients(), rtol=1e-9
+    )
+
+
+def test_data_of_order_one_have_no_units():
+    for size, target in ((1.0, 1.0), (100.0, 1e-2), (1e-2, 100.0)):
+        units = network_units(*size_of(DiagonalLinearNetwork, "squared", size, target))
+        assert units is not None and units.inputs == units.targets == units.weights == 1.0
+    for depth in (2, 3, 5):
+        x = 1e150 * jax.random.normal(jax.random.key(1), (3, 6))
+        data = jf.data.LinearData(x, jnp.ones(3))
+        units = network_units(
+            jf.EmpiricalRisk(data, "logistic"), DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=1.0)
+        )
+        assert units is not None and units.weights**depth == units.inputs
+        assert 2.0**-depth < jnp.max(jnp.linalg.norm(x / units.inputs, axis=1)) < 2.0**depth
+
+
+def test_halves_follow_the_flow_of_two_diagonal_layers():
+    risk, start = size_of(DiagonalLinearNetwork, "logistic", 1.0)
+    path, other = (jf.integrate(risk, start, clock="log_time", until=6.0, coordinates=c) for c in ("weights", "halves"))
+    for w, again in zip(path.model.weights, other.model.weights, strict=True):
+        np.testing.assert_allclose(again, w, rtol=1e-5)
+    np.testing.assert_allclose(other.log_arc_length, path.log_arc_length, rtol=1e-5)
+    deeper = DiagonalLinearNetwork.init(KEY, risk.data, depth=3)
+    with pytest.raises(ValueError, match="coordinates: Halves need"):
+        jf.integrate(risk, deeper, clock="log_time", until=1.0, coordinates="halves")
+
+
+def test_a_mode_that_is_hidden_says_nothing_of_rest():
+    # One mode fits its datum exactly; the other is 1e-9 of it, and the gradient does not show what pulls at it.
+    x = jnp.array([[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0]])
+    data = jf.data.LinearData(x, jnp.ones(2))
+    saddle = LinearConvolutionalNetwork((jnp.fft.ifft(jnp.array([1.0, 0.0, 1e-9, 0.0])).real,) * 2)
+    assert abs(x[0] @ saddle.linear_coefficients() - 1.0) < 1e-12
+    path = jf.integrate(jf.EmpiricalRisk(data, "squared"), saddle, clock="log_time", until=-5.0)
+    assert stationarity(path) < 1e-6
+    assert not network_at_rest(data, saddle, path)

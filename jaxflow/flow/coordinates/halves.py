@@ -150,7 +150,7 @@ class Halves(AbstractCoordinates):
 _ROOT = 0.5**0.5
 
 
-def _pair(model: Any) -> tuple[Array, Array]:
+def _pair(model: Any) -> tuple[Any, Any]:
     return (model.k, model.q) if isinstance(model, DiagonalAttention) else model.weights
 
 
