@@ -25,6 +25,7 @@ from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
+from jaxflow.limits.network_units import network_units
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
@@ -86,15 +87,27 @@ def _find(
 ) -> LinearLimit:
     # As for attention: another rule is another program to compile.
     del rule
+    own_lengths = isinstance(method, LinearStaged) and (method.near, method.far) == (LinearStaged.near, None)
+    units = network_units(risk, model) if own_lengths else None
     if not risk.loss.margin:
-        return find_point(risk, model, method, gap, max_steps)
-    return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
+        return find_point(risk, model, method, gap, max_steps, units)
+    if units is None:
+        return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
+    inside = units.inward(risk, model)
+    path = method.follow(*inside, max_steps, gap)
+    return conclude_direction(risk, model, units.outward(path), gap, (*inside, path))
 
 
 def conclude_direction(
-    risk: EmpiricalRisk, model: AbstractLinearNetwork, trajectory: Trajectory, gap: Positive
+    risk: EmpiricalRisk,
+    model: AbstractLinearNetwork,
+    trajectory: Trajectory,
+    gap: Positive,
+    inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
 ) -> LinearLimit:
-    """The limit direction that a trajectory of a margin loss points at."""
+    """The limit direction that a trajectory of a margin loss points at; `inside`: data, start and path in the units in
+    which it was followed, where those are others. Lengths and rests are judged there."""
+    within, begun, followed_path = (risk, model, trajectory) if inside is None else inside
     final = trajectory.final
     # Corollary 1 asks for a loss below one at some time, and of the start for nothing else.
     prediction = predict(risk, final.model if isinstance(model, DeepLinearNetwork) else model, None)
@@ -122,13 +135,13 @@ def conclude_direction(
         beta = final.model.linear_coefficients()
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
-    ratio = stationarity(trajectory)
-    still = network_at_rest(risk.data, model, trajectory)  # pyright: ignore[reportArgumentType]
+    ratio = stationarity(followed_path)
+    still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
     broken = ~(followed | spent) | (followed & unsolved & ~still)
-    verdict = judge(own, certificates.primal_value, candidates, solution, trajectory, gap, model)
+    verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
     infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
         certificate, excess = verdict.certificate, verdict.excess

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import as_integer, check_kind, check_real, good, linalg, require
+from jaxflow._core import RESULTS, as_integer, check_kind, check_real, good, linalg, require
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -19,6 +19,7 @@ from jaxflow.flow import (
     Budget,
     CertificateGap,
     Drive,
+    Halves,
     LogArcLength,
     LogTime,
     MultiplierNewton,
@@ -30,15 +31,31 @@ from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_certificate import network_certifier
-from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
+from jaxflow.limits.shaken import Shaken
+from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, kept, stationarity
+from jaxflow.models import DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 # ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
 # of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
-# multipliers need much earlier.
+# multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
+# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of four layers. Of a fully
+# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
+# certified. `WEIGHTS_CAP`: of single precision, and the length to which rates are fitted.
 MARGIN_CAP = 1e12
 WEIGHTS_CAP = 1e6
+DEEP_CAP = 1e9
+CONVEX_CAP = 1e10
+# Steps of the explicit stage of more than two layers: where it has not arrived by then, data are barely separable or
+# not at all, it is stiff, and goes on implicitly. Where which stationary point is reached depends on the path, it is
+# followed closely for longer (2,900 steps were the most of 24).
+NEAR_STEPS = 512
+SELECTING_STEPS = 3072
+# What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
+DEEP_STATIONARY = 1e-12
+# Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
+FLOOR = 0.03
 # Log arc lengths to which paths go. A component with slack 1 - κ falls like exp(-2(1 - κ)s): at 1e6 to 1e-8 for every
 # slack above 1e-5. Newton's method for the weights is driven to lengths that can be written down.
 LOG_FAR = 1e6
@@ -53,6 +70,10 @@ NEWTON = 1e-8
 # Runs of a tolerance continuation at most, and the share of the difference of two that is reported as error.
 RUNS = 3
 FINER = 10.0
+# Starts below this are followed again with roundings made larger. Two differences of three numbers with one spread
+# miss a quarter of the third's own error in one of a hundred cases.
+SMALL_START = 1e-3
+SAMPLED = 4.0
 
 
 class Fitted(AbstractStop):
@@ -86,7 +107,8 @@ class LinearStaged(AbstractMethod):
     certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
     $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
     $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$, to `far`.
+    no quadratic forms, by Kvaerno5 for the weights, with $10^9$ in place of $10^{12}$, to `far`; of fully connected
+    ones with $10^{10}$, until the direction is certified. Two diagonal layers move in `Halves`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
     between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
@@ -144,29 +166,44 @@ class LinearStaged(AbstractMethod):
         paths whose end is known (α from 1e-4 to 10) none was further from it than that. At most three runs, none below
         1000 roundings; a run that fails leaves the one before it as the answer. `max_steps` is for each.
 
+        Of a start below 1e-3, what waits at that size for its turn is rounded with the weights that have grown. Two
+        more runs at rtol are `Shaken` by 64 times their roundings, one each way: four times the larger of their
+        distances from the first is added. (Of one such network ten runs lay within 2e-8 of its limit, at every
+        tolerance, on both sides.)
+
         **Arguments:** as of `follow`; `known`: the limit is known otherwise, so that the first run is enough.
         **Returns:** the finest trajectory that succeeded, and the error estimated; +inf where there is no second.
         """
         floor = 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)
-        tolerances = [max(self.rtol, floor)]
+        tolerances, small = [max(self.rtol, floor)], _largest(model) < SMALL_START
         while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
             tolerances.append(max(tolerances[-1] / 100.0, floor))
 
-        def run(state: tuple, rtol: Array) -> tuple[tuple, tuple]:
-            before, error, count, finished = state
-            trajectory = self._inwards(risk, model, max_steps, rtol, finished)
+        def run(state: tuple, how: tuple[Array, Array]) -> tuple[tuple, tuple]:
+            (before, error, count, finished), (rtol, shaken) = state, how
+            idle = jnp.where(shaken != 0, (count < 2) | ~small, finished)
+            trajectory = self._inwards(risk, model, max_steps, rtol, idle, shaken)
             beta = trajectory.final.model.linear_coefficients()
-            better = good(trajectory.result) & ~finished
+            done = good(trajectory.result) & ~idle
+            better = done & (shaken == 0)
             size = jnp.linalg.norm(beta)
             apart = jnp.linalg.norm(beta - before) / jnp.where(size > 0, size, 1.0) / FINER
             error = jnp.where(better & (count > 0), apart + floor, error)
             finished = finished | ~better | known | (error <= gap)
-            return (jnp.where(better, beta, before), error, count + better, finished), (trajectory, beta)
+            return (jnp.where(better, beta, before), error, count + better, finished), (trajectory, beta, done)
 
         start = jnp.zeros_like(model.linear_coefficients())
         unknown = jnp.asarray(jnp.inf, start.dtype)
         state = (start, unknown, jnp.zeros((), int), jnp.asarray(False))
-        (_, error, count, _), (found, _) = jax.lax.scan(run, state, jnp.asarray(tolerances))
+        shakes = [1.0, -1.0] if len(tolerances) > 1 else []
+        shaken = [0.0] * len(tolerances) + shakes
+        runs = jnp.asarray(tolerances + tolerances[:1] * len(shakes)), jnp.asarray(shaken)
+        (_, error, count, _), (found, betas, done) = jax.lax.scan(run, state, runs)
+        if shakes:
+            size = jnp.linalg.norm(betas[0])
+            apart = jnp.linalg.norm(betas[-2:] - betas[:1], axis=-1) / jnp.where(size > 0, size, 1.0)
+            noise = SAMPLED * jnp.max(jnp.where(done[-2:], apart, jnp.inf))
+            error = error + jnp.where(small & (count >= 2), noise, 0.0)
         last = jnp.maximum(count - 1, 0)
         chosen: Any = jax.tree.map(lambda x: x[last], found)
         # What all runs took together.
@@ -177,52 +214,67 @@ class LinearStaged(AbstractMethod):
         return Trajectory(chosen.final, chosen.saved, chosen.regime, chosen.result, stats), error
 
     def _inwards(
-        self, risk: EmpiricalRisk, model: Any, max_steps: Count, rtol: Any = None, idle: Any = False
+        self,
+        risk: EmpiricalRisk,
+        model: Any,
+        max_steps: Count,
+        rtol: Any = None,
+        idle: Any = False,
+        shaken: Any = None,
     ) -> Trajectory:
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
         rtol, ends = max(self.rtol, 1000.0 * eps) if rtol is None else rtol, max(1e-14, 20.0 * eps)
-        digits, least = jnp.maximum(rtol, NEWTON), 10.0 * eps
+        digits, size = jnp.maximum(rtol, NEWTON), jnp.minimum(_largest(model), 1.0)
+        # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
+        # have the roundings of weights that are no longer small.
+        least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
+        least = jnp.where(size > 0, size, 1.0) * least
         drive = Drive(
-            diffrax.Kvaerno5(
-                root_finder=linalg.newton(rtol=digits, atol=jnp.maximum(1e-2 * digits, least), norm=state_norm)
-            ),
-            diffrax.PIDController(
-                rtol=rtol, atol=jnp.maximum(1e-2 * rtol, least), pcoeff=0.3, icoeff=0.4, norm=state_norm
-            ),
+            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=newton, norm=state_norm)),
+            diffrax.PIDController(rtol=rtol, atol=least, pcoeff=0.3, icoeff=0.4, norm=state_norm),
             Interpolated(ends) | StationaryPoint(ends),
             max_steps,
             self.report,
         )
         coordinates = Weights() if self.coordinates is None else self.coordinates
+        coordinates = coordinates if shaken is None else Shaken(coordinates, shaken)
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
 
     def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         pairs = has_pairs(model)
-        still = StationaryPoint(STATIONARY, pairs=pairs)
-        quadratic = model.degree == 2
+        rest = STATIONARY if model.degree == 2 else DEEP_STATIONARY
+        still = StationaryPoint(rest, model.degree, pairs)
+        quadratic, size = model.degree == 2, jnp.minimum(_largest(model), 1.0)
 
-        def stage(model: Any, solver: Any, controller: Any, stop: Any, **how: Any) -> Trajectory:
-            drive = Drive(solver, controller, stop, max_steps, self.report)
-            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), **how)))
+        coordinates, convex = Halves(kept(model)) if pairs else Weights(), isinstance(model, DeepLinearNetwork)
+
+        def stage(
+            model: Any, solver: Any, controller: Any, stop: Any, steps: Count = max_steps, **how: Any
+        ) -> Trajectory:
+            drive = Drive(solver, controller, stop, steps, self.report)
+            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
 
         near = stage(
             model,
             diffrax.Tsit5(),
-            diffrax.PIDController(rtol=1e-7, atol=1e-9, norm=state_norm),
+            diffrax.PIDController(rtol=1e-7, atol=1e-9 * jnp.where(size > 0, size, 1.0), norm=state_norm),
             still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()) if quadratic else still,
+            max_steps if quadratic else jnp.minimum(max_steps, NEAR_STEPS if convex else SELECTING_STEPS),
             clock=ArcLength(),
             until=PATIENCE * self.near if quadratic else self.near,
         )
-        done = ~good(near.result) | (stationarity(near) <= STATIONARY)
+        stiff = jnp.asarray(False) if quadratic else near.result == RESULTS.max_steps_reached
+        least = rest * jnp.exp((model.degree - 1) * jnp.minimum(near.final.log_norm, 0.0))
+        done = ~(good(near.result) | stiff) | (stationarity(near) <= least)
         # Rates are fitted where the flow is the exact one.
         end = max(WEIGHTS_CAP ** (1.0 / model.degree), 3.0 * self.near)
         saves = jnp.linspace(np.log(0.5 * end - self.near), np.log(end - self.near), self.saves)
+        certified = CertificateGap(gap, network_certifier()) & Budget(log_arc_length=float(np.log(end - self.near)))
         if quadratic:
             # The length so far, or the size of the weights of a start far out.
             unit = jnp.exp(jnp.logaddexp(near.final.log_arc_length, near.final.log_norm))
-            certified = CertificateGap(gap, network_certifier()) & Budget(log_arc_length=float(np.log(end - self.near)))
             far = stage(
                 near.final.model,
                 MultiplierNewton(),
@@ -235,14 +287,21 @@ class LinearStaged(AbstractMethod):
             )
             return followed_by(near, far, done)
         length = WEIGHTS_FAR if self.far is None else self.far
+        # Single precision has no digits for more.
+        fine = float(jnp.finfo(jnp.result_type(float)).eps) < 1e-12
+        cap, digits = (CONVEX_CAP if convex else DEEP_CAP, 1e-5) if fine else (WEIGHTS_CAP, 1e-6)
         far = stage(
             near.final.model,
-            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-6, atol=1e-8, norm=state_norm)),
+            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
             diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-            still,
-            clock=LogArcLength(unit=self.near, cap=end),
+            still | certified if convex else still,
+            clock=LogArcLength(unit=self.near, floor=FLOOR, cap=max(cap ** (1.0 / model.degree), end)),
             until=float(np.log(length - self.near)),
             save_at=saves,
             idle=done,
         )
         return followed_by(near, far, done)
+
+
+def _largest(model: Any) -> Float[Array, ""]:
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))

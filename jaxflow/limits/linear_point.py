@@ -12,6 +12,7 @@ from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.network_units import NetworkUnits
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
@@ -65,15 +66,24 @@ def known_of(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> Known:
 
 
 def find_point(
-    risk: EmpiricalRisk, model: AbstractLinearNetwork, method: AbstractMethod, gap: Positive, max_steps: Count
+    risk: EmpiricalRisk,
+    model: AbstractLinearNetwork,
+    method: AbstractMethod,
+    gap: Positive,
+    max_steps: Count,
+    units: NetworkUnits | None = None,
 ) -> LinearLimit:
-    """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met."""
+    """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
+    `units`, where they are given."""
     known = known_of(risk, model)
+    inside = (risk, model) if units is None else units.inward(risk, model)
     if known.pairs is None and isinstance(method, LinearStaged):
-        trajectory, spread = method.continued(risk, model, max_steps, gap, known.by_program)
+        path, spread = method.continued(*inside, max_steps, gap, known.by_program)
     else:
-        trajectory, spread = method.follow(risk, model, max_steps, gap), jnp.asarray(jnp.inf)
-    return conclude_point(risk, model, trajectory, known, spread)
+        path, spread = method.follow(*inside, max_steps, gap), jnp.asarray(jnp.inf)
+    if units is None:
+        return conclude_point(risk, model, path, known, spread)
+    return conclude_point(risk, model, units.outward(path), known, spread, (*inside, path))
 
 
 def conclude_point(
@@ -82,8 +92,11 @@ def conclude_point(
     trajectory: Trajectory,
     known: Known,
     spread: Float[Array, ""],
+    inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
 ) -> LinearLimit:
-    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`."""
+    """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`; `inside`:
+    data, start and path in the units in which it was followed."""
+    within, begun, path = (risk, model, trajectory) if inside is None else inside
     data: Any = risk.data
     final = trajectory.final
     prediction, solution = known.prediction, known.solution
@@ -104,7 +117,7 @@ def conclude_point(
         own = certify(program, beta, nu, "flow")
     eps = float(jnp.finfo(residual.dtype).eps)
     reached = residual <= max(INTERPOLATES, 100.0 * eps)
-    still = network_at_rest(data, model, trajectory)
+    still = network_at_rest(within.data, begun, path)  # pyright: ignore[reportArgumentType]
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     broken = ~(good(trajectory.result) | spent | reached)
     outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
@@ -121,8 +134,10 @@ def conclude_point(
     # Where the flow has not arrived its end is no answer to polish.
     arrived = reached & ~broken
     point = jnp.where(arrived, point, beta)
-    source = jnp.where(arrived, source, jnp.where(jnp.isfinite(spread), ErrorSource.tolerances, ErrorSource.none))
-    error = jnp.where(arrived, error, spread)
+    estimated = still & jnp.isfinite(spread)
+    source = jnp.where(arrived, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
+    # What has not come to rest is no limit, whatever two runs agree on.
+    error = jnp.where(arrived, error, jnp.where(still, spread, jnp.inf))
     nothing = jnp.full(1, jnp.nan)
     return LinearLimit(
         kind=Code(kind, LimitKind),
@@ -134,7 +149,7 @@ def conclude_point(
         flow_certificate=own,
         excess=excess,
         program_solution=solution,
-        stationarity=stationarity(trajectory),
+        stationarity=stationarity(path),
         singular_residual=jnp.asarray(jnp.nan),
         residual=residual,
         error=error,

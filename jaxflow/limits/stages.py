@@ -24,7 +24,7 @@ STATIONARY = 1e-6
 # by such a place and goes on (seen at 1e-6, with logits of 100), and what has come to rest gets closer.
 SETTLED_STATIONARY = 1e-10
 
-# What pulls at a coordinate of a diagonal network at rest, relative to the multipliers: its layers are of order 0.1 or
+# What pulls at a coordinate of a linear network at rest, relative to the multipliers: its layers are of order 0.1 or
 # more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
 PULLED = 1e-3
 # Sizes of data up to this power of two, or down to its inverse, are of order one.
@@ -147,9 +147,9 @@ def _readable(final: Point) -> Bool[Array, ""]:
 def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Bool[Array, ""]:
     r"""`at_rest` for a path of a linear network that starts at `model`.
 
-    Inputs far from order one are the unit of the gradient. Of a diagonal network $X^\top p$ vanishes too, wherever it
-    moves anything: layers with a coordinate of 1e-5 hide what pulls at it in their own gradient, which has products of
-    it, and the flow leaves such a saddle late.
+    Inputs far from order one are the unit of the gradient. $X^\top p$ vanishes too, wherever it moves anything: layers
+    with a coordinate (or a mode) of 1e-5 hide what pulls at it in their own gradient, which has products of it, and the
+    flow leaves such a saddle late.
     """
     final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
     scale = jnp.max(jnp.abs(data.inputs))
@@ -157,10 +157,11 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
     ordinary = (size == 0) | (jnp.abs(jnp.log2(jnp.where(size > 0, size, 1.0))) <= ORDER_ONE)
     unit = jnp.where(ordinary, 1.0, size)
     rests = at_rest(final, stationarity(trajectory) / unit, model.degree, kept(model))
-    if not isinstance(model, DiagonalLinearNetwork):
-        return rests
     total = jnp.sum(jnp.abs(p))
     pull = jnp.abs(p @ data.inputs) / (jnp.where(total > 0, total, 1.0) * unit)
+    if not isinstance(model, DiagonalLinearNetwork):
+        # Entries mix, and what is zero is not told from what rounding will wake: a start that nothing moves is at rest.
+        return rests & ((stationarity(trajectory) == 0) | ~jnp.any(pull > PULLED))
     # Two layers that are zero in a coordinate keep it at zero.
     moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
     return rests & ~jnp.any(moves & (pull > PULLED))

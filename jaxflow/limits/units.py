@@ -90,15 +90,15 @@ def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
     known = isinstance(data, TokenData) and isinstance(getattr(model, "head", None), LinearHead)
     if not known or degree not in (1, 2) or risk.filter(model) != model.trainable():
         return None
-    a, b = _exponent(data.tokens), _exponent(data.queries)
+    a, b = exponent_of(data.tokens), exponent_of(data.queries)
     size = a + b
     # Only together do they matter: the root of the product is a power of two as well.
     b = jnp.where((size % degree) == 0, b, b + 1)
     ordinary = jnp.abs(size) <= ORDER_ONE
-    return Units(_power(jnp.where(ordinary, 0, a)), _power(jnp.where(ordinary, 0, b)), degree)
+    return Units(power_of_two(jnp.where(ordinary, 0, a)), power_of_two(jnp.where(ordinary, 0, b)), degree)
 
 
-def _exponent(vectors: Float[Array, "*n d"]) -> Array:
+def exponent_of(vectors: Float[Array, "*n d"]) -> Array:
     """The power of two next to the largest norm, zero where there is none."""
     largest = jnp.max(jnp.abs(vectors))
     some = (largest > 0) & jnp.isfinite(largest)
@@ -108,5 +108,5 @@ def _exponent(vectors: Float[Array, "*n d"]) -> Array:
     return jnp.where(some, jnp.round(size), 0.0)
 
 
-def _power(exponent: Array) -> Array:
+def power_of_two(exponent: Array) -> Array:
     return jnp.ldexp(jnp.ones_like(exponent), exponent.astype(int))

@@ -1,4 +1,4 @@
-r"""Sum and difference of the two vectors of diagonal attention: what is small stays exact beside what is large."""
+r"""Sum and difference of the two vectors of diagonal models: what is small stays exact beside what is large."""
 
 from typing import Any, ClassVar
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_vector, require, require_finite, tree_scale
-from jaxflow.data import TokenData
-from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, linear_multipliers, top_tokens
+from jaxflow.data import LinearData, TokenData
+from jaxflow.flow.constraints import attention_constraints, linear_multipliers, network_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.margins import AbstractInverse, AbstractMargins, against_others
+from jaxflow.flow.margins import AbstractConstraints, AbstractInverse, AbstractMargins, against_others
 from jaxflow.flow.pairs import entry_growth, nonzero
-from jaxflow.models import DiagonalAttention, is_linear
+from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork, is_linear
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -59,7 +59,8 @@ class HalvesMargins(AbstractMargins):
 
 
 class Halves(AbstractCoordinates):
-    r"""For `DiagonalAttention` with a linear head: $u=(k+q)/\sqrt2$, $v=(k-q)/\sqrt2$, $k\odot q=\frac12(u^2-v^2)$.
+    r"""For `DiagonalAttention` with a linear head: $u=(k+q)/\sqrt2$, $v=(k-q)/\sqrt2$, $k\odot q=\frac12(u^2-v^2)$; and
+    for a `DiagonalLinearNetwork` of two layers, which are k and q here.
 
     With $g=-\partial L/\partial(k\odot q)$ the flow is $\dot u=g\odot u$, $\dot v=-g\odot v$: (u, v) is a rotation of
     (k, q), in which lengths are those of the weights, and $u\odot v=\frac12(k^2-q^2)$ is constant. Where $g_j$ has had
@@ -86,14 +87,20 @@ class Halves(AbstractCoordinates):
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         data = risk.data
-        if not isinstance(model, DiagonalAttention) or not isinstance(data, TokenData) or not is_linear(model.head):
-            raise ValueError("coordinates: Halves need DiagonalAttention with a linear head on TokenData; use Weights")
+        attends = isinstance(model, DiagonalAttention) and isinstance(data, TokenData) and is_linear(model.head)
+        network = isinstance(model, DiagonalLinearNetwork) and isinstance(data, LinearData) and model.depth == 2
+        if not (attends or network):
+            raise ValueError(
+                "coordinates: Halves need DiagonalAttention with a linear head on TokenData, or two layers of "
+                "DiagonalLinearNetwork; use Weights"
+            )
         require(
             risk.filter(model) == model.trainable(),
             "coordinates",
             "Halves move k and q alone; use Weights with another `trainable`",
         )
-        u, v = (model.k + model.q) * _ROOT, (model.k - model.q) * _ROOT
+        k, q = _pair(model)
+        u, v = (k + q) * _ROOT, (k - q) * _ROOT
         if self.conserved is not None:
             half = 0.5 * self.conserved
             # Squares of less than 1e-154 underflow: u and v themselves know more than a product that is zero.
@@ -104,13 +111,18 @@ class Halves(AbstractCoordinates):
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         u, v = state
-        return eqx.tree_at(lambda m: (m.k, m.q), context[1], ((u + v) * _ROOT, (u - v) * _ROOT))
+        return eqx.tree_at(_pair, context[1], ((u + v) * _ROOT, (u - v) * _ROOT))
 
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
         return self.decode(context, state).attention(data)
 
-    def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
+    def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         risk, model = context[0], self.decode(context, state)
+        if isinstance(risk.data, LinearData):
+            if not risk.loss.margin:
+                return super().constraints(context, state)
+            signed = risk.data.targets[:, None] * risk.data.inputs
+            return network_constraints(risk, HalvesMargins(signed), signed.shape[0])
         index = top_tokens(model, risk.data)
         margins = HalvesMargins(diagonal_rows(risk.data, index))
         return attention_constraints(risk, model.head, risk.data, index, margins)
@@ -121,6 +133,11 @@ class Halves(AbstractCoordinates):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         risk, model = context
         data, (u, v) = risk.data, state
+        if isinstance(data, LinearData):
+            log_scale, pushes = risk.loss.scaled_derivative(data.inputs @ product(state), data.targets)
+            pushes = pushes / (data.targets.size if risk.reduction == "mean" else 1)
+            slope = pushes @ data.inputs
+            return ScaledGradient(log_scale, (slope * u, -slope * v), pushes)
         queries = jnp.einsum("...d,d->...d", data.queries, product(state))
         rule = "ntd,nd->nt" if data.single_query else "ntd,nkd->nkt"
         log_scale, multipliers = linear_multipliers(risk, model.head, jnp.einsum(rule, data.tokens, queries))
@@ -131,6 +148,10 @@ class Halves(AbstractCoordinates):
 
 
 _ROOT = 0.5**0.5
+
+
+def _pair(model: Any) -> tuple[Any, Any]:
+    return (model.k, model.q) if isinstance(model, DiagonalAttention) else model.weights
 
 
 def product(state: PyTree) -> Float[Array, " d"]:

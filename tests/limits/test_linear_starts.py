@@ -1,0 +1,197 @@
+"""Linear networks from tiny starts, of more than two layers, on data of any size: what a referee found."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import LSODA
+from scipy.optimize import nnls
+
+import jaxflow as jf
+from jaxflow.limits import ErrorSource
+from jaxflow.limits.network_units import network_units
+from jaxflow.limits.stages import network_at_rest, stationarity
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
+
+KEY = jax.random.key(29)
+
+
+def convolutions():
+    """Regression with three data, from filters of 1e-12 and zero: `(16, 3, 6)`, `(16, 3)` and two of `(16, 6)`."""
+    rng = np.random.default_rng([0, 3874245408])
+    inputs, teacher = rng.normal(size=(16, 3, 6)), rng.normal(size=(16, 6))
+    first = rng.normal(size=(16, 6))
+    return inputs, np.einsum("bnd,bd->bn", inputs, teacher), 1e-12 * first, np.zeros_like(first)
+
+
+def by_modes(x, y, first, second, rtol):
+    """The limit of one instance by LSODA for the modes of the DFT, which have digits of their own however small."""
+    d = x.shape[1]
+
+    def modes(flat):
+        return flat.view(complex).reshape(2, -1)
+
+    def velocity(_, flat):
+        u, v = modes(flat)
+        push = np.fft.rfft((y - x @ np.fft.irfft(u * v, d)) @ x)
+        return np.concatenate([push * np.conj(v), push * np.conj(u)]).view(float)
+
+    start = np.concatenate([np.fft.rfft(first), np.fft.rfft(second)]).view(float)
+    solver = LSODA(velocity, 0.0, start, 1e100, rtol=rtol, atol=1e-15 * rtol)
+    for _ in range(20_000):
+        solver.step()
+        beta = np.fft.irfft(np.prod(modes(solver.y), axis=0), d)
+        if np.abs(x @ beta - y).max() < 1e-13 * np.abs(y).max():
+            return beta
+    raise AssertionError("the plain flow has not arrived")
+
+
+def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one():
+    # With tolerances of 1e-11 and more for weights of 1e-12 two of these said 5e-7 for 4e-6; of one the modes fall to
+    # roundings of the others and come back, which no tolerance tells.
+    chosen = [6, 9, 12]
+    x, y, first, second = (part[chosen] for part in convolutions())
+
+    @jax.jit
+    @jax.vmap
+    def limits(x, y, first, second):
+        risk = jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared")
+        return jf.find_limit(risk, LinearConvolutionalNetwork((first, second)), throw=False)
+
+    found = limits(*map(jnp.asarray, (x, y, first, second)))
+    assert bool(jnp.all(found.outcome == jf.Outcome.limit_point))
+    assert bool(jnp.all(found.error_source == ErrorSource.tolerances))
+    for i in range(len(chosen)):
+        exact, again = (by_modes(x[i], y[i], first[i], second[i], rtol) for rtol in (1e-12, 1e-11))
+        known = np.linalg.norm(again - exact) / np.linalg.norm(exact)
+        # Of two tolerances that differ by 9e-12, ten times as much.
+        assert known < 1e-10
+        apart = np.linalg.norm(found.coefficients[i] - exact) / np.linalg.norm(exact)
+        assert apart <= found.error[i] + known
+        # And it says something.
+        assert found.error[i] < 1e-6
+
+
+def test_three_layers_leave_the_saddle_at_zero():
+    # Gradients there are alpha squared of what pushes: from 1e-12 that is less than any rest.
+    x = jax.random.normal(jax.random.key(3), (3, 4))
+    labels = jnp.where(x @ jnp.array([1.0, -2.0, 0.5, 1.0]) < 0, -1.0, 1.0)
+    data = jf.data.LinearData(x, labels)
+    start = DeepLinearNetwork.init(jax.random.key(5), data, depth=3, alpha=1e-12, scheme="zero_last")
+    assert jf.find_limit(jf.EmpiricalRisk(data, "exponential"), start).outcome == jf.Outcome.globally_optimal
+    # The time that takes, 1e12, leaves no digits for what comes after: of a regression nothing is claimed.
+    point = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, x[:, 0]), "squared"), start)
+    assert point.outcome == jf.Outcome.undecided
+    assert jnp.isinf(point.error)
+
+
+def hard_margin(rows):
+    """The l2 max-margin direction at margin one, by non-negative least squares (least distance programming)."""
+    n, d = rows.shape
+    system, right = np.vstack([rows.T, np.ones((1, n))]), np.append(np.zeros(d), 1.0)
+    weights, _ = nnls(system, right)
+    off = system @ weights - right
+    return -off[:d] / off[d]
+
+
+@pytest.mark.parametrize(("loss", "depth"), [("exponential", 3), pytest.param("logistic", 4, marks=pytest.mark.slow)])
+def test_deep_fully_connected_networks_are_certified_by_default(loss, depth):
+    rng = np.random.default_rng(7)
+    x, teacher = rng.normal(size=(8, 6, 4)), rng.normal(size=(8, 4))
+    y = np.where(np.einsum("bnd,bd->bn", x, teacher) < 0, -1.0, 1.0)
+
+    @jax.jit
+    @jax.vmap
+    def limits(key, x, y):
+        data = jf.data.LinearData(x, y)
+        start = DeepLinearNetwork.init(key, data, depth=depth, alpha=0.2, scheme="zero_last")
+        return jf.find_limit(jf.EmpiricalRisk(data, loss), start, throw=False)
+
+    found = limits(jax.random.split(jax.random.key(2), 8), jnp.asarray(x), jnp.asarray(y))
+    assert bool(jnp.all(found.outcome == jf.Outcome.globally_optimal))
+    assert float(jnp.max(found.excess)) <= 1e-8
+    for i in range(8):
+        exact = hard_margin(y[i][:, None] * x[i])
+        # A relative excess of 1e-8 leaves a direction the root of twice that.
+        apart = np.linalg.norm(found.coefficients[i] - exact) / np.linalg.norm(exact)
+        assert apart <= 2e-4
+
+
+def test_three_layers_that_cannot_fit_come_to_rest():
+    # Two data and a positive combination of their opposites, with one label.
+    x = jnp.array([[1.0, 0.2], [0.3, 1.0], [-0.9, -0.7]])
+    data = jf.data.LinearData(x, jnp.ones(3))
+    start = DeepLinearNetwork.init(jax.random.key(1), data, depth=3, alpha=0.5, scheme="zero_last")
+    found = jf.find_limit(jf.EmpiricalRisk(data, "exponential"), start)
+    assert found.outcome == jf.Outcome.finite_stationary_point
+    # The loss is convex in the coefficients: no push is left.
+    push = jnp.exp(-x @ found.coefficients) @ x
+    assert float(jnp.max(jnp.abs(push))) < 1e-4
+
+
+def size_of(kind, loss, size, target=1.0):
+    """A network on inputs of a size and targets of another, from a start with the same outputs up to that."""
+    x = jax.random.normal(jax.random.key(11), (3, 6))
+    y = x @ jax.random.normal(jax.random.key(12), (6,))
+    y = y if loss == "squared" else jnp.where(y < 0, -1.0, 1.0)
+    data = jf.data.LinearData(size * x, target * y)
+    start = kind.init(jax.random.key(13), data, depth=2, alpha=0.3 * (target / size) ** 0.5, scheme="zero_last")
+    return jf.EmpiricalRisk(data, loss), start
+
+
+@pytest.mark.parametrize("kind", [DiagonalLinearNetwork, pytest.param(DeepLinearNetwork, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_inputs_of_another_size_have_the_same_limit_in_other_units(kind, loss):
+    # A power of two whose root is one: the arithmetic is the same.
+    size, target = 2.0**-40, 2.0**20 if loss == "squared" else 1.0
+    plain, moved = (jf.find_limit(*size_of(kind, loss, *by)) for by in ((1.0, 1.0), (size, target)))
+    expected = jf.Outcome.limit_point if loss == "squared" else jf.Outcome.globally_optimal
+    assert plain.outcome == moved.outcome == expected
+    # What is polished outside of the units has a few roundings of its own.
+    np.testing.assert_allclose(moved.coefficients * size / target, plain.coefficients, rtol=1e-9)
+    final, other = plain.trajectory.final, moved.trajectory.final
+    root = np.log(target / size) / 2
+    np.testing.assert_allclose(other.log_norm - final.log_norm, root, rtol=1e-9)
+    np.testing.assert_allclose(other.log_arc_length - final.log_arc_length, root, rtol=1e-6)
+    # t goes like one over the gradient's square of the outputs: 1/(size * target).
+    if loss == "squared":
+        np.testing.assert_allclose(other.log_time - final.log_time, -np.log(size * target), rtol=1e-6)
+    np.testing.assert_allclose(
+        other.model.linear_coefficients() * size / target, final.model.linear_coefficients(), rtol=1e-9
+    )
+
+
+def test_data_of_order_one_have_no_units():
+    for size, target in ((1.0, 1.0), (100.0, 1e-2), (1e-2, 100.0)):
+        units = network_units(*size_of(DiagonalLinearNetwork, "squared", size, target))
+        assert units is not None and units.inputs == units.targets == units.weights == 1.0
+    for depth in (2, 3, 5):
+        x = 1e150 * jax.random.normal(jax.random.key(1), (3, 6))
+        data = jf.data.LinearData(x, jnp.ones(3))
+        units = network_units(
+            jf.EmpiricalRisk(data, "logistic"), DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=1.0)
+        )
+        assert units is not None and units.weights**depth == units.inputs
+        assert 2.0**-depth < jnp.max(jnp.linalg.norm(x / units.inputs, axis=1)) < 2.0**depth
+
+
+def test_halves_follow_the_flow_of_two_diagonal_layers():
+    risk, start = size_of(DiagonalLinearNetwork, "logistic", 1.0)
+    path, other = (jf.integrate(risk, start, clock="log_time", until=6.0, coordinates=c) for c in ("weights", "halves"))
+    for w, again in zip(path.model.weights, other.model.weights, strict=True):
+        np.testing.assert_allclose(again, w, rtol=1e-5)
+    np.testing.assert_allclose(other.log_arc_length, path.log_arc_length, rtol=1e-5)
+    deeper = DiagonalLinearNetwork.init(KEY, risk.data, depth=3)
+    with pytest.raises(ValueError, match="coordinates: Halves need"):
+        jf.integrate(risk, deeper, clock="log_time", until=1.0, coordinates="halves")
+
+
+def test_a_mode_that_is_hidden_says_nothing_of_rest():
+    # One mode fits its datum exactly; the other is 1e-9 of it, and the gradient does not show what pulls at it.
+    x = jnp.array([[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0]])
+    data = jf.data.LinearData(x, jnp.ones(2))
+    saddle = LinearConvolutionalNetwork((jnp.fft.ifft(jnp.array([1.0, 0.0, 1e-9, 0.0])).real,) * 2)
+    assert abs(x[0] @ saddle.linear_coefficients() - 1.0) < 1e-12
+    path = jf.integrate(jf.EmpiricalRisk(data, "squared"), saddle, clock="log_time", until=-5.0)
+    assert stationarity(path) < 1e-6
+    assert not network_at_rest(data, saddle, path)
