@@ -76,7 +76,7 @@ def find_point(
     """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
     `units`, where they are given."""
     known = known_of(risk, model)
-    inside = (risk, model) if units is None else units.inward(risk, model)
+    inside: tuple[EmpiricalRisk, Any] = (risk, model) if units is None else units.inward(risk, model)
     if known.pairs is None and isinstance(method, LinearStaged):
         path, spread = method.continued(*inside, max_steps, gap, known.by_program)
     else:
