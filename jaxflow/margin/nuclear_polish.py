@@ -105,6 +105,12 @@ def _newton(
     residual_Q = ((C @ Q) * kept[None, :]).reshape(-1)
     residual_margin = target - on * jnp.sum(HQ * GQ, axis=1)
     right = jnp.concatenate([residual_Q, residual_margin])
+    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and the
+    # matrix is singular, to the last digit at the solution. −C ⪯ 0 above a square ⪰ 0 stays so under a shift of these
+    # signs, and far from singular; what the shift leaves of an error, its share of a singular value, the next step
+    # takes.
+    shift = float(np.sqrt(jnp.finfo(dtype).eps)) * jnp.max(jnp.abs(matrix))
+    matrix = matrix + shift * jnp.diag(jnp.concatenate([-jnp.ones(q * r, dtype), jnp.ones(m, dtype)]))
     finite = jnp.all(jnp.isfinite(matrix))
     matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
     change = linalg.solve(matrix, right[:, None])[:, 0]

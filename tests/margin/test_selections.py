@@ -108,16 +108,40 @@ def test_sets_have_equal_logits_and_margins_against_the_rest() -> None:
     selection[0, [1, 3]] = selection[1, 2] = selection[2, [0, 1, 3]] = selection[3] = True
     for norm in ("frobenius", "nuclear"):
         solution = solve(attention_svm(data, selection, norm))
-        # In the nuclear norm equalities end between 1e-10 and 1e-5 (one program in six, measured); it is said then.
-        accurate = norm == "frobenius" or solution.result == "optimal"
-        assert solution.result == ("optimal" if accurate else "inaccurate")
-        assert float(solution.certificate.duality_gap) <= (1e-10 if accurate else 1e-5)
-        atol = 1e-9 if accurate else 1e-5
+        assert solution.result == "optimal" and float(solution.certificate.duality_gap) <= 1e-10
+        atol = 1e-9
         logits = np.einsum("itd,de,ie->it", data.tokens, solution.primal, data.queries)
         for i in range(4):
             inside, outside = logits[i, selection[i]], logits[i, ~selection[i]]
             np.testing.assert_allclose(inside, inside[0], atol=atol)
             assert (inside[0] - outside).min(initial=np.inf) >= 1 - atol
+
+
+@pytest.mark.parametrize(
+    ("n", "T", "d", "count"),
+    [
+        (4, 4, 10, 60),
+        pytest.param(5, 5, 8, 60, marks=pytest.mark.slow),
+        pytest.param(3, 4, 4, 60, marks=pytest.mark.slow),
+    ],
+)
+def test_random_sets_in_the_nuclear_norm_are_solved_to_the_last_digits(n: int, T: int, d: int, count: int) -> None:
+    """With as many equalities as these their weights are not unique, and Newton's matrix of the last steps is singular:
+    54 to 55 of 60 ended within 1e-10 by its inverse, the others within 1e-5."""
+    programs = []
+    for k in range(count):
+        rng = np.random.default_rng(k)
+        selection = np.zeros((n, T), bool)
+        for i in range(n):
+            selection[i, rng.permutation(T)[: rng.integers(1, T + 1)]] = True
+        if selection.all():
+            selection[0, 1:] = False
+        programs.append(attention_svm(random_tokens(jax.random.key(1000 + k), n, T, d)[0], selection, "nuclear"))
+    solutions = jax.vmap(solve)(jax.tree.map(lambda *parts: jnp.stack(parts), *programs))
+    assert np.all(np.asarray(solutions.result == "optimal"))
+    certificates = solutions.certificate
+    # Two steps from 1e-5 end at rounding; a program of condition 1e4 keeps twelve digits of it.
+    assert np.abs(certificates.duality_gap).max() <= 1e-10 and np.asarray(certificates.feasibility).max() <= 1e-10
 
 
 def test_sequence_to_sequence_and_causal() -> None:
