@@ -132,7 +132,9 @@ def test_three_layers_that_cannot_fit_come_to_rest():
 def size_of(kind, loss, size, target=1.0):
     """A network on inputs of a size and targets of another, from a start with the same outputs up to that."""
     x = jax.random.normal(jax.random.key(11), (3, 6))
+    x = x / jnp.max(jnp.linalg.norm(x, axis=1))
     y = x @ jax.random.normal(jax.random.key(12), (6,))
+    y = y / jnp.max(jnp.abs(y))
     y = y if loss == "squared" else jnp.where(y < 0, -1.0, 1.0)
     data = jf.data.LinearData(size * x, target * y)
     start = kind.init(jax.random.key(13), data, depth=2, alpha=0.3 * (target / size) ** 0.5, scheme="zero_last")
