@@ -183,7 +183,7 @@ def test_halves_follow_the_flow_of_two_diagonal_layers():
     for w, again in zip(path.model.weights, other.model.weights, strict=True):
         np.testing.assert_allclose(again, w, rtol=1e-5)
     np.testing.assert_allclose(other.log_arc_length, path.log_arc_length, rtol=1e-5)
-    deeper = DiagonalLinearNetwork.init(KEY, risk.data, depth=3)
+    deeper = DiagonalLinearNetwork((jnp.ones(6),) * 3)
     with pytest.raises(ValueError, match="coordinates: Halves need"):
         jf.integrate(risk, deeper, clock="log_time", until=1.0, coordinates="halves")
 
