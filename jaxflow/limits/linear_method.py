@@ -107,7 +107,7 @@ class LinearStaged(AbstractMethod):
     certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
     $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
     $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$ (four and more: $10^9$), to `far`;
+    no quadratic forms, by Kvaerno5 for the weights, with $10^6$ in place of $10^{12}$ (from four: $10^9$), to `far`;
     of fully connected ones with $10^{10}$, until the direction is certified. Two diagonal layers move in `Halves`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
