@@ -93,9 +93,9 @@ def _find(
         return find_point(risk, model, method, gap, max_steps, units)
     if units is None:
         return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
-    inside = units.inward(risk, model)
-    path = method.follow(*inside, max_steps, gap)
-    return conclude_direction(risk, model, units.outward(path), gap, (*inside, path))
+    within, begun = units.inward(risk, model)
+    path = method.follow(within, begun, max_steps, gap)
+    return conclude_direction(risk, model, units.outward(path), gap, (within, begun, path))
 
 
 def conclude_direction(

@@ -76,14 +76,14 @@ def find_point(
     """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
     `units`, where they are given."""
     known = known_of(risk, model)
-    inside: tuple[EmpiricalRisk, Any] = (risk, model) if units is None else units.inward(risk, model)
+    within, begun = (risk, model) if units is None else units.inward(risk, model)
     if known.pairs is None and isinstance(method, LinearStaged):
-        path, spread = method.continued(*inside, max_steps, gap, known.by_program)
+        path, spread = method.continued(within, begun, max_steps, gap, known.by_program)
     else:
-        path, spread = method.follow(*inside, max_steps, gap), jnp.asarray(jnp.inf)
+        path, spread = method.follow(within, begun, max_steps, gap), jnp.asarray(jnp.inf)
     if units is None:
         return conclude_point(risk, model, path, known, spread)
-    return conclude_point(risk, model, units.outward(path), known, spread, (*inside, path))
+    return conclude_point(risk, model, units.outward(path), known, spread, (within, begun, path))
 
 
 def conclude_point(

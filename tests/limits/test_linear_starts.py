@@ -132,7 +132,9 @@ def test_three_layers_that_cannot_fit_come_to_rest():
 def size_of(kind, loss, size, target=1.0):
     """A network on inputs of a size and targets of another, from a start with the same outputs up to that."""
     x = jax.random.normal(jax.random.key(11), (3, 6))
+    x = x / jnp.max(jnp.linalg.norm(x, axis=1))
     y = x @ jax.random.normal(jax.random.key(12), (6,))
+    y = y / jnp.max(jnp.abs(y))
     y = y if loss == "squared" else jnp.where(y < 0, -1.0, 1.0)
     data = jf.data.LinearData(size * x, target * y)
     start = kind.init(jax.random.key(13), data, depth=2, alpha=0.3 * (target / size) ** 0.5, scheme="zero_last")
@@ -181,7 +183,7 @@ def test_halves_follow_the_flow_of_two_diagonal_layers():
     for w, again in zip(path.model.weights, other.model.weights, strict=True):
         np.testing.assert_allclose(again, w, rtol=1e-5)
     np.testing.assert_allclose(other.log_arc_length, path.log_arc_length, rtol=1e-5)
-    deeper = DiagonalLinearNetwork.init(KEY, risk.data, depth=3)
+    deeper = DiagonalLinearNetwork((jnp.ones(6),) * 3)
     with pytest.raises(ValueError, match="coordinates: Halves need"):
         jf.integrate(risk, deeper, clock="log_time", until=1.0, coordinates="halves")
 
