@@ -192,7 +192,8 @@ def own_gap(kind: str, data: Tokens, W: np.ndarray) -> float:
 
 def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
     lead, _ = lead_of(logits_of(data.take([i]), claim.direction[None]))
-    if path.lead[i] >= LEAD:
+    # On the way to a point a path has its lead at most: one that has twice as much has passed it.
+    if path.lead[i] >= max(LEAD, 2.0 * lead[0]):
         return Judgement("wrong", "said a point: a plain path goes to infinity", True)
     if path.balance[i] * STATIONARY < 1.0 and path.balance[i] > 0:
         return Judgement("unverified", "the plain path has not come to rest", True)
