@@ -42,7 +42,8 @@ def clocks(solver: str, coordinates: str, clock: str = "log_time") -> Callable[.
             path = jf.integrate(
                 risk, model, clock=clock, until=log_time, solver=solver, max_steps=MAX_STEPS, throw=False,
                 coordinates=coordinates if isinstance(model, jf.models.CombinedAttention) else "weights",
-                controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+                # The coefficients of the library's own controllers.
+                controller=diffrax.PIDController(rtol=tolerance, atol=tolerance, pcoeff=0.3, icoeff=0.4),
             )  # fmt: skip
             flat = path.model.W if hasattr(path.model, "W") else jnp.stack([path.model.K, path.model.Q])
             short = path.result == jf.RESULTS.max_steps_reached

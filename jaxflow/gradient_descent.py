@@ -111,9 +111,9 @@ def descend(
             require(bool(np.all(np.diff(grid) > 0)), "save_at", "numbers of steps must increase")
             require(bool(grid[0] >= 0 and grid[-1] <= steps), "save_at", f"expected within 0 and {steps}")
     # A penalty of nothing is left out of every step.
-    pulled = not is_concrete(ridge) or bool(jnp.any(jnp.asarray(ridge) != 0))
-    numbers = [jnp.asarray(x, float) for x in (rate, epsilon)]
-    descent = _Descent(risk, optimizer, normalised, *numbers, jnp.asarray(ridge, float) if pulled else None)
+    pulled = not is_concrete(ridge) or bool(np.any(np.asarray(ridge) != 0))
+    penalty = jnp.asarray(ridge, float) if pulled else None
+    descent = _Descent(risk, optimizer, normalised, jnp.asarray(rate, float), jnp.asarray(epsilon, float), penalty)
     trajectory = _descend(descent, model, jnp.asarray(steps), save_at)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         raise RuntimeError(f"descend: {describe(trajectory.result)}")

@@ -181,8 +181,8 @@ def _integrate(
     if form is not None:
         pack, unpack = form.pack, form.unpack
 
-        def field(s: Array, packed: PyTree, args: Any) -> PyTree:
-            return pack(flow.field(s, unpack(packed), args))
+        def field(s: Array, extended: PyTree, args: Any) -> PyTree:
+            return pack(flow.field(s, unpack(extended), args))
 
     solution = diffrax.diffeqsolve(
         as_terms(field, solver),
