@@ -232,3 +232,26 @@ def test_a_trial_step_that_overflows_is_shortened_and_the_flow_goes_on(way):
     # 13 accepted steps and 6 rejected ones; where the step had become NaN the budget of 200 was spent.
     assert bool(path.result == jf.RESULTS.successful) and path.log_time == pytest.approx(10.0)
     assert path.stats["num_rejected_steps"] < path.stats["num_accepted_steps"]
+
+
+# log t at an arc length of 1/2, by plain Dormand and Prince of order 8 in t at a relative tolerance of 1e-12.
+ESCAPES = {1e-8: 3.46036360861157, 1e-12: 3.883101304111834}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", ESCAPES)
+def test_log_t_of_an_escape_needs_a_tolerance_below_the_start(alpha):
+    """Weights of size alpha leave zero: what is said of it at `ArcLength`."""
+    data = jf.data.LinearData(jnp.array([[1.0, 0.3], [0.2, 1.0]]), jnp.array([1.0, 0.5]))
+    risk = jf.EmpiricalRisk(data, "squared")
+    model = jf.models.DiagonalLinearNetwork.init(jax.random.key(0), data, alpha=alpha)
+
+    def log_time(controller):
+        path = jf.integrate(risk, model, clock=jf.ArcLength(), until=0.5, solver="kvaerno5", controller=controller)
+        return float(path.final.log_time)
+
+    # With the state alone under its eyes the controller keeps log t to a few times its rtol.
+    fine = diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha, pcoeff=0.3, icoeff=0.4)
+    assert abs(log_time(fine) - ESCAPES[alpha]) <= 2e-3
+    # The default shows that it matters: it takes the first 1e-6 of the weights for nothing.
+    assert abs(log_time(None) - ESCAPES[alpha]) > 0.1
