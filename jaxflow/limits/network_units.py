@@ -24,7 +24,6 @@ from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
-
 # The power of two of the largest weight of a start, in these units.
 MOST = 26.0
 
