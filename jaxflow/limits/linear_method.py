@@ -244,7 +244,8 @@ class LinearStaged(AbstractMethod):
 
     def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         pairs = has_pairs(model)
-        rest = STATIONARY if model.degree == 2 else DEEP_STATIONARY
+        deep = model.degree > 2 and not isinstance(model, DeepLinearNetwork)
+        rest = DEEP_STATIONARY if deep else STATIONARY
         still = StationaryPoint(rest, model.degree, pairs)
         quadratic, size = model.degree == 2, jnp.minimum(_largest(model), 1.0)
 

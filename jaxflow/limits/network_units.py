@@ -24,6 +24,9 @@ from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
+# The power of two of the largest weight of a start, in these units.
+MOST = 26.0
+
 
 class NetworkUnits(eqx.Module):
     """`inputs` and `targets`: a and b, powers of two, one where data are of order one; `weights`: c, one as well."""
@@ -82,6 +85,10 @@ def network_units(risk: EmpiricalRisk, model: Any) -> NetworkUnits | None:
     b = jnp.zeros_like(a) if risk.loss.margin else _beyond(exponent_of(data.targets[:, None]))
     # The root of a/b is a power of two as well: the inputs take up what is left over.
     root = jnp.round((a - b) / model.degree)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
+    # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
+    lost = jnp.log2(jnp.where(largest > 0, largest, 1.0)) + root > MOST
+    root, b = jnp.where(lost, 0.0, root), jnp.where(lost, 0.0, b)
     return NetworkUnits(power_of_two(b + model.degree * root), power_of_two(b), power_of_two(root))
 
 

@@ -168,7 +168,7 @@ def test_data_of_order_one_have_no_units():
         units = network_units(*size_of(DiagonalLinearNetwork, "squared", size, target))
         assert units is not None and units.inputs == units.targets == units.weights == 1.0
     for depth in (2, 3, 5):
-        x = 1e150 * jax.random.normal(jax.random.key(1), (3, 6))
+        x = 1e-150 * jax.random.normal(jax.random.key(1), (3, 6))
         data = jf.data.LinearData(x, jnp.ones(3))
         units = network_units(
             jf.EmpiricalRisk(data, "logistic"), DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=1.0)
