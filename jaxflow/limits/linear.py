@@ -19,10 +19,11 @@ from jaxflow._core import (
     require,
 )
 from jaxflow.data import LinearData
+from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
-from jaxflow.limits.linear_method import LinearStaged
+from jaxflow.limits.linear_method import SMALL_START, LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.network_units import network_units
@@ -145,7 +146,10 @@ def conclude_direction(
     infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
         certificate, excess = verdict.certificate, verdict.excess
-        certified, contradicted = verdict.certified, verdict.contradicted & ~still
+        # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
+        # such a direction contradicts nothing.
+        lost = jnp.asarray(False) if has_pairs(begun) else largest_entry(begun) < SMALL_START
+        certified, contradicted = verdict.certified, verdict.contradicted & ~still & ~lost
         optimal = Outcome.globally_optimal
     else:
         # Stationary points of such a program are many: the best one that a solver found is no yardstick.

@@ -175,7 +175,7 @@ class LinearStaged(AbstractMethod):
         **Returns:** the finest trajectory that succeeded, and the error estimated; +inf where there is no second.
         """
         floor = 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)
-        tolerances, small = [max(self.rtol, floor)], _largest(model) < SMALL_START
+        tolerances, small = [max(self.rtol, floor)], largest_entry(model) < SMALL_START
         while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
             tolerances.append(max(tolerances[-1] / 100.0, floor))
 
@@ -225,7 +225,7 @@ class LinearStaged(AbstractMethod):
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
         rtol, ends = max(self.rtol, 1000.0 * eps) if rtol is None else rtol, max(1e-14, 20.0 * eps)
-        digits, size = jnp.maximum(rtol, NEWTON), jnp.minimum(_largest(model), 1.0)
+        digits, size = jnp.maximum(rtol, NEWTON), jnp.minimum(largest_entry(model), 1.0)
         # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
         # have the roundings of weights that are no longer small.
         least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
@@ -247,7 +247,7 @@ class LinearStaged(AbstractMethod):
         deep = model.degree > 2 and not isinstance(model, DeepLinearNetwork)
         rest = DEEP_STATIONARY if deep else STATIONARY
         still = StationaryPoint(rest, model.degree, pairs)
-        quadratic, size = model.degree == 2, jnp.minimum(_largest(model), 1.0)
+        quadratic, size = model.degree == 2, jnp.minimum(largest_entry(model), 1.0)
 
         coordinates, convex = Halves(kept(model)) if pairs else Weights(), isinstance(model, DeepLinearNetwork)
 
@@ -305,5 +305,6 @@ class LinearStaged(AbstractMethod):
         return followed_by(near, far, done)
 
 
-def _largest(model: Any) -> Float[Array, ""]:
+def largest_entry(model: Any) -> Float[Array, ""]:
+    """The size of the largest number in any layer."""
     return jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))

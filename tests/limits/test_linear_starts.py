@@ -197,3 +197,20 @@ def test_a_mode_that_is_hidden_says_nothing_of_rest():
     path = jf.integrate(jf.EmpiricalRisk(data, "squared"), saddle, clock="log_time", until=-5.0)
     assert stationarity(path) < 1e-6
     assert not network_at_rest(data, saddle, path)
+
+
+def test_a_mode_that_a_tiny_start_loses_contradicts_no_theorem():
+    """Of two convolutional layers from 1e-76 a Fourier mode may round to nothing, and the flow stand still without it:
+    three of these keys were said to contradict the theorem that holds from every such start."""
+
+    def outcome(key):
+        inputs, teacher, start = jax.random.split(key, 3)
+        x = jax.random.normal(inputs, (6, 4))
+        data = jf.data.LinearData(x, jnp.sign(x @ jax.random.normal(teacher, (4,))))
+        model = LinearConvolutionalNetwork((1e-76 * jax.random.normal(start, (4,)), jnp.zeros(4)))
+        return jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False).outcome.value
+
+    keys = jax.random.split(jax.random.key(0), 64)[jnp.array([0, 27, 35, 39])]
+    found = [jf.Outcome(int(x)) for x in jax.jit(lambda k: jax.lax.map(outcome, k))(keys)]
+    assert found[0] == jf.Outcome.globally_optimal
+    assert all(x in (jf.Outcome.globally_optimal, jf.Outcome.undecided) for x in found)
