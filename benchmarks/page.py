@@ -375,14 +375,17 @@ def referee() -> str:
     total = {word: sum(row[word] for row in found["rows"]) for word in words}
     regular = [row for row in found["rows"] if row["regular"]]
     open_ones = sum(row["undecided"] for row in regular) / sum(row["instances"] for row in regular)
+    shares = {f"{row['model']}, {row['kind']}": row["undecided"] / row["instances"] for row in regular}
+    over = [f"{name} ({100 * share:.2g}%)" for name, share in shares.items() if share > 0.01]
     text = (
         f"{count(sum(total.values()))} instances, drawn and judged without the library: the program of the claimed "
         "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration says "
         f"where the flow goes. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
         f"{100 * open_ones:.2g}% on regular data; {total['unverified']} of which the referee cannot tell (a start so "
         "far out that an explicit method does not move it, or a path still in transit when it was left). "
-        "Kinds without a row were not run; a row's number follows from `--scale`, which stands in the record. W was "
-        "measured before two of the rules by which fewer points are claimed."
+        "Kinds without a row were not run; a row's number follows from `--scale`, which stands in the record, with the "
+        f"commit that it was counted at.{' Regular kinds with more than 1% undecided: ' if over else ''}"
+        f"{', '.join(over)}{'.' if over else ''}"
     )
     columns = ("model", "instances are", "number", *words)
     return section("A referee", text, markdown(columns, lines), found, "referee.py", load=True)

@@ -8,6 +8,7 @@ The draws, the judgement and the flow it compares with share no code with the li
 
 import argparse
 import re
+import subprocess
 import sys
 import time
 import zlib
@@ -206,13 +207,16 @@ def main() -> None:
     args = parser.parse_args()
     configure()
     jax.config.update("jax_enable_compilation_cache", True)
-    rows = []
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    commit, rows = asked.stdout.strip() or None, []
     for model in args.only:
         for name, count in kinds_of(model, args.scale):
             if args.kinds and name not in args.kinds:
                 continue
             judged = attention_rows if model in MODELS else network_rows
-            rows.append(judged(model, name, count, args.seed))
+            rows.append(judged(model, name, count, args.seed) | {"scale": args.scale, "commit": commit})
             row = rows[-1]
             print(*(f"{key}={row[key]}" for key in row if key != "wrong_instances"), file=sys.stderr, flush=True)
             write(args.out, {"environment": environment(), "seed": args.seed, "rows": rows})

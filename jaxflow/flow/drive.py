@@ -156,6 +156,8 @@ class Drive(eqx.Module):
         terms = as_terms(system.field, self.solver)
         order: Any = self.solver.error_order(terms)
         s_next, controller_state = self.controller.init(terms, s, end, state, dt0, None, self.solver.func, order)
+        # Of a first step that is a number of Python a controller keeps such numbers, which no loop carries.
+        controller_state = jax.tree.map(jnp.asarray, controller_state)
         s_next = jnp.minimum(s_next, end)
         solver_state = self.solver.init(terms, s, s_next, state, None)
         grid, saved = None, None
