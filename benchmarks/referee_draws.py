@@ -157,7 +157,7 @@ def _one_label(rng: np.random.Generator, data: Vectors) -> Vectors:
 
 
 def _classified(name: str, loss: str, **how: Any) -> dict[str, Kind]:
-    # Of matrix sensing the theorems know directions of one datum only.
+    # Of matrix sensing the theorems know no direction.
     return {f"{loss}, {name}": Kind("labels", loss, models=MODELS[:3], **how)}
 
 
@@ -223,7 +223,7 @@ CLASSIFICATION = {
         for size in (1e-150, 1e-8, 1e8, 1e150)
         for name, kind in _classified(f"inputs of {size:g}", "logistic", change=_scaled(size)).items()
     },
-    "logistic, n = 1": Kind("one", "logistic"),
-    "exponential, n = 1, random": Kind("one", "exponential", 2, "random"),
+    "logistic, n = 1": Kind("one", "logistic", models=MODELS[:3]),
+    "exponential, n = 1, random": Kind("one", "exponential", 2, "random", models=MODELS[:3]),
 }
 KINDS: dict[str, Kind] = REGRESSION | CLASSIFICATION

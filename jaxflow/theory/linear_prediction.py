@@ -235,10 +235,10 @@ def _decomposes(network: AbstractLinearNetwork) -> bool:
 def _at_datum(network: AbstractLinearNetwork, data: LinearData) -> Decomposition:
     r"""On one datum x, $\mathsf M(x)=U_1\mathrm{diag}(Sx)U_2^\top$ with $S=sx^\top/\|x\|^2$. L = 2.
 
-    **Raises:** `ValueError` for several data or layers, where only Theorem 1 speaks: see `singular_residual`.
+    **Raises:** `ValueError` for several data or layers, where only Theorem 1 speaks (see `singular_residual`), and for
+    matrix sensing, whose layers are no vectors.
     """
-    several = data.inputs.shape[0] != 1 or network.depth != 2
-    if several:
+    if data.inputs.shape[0] != 1 or network.depth != 2 or isinstance(network, DeepMatrixSensing):
         raise ValueError(
             f"model: no theorem names a program for {type(network).__name__} on {data.inputs.shape[0]} data with "
             f"{network.depth} layers; its limit directions are singular vectors (Theorem 1): see "

@@ -214,3 +214,11 @@ def test_a_mode_that_a_tiny_start_loses_contradicts_no_theorem():
     found = [jf.Outcome(int(x)) for x in jax.jit(lambda k: jax.lax.map(outcome, k))(keys)]
     assert found[0] == jf.Outcome.globally_optimal
     assert all(x in (jf.Outcome.globally_optimal, jf.Outcome.undecided) for x in found)
+
+
+def test_no_theorem_names_a_direction_of_matrix_sensing():
+    """Its layers are matrices: that of one datum is asked of networks of vectors alone."""
+    sensors = jnp.array([[1.0, 0.5, 0.5, -1.0]])
+    model = jf.models.DeepMatrixSensing((0.3 * jnp.eye(2), 0.2 * jnp.eye(2)))
+    with pytest.raises(ValueError, match="^model: no theorem names a program for DeepMatrixSensing"):
+        jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(sensors, jnp.ones(1)), "logistic"), model)
