@@ -101,7 +101,8 @@ class Rounds(eqx.Module):
 
     A round is an explicit stretch in arc length, until attention is saturated, and a stretch in log arc length by
     `MultiplierNewton`. One round is enough unless a selection is left again. Both are values that drive one lane or
-    a queue of them.
+    a queue of them. `follow` also has, for diagonal attention, an accurate implicit stretch between the two: where
+    explicit steps are used up, and where multipliers were lost (see `MULTIPLIER_STEPS`).
 
     **Arguments:** `gap` to certify; `near`: arc length of the first explicit stretch; `far`: the least length to go to
     for the save points, `saves` of them; `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in
