@@ -55,6 +55,7 @@ class Saturation(eqx.Module):
     own: Float[Array, "*n"]
 
     @classmethod
+    @checked(infinite=["logits"])
     def at(
         cls, logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"], slopes: Float[Array, "*n T"]
     ) -> "Saturation":

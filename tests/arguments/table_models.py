@@ -201,6 +201,13 @@ MODELS: list[Call] = [
         visible=(MASK, mask()),
     ),
     call(
+        "Saturation.at",
+        m.Saturation.at,
+        logits=(SCORES, array(infinite=True, lower=False, higher=False)),
+        visible=(MASK, mask()),
+        slopes=(SCORES, array(lower=False, higher=False)),
+    ),
+    call(
         "logit_multipliers",
         m.logit_multipliers,
         logits=(SCORES, array(infinite=True, lower=False, higher=False)),
