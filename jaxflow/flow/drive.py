@@ -41,6 +41,8 @@ from jaxflow.trajectory import Trajectory
 
 # Members of an enumeration, whose types Pyright reads as literals.
 _RESULTS: Any = RESULTS
+# The first step where Diffrax's rule has none: a hundredth of what is one in any of the clocks.
+FALLBACK_STEP = 0.01
 
 
 def _promoted(result: Any) -> Any:
@@ -158,7 +160,9 @@ class Drive(eqx.Module):
         s_next, controller_state = self.controller.init(terms, s, end, state, dt0, None, self.solver.func, order)
         # Of a first step that is a number of Python a controller keeps such numbers, which no loop carries.
         controller_state = jax.tree.map(jnp.asarray, controller_state)
-        s_next = jnp.minimum(s_next, end)
+        # The rule looks at the field where one long step would lead, which may be nowhere: its step is then zero, and
+        # every step after it. Seen in log time at a saddle.
+        s_next = jnp.minimum(jnp.where(s_next > s, s_next, s + FALLBACK_STEP), end)
         solver_state = self.solver.init(terms, s, s_next, state, None)
         grid, saved = None, None
         if save_at is not None:

@@ -47,11 +47,21 @@ MARGIN_CAP = 1e12
 WEIGHTS_CAP = 1e6
 DEEP_CAP = 1e9
 CONVEX_CAP = 1e10
+# Steps at `DEEP_CAP`, of which paths take 40 to 200: where exponents have no digits for it, Newton's method finds no
+# step there at all (two of 64 convolutional networks), and the path is followed again at the next of these.
+FAR_STEPS = 512
+DEEP_CAPS = ((DEEP_CAP, 1e-5), (3e7, 3e-6), (WEIGHTS_CAP, 1e-6))
 # Steps of the explicit stage of more than two layers: where it has not arrived by then, data are barely separable or
 # not at all, it is stiff, and goes on implicitly. Where which stationary point is reached depends on the path, it is
 # followed closely for longer (2,900 steps were the most of 24).
 NEAR_STEPS = 512
-SELECTING_STEPS = 3072
+SELECTING_STEPS = 1024
+# Where coordinates of such a path wait their turn at a saddle, unit speed is a matter of roundings and explicit steps
+# stand still: it goes on implicitly in log time. What waits has the size of the start, and is known to this share of
+# it; with a hundredth of that, roundings of what has grown are taken for errors (steps rejected one by one, three of
+# seven networks of four layers). 160 to 440 steps were needed; ends agree with those at a hundredth of the tolerance.
+SADDLE_RTOL, SADDLE_STEPS, SADDLE_LOG_TIME = 1e-6, 1024, 1e5
+FIRST_STEP = 0.01
 # What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
 DEEP_STATIONARY = 1e-12
 # Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
@@ -266,7 +276,23 @@ class LinearStaged(AbstractMethod):
             clock=ArcLength(),
             until=PATIENCE * self.near if quadratic else self.near,
         )
-        stiff = jnp.asarray(False) if quadratic else near.result == RESULTS.max_steps_reached
+        stiff = near.result == RESULTS.max_steps_reached if convex else jnp.asarray(False)
+        if deep:
+            waits, entry = near.result == RESULTS.max_steps_reached, jnp.where(size > 0, size, 1.0)
+            rtol = max(SADDLE_RTOL, 100.0 * float(jnp.finfo(jnp.result_type(float)).eps))
+            newton = linalg.newton(rtol=0.1 * rtol, atol=0.1 * rtol * entry, norm=state_norm)
+            onwards = stage(
+                near.final.model,
+                diffrax.Kvaerno5(root_finder=newton),
+                diffrax.PIDController(rtol=rtol, atol=rtol * entry, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+                still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()),
+                jnp.minimum(max_steps, SADDLE_STEPS),
+                clock=LogTime(),
+                until=SADDLE_LOG_TIME,
+                dt0=FIRST_STEP,
+                idle=~waits,
+            )
+            near = followed_by(near, onwards, ~waits)
         least = rest * jnp.exp((model.degree - 1) * jnp.minimum(near.final.log_norm, 0.0))
         done = ~(good(near.result) | stiff) | (stationarity(near) <= least)
         # Rates are fitted where the flow is the exact one.
@@ -290,19 +316,31 @@ class LinearStaged(AbstractMethod):
         length = WEIGHTS_FAR if self.far is None else self.far
         # Single precision has no digits for more.
         fine = float(jnp.finfo(jnp.result_type(float)).eps) < 1e-12
-        higher = fine and (convex or model.degree > 3)
-        cap, digits = (CONVEX_CAP if convex else DEEP_CAP, 1e-5) if higher else (WEIGHTS_CAP, 1e-6)
-        far = stage(
-            near.final.model,
-            diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
-            diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-            still | certified if convex else still,
-            clock=LogArcLength(unit=self.near, floor=FLOOR, cap=max(cap ** (1.0 / model.degree), end)),
-            until=float(np.log(length - self.near)),
-            save_at=saves,
-            idle=done,
-        )
-        return followed_by(near, far, done)
+        caps = DEEP_CAPS[-1:]
+        if fine and (convex or model.degree > 3):
+            caps = ((CONVEX_CAP, 1e-5),) if convex else DEEP_CAPS
+        tries = jnp.asarray([(max(cap ** (1.0 / model.degree), end), digits) for cap, digits in caps])
+
+        def outwards(finished: Bool[Array, ""], how: Float[Array, "2"]) -> tuple[Array, tuple[Trajectory, Array]]:
+            cap, digits = how
+            far = stage(
+                near.final.model,
+                diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
+                diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
+                still | certified if convex else still,
+                max_steps if len(caps) == 1 else jnp.minimum(max_steps, FAR_STEPS),
+                clock=LogArcLength(unit=self.near, floor=FLOOR, cap=cap),
+                until=float(np.log(length - self.near)),
+                save_at=saves,
+                idle=finished,
+            )
+            return finished | (far.result != RESULTS.max_steps_reached), (far, finished)
+
+        _, (found, skipped) = jax.lax.scan(outwards, done, tries)
+        last: Any = jax.tree.map(lambda x: x[jnp.maximum(jnp.sum(~skipped) - 1, 0)], found)
+        # What all tries took together.
+        stats = {name: jnp.sum(x, axis=0) if name.startswith("num_") else x[0] for name, x in found.stats.items()}
+        return followed_by(near, eqx.tree_at(lambda t: t.stats, last, stats), done)
 
 
 def largest_entry(model: Any) -> Float[Array, ""]:
