@@ -129,6 +129,7 @@ def conclude_direction(
     margins = program.margins(chosen)
     margin = jnp.min(margins)
     positive = (margin > 0) & jnp.isfinite(margin)
+    support = positive & (margins <= (1.0 + SUPPORT) * margin)
     own_primal = chosen / jnp.where(positive, margin, 1.0)
     own_beta = own_primal if program.transform is None else program.coefficients(own_primal)
     if not read.faithful:
@@ -156,7 +157,10 @@ def conclude_direction(
         certificate, excess = own, jnp.asarray(jnp.inf)
         slack = jnp.sum(dual * (margins / jnp.where(positive, margin, 1.0) - 1.0))
         complementary = slack <= SLACK * jnp.sum(dual)
-        certified, contradicted = (own.stationarity <= KKT) & positive & complementary, jnp.asarray(False)
+        # A support vector whose multiplier is small comes to its margin last: the others have to do without it.
+        without = certify(program, chosen, jnp.where(support, dual, 0.0), "flow")
+        stationary = jnp.maximum(own.stationarity, without.stationarity) <= KKT
+        certified, contradicted = stationary & positive & complementary, jnp.asarray(False)
         optimal = Outcome.locally_optimal
 
     outcome = jnp.where(certified, optimal.value, Outcome.undecided.value)
@@ -171,7 +175,7 @@ def conclude_direction(
     return LinearLimit(
         kind=Code(kind, LimitKind),
         outcome=Code(outcome, Outcome),
-        selection=positive & (margins <= (1.0 + SUPPORT) * margin),
+        selection=support,
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         coefficients=jnp.where(kind == LimitKind.point, final.model.linear_coefficients(), own_beta),
         certificate=certificate,

@@ -167,6 +167,17 @@ def test_a_spent_budget_is_a_result(alone):
     assert int(steps) == 3 and result == RESULTS.max_steps_reached
 
 
+def test_a_path_from_next_to_a_rest_has_a_first_step():
+    # In log time Diffrax's rule looks 1e4 ahead, where the field overflows: its step is zero, and so is the next.
+    data = jf.data.LinearData(jnp.ones((1, 1)), jnp.ones(1))
+    model = jf.models.DiagonalLinearNetwork((jnp.array([1.0 + 1e-8]), jnp.ones(1)))
+    solver = diffrax.Kvaerno5(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8, norm=state_norm))
+    drive = Drive(solver, diffrax.PIDController(rtol=1e-6, atol=1e-8), max_steps=200)
+    risk = jf.EmpiricalRisk(data, "squared")
+    lane = drive.run(drive.start(risk, model, clock=jf.LogTime(), coordinates=Weights(), until=20.0))
+    assert lane.s == lane.end and drive.trajectory(lane).result == RESULTS.successful
+
+
 def test_limiting_dynamics_need_a_homogeneous_model():
     risk, model = instance()
     with pytest.raises(ValueError, match="clock: a cap needs a model homogeneous"):
