@@ -40,8 +40,9 @@ from jaxflow.trajectory import Trajectory
 # ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
 # of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
 # multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
-# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of more layers. Of a fully connected network, which
-# is held against a convex program, it is to be below the gap; its path ends where it is certified.
+# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of more layers. Of a fully
+# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
+# certified.
 MARGIN_CAP = 1e12
 WEIGHTS_CAP = 1e6
 DEEP_CAP = 1e9
@@ -116,9 +117,9 @@ class LinearStaged(AbstractMethod):
     certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
     $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
     $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^9$ in place of $10^{12}$ (or the least of `DEEP_CAPS` that
-    has digits), to `far`; of fully connected ones with $10^{10}$, until the direction is certified. Where explicit steps
-    stand still at a saddle, Kvaerno5 in log time takes the path to `near`. Two diagonal layers move in `Halves`.
+    no quadratic forms, by Kvaerno5 for the weights, with $10^9$ in place of $10^{12}$ (or the largest of `DEEP_CAPS`
+    that has digits), to `far`; of fully connected ones with $10^{10}$, until the direction is certified. Where explicit
+    steps stand still at a saddle, Kvaerno5 in log time takes the path to `near`. Two diagonal layers move in `Halves`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
     between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
