@@ -90,6 +90,21 @@ def test_the_page_of_benchmarks_is_what_the_results_say() -> None:
     assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == run.stdout
 
 
+def test_every_fault_has_a_test() -> None:
+    """50 kills and 30 other faults at least: rows of the page, each with a test of that name."""
+    rows = re.findall(r"^\| (\d+) \|.*\| `([^`:]+)::(\w+)` \|$", (DOCS / "faults.md").read_text(encoding="utf-8"), re.M)
+    assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
+    faults = {name for _, _, name in rows}
+    assert "test_killed_at_random_moments" in faults and len(faults) > 30
+    for _, file, name in rows:
+        functions = [
+            node.name
+            for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+            if isinstance(node, ast.FunctionDef)
+        ]
+        assert name in functions, name
+
+
 def test_the_parser_finds_what_is_wrong(tmp_path: Path) -> None:
     text = "# A `head` line\n\n[a](b.md#c) ![no](d.png)\n\n```python\n1 +\n```\n"
     (tmp_path / "page.md").write_text(text)
