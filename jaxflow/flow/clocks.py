@@ -191,9 +191,10 @@ class ArcLength(AbstractClock):
     `timed=False` leaves log t to its leading order: its own equation differentiates the field once more, which
     is more than half of the work (of a compilation, too).
 
-    Where weights escape from next to nothing, nearly all of t passes while the path is shorter than the absolute
-    tolerance of its steps, and the default one leaves log t short or long by an amount that nothing bounds. Ask for an
-    `atol` below the smallest weights, `controller=diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha)`.
+    Where weights escape from next to nothing, nearly all of t passes while the path is shorter than an absolute
+    tolerance that was chosen for weights of size one, and log t is then short or long by an amount that nothing bounds.
+    The default controller of `integrate` therefore knows a small start to its rtol; a controller of your own wants an
+    `atol` below the smallest weights, `diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha)`.
 
     **Example:**
 

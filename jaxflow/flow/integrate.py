@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import (
@@ -21,7 +22,7 @@ from jaxflow._core import (
     require,
 )
 from jaxflow.flow.clocks import AbstractClock, as_clock
-from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, as_coordinates
+from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, Weights, as_coordinates
 from jaxflow.flow.diagnosis import diagnose
 from jaxflow.flow.drive import Drive
 from jaxflow.flow.filippov import Filippov
@@ -156,12 +157,24 @@ def _method(
     require(not asked or plain, "solver", "Filippov saves points at readings only, and has no adjoint of its own")
     follows = (asked or (solver is None and plain)) and has_kinks(coordinates, risk, model)
     inside = as_solver(solver.method if asked else solver, clock)
+    default = controller is None
     controller = as_controller(controller, inside, clock)
+    if default and isinstance(controller, diffrax.PIDController) and isinstance(coordinates, Weights):
+        # What escapes from next to nothing decides log t and the way: it is known to rtol of the start.
+        small = jnp.minimum(100.0 * _largest(eqx.filter(model, risk.filter(model))), 1.0)
+        least = controller.atol * jnp.where(small > 0, small, 1.0)
+        controller = eqx.tree_at(lambda c: c.atol, controller, least)
     if not follows:
         return inside, controller
     # Lanes have no `diffeqsolve` around them that tells a root finder its tolerances.
     inside = with_tolerances(inside, controller)
     return Filippov(inside, solver.pieces) if asked else Filippov(inside), controller
+
+
+def _largest(weights: PyTree) -> Float[Array, ""]:
+    """The largest entry of all that is trained."""
+    leaves = [leaf for leaf in jax.tree.leaves(weights) if eqx.is_inexact_array(leaf) and leaf.size]
+    return lax.stop_gradient(jnp.max(jnp.stack([jnp.zeros(()), *(jnp.max(jnp.abs(leaf)) for leaf in leaves)])))
 
 
 @eqx.filter_jit
