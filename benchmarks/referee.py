@@ -26,6 +26,7 @@ import referee_networks as networks
 from _common import RESULTS, configure, environment, print_table, write
 from referee_flow import Tokens, follow
 from referee_paths import Vectors, follow_out
+from referee_returns import follow_back
 
 import jaxflow as jf
 
@@ -97,7 +98,21 @@ def attention_rows(kind: str, name: str, count: int, seed: int) -> dict[str, Any
         closer = follow(kind, data.take(again), tuple(x[again] for x in theta), **CLOSER)
         for j, i in enumerate(again):
             judged[i] = attention.judge(kind, data.take(again), said[i], closer, j)
+    if kind == "diagonal":
+        judged = [_and_back(found, data.take(i), theta, i, said[i]) for i, found in enumerate(judged)]
     return row_of(kind, name, made.regular, said, judged, claimed, time.perf_counter() - started - claimed)
+
+
+def _and_back(
+    found: attention.Judgement, data: Tokens, theta: tuple[np.ndarray, ...], i: int, claim: attention.Claim
+) -> attention.Judgement:
+    """A judgement that a plain path goes to infinity in place of a point: it may come back from where it was left."""
+    if found.why != attention.AWAY:
+        return found
+    end = follow_back(data, tuple(x[i] for x in theta))
+    if not end.rests:
+        return found
+    return attention.judge_rest(claim, end.beta)
 
 
 @cache

@@ -52,6 +52,7 @@ class Judgement(NamedTuple):
 
 DIRECTIONS = ("globally_optimal", "locally_optimal", "not_locally_optimal")
 OPEN = ("undecided", "ambiguous", "failed")
+AWAY = "said a point: a plain path goes to infinity"
 
 
 def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
@@ -194,12 +195,20 @@ def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
     lead, _ = lead_of(logits_of(data.take([i]), claim.direction[None]))
     # On the way to a point a path has its lead at most: one that has twice as much has passed it.
     if path.lead[i] >= max(LEAD, 2.0 * lead[0]):
-        return Judgement("wrong", "said a point: a plain path goes to infinity", True)
+        return Judgement("wrong", AWAY, True)
     if path.balance[i] * STATIONARY < 1.0 and path.balance[i] > 0:
         return Judgement("unverified", "the plain path has not come to rest", True)
     distance = np.linalg.norm(path.W[i] - claim.direction) / max(1.0, np.linalg.norm(claim.direction))
     if distance > 1e-3:
         return Judgement("wrong", f"a plain path rests {distance:.1e} away (lead {lead[0]:.1f})", True)
+    return Judgement("right", "")
+
+
+def judge_rest(claim: Claim, beta: np.ndarray) -> Judgement:
+    """Of a point, by where an accurate path of diagonal attention rests."""
+    distance = np.linalg.norm(np.diag(claim.direction) - beta) / max(1.0, np.linalg.norm(beta))
+    if distance > 1e-3:
+        return Judgement("wrong", f"an accurate path rests {distance:.1e} away")
     return Judgement("right", "")
 
 
