@@ -48,4 +48,3 @@ from jaxflow.flow.stopping import SelfCertified as SelfCertified
 from jaxflow.flow.stopping import Situation as Situation
 from jaxflow.flow.stopping import StationaryPoint as StationaryPoint
 from jaxflow.flow.stopping import Unsaturated as Unsaturated
-from jaxflow.flow.unrolled import Unrolled as Unrolled

@@ -36,7 +36,6 @@ from jaxflow.flow.saving import check_save_at, check_until
 from jaxflow.flow.solvers import as_terms
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
-from jaxflow.flow.unrolled import Unrolled
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -277,7 +276,7 @@ class Drive(eqx.Module):
         return system.stops(risk, self.stop, s, state, known, certifies)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
-        if not isinstance(self.solver, MultiplierNewton | Filippov | Unrolled):
+        if not isinstance(self.solver, MultiplierNewton | Filippov):
             return None
         return self.solver.scaled_gradient(system, s, state, solver_state)
 

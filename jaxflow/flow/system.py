@@ -84,10 +84,6 @@ class System(eqx.Module):
         return scaled, log_norm, log_sum, jnp.where(norm > 0, log_speed, 0.0)
 
     def field(self, s: Array, extended: PyTree, args: Any) -> PyTree:
-        return self.flow(s, extended)[0]
-
-    def flow(self, s: Array, extended: PyTree) -> tuple[PyTree, ScaledGradient]:
-        """The rate of the extended state, and the scaled gradient of which it is made."""
         y, w, log1p_length = extended
         rho, expansion, beyond = self.scale(s)
         state = tree_scale(rho, y)
@@ -96,7 +92,7 @@ class System(eqx.Module):
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
         length = jnp.exp(log_speed + log_norm - log1p_length)
         if w is None:
-            return (rate, None, length), scaled
+            return rate, None, length
 
         def log_rate(s: Array, state: PyTree) -> Array:
             # The scale is constant under differentiation; the factor that it scales is not.
@@ -107,7 +103,7 @@ class System(eqx.Module):
         # Newton's matrix may ignore how the growth depends on the state: w feeds back into nothing, so one
         # more iteration settles it, and third derivatives of the model are saved.
         w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
-        return (rate, jnp.where(beyond > 0, 0.0, w_rate), length), scaled
+        return rate, jnp.where(beyond > 0, 0.0, w_rate), length
 
     def situation(
         self,

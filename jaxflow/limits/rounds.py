@@ -27,7 +27,6 @@ from jaxflow.flow import (
     SelfCertified,
     Situation,
     StationaryPoint,
-    Unrolled,
     Unsaturated,
 )
 from jaxflow.flow.pairs import has_pairs
@@ -132,7 +131,7 @@ class Rounds(eqx.Module):
         rtol = self.explicit_rtol * closer
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
         stop = _still(model) | SelectionSettled(SATURATED, PULL)
-        return Drive(Unrolled() if self.direct else diffrax.Tsit5(), controller, stop, budget, self.report)
+        return Drive(diffrax.Tsit5(), controller, stop, budget, self.report)
 
     def implicit(self, budget: Any, model: Any) -> Drive:
         """What drives the stretch by multipliers of a model of this class."""
