@@ -139,9 +139,13 @@ class BilinearInverse(AbstractInverse):
         F, Z = self.margins.left, self.margins.spread(self.margins.right)
         keyed, asked = self.margins.partners(x)
         near, own = F @ self.scaled @ self.lower.T, Z @ self.lower.T
-        # R = near (x) keyed + own (x) asked, row by row: products of products, without the q c columns of R.
-        cross = (near @ own.T) * (keyed @ asked.T)
-        square = (F @ F.T + near @ near.T) * (keyed @ keyed.T) + (own @ own.T) * (asked @ asked.T)
+        # R = near (x) keyed + own (x) asked, row by row: products of products, without the q c columns of R. Two long
+        # ones: a small product takes longer to be called than to answer.
+        N = len(F)
+        one, other = jnp.concatenate([near, own]), jnp.concatenate([keyed, asked])
+        one, other = one @ one.T, other @ other.T
+        cross = one[:N, N:] * other[:N, N:]
+        square = (F @ F.T + one[:N, :N]) * other[:N, :N] + one[N:, N:] * other[N:, N:]
         return (square + cross + cross.T) / self.alpha
 
     @property
