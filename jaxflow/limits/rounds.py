@@ -75,6 +75,7 @@ STIFF_RTOL, STIFF_STEPS = 1e-5, 256
 MULTIPLIER_STEPS, CAREFUL_LENGTH = 512, 2.0
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
+# Where a path starts `direct` it is close to its end, and a step too long for Newton's method is taken again.
 DIRECT_STEP = 0.1
 
 

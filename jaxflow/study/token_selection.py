@@ -232,7 +232,9 @@ class TokenSelection(AbstractExperiment):
     def _rounds(self, model: Any, rtol: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
         cap = cap_of(model, self.gap)
-        return Rounds(self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=rtol, solver=FAR, direct=True)
+        return Rounds(
+            self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=rtol, solver=FAR, direct=True
+        )
 
     @eqx.filter_jit
     def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
