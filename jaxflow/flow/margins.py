@@ -135,13 +135,13 @@ class BilinearInverse(AbstractInverse):
         return (K + self.scaled @ inner) / self.alpha, inner / self.alpha
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z and the rows R of E^(1/2) times what reaches Q.
+        # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z, R = near (x) keyed + own (x) asked: products of products.
         F, Z = self.margins.left, self.margins.spread(self.margins.right)
-        keyed, asked = self.margins.partners(x)
+        N, (keyed, asked) = len(F), self.margins.partners(x)
         near, own = F @ self.scaled @ self.lower.T, Z @ self.lower.T
-        # R = near (x) keyed + own (x) asked, row by row: products of products, without the q c columns of R.
-        cross = (near @ own.T) * (keyed @ asked.T)
-        square = (F @ F.T + near @ near.T) * (keyed @ keyed.T) + (own @ own.T) * (asked @ asked.T)
+        one, other = (rows @ rows.T for rows in (jnp.concatenate([near, own]), jnp.concatenate([keyed, asked])))
+        square = (F @ F.T + one[:N, :N]) * other[:N, :N] + one[N:, N:] * other[N:, N:]
+        cross = one[:N, N:] * other[:N, N:]
         return (square + cross + cross.T) / self.alpha
 
     @property

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
-from jaxflow.flow.margins import AbstractConstraints
+from jaxflow.flow.margins import AbstractConstraints, AbstractInverse
 from jaxflow.flow.system import System
 
 # Newton's method ends where multipliers change by this share of their sum. It converges quadratically: what is left is
@@ -269,12 +269,26 @@ class MultiplierNewton(diffrax.AbstractSolver):
             settled = (now.change <= self.change) & (now.residual <= noise)
             return now.regular & ~settled & (now.count < self.max_iterations)
 
-        def body(now: _Newton) -> _Newton:
-            weights = weights_of(now.logs)
+        # What is made of the margins alone is no part of what a loop carries.
+        own = {id(leaf) for leaf in jax.tree.leaves(margins)}
+
+        def solved(logs: Array, shift: Array) -> tuple[AbstractInverse, PyTree, Array]:
+            """The inverse and the state that belong to multipliers, and what is left of their equations."""
+            weights = weights_of(logs)
             inverse = margins.inverse(weights, kappa)
             u = inverse(right(weights))
             says = constraints.log_multipliers(margins_at(u))
-            F = jnp.where(live, now.logs - says - now.shift, 0.0)
+            return inverse, u, jnp.where(live, logs - says - shift, 0.0)
+
+        def moving(inverse: AbstractInverse) -> AbstractInverse:
+            return jax.tree.map(lambda x: None if id(x) in own else x, inverse)
+
+        first, u, F = solved(logs, shift)
+
+        def body(carry: tuple[_Newton, Array, AbstractInverse]) -> tuple[_Newton, Array, AbstractInverse]:
+            now, F, found = carry
+            inverse, u = eqx.combine(found, first), now.state
+            weights = weights_of(now.logs)
             g = margins.pull(weights, u)
             size = tree_norm(g)
             J = jnp.eye(N) + jnp.where(live[:, None], power * kappa * inverse.gram(u) * weights[None, :], 0.0)
@@ -291,26 +305,22 @@ class MultiplierNewton(diffrax.AbstractSolver):
             step = jnp.where(move > 0, jnp.minimum(move, jnp.maximum(jnp.log1p(jnp.maximum(move, 0.0)), room)), move)
             new = jnp.maximum(now.logs + step, LEAST)
             change = jnp.max(jnp.where(live, jnp.abs(weights_of(jnp.minimum(new, 50.0)) - weights), 0.0)) / total
-            matters = live & (jnp.abs(weights) > MATTERS * total)
+            fine = jnp.all(jnp.isfinite(move)) & jnp.isfinite(change)
+            new = jnp.where(fine, new, now.logs)
+            new_shift = jnp.where(fine, now.shift + move_shift, now.shift)
+            # The equations are looked at where the multipliers have come to: what would have to be done there for the
+            # next iteration, but for the factorisation, is what tells that there is none.
+            inverse, u, F = solved(new, new_shift)
+            pushes = jnp.abs(weights_of(new))
+            matters = live & (pushes > MATTERS * jnp.sum(pushes))
             residual = jnp.max(jnp.where(matters, jnp.abs(F), 0.0))
-            fine = jnp.all(jnp.isfinite(move)) & inverse.regular & jnp.isfinite(change)
-            return _Newton(
-                jnp.where(fine, new, now.logs),
-                jnp.where(fine, now.shift + move_shift, now.shift),
-                u,
-                change,
-                residual,
-                fine,
-                now.count + 1,
-            )
+            regular = fine & inverse.regular
+            return _Newton(new, new_shift, u, change, residual, regular, now.count + 1), F, moving(inverse)
 
         inf = jnp.asarray(jnp.inf)
         # A step that has failed in an earlier stage is not worth more iterations.
-        start = _Newton(logs, shift, base, inf, inf, good, jnp.zeros((), int))
-        found = jax.lax.while_loop(going, body, start)
-        # The state that belongs to the last multipliers.
-        weights = weights_of(found.logs)
-        return eqx.tree_at(lambda n: n.state, found, margins.inverse(weights, kappa)(right(weights)))
+        start = _Newton(logs, shift, u, inf, inf, good & first.regular, jnp.zeros((), int))
+        return jax.lax.while_loop(lambda carry: going(carry[0]), body, (start, F, moving(first)))[0]
 
     def _noise(self, system: System, constraints: AbstractConstraints, s: Array, base: PyTree) -> Array:
         rho, _, _ = system.scale(s)

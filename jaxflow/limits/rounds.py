@@ -75,6 +75,8 @@ STIFF_RTOL, STIFF_STEPS = 1e-5, 256
 MULTIPLIER_STEPS, CAREFUL_LENGTH = 512, 2.0
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
+# Where a path starts `direct` it is close to its end, and a step too long for Newton's method is taken again.
+DIRECT_STEP = 0.1
 
 
 def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
@@ -106,7 +108,9 @@ class Rounds(eqx.Module):
 
     **Arguments:** `gap` to certify; `near`: arc length of the first explicit stretch; `far`: the least length to go to
     for the save points, `saves` of them; `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in
-    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second; `report`: see `Drive`.
+    `Staged`; `explicit_rtol`, `rtol`: tolerances of the two stretches; `solver` of the second; `report`: see `Drive`;
+    `direct`: the stretch by multipliers starts in coordinates in which it is near its end (see `turn`), for where the
+    path to it is not asked for.
     """
 
     gap: Positive
@@ -121,6 +125,7 @@ class Rounds(eqx.Module):
     rtol: Positive = 1e-3
     solver: MultiplierNewton = MultiplierNewton()
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+    direct: bool = eqx.field(static=True, default=False)
 
     def explicit(self, budget: Any, model: Any, closer: Any = 1.0) -> Drive:
         """What drives the explicit stretch of a model of this class, with tolerances `closer` times as large."""
@@ -169,17 +174,26 @@ class Rounds(eqx.Module):
         idle: Any = False,
         conserved: Any = None,
     ) -> Lane:
-        """A lane that goes on where the explicit stretch `path` ended, after a log arc length of `length`."""
+        """A lane that goes on where the explicit stretch `path` ended, after a log arc length of `length`.
+
+        Its state x/ρ goes to the unit velocity, and an implicit step is as long as its way there is straight. `direct`
+        lets it start at length one, of W at the velocity itself: what is left of the way are its turns.
+        """
         final = path.final
+        unit, coordinates = _unit(path, length), _known(risk, final.model, conserved)
+        if self.direct and isinstance(coordinates, Scores):
+            coordinates = Scores(lead=unit)
+        elif self.direct:
+            unit = jnp.exp(final.log_norm)
         save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
         return drive.start(
             risk,
             final.model,
-            coordinates=_known(risk, final.model, conserved),
-            clock=LogArcLength(unit=_unit(path, length), cap=self.cap, timed=False),
+            coordinates=coordinates,
+            clock=LogArcLength(unit=unit, cap=self.cap, timed=False),
             until=self.log_horizon,
             save_at=save_at,
-            dt0=FIRST_STEP,
+            dt0=DIRECT_STEP if self.direct else FIRST_STEP,
             idle=idle | ended(risk, path, conserved),
         )
 

@@ -122,6 +122,7 @@ FLOW: list[Call] = [
         max_iterations=(20, count()),
     ),
     call("Dual", jf.Dual, decomposition=(DECOMPOSITION, instance(nothing=True))),
+    call("Scores", jf.Scores, lead=(0.5, number(least=0.0, nothing=True))),
     call("Halves", flow.Halves, conserved=(None, array(nothing=True))),
     call("LogHadamard", jf.LogHadamard, separate=(False, boolean()), sparse=(False, boolean())),
     call(

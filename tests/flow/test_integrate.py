@@ -187,6 +187,23 @@ def test_bad_arguments_are_named(how, message):
         jf.integrate(risk, start, **({"clock": "log_time", "until": 8.0} | how))
 
 
+def test_an_origin_behind_the_start_changes_neither_field_nor_path():
+    risk, start = instance()
+    (at, here), (off, there) = (jf.Scores(lead).encode(risk, start) for lead in (None, 3.0))
+    expected, found = jf.Scores().field(here, at), jf.Scores(3.0).field(there, off)
+    assert abs(found.log_scale - expected.log_scale) <= 1e-13
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-14)
+    # Against the velocity, so that the state itself points along it.
+    unit = expected.gradient / jnp.linalg.norm(expected.gradient)
+    np.testing.assert_allclose(off, -3.0 * unit, atol=1e-14)
+    np.testing.assert_allclose(jf.Scores(3.0).decode(there, off).W, start.W, atol=1e-14)
+    ends = [
+        jf.integrate(risk, start, clock="arc_length", until=5.0, coordinates=jf.Scores(lead)) for lead in (None, 3.0)
+    ]
+    np.testing.assert_allclose(ends[1].model.W, ends[0].model.W, atol=1e-6)
+    assert abs(ends[1].log_time - ends[0].log_time) <= 1e-6
+
+
 def test_scores_refuse_what_they_cannot_represent():
     risk, start = instance(jf.models.FactoredAttention)
     with pytest.raises(ValueError, match="^coordinates: Scores need CombinedAttention"):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, linalg, require, tree_norm
+from jaxflow._core import ScaledGradient, check_real, linalg, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import (
     AttentionConstraints,
@@ -60,12 +60,22 @@ class Scores(AbstractCoordinates):
     weights, with $\partial a/\partial b$ the triangular factor of the features. Nothing is lost to cancellation
     where the Gram matrix is singular.
 
+    **Arguments:** `lead`: so far behind the start, against its velocity, lies the origin of the coordinates (None: at
+    the start). Far out the state of `LogArcLength`, x/ρ, then begins at the velocity, next to where it goes; from an
+    origin at the start it has to come there from zero, and its steps resolve that.
+
     **Example:**
 
     ```python
     jf.integrate(risk, model, clock="log_time", until=1.0, coordinates=jf.Scores())
     ```
     """
+
+    lead: float | Float[Array, ""] | None = None
+
+    def __check_init__(self) -> None:
+        if self.lead is not None:
+            check_real("lead", self.lead, least=0.0)
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
         data = risk.data
@@ -89,7 +99,20 @@ class Scores(AbstractCoordinates):
             initial=model,
             head=model.head,
         )
-        return proxy.offset, (eqx.tree_at(lambda p: p.offset, proxy, None), _untrained(risk))
+        context = (eqx.tree_at(lambda p: p.offset, proxy, None), _untrained(risk))
+        return (proxy.offset, context) if self.lead is None else self._moved(context, proxy.offset, self.lead)
+
+    def _moved(self, context: PyTree, state: PyTree, lead: Any) -> tuple[PyTree, PyTree]:
+        """The same point from an origin that lies `lead` behind it."""
+        gradient = self.field(context, state).gradient
+        norm = tree_norm(gradient)
+        offset = (-lead / jnp.where(norm > 0, norm, 1.0)) * gradient
+        behind = _at(context, -offset)
+        origin = eqx.tree_at(lambda m: m.W, behind.initial, behind.combined_weights())
+        proxy = eqx.tree_at(
+            lambda p: (p.initial_logits, p.initial), context[0], (behind.logits(context[1].data), origin)
+        )
+        return offset, (proxy, context[1])
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         proxy = _at(context, state)
