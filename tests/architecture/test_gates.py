@@ -82,7 +82,7 @@ def test_files_are_short(files):
     report(texts.long_files(ROOT, files))
 
 
-def test_no_machine_path_and_no_index_address(files):
+def test_no_machine_path_no_index_address_and_no_mark_of_a_merge(files):
     assert ROOT / "pyproject.toml" in files
     report(texts.forbidden_texts(ROOT, files))
 

@@ -233,6 +233,8 @@ SLASH, DASHES = chr(47), "-" * 2
         (f"pip install {DASHES}extra-index-url=x", "index"),
         (f"https:{SLASH * 2}pypi.org{SLASH}simple", "index"),
         ("index-url" + " = x", "index"),
+        ("<" * 7 + " HEAD", "merge"),
+        (">" * 7 + " other", "merge"),
     ],
 )
 def test_forbidden_text(tmp_path, line, what):

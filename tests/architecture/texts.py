@@ -20,6 +20,7 @@ FORBIDDEN = {
         r"pypi\.org/simple|files\.pythonhosted\.org|--(?:extra-)?index-url|--find[-]links|PIP_(?:EXTRA_)?INDEX_URL"
         r"|^\s*(?:extra-)?index-url\s*="
     ),
+    "a mark of a merge": re.compile(r"^(?:<{7}|>{7}) \S"),
 }
 
 
