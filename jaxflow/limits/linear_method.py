@@ -80,6 +80,9 @@ NEWTON = 1e-8
 # Runs of a tolerance continuation at most, and the share of the difference of two that is reported as error.
 RUNS = 3
 FINER = 10.0
+# Tolerances of what the first run does not get through, with the absolute one a hundred times as large: at a saddle of
+# five layers, where what waits has a push of 1e-9, roundings are taken for errors and every other step is rejected.
+LOOSE = (1e-5, 1e-7)
 # Starts below this are followed again with roundings made larger. Two differences of three numbers with one spread
 # miss a quarter of the third's own error in one of a hundred cases.
 SMALL_START = 1e-3
@@ -180,7 +183,8 @@ class LinearStaged(AbstractMethod):
         Of a start below 1e-3, what waits at that size for its turn is rounded with the weights that have grown. Two
         more runs at rtol are `Shaken` by 64 times their roundings, one each way: four times the larger of their
         distances from the first is added. (Of one such network ten runs lay within 2e-8 of its limit, at every
-        tolerance, on both sides.)
+        tolerance, on both sides.) Where the first run of more than two layers has used up its steps, two `LOOSE` ones
+        take its place.
 
         **Arguments:** as of `follow`; `known`: the limit is known otherwise, so that the first run is enough.
         **Returns:** the finest trajectory that succeeded, and the error estimated; +inf where there is no second.
@@ -190,10 +194,24 @@ class LinearStaged(AbstractMethod):
         while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
             tolerances.append(max(tolerances[-1] / 100.0, floor))
 
-        def run(state: tuple, how: tuple[Array, Array]) -> tuple[tuple, tuple]:
-            (before, error, count, finished), (rtol, shaken) = state, how
+        # Strict runs, those with larger roundings, and loose ones.
+        shakes = [1.0, -1.0] if len(tolerances) > 1 else []
+        strict, loose = len(tolerances), [max(x, floor) for x in LOOSE] if model.degree > 2 and shakes else []
+        kinds = ["strict"] * strict + ["shaken"] * len(shakes) + ["loose"] * len(loose)
+        runs = (
+            jnp.asarray(tolerances + tolerances[:1] * len(shakes) + loose),
+            jnp.asarray([0.0] * strict + shakes + [0.0] * len(loose)),
+            jnp.asarray([kind == "loose" for kind in kinds]),
+            jnp.arange(len(kinds)),
+        )
+
+        def run(state: tuple, how: tuple[Array, Array, Array, Array]) -> tuple[tuple, tuple]:
+            (before, error, count, finished, lost, last), (rtol, shaken, freely, at) = state, how
             idle = jnp.where(shaken != 0, (count < 2) | ~small, finished)
-            trajectory = self._inwards(risk, model, max_steps, rtol, idle, shaken)
+            # Of a small start the errors of loose runs would be unknown.
+            needed = lost & ~small & ((at == len(kinds) - len(loose)) | ((count > 0) & ~known))
+            idle = jnp.where(freely, ~needed, idle)
+            trajectory = self._inwards(risk, model, max_steps, rtol, idle, shaken, freely)
             beta = trajectory.final.model.linear_coefficients()
             done = good(trajectory.result) & ~idle
             better = done & (shaken == 0)
@@ -201,21 +219,19 @@ class LinearStaged(AbstractMethod):
             apart = jnp.linalg.norm(beta - before) / jnp.where(size > 0, size, 1.0) / FINER
             error = jnp.where(better & (count > 0), apart + floor, error)
             finished = finished | ~better | known | (error <= gap)
-            return (jnp.where(better, beta, before), error, count + better, finished), (trajectory, beta, done)
+            lost = lost | ((at == 0) & (trajectory.result == RESULTS.max_steps_reached))
+            state = jnp.where(better, beta, before), error, count + better, finished, lost, jnp.where(better, at, last)
+            return state, (trajectory, beta, done)
 
         start = jnp.zeros_like(model.linear_coefficients())
-        unknown = jnp.asarray(jnp.inf, start.dtype)
-        state = (start, unknown, jnp.zeros((), int), jnp.asarray(False))
-        shakes = [1.0, -1.0] if len(tolerances) > 1 else []
-        shaken = [0.0] * len(tolerances) + shakes
-        runs = jnp.asarray(tolerances + tolerances[:1] * len(shakes)), jnp.asarray(shaken)
-        (_, error, count, _), (found, betas, done) = jax.lax.scan(run, state, runs)
+        unknown, no, none = jnp.asarray(jnp.inf, start.dtype), jnp.asarray(False), jnp.zeros((), int)
+        state = (start, unknown, none, no, no, none)
+        (_, error, count, *_, last), (found, betas, done) = jax.lax.scan(run, state, runs)
         if shakes:
             size = jnp.linalg.norm(betas[0])
-            apart = jnp.linalg.norm(betas[-2:] - betas[:1], axis=-1) / jnp.where(size > 0, size, 1.0)
-            noise = SAMPLED * jnp.max(jnp.where(done[-2:], apart, jnp.inf))
+            apart = jnp.linalg.norm(betas[strict : strict + 2] - betas[:1], axis=-1) / jnp.where(size > 0, size, 1.0)
+            noise = SAMPLED * jnp.max(jnp.where(done[strict : strict + 2], apart, jnp.inf))
             error = error + jnp.where(small & (count >= 2), noise, 0.0)
-        last = jnp.maximum(count - 1, 0)
         chosen: Any = jax.tree.map(lambda x: x[last], found)
         # What all runs took together.
         stats = {
@@ -232,14 +248,15 @@ class LinearStaged(AbstractMethod):
         rtol: Any = None,
         idle: Any = False,
         shaken: Any = None,
+        loose: Any = False,
     ) -> Trajectory:
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
         rtol, ends = max(self.rtol, 1000.0 * eps) if rtol is None else rtol, max(1e-14, 20.0 * eps)
-        digits, size = jnp.maximum(rtol, NEWTON), jnp.minimum(largest_entry(model), 1.0)
+        digits, size = jnp.where(loose, 0.1 * rtol, jnp.maximum(rtol, NEWTON)), jnp.minimum(largest_entry(model), 1.0)
         # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
         # have the roundings of weights that are no longer small.
-        least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
+        least, newton = (jnp.maximum(jnp.where(loose, 1.0, 1e-2) * x, 10.0 * eps) for x in (rtol, digits))
         least = jnp.where(size > 0, size, 1.0) * least
         drive = Drive(
             diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=newton, norm=state_norm)),
