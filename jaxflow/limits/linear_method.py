@@ -61,6 +61,7 @@ SELECTING_STEPS = 1024
 # it; with a hundredth of that, roundings of what has grown are taken for errors (steps rejected one by one, three of
 # seven networks of four layers). 160 to 440 steps were needed; ends agree with those at a hundredth of the tolerance.
 SADDLE_RTOL, SADDLE_STEPS, SADDLE_LOG_TIME = 1e-6, 1024, 1e5
+# The first step there: Diffrax's own rule looks ahead to where the field overflows.
 FIRST_STEP = 0.01
 # What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
 DEEP_STATIONARY = 1e-12
