@@ -162,12 +162,14 @@ def test_points_are_judged_by_their_own_error(referee: Any) -> None:
             assert referee.networks.judge_point("deep network", data, theta, claim).verdict == verdict, claim
 
 
-def classification(referee: Any, model: str, n: int, depth: int = 2, change: Any = None) -> tuple[Any, Any, Any]:
+def classification(
+    referee: Any, model: str, n: int, depth: int = 2, change: Any = None, **how: Any
+) -> tuple[Any, Any, Any]:
     kind, rng = referee.draws.Kind("labels", "logistic", depth, alpha=0.5, change=change), np.random.default_rng(4)
     data = referee.draws.ordinary(rng, kind, model, 1)
     data = referee.paths.Vectors(data.inputs[:, :n], data.targets[:, :n])
     data, theta = data.take(0), tuple(w[0] for w in referee.draws.start(rng, kind, model, 1))
-    path = referee.paths.follow_out(model, data, theta, "logistic")
+    path = referee.paths.follow_out(model, data, theta, "logistic", **how)
 
     def verdict(outcome: str, beta: np.ndarray) -> str:
         claim = claim_of(referee, outcome, beta, n=n)
@@ -205,8 +207,8 @@ def test_directions_are_judged_by_their_program(referee: Any, model: str, n: int
 
 
 def test_stationary_points_of_deep_sparse_programs(referee: Any) -> None:
-    # Of one datum every coordinate alone is stationary; the flow chooses one of them.
-    data, path, verdict = classification(referee, "diagonal network", 1, depth=3)
+    # Of one datum every coordinate alone is stationary; the flow chooses one of them, and stands there far out.
+    data, path, verdict = classification(referee, "diagonal network", 1, depth=3, margin=1e5, steps=20_000)
     row = data.targets[0] * data.inputs[0]
     alone = np.diag(1.0 / row)
     chosen = int(np.abs(path.beta).argmax())
