@@ -196,6 +196,7 @@ class LinearStaged(AbstractMethod):
         while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
             tolerances.append(max(tolerances[-1] / 100.0, floor))
 
+        known = jnp.asarray(known)
         # Strict runs, those with larger roundings, and loose ones.
         shakes = [1.0, -1.0] if len(tolerances) > 1 else []
         strict, loose = len(tolerances), [max(x, floor) for x in LOOSE] if model.degree > 2 and shakes else []
