@@ -66,8 +66,9 @@ def integrate(
       have kinks (ReLU, absolute values, maxima, choices by a comparison) in `Weights` or `Scores`; not where `adjoint`
       is given, or more than points at readings is saved.
     - `controller`: any of Diffrax's step size controllers, used as it is; None for one with tolerances fit for the
-      solver. (Of a `PIDController` with Diffrax's default norm, an implicit solver gets the norm that leaves log t out;
-      one with a norm of its own keeps it.)
+      solver, whose absolute tolerance in `Weights` is at most rtol times the largest trained entry of the start. (Of a
+      `PIDController` with Diffrax's default norm, an implicit solver gets the norm that leaves log t out; one with a
+      norm of its own keeps it.)
     - `coordinates`: the state; `Weights()` by default.
     - `stop`: a stopping rule, or several joined by `|` and `&`.
     - `save_at`: increasing readings of the clock at which to save points. `saveat`: the same as a `diffrax.SaveAt`,

@@ -83,8 +83,8 @@ RUNS = 3
 FINER = 10.0
 # Tolerances of what the first run does not get through, with the absolute one a hundred times as large: at a saddle of
 # five layers, where what waits has a push of 1e-9, roundings are taken for errors and every other step is rejected.
-# Errors there fall more slowly, by a third once where data were ill-conditioned: twice the difference is reported.
-LOOSE, FREELY = (1e-5, 1e-7), 0.5
+# Errors there fall more slowly, once to a third where data were ill-conditioned: twice the difference is reported.
+LOOSE, LOOSE_FINER = (1e-5, 1e-7), 0.5
 # Starts below this are followed again with roundings made larger. Two differences of three numbers with one spread
 # miss a quarter of the third's own error in one of a hundred cases.
 SMALL_START = 1e-3
@@ -220,7 +220,7 @@ class LinearStaged(AbstractMethod):
             better = done & (shaken == 0)
             size = jnp.linalg.norm(beta)
             apart = jnp.linalg.norm(beta - before) / jnp.where(size > 0, size, 1.0)
-            apart = apart / jnp.where(freely, FREELY, FINER)
+            apart = apart / jnp.where(freely, LOOSE_FINER, FINER)
             error = jnp.where(better & (count > 0), apart + floor, error)
             finished = finished | ~better | known | (error <= gap)
             lost = lost | ((at == 0) & (trajectory.result == RESULTS.max_steps_reached))

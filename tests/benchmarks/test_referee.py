@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 def referee() -> Iterator[Any]:
     """The referee's modules, which import each other by name, in one namespace."""
     sys.path.insert(0, str(FOLDER))
-    names = ("attention", "draws", "flow", "networks", "paths")
+    names = ("attention", "draws", "flow", "networks", "paths", "returns")
     try:
         yield type("Referee", (), {name: importlib.import_module(f"referee_{name}") for name in names})
     finally:
@@ -160,6 +161,34 @@ def test_points_are_judged_by_their_own_error(referee: Any) -> None:
         for outcome, beta, error in claims:
             claim = claim_of(referee, outcome, beta, error)
             assert referee.networks.judge_point("deep network", data, theta, claim).verdict == verdict, claim
+
+
+def test_a_path_of_diagonal_attention_is_followed_back_from_far_out(referee: Any) -> None:
+    attention, kind = referee.attention, referee.attention.KINDS["(3, 3, 4)"]
+    rng = np.random.default_rng([0, zlib.crc32(b"diagonal, (3, 3, 4)")])
+    data = attention.ordinary(rng, 1440, *kind.shape)
+    theta = attention.start(rng, "diagonal", 1440, kind.shape[-1], kind.size)
+    end = referee.returns.follow_back(data.take(996), tuple(x[996] for x in theta))
+    assert end.rests and end.furthest > 1000
+    # By the same method in C, with 128 bits and a tenth of the tolerance.
+    known = np.array([17.12952886, -63.53499438, 49.09112896, -36.43685663])
+    np.testing.assert_allclose(end.beta, known, rtol=1e-6)
+    claim = attention.Claim("finite_stationary_point", "", np.zeros(3), np.diag(known), np.zeros(6))
+    assert attention.judge_rest(claim, end.beta).verdict == "right"
+    assert attention.judge_rest(claim._replace(direction=np.diag(1.01 * known)), end.beta).verdict == "wrong"
+    # There the loss has no slope: central differences of it, against its size a hundredth aside.
+    tokens, queries, labels, v = data.take(996)
+
+    def loss(beta: np.ndarray) -> float:
+        logits = (tokens * queries[:, None]) @ beta
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        return float(np.logaddexp(0, -labels * ((weights * (tokens @ v)).sum(1) / weights.sum(1))).sum())
+
+    slopes = [(loss(end.beta + 1e-3 * e) - loss(end.beta - 1e-3 * e)) / 2e-3 for e in np.eye(4)]
+    aside = [(loss(1.1 * end.beta + 1e-3 * e) - loss(1.1 * end.beta - 1e-3 * e)) / 2e-3 for e in np.eye(4)]
+    assert np.linalg.norm(slopes) < 1e-2 * np.linalg.norm(aside)
+    # One that goes on outwards does not rest.
+    assert not referee.returns.follow_back(data.take(0), tuple(x[0] for x in theta), steps=300).rests
 
 
 def classification(
