@@ -110,8 +110,8 @@ def test_a_folder_that_can_only_be_read(number, tmp_path, tiny, quick, monkeypat
     assert payload(path) == whole and not side_folder(path).exists()
 
 
-# Without bytecode: Python takes a file that was cut at the limit for one that was written, and every later import of that
-# module, from whatever process, would end in "marshal data too short".
+# Without bytecode: Python takes a file that was cut at the limit for one that was written, and every later import of
+# that module, from whatever process, would end in "marshal data too short".
 LIMITED = """
 import resource, signal, sys
 sys.dont_write_bytecode = True
