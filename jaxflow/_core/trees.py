@@ -40,6 +40,22 @@ def tree_where(mask: Bool[Array, " b"], a: PyTree, b: PyTree) -> PyTree:
     return jax.tree.map(rows, a, b)
 
 
+def tree_cast(a: PyTree, inexact: Any, integer: Any, device: Any) -> PyTree:
+    """Numbers as `inexact` and signed integers as `integer` of their widths, all arrays on `device`. Narrower integers
+    (codes, Booleans) stay as they are."""
+
+    def cast(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            x = x.astype(inexact)
+        elif x.dtype in (jnp.int32, jnp.int64):
+            x = x.astype(integer)
+        return jax.device_put(x, device)
+
+    return jax.tree.map(cast, a)
+
+
 def all_finite(a: PyTree) -> Bool[Array, ""]:
     """Whether every inexact leaf is finite. A check of *input*; success is read from a result."""
     leaves = [x for x in jax.tree.leaves(a) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import linalg, require, tree_where, unknown_name
+from jaxflow._core import linalg, require, tree_cast, tree_where, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
@@ -23,12 +23,12 @@ from jaxflow.limits.stages import followed_by
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study.blocks import device_shapes
+from jaxflow.study.blocks import CPU, device_shapes
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.trajectory import Trajectory
 
-# The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3. On the 2,000 instances of
-# benchmarks/selections.py it ends at the same tokens.
+# The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3, to the same tokens
+# (benchmarks/selections.py).
 FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
 
 # The tolerance of a far stretch whose first try left its selection, and of later rounds: that of `find_limit`.
@@ -38,6 +38,11 @@ MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalA
 
 # d where a study does not say.
 DIMENSION = 4
+
+# Precisions of the explicit stretches, and the steps of one in single precision: ten times the usual number. Those that
+# need more, or end without a selection, are followed again in double.
+SCOUTS = ("double", "single")
+SINGLE_STEPS = 1000
 
 
 def _chosen_for_device(name: str, given: int | None) -> int:
@@ -58,10 +63,13 @@ class TokenSelection(AbstractExperiment):
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
-    the experiment is made: `jaxflow.study.blocks`); `horizon`: arc length of the first explicit stretch (None: 100 for
+    the experiment is made: `jaxflow.study.blocks`); `scout`: `"double"`, or `"single"` for a device that has little of
+    double precision: explicit stretches, and so the selection of tokens, go in single precision on the device of the
+    block, all else (draws, multipliers, certificates, programs) in double precision on the host's CPU, at its lanes;
+    it needs `jax_enable_x64`. `horizon`: arc length of the first explicit stretch (None: 100 for
     W, 30 for factors, which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets
-    of the two stretches of a round. A far stretch of factors that leaves its selection is followed again at 1e-3, and
-    so are later rounds of theirs. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its
+    of the two stretches of a round. A far stretch that leaves its selection is followed again at 1e-3, and so are later
+    rounds. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its
     other side and are certified there.)
 
     **Example:**
@@ -77,6 +85,7 @@ class TokenSelection(AbstractExperiment):
     width: int = eqx.field(default=None, converter=partial(_chosen_for_device, "lanes"))
     parts: int = eqx.field(default=None, converter=partial(_chosen_for_device, "parts"))
     programs: int = eqx.field(default=None, converter=partial(_chosen_for_device, "programs"))
+    scout: str = "double"
     horizon: float | None = None
     rtol: float = 1e-6
     scout_steps: int = 20_000
@@ -90,6 +99,9 @@ class TokenSelection(AbstractExperiment):
             as_real(name, getattr(self, name))
         if self.horizon is not None:
             as_real("horizon", self.horizon)
+        if self.scout not in SCOUTS:
+            raise unknown_name("scout", self.scout, SCOUTS)
+        require(self.scout == "double" or self.method is None, "scout", "a method of its own goes in one precision")
 
     def check_cell(
         self,
@@ -172,32 +184,36 @@ class TokenSelection(AbstractExperiment):
         }
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
+        single = self.scout == "single"
+        require(not single or jax.config.jax_enable_x64, "scout", "single needs jax_enable_x64 for all the rest")
         draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
         # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
         parts = max(1, min(self.parts, trial_width // self.width))
         size = -(-trial_width // parts)
         met: list[bool] = []
 
-        def part(keys: Any, device: Any) -> dict[str, Any]:
-            with jax.default_device(device):
-                return self._follow(draw(keys))
-
         def block(keys: Any) -> dict[str, Any]:
             (device,) = keys.devices()
-            pieces = [(keys[np.arange(first, first + size) % len(keys)], device) for first in range(0, len(keys), size)]
+            home = jax.local_devices(backend="cpu")[0] if single else device
+            pieces = [keys[np.arange(first, first + size) % len(keys)] for first in range(0, len(keys), size)]
+
+            def part(keys: Any) -> dict[str, Any]:
+                with jax.default_device(home):
+                    return self._follow(draw(jax.device_put(keys, home)), device)
+
             # What is not compiled yet would be compiled by each thread.
-            workers = min(len(pieces), os.cpu_count() or 1) if met and device.platform == "cpu" else 1
+            workers = min(len(pieces), os.cpu_count() or 1) if met and home.platform == "cpu" else 1
             with ThreadPoolExecutor(workers, thread_name_prefix="part") as threads:
-                found = list(threads.map(part, *zip(*pieces, strict=True)))
+                found = list(threads.map(part, pieces))
             met.append(True)
             return jax.tree.map(lambda *tables: np.concatenate(tables)[: len(keys)], *found)
 
         return block
 
-    def _follow(self, instances: Any) -> dict[str, Any]:
-        """Results of instances that have been drawn, as NumPy arrays."""
+    def _follow(self, instances: Any, device: Any) -> dict[str, Any]:
+        """Results of instances that have been drawn, as NumPy arrays; in single precision they are scouted on
+        `device`."""
         # Pyright takes bound compiled functions for unbound ones.
-        explicit: Any = self._explicit
         implicit: Any = self._implicit
         one_by_one: Any = self._with_method
         risks, models = instances
@@ -207,20 +223,16 @@ class TokenSelection(AbstractExperiment):
             return jax.tree.map(np.asarray, found) | {"rounds": np.ones(number, np.int32)}
         going, count, length = jnp.ones(number, bool), jnp.zeros((), int), jnp.full(number, -jnp.inf)
         paths, rounds = None, np.zeros(number, np.int32)
-        long = jnp.asarray(self.far_rtol)
-        # Of factors alone: no path of W was seen to stay at a direction that repels.
-        short = jnp.asarray(min(self.far_rtol, AGAIN)) if models.degree > 1 else long
-        first = True
+        long, short = jnp.asarray(self.far_rtol), jnp.asarray(min(self.far_rtol, AGAIN))
         while True:
             idle = ~going
             rounds += np.asarray(going)
-            near = explicit(risks, models, count, idle)
-            path, models, going = implicit(risks, near, length, idle, long if first else short)
-            if first and models.degree > 1 and bool(jnp.any(going)):
+            near = self._scouted((risks, models, count, idle), device)
+            path, models, going = implicit(risks, near, length, idle, long if paths is None else short)
+            if paths is None and bool(jnp.any(going)):
                 # A long step can come to rest at a direction that repels, so near that no later step leaves it.
                 closer = implicit(risks, near, length, ~going, short)
                 path, models, going = _chosen(going, closer, (path, models, going))
-            first = False
             paths = path if paths is None else _joined(paths, path, idle)
             count, length = count + 1, paths.final.log_arc_length
             if not bool(jnp.any(going)) or int(count) == ROUNDS:
@@ -228,6 +240,23 @@ class TokenSelection(AbstractExperiment):
         found = self._conclude(instances, _open(paths, going), np.arange(number))
         found["rounds"] = rounds
         return found
+
+    def _scouted(self, given: Any, device: Any) -> Trajectory:
+        """Explicit stretches in the precision of `scout`; those to which single precision gives no selection go again
+        in double."""
+        explicit: Any = self._explicit
+        steps = jnp.asarray(self.scout_steps)
+        if self.scout == "double":
+            return explicit(*given, steps)
+        (home,) = given[-1].devices()
+        moved = tree_cast((*given, jnp.minimum(steps, SINGLE_STEPS)), jnp.float32, jnp.int32, device)
+        with jax.enable_x64(False), jax.default_device(device):
+            near = explicit(*moved)
+        near = tree_cast(near, jnp.float64, jnp.int64, home)
+        again = _ended(given[0], near) & ~given[-1]
+        if not bool(jnp.any(again)):
+            return near
+        return _chosen(again, explicit(*given[:-1], ~again, steps), near)
 
     def _rounds(self, model: Any, rtol: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
@@ -237,10 +266,10 @@ class TokenSelection(AbstractExperiment):
         )
 
     @eqx.filter_jit
-    def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any) -> Trajectory:
+    def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any, steps: Any) -> Trajectory:
         """The explicit stretch of a round, a queue of lanes at constant width."""
         rounds = self._rounds(models, self.far_rtol)
-        drive = rounds.explicit(self.scout_steps, models)
+        drive = rounds.explicit(steps, models)
         start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
         return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
 
@@ -254,7 +283,8 @@ class TokenSelection(AbstractExperiment):
         def turn(risk: Any, near: Trajectory, length: Any, idle: Any) -> Any:
             return rounds.turn(drive, risk, near, length, idle)
 
-        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, lengths, idle), width=self.width)
+        width = CPU.lanes if self.scout == "single" else self.width
+        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, lengths, idle), width=width)
 
         def join(risk: Any, near: Trajectory, lane: Any, idle: Any) -> Any:
             path = followed_by(near, drive.trajectory(lane), ended(risk, near))
@@ -307,7 +337,7 @@ class TokenSelection(AbstractExperiment):
             return EmpiricalRisk(wide, Logistic()), kind(*weights, head)
 
         if isinstance(model, FactoredAttention):
-            # Columns of zeros stay zero as well. Fewer columns than d constrain the rank, which is to be seen.
+            # Columns of zeros stay zero. Fewer than d constrain the rank, which is to be seen.
             if model.K.shape != (d, d):
                 return risk, model
             return padded(padded_factors(d) - d, FactoredAttention, model.K, model.Q)
@@ -334,6 +364,7 @@ def _joined(before: Trajectory, path: Trajectory, idle: Any) -> Trajectory:
 
 
 _chosen = eqx.filter_jit(tree_where)
+_ended = eqx.filter_jit(eqx.filter_vmap(ended))
 
 
 @eqx.filter_jit
@@ -352,8 +383,8 @@ def padded_size(d: int) -> int:
 
 
 def padded_factors(d: int) -> int:
-    """The next of 4, 8, 12, 20, 32, 64, ...: K and Q are `(d, d)` and cost more to pad than the n(T - 1) numbers that W
-    is followed in: at d = 10 a block padded to 20 takes half as long again. 20 is where the figures end."""
+    """The next of 4, 8, 12, 20, 32, 64, ...: K and Q cost more to pad than the n(T - 1) numbers that W is followed in
+    (at d = 10, padded to 20, half as much again). 20 is where the figures end."""
     return next((size for size in (12, 20) if 8 < d <= size), padded_size(d))
 
 
