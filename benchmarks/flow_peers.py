@@ -1,9 +1,10 @@
 """Work and precision of following a flow, against the solvers one would use instead: python benchmarks/flow_peers.py.
 
-One run on one machine. The flows of W and of (K, Q) from fixed random starts go to a log t where every method answers,
+One run on one machine. The flows of flow_problems.py go from fixed random starts to a log t where every method answers,
 at tolerances from 1e-3 to 1e-9, and to one where physical time is hopeless: gradients are then below the rounding
-errors of the loss's derivative, and what does not end is a failure. The error is that of W, relative, against the flow
-in log time at 1e-12, which SciPy's DOP853 at 1e-12 confirms. Methods that are not installed have their row.
+errors of the loss's derivative, and what does not end is a failure. The error is that of W (of the products β of a
+network), relative, against the library's flow at 1e-12, which SciPy's DOP853 at 1e-12 confirms. Methods that are not
+installed have their row.
 """
 
 from pathlib import Path
@@ -12,18 +13,14 @@ from typing import Any
 import flow_solvers as solvers
 import jax
 import numpy as np
-import plain_attention as plain
 from _common import RESULTS, configure, counts, environment, print_table, spread, write
 from _peers import arguments, best, clocked, missing, versions
-from limits import MODELS, instance
+from flow_problems import MOST_IMPLICIT, PROBLEMS, Problem
 
 OUT: Path = RESULTS / "flow_peers.json"
-CASES = [("W", (5, 5, 4)), ("W", (6, 8, 10)), ("KQ", (5, 5, 4)), ("KQ", (6, 8, 10))]
-NEAR, FAR = 10.0, 100.0
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9)
 # Where nearly everyone fails one tolerance shows it.
 FAR_TOLERANCES = (1e-6,)
-BATCH = 64
 # Instances of a method that takes one after the other, and of implicit ones, whose Jacobians are large.
 ALONE, IMPLICIT = 4, 2
 # At the far time each instance alone costs the whole of its time limit.
@@ -36,48 +33,54 @@ ERRORS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 TARGETS = (("vmap(diffeqsolve)", 20.0), ("SciPy", 20.0), ("torchode", 1.0), ("torchdiffeq", 1.0))
 
 
-def error_of(ends: np.ndarray, exact: np.ndarray, d: int) -> np.ndarray:
-    """|W − W_exact| / |W_exact| of each instance."""
-    W, reference = plain.combined(ends, d), plain.combined(exact, d)
-    return np.linalg.norm(W - reference, axis=(1, 2)) / np.linalg.norm(reference, axis=(1, 2))
+def error_of(ends: np.ndarray, exact: np.ndarray, problem: Problem) -> np.ndarray:
+    """|W − W_exact| / |W_exact| of each instance, or that of β."""
+    found, known = (problem.measured(flat).reshape(len(flat), -1) for flat in (ends, exact))
+    return np.linalg.norm(found - known, axis=1) / np.linalg.norm(known, axis=1)
 
 
-def reference(some: plain.Instances, solve: Any, d: int, horizons: tuple[float, ...]) -> tuple[dict[float, Any], float]:
+def reference(some: Any, solve: Any, problem: Problem) -> tuple[dict[float, Any], float]:
     """Ends by `solve` at 1e-12, and how far SciPy's at 1e-12 in physical time are from the near ones."""
+    horizons = [problem.near] + [problem.far] * (problem.far is not None)
     ends = {log_time: solve(1e-12, log_time, np.inf) for log_time in horizons}
-    again, _ = solvers.scipy_with("DOP853")(some.first(2), None, None)(1e-12, horizons[0], 30.0)
-    return ends, float(np.max(error_of(again, ends[horizons[0]][0][:2], d)))
+    again, _ = solvers.scipy_with("DOP853")(some.first(2), None, None, problem)(1e-12, problem.near, 30.0)
+    return ends, float(np.max(error_of(again, ends[problem.near][0][:2], problem)))
 
 
-def case_rows(name: str, size: tuple[int, int, int], scale: float) -> list[dict[str, Any]]:
+def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
     """A row for every method, horizon and tolerance."""
-    batch = max(4, int(BATCH * scale))
-    keys = jax.random.split(jax.random.key(0), batch)
-    risk, model = jax.vmap(lambda key: instance(key, size, MODELS[name][0]))(keys)
-    some = plain.of(risk, model)
+    batch = max(2, int(problem.batch * scale))
+    risk, model = jax.jit(jax.vmap(problem.draw))(jax.random.split(jax.random.key(0), batch))
+    some = problem.plain(risk, model)
     # Compiled once: the reference is the same function at another tolerance.
-    finest = solvers.FINEST.prepare(some, risk, model)
+    finest = solvers.FINEST.prepare(some, risk, model, problem)
     _, first = clocked(lambda: finest(1e-3, 1.0, np.inf))
-    exact, apart = reference(some, finest, size[2], (NEAR, FAR))
+    exact, apart = reference(some, finest, problem)
     table = []
     for way in solvers.WAYS:
-        common = {"model": name, "n_T_d": list(size), "method": way.name}
+        common = {"model": problem.name, "n_T_d": list(problem.size), "method": way.name}
         absent = missing(*way.needs)
         if absent is not None:
             table.append(common | {"not_installed": absent})
+            continue
+        if way.implicit and some.starts.shape[1] > MOST_IMPLICIT:
+            why = f"not asked: a Jacobian of {some.starts.shape[1]:,} parameters"
+            table.append(common | {"log_time": problem.near, "failures": {why: batch}})
             continue
         near = ALONE if way.alone else IMPLICIT if way.implicit else batch
         far = ALONE_FAR if way.alone else near
         patience = PATIENCE if way.alone else BATCH_PATIENCE
         solve: Any = None
         compile_s, prepared = None, 0
-        for log_time, tolerances, most in ((NEAR, TOLERANCES, near), (FAR, FAR_TOLERANCES, far)):
+        horizons = [(problem.near, TOLERANCES, near)]
+        horizons += [(problem.far, FAR_TOLERANCES, far)] * (problem.far is not None)
+        for log_time, tolerances, most in horizons:
             number = min(batch, most)
             if way is solvers.FINEST:
                 solve, compile_s = finest, first.wall
             elif prepared != number:
                 few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))  # noqa: B023
-                solve, prepared = way.prepare(some.first(number), *few), number
+                solve, prepared = way.prepare(some.first(number), *few, problem), number
                 if way.compiled:
                     # To a time so near that there is next to nothing but the compilation.
                     _, spent = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
@@ -90,7 +93,7 @@ def case_rows(name: str, size: tuple[int, int, int], scale: float) -> list[dict[
                     continue
                 (ends, reasons), seconds = best(lambda: solve(tolerance, log_time, patience), 3, 0.5)  # noqa: B023
                 answers, trusted = exact[log_time]
-                errors = error_of(ends, answers[:number], size[2])
+                errors = error_of(ends, answers[:number], problem)
                 good = np.array([reason is None for reason in reasons]) & np.isfinite(errors)
                 whys = [reason or "not finite" for reason, fine in zip(reasons, good, strict=True) if not fine]
                 # A method gets no faster as its tolerance shrinks, unless an instance was lost at the coarser one.
@@ -109,7 +112,7 @@ def case_rows(name: str, size: tuple[int, int, int], scale: float) -> list[dict[
                         "processor_s_per_instance": seconds.processor / number,
                         "compile_s": compile_s,
                         "reference_failures": sum(reason is not None for reason in trusted),
-                        "reference_apart_from_scipy": apart if log_time == NEAR else None,
+                        "reference_apart_from_scipy": apart if log_time == problem.near else None,
                     }
                 )
     return table
@@ -128,11 +131,10 @@ def cheapest(table: list[dict[str, Any]], prefix: str, error: float, field: str)
 def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Peers' times over ours at equal error."""
     out = []
-    for name, size in CASES:
-        for log_time in (NEAR, FAR):
-            some = [
-                row for row in table if (row["model"], row["n_T_d"], row.get("log_time")) == (name, [*size], log_time)
-            ]
+    for problem in PROBLEMS:
+        for log_time in (problem.near, problem.far):
+            name, size = problem.name, list(problem.size)
+            some = [row for row in table if (row["model"], row["n_T_d"], row.get("log_time")) == (name, size, log_time)]
             for error in ERRORS:
                 mine = {key: cheapest(some, "jaxflow", error, f"{key}s_per_instance") for key in ("", "processor_")}
                 if mine[""] is None:
@@ -142,7 +144,7 @@ def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     times = {key: None if theirs[key] is None else theirs[key] / mine[key] for key in mine}  # pyright: ignore
                     out.append(
                         {
-                            **{"model": name, "n_T_d": [*size], "log_time": log_time, "error": error, "peer": prefix},
+                            **{"model": name, "n_T_d": size, "log_time": log_time, "error": error, "peer": prefix},
                             **{"ours_s": mine[""], "peer_s": theirs[""], "ratio": times[""]},
                             **{"processor_ratio": times["processor_"], "ratio_to_reach": target},
                         }
@@ -183,10 +185,11 @@ def main() -> None:
     configure()
     place = environment() | {"peers": versions()}
     table: list[dict[str, Any]] = []
-    for name, size in CASES:
-        if asked.only and asked.only not in f"{name} {size}":
+    for problem in PROBLEMS:
+        if asked.only and asked.only not in f"{problem.name} {problem.size}":
             continue
-        table += case_rows(name, size, asked.scale)
+        table += problem_rows(problem, asked.scale)
+        print(problem.name, problem.size, flush=True)
         content = {"scale": asked.scale, "environment": place, "rows": table, "ratios": ratios(table)}
         write(asked.out, content)
     show(table, ratios(table))

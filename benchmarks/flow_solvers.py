@@ -12,7 +12,6 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plain_attention as plain
 from _peers import Deadline, OverTime, one_thread
 
 import jaxflow as jf
@@ -34,20 +33,18 @@ class Way(NamedTuple):
     implicit: bool = False
 
 
-def clocks(solver: str, coordinates: str, clock: str = "log_time") -> Callable[..., Any]:
-    """`jaxflow.integrate`, vmapped, in a clock of its own."""
+def clocks(solver: str) -> Callable[..., Any]:
+    """`jaxflow.integrate`, vmapped, in the clock and coordinates of the problem."""
 
-    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+    def prepare(some: Any, risk: Any, model: Any, problem: Any) -> Callable[[float, float, float], Ends]:
         def one(risk: Any, model: Any, tolerance: Any, log_time: Any) -> Any:
             path = jf.integrate(
-                risk, model, clock=clock, until=log_time, solver=solver, max_steps=MAX_STEPS, throw=False,
-                coordinates=coordinates if isinstance(model, jf.models.CombinedAttention) else "weights",
+                risk, model, solver=solver, max_steps=MAX_STEPS, throw=False, **problem.ours(log_time),
                 # The coefficients of the library's own controllers.
                 controller=diffrax.PIDController(rtol=tolerance, atol=tolerance, pcoeff=0.3, icoeff=0.4),
             )  # fmt: skip
-            flat = path.model.W if hasattr(path.model, "W") else jnp.stack([path.model.K, path.model.Q])
             short = path.result == jf.RESULTS.max_steps_reached
-            return flat.ravel(), path.result == jf.RESULTS.successful, short
+            return problem.end(path), path.result == jf.RESULTS.successful, short
 
         run = jax.jit(jax.vmap(one, in_axes=(0, 0, None, None)))
 
@@ -70,11 +67,11 @@ def vmapped_diffrax(solver: diffrax.AbstractSolver) -> Callable[..., Any]:
     """`vmap` of `diffeqsolve` in physical time, with the gradient by `jax.grad` of the loss."""
     budget = MAX_IMPLICIT_STEPS if isinstance(solver, diffrax.AbstractImplicitSolver) else MAX_STEPS
 
-    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
-        *data, starts = (jnp.asarray(part) for part in some)
+    def prepare(some: Any, risk: Any, model: Any, problem: Any) -> Callable[[float, float, float], Ends]:
+        *data, starts = (jnp.asarray(part) for part in (*some.arrays, some.starts))
 
         def one(start: Any, data: Any, tolerance: Any, end: Any) -> Any:
-            term = diffrax.ODETerm(lambda t, y, data: -jax.grad(plain.jax_loss)(y, *data))
+            term = diffrax.ODETerm(lambda t, y, data: -jax.grad(some.jax_loss)(y, *data))
             found = diffrax.diffeqsolve(
                 term, solver, 0.0, end, None, start, data, max_steps=budget, throw=False,
                 stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
@@ -96,10 +93,10 @@ def vmapped_diffrax(solver: diffrax.AbstractSolver) -> Callable[..., Any]:
 def scipy_with(method: str) -> Callable[..., Any]:
     """`solve_ivp` with a right-hand side in NumPy; implicit methods difference it for their Jacobian."""
 
-    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+    def prepare(some: Any, risk: Any, model: Any, problem: Any) -> Callable[[float, float, float], Ends]:
         from scipy.integrate import solve_ivp
 
-        gradients = [plain.numpy_gradient(*instance) for instance in zip(*some[:4], strict=True)]
+        gradients = [some.numpy_gradient(*instance) for instance in zip(*some.arrays, strict=True)]
 
         def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
             ends, reasons = np.full_like(some.starts, np.nan), []
@@ -131,12 +128,12 @@ def scipy_with(method: str) -> Callable[..., Any]:
 def torchode_with(method: str) -> Callable[..., Any]:
     """torchode: a batch, each instance with steps of its own."""
 
-    def prepare(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+    def prepare(some: Any, risk: Any, model: Any, problem: Any) -> Callable[[float, float, float], Ends]:
         import torch
         import torchode
 
         one_thread()
-        gradient, starts = plain.torch_gradient(some), torch.from_numpy(some.starts.copy())
+        gradient, starts = some.torch_gradient(), torch.from_numpy(some.starts.copy())
         times = torch.ones(len(starts))
 
         def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
@@ -167,13 +164,13 @@ def torchode_with(method: str) -> Callable[..., Any]:
     return prepare
 
 
-def torchdiffeq_dopri5(some: plain.Instances, risk: Any, model: Any) -> Callable[[float, float, float], Ends]:
+def torchdiffeq_dopri5(some: Any, risk: Any, model: Any, problem: Any) -> Callable[[float, float, float], Ends]:
     """torchdiffeq: the batch is one system, with one step for all."""
     import torch
     import torchdiffeq
 
     one_thread()
-    gradient, starts = plain.torch_gradient(some), torch.from_numpy(some.starts.copy())
+    gradient, starts = some.torch_gradient(), torch.from_numpy(some.starts.copy())
 
     def solve(tolerance: float, log_time: float, seconds: float) -> Ends:
         limit = Deadline(seconds)
@@ -196,8 +193,8 @@ def torchdiffeq_dopri5(some: plain.Instances, risk: Any, model: Any) -> Callable
 
 
 OURS = [
-    Way("jaxflow, Tsit5", (), clocks("Tsit5", "weights"), compiled=True),
-    Way("jaxflow, Dopri8", (), clocks("Dopri8", "weights"), compiled=True),
+    Way("jaxflow, Tsit5", (), clocks("Tsit5"), compiled=True),
+    Way("jaxflow, Dopri8", (), clocks("Dopri8"), compiled=True),
 ]
 # What the reference is computed by, at a tolerance of its own.
 FINEST = OURS[-1]
@@ -206,7 +203,7 @@ PLAIN = [
     Way("vmap(diffeqsolve), Kvaerno5", (), vmapped_diffrax(diffrax.Kvaerno5()), compiled=True, implicit=True),
 ]
 SCIPY = [
-    Way(f"SciPy, {method}", ("scipy",), scipy_with(method), alone=True)
+    Way(f"SciPy, {method}", ("scipy",), scipy_with(method), alone=True, implicit=method != "DOP853")
     for method in ("LSODA", "BDF", "Radau", "DOP853")
 ]
 TORCH = [

@@ -25,13 +25,16 @@ LABELS = {"W": "W", "KQ": "(K, Q)"}
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """A panel for each model and size: seconds an instance against the median relative error of W."""
-    near = [row for row in rows if row.get("error_of_all") is not None]
-    near = [row for row in near if row["log_time"] == min(other["log_time"] for other in near)]
+    """A panel for each model and size: seconds an instance against the median relative error, to the nearer time."""
+    far = max(row["log_time"] for row in rows if "log_time" in row)
+    near = [row for row in rows if row.get("error_of_all") is not None and row["log_time"] != far]
     cases = list(dict.fromkeys((row["model"], tuple(row["n_T_d"])) for row in near))
     methods = list(dict.fromkeys(row["method"] for row in near))
-    figure, axes = new_grid(1, len(cases), width=3.1 * len(cases), height=4.3, shared=True)
-    for axis, (model, size) in zip(axes[0], cases, strict=True):
+    columns = -(-len(cases) // 3)
+    figure, axes = new_grid(3, columns, width=3.0 * columns, height=9.5, shared=True)
+    for axis in axes.flat[len(cases) :]:
+        axis.set_axis_off()
+    for axis, (model, size) in zip(axes.flat, cases, strict=False):
         for method, marker in zip(methods, MARKERS, strict=False):
             some = [row for row in near if (row["model"], tuple(row["n_T_d"]), row["method"]) == (model, size, method)]
             color = FAMILIES[method.split(",")[0]]
@@ -42,9 +45,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
             )  # fmt: skip
         # A tick is a path in the file, and minor ones say nothing here.
         axis.minorticks_off()
-        axis.set_title(f"{LABELS[model]}, (n, T, d) = {size}", fontsize=10)
-        axis.set_xlabel("relative error of W")
-    axes[0, 0].set_ylabel("seconds an instance")
+        sizes = "(n, T, d)" if len(size) == 3 else "(n, d)"
+        axis.set_title(f"{LABELS.get(model, model)}, {sizes} = {size}", fontsize=9)
+    for axis in axes[-1]:
+        axis.set_xlabel("relative error of W, or of β")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("seconds an instance")
     axes[0, 0].invert_xaxis()
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
