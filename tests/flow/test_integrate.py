@@ -204,6 +204,26 @@ def test_an_origin_behind_the_start_changes_neither_field_nor_path():
     assert abs(ends[1].log_time - ends[0].log_time) <= 1e-6
 
 
+def test_scores_in_more_dimensions_than_tokens_span():
+    """Rows of n(T - 1) n entries in frames of tokens and queries in place of d²; d = 5 is one more than tokens span."""
+    data, head = jf.data.random_tokens(jax.random.key(3), 2, 3, 5)
+    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
+    start = jf.models.CombinedAttention.init(jax.random.key(4), data, head)
+    state, context = jf.Scores().encode(risk, start)
+    proxy = context[0]
+    assert proxy.frames is not None and proxy.basis.shape == (8, 4)
+    rows = jnp.einsum("ntd,ne->ntde", data.tokens[:, 1:] - data.tokens[:, :1], data.queries).reshape(4, 25)
+    np.testing.assert_allclose(proxy.to_logits.T @ proxy.to_logits, rows @ rows.T, atol=1e-14)
+    gradient, scaled = jf.Scores().field(context, state), risk.scaled_gradient(start)
+    unit = gradient.gradient / jnp.linalg.norm(gradient.gradient)
+    moved = jf.Scores().decode(context, unit).W - start.W
+    np.testing.assert_allclose(moved, scaled.gradient.W / jnp.linalg.norm(scaled.gradient.W), atol=1e-14)
+    ends = [
+        jf.integrate(risk, start, clock="arc_length", until=5.0, coordinates=c).model.W for c in ("scores", "weights")
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
+
+
 def test_scores_refuse_what_they_cannot_represent():
     risk, start = instance(jf.models.FactoredAttention)
     with pytest.raises(ValueError, match="^coordinates: Scores need CombinedAttention"):
