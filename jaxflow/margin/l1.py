@@ -15,6 +15,7 @@ vectors is the vertex itself.
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
@@ -41,9 +42,9 @@ NEWTON_STEPS = 2
 
 # Numbers in the rows up to which a vertex is looked for by pivots first.
 MOST_PIVOTED = 2**14
-# A vertex is the answer where its certified gap, in roundings, is what exact arithmetic leaves; a ray where its Farkas
-# residual is a fifth of what a proof may have. All others are for the interior point, as if there were no vertex.
-VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e3, 100.0
+# A vertex is the answer where its certified gap, in roundings, is a tenth of what counts as solved; a ray where its
+# Farkas residual is a fifth of what counts as a proof. All others are for the interior point.
+VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e4, 100.0
 
 
 class L1Point(eqx.Module):
@@ -294,11 +295,21 @@ def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int |
     # A loop of one turn, not a branch: for a batch whose vertices are all proved it does nothing. A lane that is proved
     # gets an empty program there; the compiler would compute what depends on no turn before the loop.
     def turn(state: tuple) -> tuple:
-        return jnp.asarray(True), *_by_interior_point(program, _emptied(compact, state[0]), max_steps)
+        inner, steps, spent = _by_interior_point(program, _emptied(compact, state[0]), max_steps)
+        return jnp.asarray(True), _unless_solved(inner, best, tolerance), steps, spent
 
     state = (known, best, vertex.pivots, jnp.asarray(False))
-    _, best, steps, spent = lax.while_loop(lambda state: ~state[0], turn, state)
-    return judge(program, compact, best, steps=steps, spent=spent, tolerance=tolerance)
+    _, answer, steps, spent = lax.while_loop(lambda state: ~state[0], turn, state)
+    return judge(program, compact, answer, steps=steps, spent=spent, tolerance=tolerance)
+
+
+def _unless_solved(inner: Candidate, vertex: Candidate, tolerance: float) -> Candidate:
+    """The interior point's answer where it is one; where it is none, the vertex if that proves more."""
+    ours, theirs = vertex.certificate, inner.certificate
+    solved = (jnp.abs(theirs.duality_gap) <= tolerance) | theirs.proves_infeasible
+    closer = jnp.abs(ours.duality_gap) + ours.feasibility < jnp.abs(theirs.duality_gap) + theirs.feasibility
+    closer = closer | (ours.proves_infeasible & ~jnp.isfinite(theirs.duality_gap))
+    return jax.tree.map(lambda a, b: jnp.where(closer & ~solved, a, b), vertex, inner)
 
 
 def _emptied(compact: Compact, where: Bool[Array, ""]) -> Compact:

@@ -29,7 +29,7 @@ REFINEMENTS = 2
 # What a variable of the table is, and where it stands when it is not basic: a weight at zero, of an inequality or an
 # equality; a weight that must stay zero; an entry of r at -1 (or basic), and at 1.
 WEIGHT, FREE, UNUSED, LOW, HIGH = range(5)
-KINDS = 8
+PLACES, KIND = 3, 7
 
 
 class Vertex(eqx.Module):
@@ -46,14 +46,13 @@ class Vertex(eqx.Module):
 
 class _State(eqx.Module):
     """`table` with a row for each basic variable and the objective, a column for each other and the values;
-    `names` KINDS·variable + kind of rows, then columns; `place` and `way` of the last that entered; `status` 0 under
+    `names`, 2^PLACES·variable + kind, of rows, then of columns; `place` of the last that entered; `status` 0 under
     way, 1 optimal, 2 at a ray."""
 
     table: Float[Array, "rows columns"]
     names: Int[Array, " variables"]
     pivots: Int[Array, ""]
     place: Int[Array, ""]
-    way: Float[Array, ""]
     status: Int[Array, ""]
 
 
@@ -65,7 +64,6 @@ def find_vertex(
 ) -> Vertex:
     """The vertex from rows and targets of any scale."""
     m, d = rows.shape
-    dtype = targets.dtype
     used = inequality | equality
     size, height = (jnp.max(jnp.abs(part)) for part in (rows, targets))
     size, height = (jnp.where(scale > 0, scale, 1.0) for scale in (size, height))
@@ -73,9 +71,9 @@ def find_vertex(
     targets = jnp.where(used, targets, 0.0) / height
     table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
     kinds = jnp.where(inequality, WEIGHT, jnp.where(equality, FREE, UNUSED))
-    names = KINDS * jnp.arange(d + m) + jnp.concatenate([jnp.full((d,), LOW), kinds])
+    names = (jnp.arange(d + m) << PLACES) + jnp.concatenate([jnp.full((d,), LOW), kinds])
     nothing = jnp.zeros((), int)
-    state = _State(table, names, nothing, nothing, jnp.zeros((), dtype), nothing)
+    state = _State(table, names, nothing, nothing, nothing)
     limit = PIVOTS * min(m, d) + MORE_PIVOTS
 
     def unfinished(state: _State) -> Bool[Array, ""]:
@@ -89,17 +87,19 @@ def _pivot(state: _State) -> _State:
     table, names = state.table, state.names
     d, m = (length - 1 for length in table.shape)
     noise = default_tolerance(table.dtype, 5e4)
-    rates, kinds = table[d, :m], names[d:] % KINDS
+    rates, kinds = table[d, :m], names[d:] & KIND
     ways = jnp.where((kinds == HIGH) | ((kinds == FREE) & (rates < 0)), -1.0, 1.0)
     gains = jnp.where(kinds == UNUSED, 0.0, ways * rates)
-    able = gains > noise * jnp.max(jnp.abs(rates))
+    # At the end no rate is larger than the objective and one.
+    able = gains > noise * (1.0 + jnp.abs(table[d, m]))
     keys = jnp.where(able, gains**2 / (1.0 + jnp.sum(table[:d, :m] ** 2, axis=0)), 0.0)
     place = jnp.argmax(keys)
     optimal = ~(keys[place] > 0)
 
-    column, way, kind = table[:, place], ways[place], kinds[place]
+    column, enters = table[:, place], names[d + place]
+    way, kind = jnp.sign(column[d]), enters & KIND
     change = way * column[:d]
-    basic = names[:d] % KINDS
+    basic = names[:d] & KIND
     bound = jnp.where(basic >= LOW, 1.0, jnp.where((basic == WEIGHT) & (change < 0), 0.0, jnp.inf))
     steep = jnp.abs(change)
     stops = steep > noise * jnp.maximum(1.0, jnp.max(steep))
@@ -123,33 +123,34 @@ def _pivot(state: _State) -> _State:
     kept = jnp.where(here[:, None] & (jnp.arange(m + 1) == m)[None, :], stood, kept)
     table = kept - column[:, None] * row[None, :]
 
-    enters, leaves = names[d + place], names[first]
-    leaves = jnp.where((leaves % KINDS == LOW) & (change[first] > 0), leaves - LOW + HIGH, leaves)
+    leaves = names[first]
+    leaves = jnp.where((leaves & KIND == LOW) & (change[first] > 0), leaves - LOW + HIGH, leaves)
     crosses = jnp.where(kind == LOW, enters - LOW + HIGH, enters - HIGH + LOW)
     slots = jnp.arange(d + m)
     now = jnp.where(swaps, leaves, jnp.where(moves, crosses, enters))
     names = jnp.where(slots == d + place, now, names)
     names = jnp.where(swaps & (slots == first), jnp.where(kind == HIGH, enters - HIGH + LOW, enters), names)
     status = jnp.where(optimal, 1, jnp.where(ray, 2, 0))
-    return _State(table, names, state.pivots + moves, place, way, status)
+    return _State(table, names, state.pivots + moves, place, status)
 
 
 def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"], size: Array, height: Array) -> Vertex:
     """λ and ρ of a table, refined, in the units of the program."""
     m, d = rows.shape
-    table, kinds = state.table, state.names % KINDS
+    table, kinds = state.table, state.names & KIND
     near = default_tolerance(targets.dtype, 5e6)
     ray = state.status == 2
-    slots = jnp.zeros_like(kinds).at[state.names // KINDS].set(jnp.arange(d + m))
+    slots = jnp.zeros_like(kinds).at[state.names >> PLACES].set(jnp.arange(d + m))
+    way = jnp.sign(table[d, state.place])
     entries, weights = slots[:d], slots[d:]
     on, active = entries >= d, weights < d
     column, row = jnp.where(on, entries - d, 0), jnp.where(active, weights, 0)
     inverse = jnp.where(active[:, None] & on[None, :], table[row[:, None], column[None, :]], 0.0)
     bounds = jnp.where(on, jnp.where(kinds[entries] == HIGH, 1.0, -1.0), 0.0)
     bounds = jnp.where(ray, 0.0, bounds)
-    values = jnp.where(ray, state.way * table[:d, state.place], table[:d, m])
+    values = jnp.where(ray, way * table[:d, state.place], table[:d, m])
     weight = jnp.where(active, values[row], 0.0)
-    weight = jnp.where(ray & (weights == d + state.place), state.way, weight)
+    weight = jnp.where(ray & (weights == d + state.place), way, weight)
     rates = table[d, :m]
     rho = jnp.where(on, rates[column], 0.0)
     for _ in range(REFINEMENTS):
