@@ -42,9 +42,9 @@ NEWTON_STEPS = 2
 
 # Numbers in the rows up to which a vertex is looked for by pivots first.
 MOST_PIVOTED = 2**14
-# A vertex is the answer where its certified gap, in roundings, is a tenth of what counts as solved; a ray where its
+# A vertex is the answer where its certified gap, in roundings, is a hundredth of what counts as solved; a ray where its
 # Farkas residual is a fifth of what counts as a proof. All others are for the interior point.
-VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e4, 100.0
+VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e3, 100.0
 
 
 class L1Point(eqx.Module):
@@ -296,20 +296,23 @@ def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int |
     # gets an empty program there; the compiler would compute what depends on no turn before the loop.
     def turn(state: tuple) -> tuple:
         inner, steps, spent = _by_interior_point(program, _emptied(compact, state[0]), max_steps)
-        return jnp.asarray(True), _unless_solved(inner, best, tolerance), steps, spent
+        return jnp.asarray(True), _better(inner, best, vertex.unique, tolerance), steps, spent
 
     state = (known, best, vertex.pivots, jnp.asarray(False))
     _, answer, steps, spent = lax.while_loop(lambda state: ~state[0], turn, state)
     return judge(program, compact, answer, steps=steps, spent=spent, tolerance=tolerance)
 
 
-def _unless_solved(inner: Candidate, vertex: Candidate, tolerance: float) -> Candidate:
-    """The interior point's answer where it is one; where it is none, the vertex if that proves more."""
+def _better(inner: Candidate, vertex: Candidate, unique: Bool[Array, ""], tolerance: float) -> Candidate:
+    """What proves more. Where there are many solutions the interior point's, in their middle, if it is one."""
     ours, theirs = vertex.certificate, inner.certificate
-    solved = (jnp.abs(theirs.duality_gap) <= tolerance) | theirs.proves_infeasible
-    closer = jnp.abs(ours.duality_gap) + ours.feasibility < jnp.abs(theirs.duality_gap) + theirs.feasibility
-    closer = closer | (ours.proves_infeasible & ~jnp.isfinite(theirs.duality_gap))
-    return jax.tree.map(lambda a, b: jnp.where(closer & ~solved, a, b), vertex, inner)
+    gap, other = jnp.abs(ours.duality_gap), jnp.abs(theirs.duality_gap)
+    solved = (other <= tolerance) | theirs.proves_infeasible
+    closer = gap + ours.feasibility < other + theirs.feasibility
+    closer = closer | (ours.proves_infeasible & ~jnp.isfinite(other))
+    # The gap decides what is solved, broken equalities much later.
+    closer = jnp.where(solved, unique & closer & (gap <= other), closer)
+    return jax.tree.map(lambda a, b: jnp.where(closer, a, b), vertex, inner)
 
 
 def _emptied(compact: Compact, where: Bool[Array, ""]) -> Compact:

@@ -65,10 +65,14 @@ def find_vertex(
     """The vertex from rows and targets of any scale."""
     m, d = rows.shape
     used = inequality | equality
-    size, height = (jnp.max(jnp.abs(part)) for part in (rows, targets))
-    size, height = (jnp.where(scale > 0, scale, 1.0) for scale in (size, height))
-    rows = jnp.where(used[:, None], rows, 0.0) / size
-    targets = jnp.where(used, targets, 0.0) / height
+    # Rows of size one, and the largest target: the objective tells what is rounding in every rate.
+    sizes = jnp.max(jnp.abs(rows), axis=1)
+    sizes = jnp.where(used & (sizes > 0), sizes, 1.0)
+    rows = jnp.where(used[:, None], rows / sizes[:, None], 0.0)
+    targets = jnp.where(used, targets / sizes, 0.0)
+    height = jnp.max(jnp.abs(targets))
+    height = jnp.where(height > 0, height, 1.0)
+    targets = targets / height
     table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
     kinds = jnp.where(inequality, WEIGHT, jnp.where(equality, FREE, UNUSED))
     names = (jnp.arange(d + m) << PLACES) + jnp.concatenate([jnp.full((d,), LOW), kinds])
@@ -79,7 +83,7 @@ def find_vertex(
     def unfinished(state: _State) -> Bool[Array, ""]:
         return (state.status == 0) & (state.pivots < limit)
 
-    return _read(lax.while_loop(unfinished, _pivot, state), rows, targets, size, height)
+    return _read(lax.while_loop(unfinished, _pivot, state), rows, targets, sizes, height)
 
 
 def _pivot(state: _State) -> _State:
@@ -134,7 +138,7 @@ def _pivot(state: _State) -> _State:
     return _State(table, names, state.pivots + moves, place, status)
 
 
-def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"], size: Array, height: Array) -> Vertex:
+def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"], sizes: Array, height: Array) -> Vertex:
     """λ and ρ of a table, refined, in the units of the program."""
     m, d = rows.shape
     table, kinds = state.table, state.names & KIND
@@ -162,4 +166,4 @@ def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"],
     heaviest = jnp.max(jnp.where(kinds[:d] == WEIGHT, table[:d, m], 0.0))
     inside = jnp.where(kinds[:d] == WEIGHT, table[:d, m] > near * heaviest, jnp.abs(table[:d, m]) < 1.0 - near)
     unique = unique & jnp.all(inside | (kinds[:d] == FREE))
-    return Vertex(weight / size, rho * (height / size), ray, unique, state.pivots, state.status > 0)
+    return Vertex(weight / sizes, rho * height, ray, unique, state.pivots, state.status > 0)
