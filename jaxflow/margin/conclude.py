@@ -37,12 +37,12 @@ def closest(
     Farkas ray must come first."""
     points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
     if len(points) == 1:
-        return Candidate(*points[0], certify(program, *points[0]))
-    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *points)
-    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(*stacked)
+        return Candidate(points[0][0], points[0][1], certify(program, *points[0]))
+    primals, duals = (jnp.stack(parts) for parts in zip(*points, strict=True))
+    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)
     # Broken equalities make a gap look small: they count as much.
     best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
-    return jax.tree.map(lambda part: part[best], Candidate(*stacked, certificates))
+    return jax.tree.map(lambda part: part[best], Candidate(primals, duals, certificates))
 
 
 def conclude(
