@@ -9,7 +9,8 @@ $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
 Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex
 one (a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's
 predictor-corrector (`mehrotra`), then Newton's method on the identified support and active set, which for real
-vectors is the vertex itself.
+vectors is the vertex itself. Real programs of moderate size try the simplex method first (`l1_vertex`), whose vertex
+counts where it certifies and is the only solution.
 """
 
 from collections.abc import Callable
