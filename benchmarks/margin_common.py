@@ -18,9 +18,9 @@ from jaxflow.margin import attention_svm, solve
 from jaxflow.models import token_scores
 
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).parent / "results"))
-# Chunks small enough for the caches of one core; a chunk waits for its slowest program, and steps vary most in ℓ1.
+# Chunks small enough for the caches of one core; a chunk waits for its slowest program.
 CHUNK = 16
-CHUNK_L1 = 10
+CHUNK_L1 = 20
 
 
 def instances(seed: int, count: int, n: int, T: int, d: int) -> tuple[jd.TokenData, jax.Array, jax.Array]:

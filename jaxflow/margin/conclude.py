@@ -1,5 +1,6 @@
 """From a solver's raw primal and dual points to a certified `Solution`."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
@@ -21,6 +22,29 @@ def default_tolerance(dtype: jnp.dtype, multiple: float) -> float:
     return wide if jnp.finfo(dtype).eps < 1e-12 else wide**0.5
 
 
+class Candidate(eqx.Module):
+    """A primal and a dual point in the shapes of the program, and what they prove."""
+
+    primal: Inexact[Array, "..."]
+    dual: Float[Array, "..."]
+    certificate: Certificate
+
+
+def closest(
+    program: AbstractProgram, compact: Compact, candidates: list[tuple[Inexact[Array, "..."], Float[Array, " m"]]]
+) -> Candidate:
+    """Of (primal, weights) candidates the one with the smallest certified gap, the first among equals, so that a
+    Farkas ray must come first."""
+    points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
+    if len(points) == 1:
+        return Candidate(points[0][0], points[0][1], certify(program, *points[0]))
+    primals, duals = (jnp.stack(parts) for parts in zip(*points, strict=True))
+    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)
+    # Broken equalities make a gap look small: they count as much.
+    best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
+    return jax.tree.map(lambda part: part[best], Candidate(primals, duals, certificates))
+
+
 def conclude(
     program: AbstractProgram,
     compact: Compact,
@@ -30,20 +54,22 @@ def conclude(
     spent: Bool[Array, ""],
     tolerance: float,
 ) -> Solution:
-    """Certifies (primal, weights) candidates, keeps the one with the smallest gap (the first among equals, so
-    that a Farkas ray must come first), and says how the program ended."""
-    points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
-    if len(points) == 1:
-        primal, dual = points[0]
-        certificate = certify(program, primal, dual)
-    else:
-        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *points)
-        certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(*stacked)
-        # Broken equalities make a gap look small: they count as much.
-        best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
-        primal, dual = (part[best] for part in stacked)
-        certificate = jax.tree.map(lambda part: part[best], certificates)
+    """`judge` of the `closest` candidate."""
+    best = closest(program, compact, candidates)
+    return judge(program, compact, best, steps=steps, spent=spent, tolerance=tolerance)
 
+
+def judge(
+    program: AbstractProgram,
+    compact: Compact,
+    candidate: Candidate,
+    *,
+    steps: Int[Array, ""],
+    spent: Bool[Array, ""],
+    tolerance: float,
+) -> Solution:
+    """How the program ended, and the candidate in the scale of a `Solution`."""
+    certificate = candidate.certificate
     gap = certificate.duality_gap
     code = jnp.where(spent, ProgramResult.budget_spent.value, ProgramResult.failed.value)
     code = jnp.where((gap <= USEFUL_GAP) & ~spent, ProgramResult.inaccurate.value, code)
@@ -52,7 +78,7 @@ def conclude(
     exact = (jnp.abs(gap) <= tolerance) & (certificate.feasibility <= FEASIBLE * jnp.sqrt(jnp.finfo(gap.dtype).eps))
     code = jnp.where(exact, ProgramResult.optimal.value, code)
     code = jnp.where(compact.finite, code, ProgramResult.failed.value)
-    primal, dual = normalise(program, compact, primal, dual, certificate)
+    primal, dual = normalise(program, compact, candidate.primal, candidate.dual, certificate)
     return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)
 
 

@@ -9,12 +9,14 @@ $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
 Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex
 one (a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's
 predictor-corrector (`mehrotra`), then Newton's method on the identified support and active set, which for real
-vectors is the vertex itself.
+vectors is the vertex itself. Real programs of moderate size try the simplex method first (`l1_vertex`), whose vertex
+counts where it certifies and is the only solution.
 """
 
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
@@ -22,8 +24,9 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 from jaxflow._core import linalg
 from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import Solution
-from jaxflow.margin.conclude import conclude, default_tolerance
+from jaxflow.margin.conclude import Candidate, closest, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
+from jaxflow.margin.l1_vertex import find_vertex
 from jaxflow.margin.mehrotra import AbstractGeometry, AbstractPlace, Constraints, Move, begin_at, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, interior_weights, min_norm_point
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
@@ -37,6 +40,12 @@ HALFWAY = 1e-3
 
 # From an interior point at 1e-11 two Newton steps reach rounding.
 NEWTON_STEPS = 2
+
+# Numbers in the rows up to which a vertex is looked for by pivots first.
+MOST_PIVOTED = 2**14
+# A vertex is the answer where its certified gap, in roundings, is a hundredth of what counts as solved; a ray where its
+# Farkas residual is a fifth of what counts as a proof. All others are for the interior point.
+VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e3, 100.0
 
 
 class L1Point(eqx.Module):
@@ -270,21 +279,61 @@ def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int |
     r"""$\min\sum_j|\rho_j|$ of a margin or interpolation program. Default tolerance: gap 1e-10 in float64."""
     compact = program.compact()
     assert isinstance(compact.rows, DenseRows)
-    dtype = compact.targets.dtype
+    rows, dtype = compact.rows.rows, compact.targets.dtype
     tolerance = default_tolerance(dtype, 4.5e5) if tolerance is None else tolerance
     max_steps = MAX_STEPS if max_steps is None else max_steps
+    if jnp.iscomplexobj(rows) or not 0 < rows.size <= MOST_PIVOTED:
+        best, steps, spent = _by_interior_point(program, compact, max_steps)
+        return judge(program, compact, best, steps=steps, spent=spent, tolerance=tolerance)
+
+    vertex = find_vertex(rows, compact.inequality, compact.equality, compact.targets)
+    best = closest(program, compact, [(jnp.where(vertex.ray, 0.0, vertex.primal), vertex.weights)])
+    proof, goal = best.certificate, min(tolerance, default_tolerance(dtype, VERTEX_MULTIPLE))
+    solved = vertex.unique & (jnp.abs(proof.duality_gap) <= goal) & (proof.feasibility <= goal)
+    impossible = program.conic & (proof.farkas <= RAY_MULTIPLE * float(jnp.finfo(dtype).eps))
+    known = vertex.end & jnp.where(vertex.ray, impossible, solved)
+
+    # A loop of one turn, not a branch: for a batch whose vertices are all proved it does nothing. A lane that is proved
+    # gets an empty program there; the compiler would compute what depends on no turn before the loop.
+    def turn(state: tuple) -> tuple:
+        inner, steps, spent = _by_interior_point(program, _emptied(compact, state[0]), max_steps)
+        return jnp.asarray(True), _better(inner, best, vertex.unique, tolerance), steps, spent
+
+    state = (known, best, vertex.pivots, jnp.asarray(False))
+    _, answer, steps, spent = lax.while_loop(lambda state: ~state[0], turn, state)
+    return judge(program, compact, answer, steps=steps, spent=spent, tolerance=tolerance)
+
+
+def _better(inner: Candidate, vertex: Candidate, unique: Bool[Array, ""], tolerance: float) -> Candidate:
+    """What proves more. Where there are many solutions the interior point's, in their middle, if it is one."""
+    ours, theirs = vertex.certificate, inner.certificate
+    gap, other = jnp.abs(ours.duality_gap), jnp.abs(theirs.duality_gap)
+    solved = (other <= tolerance) | theirs.proves_infeasible
+    closer = gap + ours.feasibility < other + theirs.feasibility
+    closer = closer | (ours.proves_infeasible & ~jnp.isfinite(other))
+    # The gap decides what is solved, broken equalities much later.
+    closer = jnp.where(solved, unique & closer & (gap <= other), closer)
+    return jax.tree.map(lambda a, b: jnp.where(closer, a, b), vertex, inner)
+
+
+def _emptied(compact: Compact, where: Bool[Array, ""]) -> Compact:
+    """No constraint `where`."""
+    assert isinstance(compact.rows, DenseRows)
+    rows = DenseRows(jnp.where(where, 0.0, compact.rows.rows))
+    targets = jnp.where(where, 0.0, compact.targets)
+    inequality, equality = compact.inequality & ~where, compact.equality & ~where
+    return Compact(rows, inequality, equality, targets, compact.slots, compact.finite)
+
+
+def _by_interior_point(
+    program: AbstractProgram, compact: Compact, max_steps: int
+) -> tuple[Candidate, Int[Array, ""], Bool[Array, ""]]:
+    """The better one of the interior point and its polished neighbour, steps, and whether they were too few."""
+    assert isinstance(compact.rows, DenseRows)
     start = begin(program, compact)
-    inner = default_tolerance(dtype, 4.5e4)
+    inner = default_tolerance(compact.targets.dtype, 4.5e4)
     point, polished = weighted_l1(compact.rows.rows, compact, start, max_steps=max_steps, tolerance=inner)
-
-    def answer(weights: Array, shares: Array) -> tuple[Array, Array]:
-        return 2 * shares * compact.rows.combine(weights), weights
-
-    return conclude(
-        program,
-        compact,
-        [answer(point.weights, point.shares), answer(*polished)],
-        steps=start.steps + point.steps,
-        spent=~point.converged & (point.steps >= max_steps),
-        tolerance=tolerance,
-    )
+    pairs = [(point.weights, point.shares), polished]
+    candidates = [(2 * shares * compact.rows.combine(weights), weights) for weights, shares in pairs]
+    spent = ~point.converged & (point.steps >= max_steps)
+    return closest(program, compact, candidates), start.steps + point.steps, spent

@@ -34,7 +34,8 @@ def solve(
     | Frobenius, ℓ2 | min-norm point of the constraint elements (`min_norm_point`), direct for interpolation |
     | nuclear | interior point on a reduced dual, Newton at fixed rank (`nuclear`) |
     | nuclear with a rank bound | the convex solution where it satisfies the bound, else stationary points |
-    | ℓ1, real or complex | interior point on the dual, Newton on the support (`l1`) |
+    | ℓ1, real | simplex method on the dual (`l1_vertex`); where that proves nothing, as complex ones |
+    | ℓ1, complex | interior point on the dual, Newton on the support (`l1`) |
     | ℓp, p < 1 | stationary points by reweighted ℓ1 (`lp`) |
 
     **Arguments:**

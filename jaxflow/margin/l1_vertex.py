@@ -1,0 +1,169 @@
+r"""The vertex that solves a real program in the ℓ1 norm, by the simplex method on its dual.
+
+$$\max_\lambda b^\top\lambda\quad\text{s.t.}\quad r=A^\top\lambda,\ -1\le r\le1,\quad
+\lambda_k\ge0\ (k\in I),\ \lambda_j\text{ free}\ (j\in E)$$
+is a linear program with bounded variables that λ = 0 satisfies, so that there is no first phase (Dantzig, Linear
+Programming and Extensions, 1963, ch. 18). A table keeps the basic variables, r at first, as linear functions of the
+others, which stand at a bound, and in a last row the objective: the rates at the end are $\rho_j$ for $r_j=\pm1$, and
+for $\lambda_k=0$ what the k-th margin lacks. The variable enters that improves the objective fastest for the length
+of its edge (Goldfarb, Reid, Math. Program. 12, 1977). A variable that nothing stops is a Farkas ray.
+
+A pivot is one plain update of $(d+1)(m+1)$ numbers, where an interior point step factorises. Random programs take 13 to
+17 pivots for d = 10 and 20. The table also holds the inverse of the equations of the vertex, with which λ and ρ are
+refined from the rows alone. Nothing here is trusted: what does not certify, and what is not the only solution, is
+for the interior point.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow.margin.conclude import default_tolerance
+
+# Pivots for each basic variable that may leave, and some: random programs take at most two and a half for each.
+PIVOTS, MORE_PIVOTS = 4, 20
+# Refinements of λ and ρ: each gains the digits that the table has.
+REFINEMENTS = 2
+
+# What a variable of the table is, and where it stands when it is not basic: a weight at zero, of an inequality or an
+# equality; a weight that must stay zero; an entry of r at -1 (or basic), and at 1.
+WEIGHT, FREE, UNUSED, LOW, HIGH = range(5)
+PLACES, KIND = 3, 7
+
+
+class Vertex(eqx.Module):
+    r"""`weights` λ and `primal` ρ; `ray`: λ is a Farkas ray instead; `unique`: away from every other vertex and no
+    variable at two bounds; `pivots` done, and whether they came to their `end`."""
+
+    weights: Float[Array, " m"]
+    primal: Float[Array, " d"]
+    ray: Bool[Array, ""]
+    unique: Bool[Array, ""]
+    pivots: Int[Array, ""]
+    end: Bool[Array, ""]
+
+
+class _State(eqx.Module):
+    """`table` with a row for each basic variable and the objective, a column for each other and the values;
+    `names`, 2^PLACES·variable + kind, of rows, then of columns; `place` of the last that entered; `status` 0 under
+    way, 1 optimal, 2 at a ray."""
+
+    table: Float[Array, "rows columns"]
+    names: Int[Array, " variables"]
+    pivots: Int[Array, ""]
+    place: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def find_vertex(
+    rows: Float[Array, "m d"],
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    targets: Float[Array, " m"],
+) -> Vertex:
+    """The vertex from rows and targets of any scale."""
+    m, d = rows.shape
+    used = inequality | equality
+    # Rows of size one, and the largest target: the objective tells what is rounding in every rate.
+    sizes = jnp.max(jnp.abs(rows), axis=1)
+    sizes = jnp.where(used & (sizes > 0), sizes, 1.0)
+    rows = jnp.where(used[:, None], rows / sizes[:, None], 0.0)
+    targets = jnp.where(used, targets / sizes, 0.0)
+    height = jnp.max(jnp.abs(targets))
+    height = jnp.where(height > 0, height, 1.0)
+    targets = targets / height
+    table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
+    kinds = jnp.where(inequality, WEIGHT, jnp.where(equality, FREE, UNUSED))
+    names = (jnp.arange(d + m) << PLACES) + jnp.concatenate([jnp.full((d,), LOW), kinds])
+    nothing = jnp.zeros((), int)
+    state = _State(table, names, nothing, nothing, nothing)
+    limit = PIVOTS * min(m, d) + MORE_PIVOTS
+
+    def unfinished(state: _State) -> Bool[Array, ""]:
+        return (state.status == 0) & (state.pivots < limit)
+
+    return _read(lax.while_loop(unfinished, _pivot, state), rows, targets, sizes, height)
+
+
+def _pivot(state: _State) -> _State:
+    """One variable enters, and goes to its other bound or takes the place of the first that it drives to one."""
+    table, names = state.table, state.names
+    d, m = (length - 1 for length in table.shape)
+    noise = default_tolerance(table.dtype, 5e4)
+    rates, kinds = table[d, :m], names[d:] & KIND
+    ways = jnp.where((kinds == HIGH) | ((kinds == FREE) & (rates < 0)), -1.0, 1.0)
+    gains = jnp.where(kinds == UNUSED, 0.0, ways * rates)
+    # At the end no rate is larger than the objective and one.
+    able = gains > noise * (1.0 + jnp.abs(table[d, m]))
+    keys = jnp.where(able, gains**2 / (1.0 + jnp.sum(table[:d, :m] ** 2, axis=0)), 0.0)
+    place = jnp.argmax(keys)
+    optimal = ~(keys[place] > 0)
+
+    column, enters = table[:, place], names[d + place]
+    way, kind = jnp.sign(column[d]), enters & KIND
+    change = way * column[:d]
+    basic = names[:d] & KIND
+    bound = jnp.where(basic >= LOW, 1.0, jnp.where((basic == WEIGHT) & (change < 0), 0.0, jnp.inf))
+    steep = jnp.abs(change)
+    stops = steep > noise * jnp.maximum(1.0, jnp.max(steep))
+    room = jnp.maximum(bound - jnp.sign(change) * table[:d, m], 0.0)
+    lengths = jnp.where(stops, room / jnp.where(stops, steep, 1.0), jnp.inf)
+    first = jnp.argmin(lengths)
+    across = jnp.where(kind >= LOW, 2.0, jnp.inf)
+    length = jnp.minimum(lengths[first], across)
+    ray = ~optimal & ~jnp.isfinite(length)
+    moves = ~optimal & ~ray
+    swaps = moves & (lengths[first] < across)
+
+    pivot = column[first]
+    row = jnp.where(swaps, table[first] / jnp.where(swaps, pivot, 1.0), 0.0)
+    row = jnp.where(swaps & (jnp.arange(m + 1) == place), -1.0 / jnp.where(swaps, pivot, 1.0), row)
+    row = jnp.where(jnp.arange(m + 1) == m, jnp.where(moves, -way * length, 0.0), row)
+    here, there = swaps & (jnp.arange(d + 1) == first), swaps & (jnp.arange(m + 1) == place)
+    column = jnp.where(here, 1.0, column)
+    stood = jnp.where(kind == HIGH, 1.0, jnp.where(kind == LOW, -1.0, 0.0))
+    kept = jnp.where(here[:, None] | there[None, :], 0.0, table)
+    kept = jnp.where(here[:, None] & (jnp.arange(m + 1) == m)[None, :], stood, kept)
+    table = kept - column[:, None] * row[None, :]
+
+    leaves = names[first]
+    leaves = jnp.where((leaves & KIND == LOW) & (change[first] > 0), leaves - LOW + HIGH, leaves)
+    crosses = jnp.where(kind == LOW, enters - LOW + HIGH, enters - HIGH + LOW)
+    slots = jnp.arange(d + m)
+    now = jnp.where(swaps, leaves, jnp.where(moves, crosses, enters))
+    names = jnp.where(slots == d + place, now, names)
+    names = jnp.where(swaps & (slots == first), jnp.where(kind == HIGH, enters - HIGH + LOW, enters), names)
+    status = jnp.where(optimal, 1, jnp.where(ray, 2, 0))
+    return _State(table, names, state.pivots + moves, place, status)
+
+
+def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"], sizes: Array, height: Array) -> Vertex:
+    """λ and ρ of a table, refined, in the units of the program."""
+    m, d = rows.shape
+    table, kinds = state.table, state.names & KIND
+    near = default_tolerance(targets.dtype, 5e6)
+    ray = state.status == 2
+    slots = jnp.zeros_like(kinds).at[state.names >> PLACES].set(jnp.arange(d + m))
+    way = jnp.sign(table[d, state.place])
+    entries, weights = slots[:d], slots[d:]
+    on, active = entries >= d, weights < d
+    column, row = jnp.where(on, entries - d, 0), jnp.where(active, weights, 0)
+    inverse = jnp.where(active[:, None] & on[None, :], table[row[:, None], column[None, :]], 0.0)
+    bounds = jnp.where(on, jnp.where(kinds[entries] == HIGH, 1.0, -1.0), 0.0)
+    bounds = jnp.where(ray, 0.0, bounds)
+    values = jnp.where(ray, way * table[:d, state.place], table[:d, m])
+    weight = jnp.where(active, values[row], 0.0)
+    weight = jnp.where(ray & (weights == d + state.place), way, weight)
+    rates = table[d, :m]
+    rho = jnp.where(on, rates[column], 0.0)
+    for _ in range(REFINEMENTS):
+        weight = weight + inverse @ (bounds - weight @ rows)
+        rho = rho + (targets - rows @ rho) @ inverse
+
+    far = jnp.abs(rates) > near * jnp.max(jnp.abs(rates))
+    unique = jnp.all(far | (kinds[d:] == UNUSED))
+    heaviest = jnp.max(jnp.where(kinds[:d] == WEIGHT, table[:d, m], 0.0))
+    inside = jnp.where(kinds[:d] == WEIGHT, table[:d, m] > near * heaviest, jnp.abs(table[:d, m]) < 1.0 - near)
+    unique = unique & jnp.all(inside | (kinds[:d] == FREE))
+    return Vertex(weight / sizes, rho * height, ray, unique, state.pivots, state.status > 0)
