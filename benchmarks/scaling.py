@@ -1,18 +1,22 @@
-"""How the cost of an instance depends on batch, d, n·T, accuracy and α, and what a device would do:
+"""How the cost of an instance depends on batch, d, n·T, accuracy, α and workers, and what a device would do:
 
     python benchmarks/scaling.py [--scale 1.0] [--only batches dimensions ...] [--out results/scaling.json]
 
-Each row of `batches` runs in a process of its own: memory is what that process held at most, above
-what it held once everything was imported. `iterations` counts how often a device steps its pool of lanes, which a CPU
-can count as well as an accelerator.
+Each row of `batches` runs in a process of its own: memory is what that process held at most, above what it held once
+everything was imported. So does each row of `workers`: a study by one and more workers of one core each, its rate from
+the difference of a long and a short run. `iterations` counts how often a device steps its pool of lanes, which a CPU can
+count as well as an accelerator.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,14 +223,58 @@ def iterations(scale: float) -> list[dict[str, Any]]:
     return [iterations_row(p, count, min(w, count)) for p in PARAMETRIZATIONS for w in widths]
 
 
-def _elsewhere(kind: str, *arguments: Any) -> dict[str, Any]:
-    """A row from a process of its own."""
+def workers_row(executor: str, number: int, blocks: int) -> dict[str, Any]:
+    """A study of W by so many host devices, or Dask workers, of one core each. The second run has `blocks` more blocks
+    for each worker than the first, which pays for everything that is done once."""
+    experiment, seconds = TokenSelection(parts=1), []
+    counted = [2 * number * CPU.block, (2 + blocks) * number * CPU.block]
+    with tempfile.TemporaryDirectory() as folder, _cluster(number if executor == "dask" else 0) as cluster:
+        where = executor if cluster is None else cluster.scheduler_address
+        for i, trials in enumerate([counted[0], *counted]):  # the first of all compiles
+            study = jf.study.Study(experiment, {"d": [SHAPE["d"]]}, {"parametrization": ["W"]}, trials=trials, seed=i)
+            start = time.perf_counter()
+            study.run(Path(folder) / f"{i}.zarr", executor=where, progress=False)
+            seconds.append(time.perf_counter() - start)
+    return {
+        "executor": executor,
+        "workers": number,
+        "instances": counted[1],
+        "a_second": (counted[1] - counted[0]) / (seconds[2] - seconds[1]),
+        "seconds": seconds[2],
+    }
+
+
+def _cluster(workers: int) -> Any:
+    if not workers:
+        return nullcontext()
+    from distributed import LocalCluster
+
+    return LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+
+
+def workers(scale: float) -> list[dict[str, Any]]:
+    """Strong scaling over host devices and over Dask workers, up to the cores of the machine."""
+    cores, blocks, rows = os.cpu_count() or 1, max(2, int(16 * scale)), []
+    for executor in ("devices", "dask"):
+        for number in [k for k in (1, 2, 4, 8, 16) if k <= cores]:
+            rows.append(_elsewhere("workers", executor, number, blocks, devices=number))
+            alone = next(row for row in rows if row["executor"] == executor)
+            rows[-1]["speedup"] = rows[-1]["a_second"] / alone["a_second"]
+    return rows
+
+
+def _elsewhere(kind: str, *arguments: Any, devices: int = 1) -> dict[str, Any]:
+    """A row from a process of its own, with so many host devices."""
     command = [sys.executable, __file__, "--row", kind, *map(str, arguments)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(told.splitlines()[-1])
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip()
+    told = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "XLA_FLAGS": flags}
+    )
+    return json.loads(told.stdout.splitlines()[-1])
 
 
-PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracies, initial_scales, iterations)}
+ROWS = {"batch": batch_row, "workers": workers_row}
+PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracies, initial_scales, iterations, workers)}
 
 
 def main() -> None:
@@ -238,8 +286,8 @@ def main() -> None:
     arguments = parser.parse_args()
     configure()
     if arguments.row:
-        _, parametrization, batch = arguments.row
-        print(json.dumps(batch_row(parametrization, int(batch))))
+        kind, name, *numbers = arguments.row
+        print(json.dumps(ROWS[kind](name, *map(int, numbers))))
         return
     content = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
     for name in arguments.only:
