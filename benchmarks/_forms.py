@@ -1,7 +1,17 @@
 """Numbers, tables and sections as the page of benchmarks writes them."""
 
+import json
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
+
+
+def results(name: str) -> dict[str, Any]:
+    """The record of a benchmark."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def section(title: str | None, text: str, table: str, found: dict[str, Any], script: str, load: bool = False) -> str:

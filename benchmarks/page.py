@@ -3,19 +3,23 @@
 No number of that page is typed: a test holds the page to what this prints.
 """
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
-from _forms import count, ended, markdown, maybe, milliseconds, power, rounded, seconds, section, sizes
-
-RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
-
-
-def results(name: str) -> dict[str, Any]:
-    """The record of a benchmark."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+from _forms import (
+    RESULTS,
+    count,
+    ended,
+    markdown,
+    maybe,
+    milliseconds,
+    power,
+    results,
+    rounded,
+    seconds,
+    section,
+    sizes,
+)
+from page_scaling import scaling
 
 
 def page() -> str:
@@ -398,56 +402,6 @@ def referee() -> str:
     )
     columns = ("model", "instances are", "number", *words)
     return section("A referee", text, markdown(columns, lines), found, "referee.py", load=True)
-
-
-def scaling() -> str:
-    """How costs grow, and what a device would do."""
-    found = results("scaling")
-    parts = []
-    rows = [
-        (row["parametrization"], sizes(row), milliseconds(row["seconds"]),
-         milliseconds(row["seconds_after_the_reduction"]), ended(row["outcomes"]))
-        for row in found["dimensions"]["rows"]
-    ]  # fmt: skip
-    text = "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span."
-    columns = ("weights", "n, T, d", "ms, median", "ms after the reduction", "outcomes")
-    source = "scaling.py --only dimensions"
-    parts.append(section("Scaling", text, markdown(columns, rows), found["dimensions"], source, load=True))
-    rows = [
-        (row["parametrization"], power(row["gap"]), f"{row['decided']} of {row['instances']}",
-         rounded(row["log_log_time_median"]), rounded(row["steps_median"]), rounded(row["ms_an_instance"]))
-        for row in found["accuracies"]["rows"]
-    ]  # fmt: skip
-    columns = ("weights", "gap asked for", "decided", "log log t, median", "steps, median", "ms an instance")
-    text = "What the flow is followed to for a gap of its own."
-    parts.append(
-        section(None, text, markdown(columns, rows), found["accuracies"], "scaling.py --only accuracies", load=True)
-    )
-    rows = [
-        (rounded(row["log_alpha"]), count(row["instances"]), milliseconds(row["seconds"]), count(row["steps"]))
-        for row in found["initial_scales"]["rows"]
-    ]
-    text = "Incremental learning past all stages of a diagonal network (p = 6), from α."
-    columns = ("log α", "instances", "ms, median", "steps, most")
-    parts.append(
-        section(
-            None, text, markdown(columns, rows), found["initial_scales"], "scaling.py --only initial_scales", load=True
-        )
-    )
-    rows = [
-        (row["parametrization"], count(row["width"]), count(row["iterations"]), count(row["longest_instance"]),
-         rounded(row["iterations_over_longest"]))
-        for row in found["iterations"]["rows"]
-    ]  # fmt: skip
-    text = (
-        "How often a device steps its lanes for a block of 4,096 instances, first round. What this takes on an "
-        "accelerator has not been measured."
-    )
-    columns = ("weights", "lanes", "iterations", "steps of the longest instance", "ratio")
-    parts.append(
-        section(None, text, markdown(columns, rows), found["iterations"], "scaling.py --only iterations", load=True)
-    )
-    return "\n\n".join(parts)
 
 
 def million() -> str:

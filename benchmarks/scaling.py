@@ -4,8 +4,8 @@
 
 Each row of `batches` runs in a process of its own: memory is what that process held at most, above what it held once
 everything was imported. So does each row of `workers`: a study by one and more workers of one core each, its rate from
-the difference of a long and a short run. `iterations` counts how often a device steps its pool of lanes, which a CPU can
-count as well as an accelerator.
+the difference of a long and a short run. `iterations` counts how often a device steps its pool of lanes, which a CPU
+can count as well as an accelerator.
 """
 
 import argparse

@@ -57,18 +57,21 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
+def save_pixels(figure: Any, out: Path) -> None:
+    """As pixels: the letters alone, as outlines, are more than a picture of the documentation may have."""
+    with tempfile.TemporaryDirectory() as folder:
+        pixels = Path(folder) / "picture.png"
+        save_figure(figure, pixels)
+        with Image.open(pixels) as image:
+            image.convert("RGB").save(out, quality=88, method=6)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS / "flow_peers.json")
     parser.add_argument("--out", type=Path, default=PICTURE)
     asked = parser.parse_args()
-    figure = draw(json.loads(asked.results.read_text(encoding="utf-8"))["rows"])
-    # As pixels: its letters alone, as outlines, are more than a picture of the documentation may have.
-    with tempfile.TemporaryDirectory() as folder:
-        pixels = Path(folder) / "picture.png"
-        save_figure(figure, pixels)
-        with Image.open(pixels) as image:
-            image.convert("RGB").save(asked.out, quality=88, method=6)
+    save_pixels(draw(json.loads(asked.results.read_text(encoding="utf-8"))["rows"]), asked.out)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     # The real page, of the folder that this run wrote.
-    for name in ("page.py", "_forms.py"):
+    for name in ("page.py", "page_scaling.py", "_forms.py"):
         (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "") for name in scripts))
