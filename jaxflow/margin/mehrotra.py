@@ -117,7 +117,12 @@ def begin_at(weights: Float[Array, " m"], shares: Any, skip: Bool[Array, ""]) ->
 
 
 def follow(
-    geometry: AbstractGeometry, constraints: Constraints, state: Interior, *, max_steps: int, tolerance: float
+    geometry: AbstractGeometry,
+    constraints: Constraints,
+    state: Interior,
+    *,
+    max_steps: int | Int[Array, ""],
+    tolerance: float | Float[Array, ""],
 ) -> Interior:
     """Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all."""
     inequality, targets, used = constraints.inequality, constraints.targets, constraints.used

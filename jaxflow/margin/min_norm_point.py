@@ -63,11 +63,13 @@ def min_norm_point(
     max_steps: int = 40,
     tolerance: float | None = None,
     polish: bool = True,
+    rays_only: bool = False,
 ) -> MinNormPoint:
     r"""Least-norm weights λ over the slots marked `inequality` (simplex) and `equality` (free).
 
     **Arguments:** `tolerance`: complementarity gap relative to the squared norm at which the interior point
     stops; None: 2e-12, in single precision 1.5e-6 (the polish does the rest). At most `max_steps` iterations.
+    `rays_only`: polish an optimum of zero alone, which proves something; a start need not be exact.
     """
     gram = rows.gram()
     dtype = gram.dtype
@@ -175,7 +177,15 @@ def min_norm_point(
     zero = (square < 1e3 * eps) & jnp.any(inequality)
     primal = rows.combine(weights)
     if polish:
-        weights, primal = _polish(rows, gram, scale, weights, slack, inequality, equality, zero, square)
+
+        def polished(state: tuple) -> tuple:
+            return _polish(rows, gram, scale, weights, slack, inequality, equality, zero, square), jnp.asarray(False)
+
+        # A loop, of which a batch makes no round where no lane is to be polished.
+        if rays_only:
+            (weights, primal), _ = lax.while_loop(lambda state: state[1], polished, ((weights, primal), zero))
+        else:
+            (weights, primal), _ = polished(())
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
 
 

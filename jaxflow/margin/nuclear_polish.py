@@ -1,9 +1,17 @@
 r"""Newton's method at fixed rank and active set: the last digits of a nuclear-norm program.
 
-With $2Y=QQ^\top$, Q of rank r, and the active set fixed, the optimality conditions are the square system
+With $2Y=QQ^\top$, Q of rank r, and the active set fixed, the optimality conditions
 $$(I-M^\top M)Q=0,\qquad \langle A_k,MQQ^\top\rangle=1\ (k\text{ active}),\qquad \lambda_k=0\
-\text{(others)},$$
-up to rotations of Q, which are fixed by a penalty on their tangent directions.
+\text{(others)}$$
+are those of a saddle of $\sum_k\lambda_k+\tfrac12\langle Q,CQ\rangle$ with $C=I-M^\top M$, which no rotation of Q
+changes. With the other eigenvectors V of Y every change of Q is, up to a rotation, $QS+VX$ with a symmetric S: one
+unknown $u_{ij}$ for each pair of columns $i\le j$ of $(Q,V)$ of which one is in Q. With $h_k=M^\top f_k$, features
+$J_{k,ij}$ from $h_kg_k^\top+g_kh_k^\top$, $B\succeq0$ from C and $S_{kl}=\langle f_k,f_l\rangle\langle
+Q^\top g_k,Q^\top g_l\rangle$ Newton's equations are
+
+$$-Bu+J^\top\Delta\lambda=r,\qquad Ju+S\Delta\lambda=s,$$
+
+solved by the Cholesky factors of S and of $B+J^\top S^{-1}J$.
 """
 
 import jax.numpy as jnp
@@ -12,8 +20,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg
+from jaxflow.margin._linear_algebra import scaled_cholesky
+from jaxflow.margin.conclude import default_tolerance
 
-# From an interior point at 1e-11 two Newton steps reach rounding.
+# Newton steps from where the interior point hands over, at a gap of 1e-7: 1e-14 after two.
 NEWTON_STEPS = 2
 
 
@@ -24,8 +34,9 @@ def polish(
     equality: Bool[Array, " m"],
     weights: Float[Array, " m"],
     Y: Float[Array, "q q"],
-) -> tuple[Float[Array, " m"], Float[Array, "q q"]]:
-    """Polished (λ, Y); the input where the result is not finite or has negative weights."""
+) -> tuple[Float[Array, " m"], Float[Array, "q q"], Bool[Array, ""]]:
+    """Polished (λ, Y), and whether they are `settled`; the input where the result is not finite or has negative
+    weights."""
     m, q = queries.shape
     # A generic solution has r(r+1)/2 <= number of active constraints.
     rank = min(q, int((np.sqrt(8 * m + 1) - 1) / 2))
@@ -35,39 +46,55 @@ def polish(
     C = jnp.eye(q, dtype=Y.dtype) - (weights[:, None] * queries).T @ H
     finite = jnp.all(jnp.isfinite(Y)) & jnp.all(jnp.isfinite(weights))
     values, vectors = linalg.eigh(jnp.where(finite, Y, 0.0))  # ascending
-    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    values, vectors = values[::-1], vectors[:, ::-1]
     largest = jnp.where(values[0] > 0, values[0], 1.0)
     # A direction belongs to W where its share of Y exceeds its dual slack, both on the scale of one.
-    kept = (values / largest > jnp.sum(vectors * (C @ vectors), axis=0)).astype(Y.dtype)
-    Q = vectors * (jnp.sqrt(jnp.maximum(2 * values, 0.0)) * kept)[None, :]
+    kept = values / largest > jnp.sum(vectors * (C @ vectors), axis=0)
+    kept = jnp.where(jnp.arange(q) < rank, kept, False)
+    Q = vectors * jnp.where(kept, jnp.sqrt(jnp.maximum(2 * values, 0.0)), 0.0)[None, :]
     margins = 2 * jnp.sum((H @ Y) * queries, axis=1)
     heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
     relative = weights / jnp.where(heaviest > 0, heaviest, 1.0)
     support = (inequality & (relative > margins - 1.0)) | equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)
-    better, Q = newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
-    fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
-    fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
-    return jnp.where(fine, better, weights), jnp.where(fine, 0.5 * Q @ Q.T, Y)
-
-
-def newton_steps(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Float[Array, " r"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-    count: int,
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    """`count` Newton steps on λ and Q; `on` marks the active set, `kept` the columns of Q in use."""
+    pairs = np.stack(np.triu_indices(rank, 0, q))
 
     def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _newton(cross, queries, on, target, kept, *state)
+        return _newton(cross, queries, on, target, kept, vectors, pairs, *state)
 
-    return lax.fori_loop(0, count, step, (weights, Q))
+    better, Q = lax.fori_loop(0, NEWTON_STEPS, step, (weights * on, Q))
+    fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
+    fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
+    closed = settled(cross, queries, inequality, equality, better, Q)
+    return jnp.where(fine, better, weights), jnp.where(fine, 0.5 * Q @ Q.T, Y), fine & closed
+
+
+def settled(
+    cross: Float[Array, "m m"],
+    queries: Float[Array, "m q"],
+    inequality: Bool[Array, " m"],
+    equality: Bool[Array, " m"],
+    weights: Float[Array, " m"],
+    Q: Float[Array, "q r"],
+) -> Bool[Array, ""]:
+    r"""Whether bounds without singular values close the gap of λ and $W=MQQ^\top$ to a few hundred roundings.
+
+    $\|MQQ^\top\|_*\le\|MQ\|_F\|Q\|_F$, and $\|M\|_2^2\le1+\delta$ where an elimination finds
+    $(1+\delta)I-M^\top M\succ0$.
+    """
+    q = queries.shape[1]
+    eps = float(jnp.finfo(Q.dtype).eps)
+    delta = 100 * eps
+    pushed = cross @ (weights[:, None] * queries)
+    square = (weights[:, None] * queries).T @ pushed
+    margins = jnp.sum((pushed @ Q) * (queries @ Q), axis=1)
+    margin = jnp.min(jnp.where(inequality, margins, jnp.inf), initial=jnp.inf)
+    broken = jnp.max(jnp.where(equality, jnp.abs(margins), 0.0), initial=0.0)
+    above = jnp.sqrt(jnp.sum(Q * (square @ Q)) * jnp.sum(Q**2) * (1.0 + delta))
+    closed = above <= (1.0 + default_tolerance(Q.dtype, 1e3)) * margin * jnp.sum(jnp.where(inequality, weights, 0.0))
+    inside = linalg.definite((1.0 + delta) * jnp.eye(q, dtype=Q.dtype) - square)
+    return closed & inside & (margin > 0) & (margin < jnp.inf) & (broken <= default_tolerance(Q.dtype, 1e3))
 
 
 def _newton(
@@ -75,43 +102,45 @@ def _newton(
     queries: Float[Array, "m q"],
     on: Float[Array, " m"],
     target: Float[Array, " m"],
-    kept: Float[Array, " r"],
+    kept: Bool[Array, " q"],
+    vectors: Float[Array, "q q"],
+    pairs: np.ndarray,
     weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    m, q = queries.shape
-    r = Q.shape[1]
+    Q: Float[Array, "q q"],
+) -> tuple[Float[Array, " m"], Float[Array, "q q"]]:
+    """One step; `kept` marks the columns of Q in use, the others are zero; `on` the active set."""
+    q = len(kept)
     dtype = Q.dtype
+    i, j = pairs
+    count = len(i)
+    columns = jnp.where(kept[None, :], Q, vectors)
     H = cross @ (weights[:, None] * queries)
-    C = jnp.eye(q, dtype=dtype) - (weights[:, None] * queries).T @ H
-    GQ, HQ = queries @ Q, H @ Q
-    # Columns of Q that are not kept are zero and stay so: their block is the identity.
-    block = jnp.einsum("ab,rs->arbs", C, jnp.diag(kept)) + jnp.einsum(
-        "ab,rs->arbs", jnp.eye(q, dtype=dtype), jnp.diag(1 - kept)
-    )
-    mixed = on[:, None, None] * (H[:, :, None] * GQ[:, None, :] + queries[:, :, None] * HQ[:, None, :])
-    mixed = (mixed * kept[None, None, :]).reshape(m, q * r)
-    square = on[:, None] * on[None, :] * cross * (GQ @ GQ.T) + jnp.diag(1 - on)
-    matrix = jnp.block([[-block.reshape(q * r, q * r), mixed.T], [mixed, square]])
-    if r > 1:
-        first, second = np.triu_indices(r, 1)
-        spin = np.zeros((len(first), r, r))
-        spin[np.arange(len(first)), first, second] = 1.0
-        spin[np.arange(len(first)), second, first] = -1.0
-        tangent = jnp.einsum("qr,grs->qsg", Q, jnp.asarray(spin, dtype)).reshape(q * r, -1)
-        tangent = jnp.concatenate([tangent, jnp.zeros((m, tangent.shape[1]), dtype)])
-        # The block of Q is −C ⪯ 0: the penalty has its sign.
-        matrix = matrix - tangent @ tangent.T
-    residual_Q = ((C @ Q) * kept[None, :]).reshape(-1)
-    residual_margin = target - on * jnp.sum(HQ * GQ, axis=1)
-    right = jnp.concatenate([residual_Q, residual_margin])
-    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and the
-    # matrix is singular, to the last digit at the solution. −C ⪯ 0 above a square ⪰ 0 stays so under a shift of these
-    # signs, and far from singular; what the shift leaves of an error, its share of a singular value, the next step
-    # takes.
-    shift = float(np.sqrt(jnp.finfo(dtype).eps)) * jnp.max(jnp.abs(matrix))
-    matrix = matrix + shift * jnp.diag(jnp.concatenate([-jnp.ones(q * r, dtype), jnp.ones(m, dtype)]))
-    finite = jnp.all(jnp.isfinite(matrix))
-    matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
-    change = linalg.solve(matrix, right[:, None])[:, 0]
-    return weights + on * change[q * r :], Q + kept[None, :] * change[: q * r].reshape(q, r)
+    C = columns.T @ (columns - (weights[:, None] * queries).T @ (H @ columns))
+    HQ, GQ = H @ columns, queries @ columns
+    # u_ij changes column i by column j and column j by column i, where the column that changes is in Q.
+    to_i = kept[i].astype(dtype)
+    to_j = jnp.where(i == j, 0.0, kept[j].astype(dtype))
+    both = to_i + to_j
+    features = on[:, None] * both[None, :] * (HQ[:, i] * GQ[:, j] + GQ[:, i] * HQ[:, j])
+    # Changes of Q in terms of `columns`: entry (w, c) adds column w to column c.
+    change = np.zeros((2, count, q, q))
+    change[0, np.arange(count), j, i] = 1.0
+    change[1, np.arange(count), i, j] = 1.0
+    first, second = jnp.asarray(change, dtype)
+    moved = to_i[:, None, None] * first + to_j[:, None, None] * second
+    bent = jnp.einsum("ab,sbc->sac", C, moved)
+    bend = moved.reshape(count, -1) @ bent.reshape(count, -1).T + jnp.diag((both == 0).astype(dtype))
+    kept_GQ = jnp.where(kept[None, :], GQ, 0.0)
+    square = on[:, None] * on[None, :] * cross * (kept_GQ @ kept_GQ.T) + jnp.diag(1 - on)
+    residual = both * C[i, j]
+    margins = target - on * jnp.sum(HQ * kept_GQ, axis=1)
+    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and S
+    # is singular. What the shift leaves of an error, its share of a singular value, the next step takes.
+    shift = float(np.sqrt(jnp.finfo(dtype).eps))
+    factor, scale = scaled_cholesky(square, shift)
+    half = linalg.lower_solve(factor, scale[:, None] * jnp.concatenate([features, margins[:, None]], axis=1))
+    tall, right = half[:, :-1], half[:, -1]
+    inner, inner_scale = scaled_cholesky(bend + tall.T @ tall, 10 * float(jnp.finfo(dtype).eps))
+    u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
+    back = linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
+    return weights + on * scale * back, Q + columns @ jnp.tensordot(u, moved, 1)
