@@ -11,9 +11,9 @@ conditions are
 $$\langle A_k,2MY\rangle-w_k=1,\qquad YC=\mu I,\qquad w_k\lambda_k=\mu .$$
 
 Method: Newton steps on these with the HKM symmetrisation (Helmberg, Rendl, Vanderbei, Wolkowicz 1996) and
-Mehrotra's predictor-corrector (`mehrotra`); the m×m Schur matrix is a sum of Hadamard products because the constraint
-elements have rank one. Then the rank and the active set are fixed and the remaining equations are solved by
-Newton's method (`nuclear_polish`).
+Mehrotra's predictor-corrector (`mehrotra`), from the solution in the Frobenius norm; the m×m Schur matrix is a product
+of m×q(q+1)/2 matrices, or a sum of Hadamard products, because the constraint elements have rank one. At a gap of 1e-7
+the rank and the active set are fixed and the remaining equations are solved by Newton's method (`nuclear_polish`).
 """
 
 import equinox as eqx
