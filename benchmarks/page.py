@@ -317,11 +317,17 @@ def studies() -> str:
     found = results("studies")
     rows = [
         (row["parametrization"], sizes(row), row["way"], count(row["instances"]), rounded(row["instances_per_s"]),
-         seconds(row["first_run_s"]), ended(row["outcomes"]))
+         seconds(row["first_run_s"]), count(row["other_tokens"]), count(row["other_outcomes"]), ended(row["outcomes"]))
         for row in found["studies"]
     ]  # fmt: skip
-    columns = ("trained", "n, T, d", "way", "instances", "a second", "first run, seconds", "outcomes")
-    text = "The tokens that are selected: the study's queues of lanes, against mapping one integration over a batch."
+    columns = (
+        *("trained", "n, T, d", "way", "instances", "a second", "first run, seconds"),
+        *("other tokens than the engine", "another outcome", "outcomes"),
+    )
+    text = (
+        "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
+        "precision), against mapping one integration over a batch."
+    )
     return section("Studies", text, markdown(columns, rows), found, "studies.py")
 
 

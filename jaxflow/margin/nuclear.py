@@ -82,7 +82,8 @@ def interior_point(
 ) -> tuple[NuclearPoint, NuclearPoint]:
     r"""Interior point on the reduced dual from λ, Y and slack, and its polish.
 
-    What that does not settle, in half of the steps, begins anew, far from the boundary, and goes on to the end.
+    What that does not settle, in half of the steps, begins anew, far from the boundary, and goes on to the end; what
+    that leaves open (sets of tokens, whose weights are not unique) is polished as singular.
 
     **Arguments:** `cross`: $\langle f_k,f_l\rangle$; `queries`: $g_k$ in q coordinates; `inside`: λ far from the
     boundary, of any scale, and `size`, the scale of $\|W\|$; `skip`: do nothing (an infeasible program).
@@ -93,7 +94,7 @@ def interior_point(
     state = Interior(jnp.zeros((), int), weights, Y, slack, jnp.where(skip, 1, 0))
 
     def attempt(carry: tuple) -> tuple:
-        state, _, _, careful, _ = carry
+        state, _, _, _, careful, _ = carry
         geometry = _Matrices(cross, queries, used, careful)
         until = jnp.where(careful, tolerance, max(HANDOVER, tolerance))
         most = jnp.where(careful, max_steps, max_steps // 2)
@@ -109,11 +110,17 @@ def interior_point(
             jnp.zeros((), int),
         )
         state = jax.tree.map(lambda anew, here: jnp.where(again, anew, here), far, end)
-        return state, tuple(better), settled | (end.status == 1), jnp.asarray(True), again
+        return state, tuple(better), settled | (end.status == 1), settled, jnp.asarray(True), again
 
     # A loop, of which a batch makes a second round only where a lane is not settled by the first.
-    carry = (state, (weights, Y), skip, jnp.asarray(False), ~skip)
-    end, better, converged, _, _ = lax.while_loop(lambda carry: carry[-1], attempt, carry)
+    carry = (state, (weights, Y), skip, skip, jnp.asarray(False), ~skip)
+    end, better, converged, settled, _, _ = lax.while_loop(lambda carry: carry[-1], attempt, carry)
+
+    def once_more(carry: tuple) -> tuple:
+        *again, _ = polish(cross, queries, inequality, equality, end.weights, end.shares, singular=True)
+        return tuple(again), jnp.asarray(True)
+
+    better, _ = lax.while_loop(lambda carry: ~carry[1], once_more, (better, settled))
     return NuclearPoint(end.weights, end.shares, end.steps, converged), NuclearPoint(*better, end.steps, converged)
 
 

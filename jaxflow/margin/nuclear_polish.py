@@ -34,9 +34,10 @@ def polish(
     equality: Bool[Array, " m"],
     weights: Float[Array, " m"],
     Y: Float[Array, "q q"],
+    singular: bool = False,
 ) -> tuple[Float[Array, " m"], Float[Array, "q q"], Bool[Array, ""]]:
     """Polished (λ, Y), and whether they are `settled`; the input where the result is not finite or has negative
-    weights."""
+    weights. `singular`: by `newton_steps`, for weights that are not unique."""
     m, q = queries.shape
     # A generic solution has r(r+1)/2 <= number of active constraints.
     rank = min(q, int((np.sqrt(8 * m + 1) - 1) / 2))
@@ -63,7 +64,11 @@ def polish(
     def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         return _newton(cross, queries, on, target, kept, vectors, pairs, *state)
 
-    better, Q = lax.fori_loop(0, NEWTON_STEPS, step, (weights * on, Q))
+    if singular:
+        shares, few = kept[:rank].astype(Y.dtype), Q[:, :rank]
+        better, Q = newton_steps(cross, queries, on, target, shares, weights * on, few, NEWTON_STEPS)
+    else:
+        better, Q = lax.fori_loop(0, NEWTON_STEPS, step, (weights * on, Q))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     closed = settled(cross, queries, inequality, equality, better, Q)
@@ -144,3 +149,72 @@ def _newton(
     u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
     back = linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
     return weights + on * scale * back, Q + columns @ jnp.tensordot(u, moved, 1)
+
+
+def newton_steps(
+    cross: Float[Array, "m m"],
+    queries: Float[Array, "m q"],
+    on: Float[Array, " m"],
+    target: Float[Array, " m"],
+    kept: Float[Array, " r"],
+    weights: Float[Array, " m"],
+    Q: Float[Array, "q r"],
+    count: int,
+) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
+    """`count` Newton steps on λ and Q; `on` marks the active set, `kept` the columns of Q in use.
+
+    The equations of all entries of Q, with a penalty on rotations, by the LU factors of the whole: three times the work
+    of the Cholesky factors, and the digits that they lose where S is singular.
+    """
+
+    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        return _newton_of_all(cross, queries, on, target, kept, *state)
+
+    return lax.fori_loop(0, count, step, (weights, Q))
+
+
+def _newton_of_all(
+    cross: Float[Array, "m m"],
+    queries: Float[Array, "m q"],
+    on: Float[Array, " m"],
+    target: Float[Array, " m"],
+    kept: Float[Array, " r"],
+    weights: Float[Array, " m"],
+    Q: Float[Array, "q r"],
+) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
+    m, q = queries.shape
+    r = Q.shape[1]
+    dtype = Q.dtype
+    H = cross @ (weights[:, None] * queries)
+    C = jnp.eye(q, dtype=dtype) - (weights[:, None] * queries).T @ H
+    GQ, HQ = queries @ Q, H @ Q
+    # Columns of Q that are not kept are zero and stay so: their block is the identity.
+    block = jnp.einsum("ab,rs->arbs", C, jnp.diag(kept)) + jnp.einsum(
+        "ab,rs->arbs", jnp.eye(q, dtype=dtype), jnp.diag(1 - kept)
+    )
+    mixed = on[:, None, None] * (H[:, :, None] * GQ[:, None, :] + queries[:, :, None] * HQ[:, None, :])
+    mixed = (mixed * kept[None, None, :]).reshape(m, q * r)
+    square = on[:, None] * on[None, :] * cross * (GQ @ GQ.T) + jnp.diag(1 - on)
+    matrix = jnp.block([[-block.reshape(q * r, q * r), mixed.T], [mixed, square]])
+    if r > 1:
+        first, second = np.triu_indices(r, 1)
+        spin = np.zeros((len(first), r, r))
+        spin[np.arange(len(first)), first, second] = 1.0
+        spin[np.arange(len(first)), second, first] = -1.0
+        tangent = jnp.einsum("qr,grs->qsg", Q, jnp.asarray(spin, dtype)).reshape(q * r, -1)
+        tangent = jnp.concatenate([tangent, jnp.zeros((m, tangent.shape[1]), dtype)])
+        # The block of Q is −C ⪯ 0: the penalty has its sign.
+        matrix = matrix - tangent @ tangent.T
+    residual_Q = ((C @ Q) * kept[None, :]).reshape(-1)
+    residual_margin = target - on * jnp.sum(HQ * GQ, axis=1)
+    right = jnp.concatenate([residual_Q, residual_margin])
+    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and the
+    # matrix is singular, to the last digit at the solution. −C ⪯ 0 above a square ⪰ 0 stays so under a shift of these
+    # signs, and far from singular; what the shift leaves of an error, its share of a singular value, the next step
+    # takes.
+    shift = float(np.sqrt(jnp.finfo(dtype).eps)) * jnp.max(jnp.abs(matrix))
+    matrix = matrix + shift * jnp.diag(jnp.concatenate([-jnp.ones(q * r, dtype), jnp.ones(m, dtype)]))
+    finite = jnp.all(jnp.isfinite(matrix))
+    matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
+    change = linalg.solve(matrix, right[:, None])[:, 0]
+    return weights + on * change[q * r :], Q + kept[None, :] * change[: q * r].reshape(q, r)

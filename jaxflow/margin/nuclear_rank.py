@@ -13,7 +13,6 @@ start met the constraints, which does not prove that none can.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -22,6 +21,7 @@ from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.min_norm_point import min_norm_point
 from jaxflow.margin.nuclear import MAX_STEPS, solve_convex
+from jaxflow.margin.nuclear_polish import newton_steps
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
 # Alternations converge linearly; Newton's method takes over once the active set has settled.
@@ -116,72 +116,7 @@ def _refine(
     support = (inequality & (relative > margins - 1.0)) | equality
     on, target = support.astype(Q.dtype), (inequality & support).astype(Q.dtype)
     kept = jnp.ones((Q.shape[1],), Q.dtype)
-    better, factor = _newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
+    better, factor = newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(factor))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     return jnp.where(fine, better, weights), jnp.where(fine, factor, Q)
-
-
-def _newton_steps(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Float[Array, " r"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-    count: int,
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    """`count` Newton steps on λ and Q; `on` marks the active set, `kept` the columns of Q in use."""
-
-    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _newton(cross, queries, on, target, kept, *state)
-
-    return lax.fori_loop(0, count, step, (weights, Q))
-
-
-def _newton(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Float[Array, " r"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    m, q = queries.shape
-    r = Q.shape[1]
-    dtype = Q.dtype
-    H = cross @ (weights[:, None] * queries)
-    C = jnp.eye(q, dtype=dtype) - (weights[:, None] * queries).T @ H
-    GQ, HQ = queries @ Q, H @ Q
-    # Columns of Q that are not kept are zero and stay so: their block is the identity.
-    block = jnp.einsum("ab,rs->arbs", C, jnp.diag(kept)) + jnp.einsum(
-        "ab,rs->arbs", jnp.eye(q, dtype=dtype), jnp.diag(1 - kept)
-    )
-    mixed = on[:, None, None] * (H[:, :, None] * GQ[:, None, :] + queries[:, :, None] * HQ[:, None, :])
-    mixed = (mixed * kept[None, None, :]).reshape(m, q * r)
-    square = on[:, None] * on[None, :] * cross * (GQ @ GQ.T) + jnp.diag(1 - on)
-    matrix = jnp.block([[-block.reshape(q * r, q * r), mixed.T], [mixed, square]])
-    if r > 1:
-        first, second = np.triu_indices(r, 1)
-        spin = np.zeros((len(first), r, r))
-        spin[np.arange(len(first)), first, second] = 1.0
-        spin[np.arange(len(first)), second, first] = -1.0
-        tangent = jnp.einsum("qr,grs->qsg", Q, jnp.asarray(spin, dtype)).reshape(q * r, -1)
-        tangent = jnp.concatenate([tangent, jnp.zeros((m, tangent.shape[1]), dtype)])
-        # The block of Q is −C ⪯ 0: the penalty has its sign.
-        matrix = matrix - tangent @ tangent.T
-    residual_Q = ((C @ Q) * kept[None, :]).reshape(-1)
-    residual_margin = target - on * jnp.sum(HQ * GQ, axis=1)
-    right = jnp.concatenate([residual_Q, residual_margin])
-    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and the
-    # matrix is singular, to the last digit at the solution. −C ⪯ 0 above a square ⪰ 0 stays so under a shift of these
-    # signs, and far from singular; what the shift leaves of an error, its share of a singular value, the next step
-    # takes.
-    shift = float(np.sqrt(jnp.finfo(dtype).eps)) * jnp.max(jnp.abs(matrix))
-    matrix = matrix + shift * jnp.diag(jnp.concatenate([-jnp.ones(q * r, dtype), jnp.ones(m, dtype)]))
-    finite = jnp.all(jnp.isfinite(matrix))
-    matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
-    change = linalg.solve(matrix, right[:, None])[:, 0]
-    return weights + on * change[q * r :], Q + kept[None, :] * change[: q * r].reshape(q, r)

@@ -185,7 +185,9 @@ class TokenSelection(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         single = self.scout == "single"
-        require(not single or jax.config.jax_enable_x64, "scout", "single needs jax_enable_x64 for all the rest")
+        require(
+            not single or jnp.result_type(float) == jnp.float64, "scout", "single needs jax_enable_x64 for all the rest"
+        )
         draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
         # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
         parts = max(1, min(self.parts, trial_width // self.width))
@@ -254,9 +256,7 @@ class TokenSelection(AbstractExperiment):
             near = explicit(*moved)
         near = tree_cast(near, jnp.float64, jnp.int64, home)
         again = _ended(given[0], near) & ~given[-1]
-        if not bool(jnp.any(again)):
-            return near
-        return _chosen(again, explicit(*given[:-1], ~again, steps), near)
+        return _chosen(again, explicit(*given[:-1], ~again, steps), near) if bool(jnp.any(again)) else near
 
     def _rounds(self, model: Any, rtol: Any) -> Rounds:
         near = first_stretch(model) if self.horizon is None else self.horizon
