@@ -178,14 +178,19 @@ def min_norm_point(
     primal = rows.combine(weights)
     if polish:
 
-        def polished(state: tuple) -> tuple:
-            return _polish(rows, gram, scale, weights, slack, inequality, equality, zero, square), jnp.asarray(False)
+        def polished(given: Array) -> tuple:
+            return _polish(rows, given, scale, weights, slack, inequality, equality, zero, square)
 
-        # A loop, of which a batch makes no round where no lane is to be polished.
+        # A loop, of which a batch makes no round where no lane is to be polished. The compiler would compute what
+        # depends on no round before it.
         if rays_only:
-            (weights, primal), _ = lax.while_loop(lambda state: state[1], polished, ((weights, primal), zero))
+            (weights, primal), _ = lax.while_loop(
+                lambda state: state[1],
+                lambda state: (polished(jnp.where(state[1], gram, 0.0)), jnp.asarray(False)),
+                ((weights, primal), zero),
+            )
         else:
-            (weights, primal), _ = polished(())
+            weights, primal = polished(gram)
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
 
 

@@ -117,7 +117,9 @@ def interior_point(
     end, better, converged, settled, _, _ = lax.while_loop(lambda carry: carry[-1], attempt, carry)
 
     def once_more(carry: tuple) -> tuple:
-        *again, _ = polish(cross, queries, inequality, equality, end.weights, end.shares, singular=True)
+        # The compiler would compute what depends on no round before the loop.
+        anew = jnp.where(carry[1], 0.0, end.weights)
+        *again, _ = polish(cross, queries, inequality, equality, anew, end.shares, singular=True)
         return tuple(again), jnp.asarray(True)
 
     better, _ = lax.while_loop(lambda carry: ~carry[1], once_more, (better, settled))
