@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import RESULTS
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 from work_precision import save_pixels
 
 from jaxflow.plots import CURVES, new_grid
@@ -16,10 +17,10 @@ MARKERS = "osD^"
 # Part, what tells its curves apart, what is drawn against what, and how the axes are named.
 PANELS = (
     ("batches", "parametrization", "batch", "ms_an_instance", "instances", "ms an instance"),
-    ("dimensions", "parametrization", "d", "seconds", "d", "seconds"),
-    ("tokens", "parametrization", "nT", "seconds", "n T", "seconds"),
+    ("dimensions", "parametrization", "d", "ms", "d (dashed: after the reduction)", "ms an instance"),
+    ("tokens", "parametrization", "nT", "ms", "n T", "ms an instance"),
     ("accuracies", "parametrization", "log_log_time_median", "ms_an_instance", "log log t reached", "ms an instance"),
-    ("initial_scales", None, "minus_log_alpha", "seconds", "log 1/α", "seconds"),
+    ("initial_scales", None, "minus_log_alpha", "ms", "log 1/α", "ms an instance"),
     ("workers", "executor", "workers", "a_second", "workers of one core", "instances a second"),
 )
 
@@ -36,12 +37,18 @@ def draw(found: dict[str, Any]) -> Any:
                 [row[across] for row in some], [row[up] for row in some],
                 color=color, marker=marker, markersize=4, label=LABELS.get(name or "", "diagonal network"),
             )  # fmt: skip
+            if part == "dimensions":
+                after = [1e3 * row["seconds_after_the_reduction"] for row in some]
+                axis.plot([row[across] for row in some], after, color=color, linestyle="--", linewidth=0.9)
         if part == "workers":
             axis.set_xticks(sorted({row["workers"] for row in rows}))
             axis.set_ylim(bottom=0)
         else:
-            axis.set_xscale("log")
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            if part != "tokens":
+                axis.set_xscale("log")
             axis.minorticks_off()
         axis.set_xlabel(horizontal)
         axis.set_ylabel(vertical)
@@ -57,6 +64,8 @@ def _completed(row: dict[str, Any]) -> dict[str, Any]:
         more = {"nT": n * T, "d": d}
     if "log_alpha" in row:
         more = {"minus_log_alpha": -row["log_alpha"]}
+    if "n_T_d" in row or "log_alpha" in row:
+        more["ms"] = 1e3 * row["seconds"]
     return row | more
 
 

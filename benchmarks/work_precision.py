@@ -63,7 +63,7 @@ def save_pixels(figure: Any, out: Path) -> None:
         pixels = Path(folder) / "picture.png"
         save_figure(figure, pixels)
         with Image.open(pixels) as image:
-            image.convert("RGB").save(out, quality=88, method=6)
+            image.convert("RGB").save(out, quality=70, method=6)
 
 
 def main() -> None:
