@@ -81,7 +81,8 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[s
     kind = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}[parametrization]
 
     def draw(key: Any) -> tuple[Any, Any]:
-        data, head = jf.data.random_tokens(key, n, T, d, score_gap=0.1)
+        # Scores of unit tokens are of the size 1/√d: a gap of 0.1 between them is not to be had at d = 10,000.
+        data, head = jf.data.random_tokens(key, n, T, d, score_gap=min(0.1, d**-0.5))
         return jf.EmpiricalRisk(data, jf.losses.Logistic()), kind.init(jax.random.fold_in(key, 1), data, head)
 
     @eqx.filter_jit
