@@ -27,7 +27,8 @@ class Problem(NamedTuple):
     `draw`: risk and model of a key; `plain`: the plain form of a batch of them; `measured`: of flat ends `(k, p)`, what
     errors are measured in; `end`: that of a trajectory of the library, or its flat parameters; `ours`: what
     `integrate` is called with to come to log t; `near`: log t where every method answers; `far`: log t where physical
-    time does not arrive, or None; `batch`: instances at full scale.
+    time does not arrive, or None; `batch`: instances at full scale; `size_of_start`: by which absolute tolerances of
+    the plain methods are multiplied, for a start that is small must be known to its own digits.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Problem(NamedTuple):
     near: float = 10.0
     far: float | None = 100.0
     batch: int = 64
+    size_of_start: float = 1.0
 
 
 def attention(name: str, size: tuple[int, int, int], batch: int = 64, coordinates: str = "weights") -> Problem:
@@ -106,6 +108,8 @@ def incremental(log_alpha: float, label: str, n: int = 20, p: int = 6) -> Proble
         },
         near=float(np.log(-5.0 * log_alpha)),
         far=None,
+        # Below the smallest number there is no start to know.
+        size_of_start=float(np.exp(log_alpha)) or 1.0,
     )
 
 

@@ -39,8 +39,8 @@ MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalA
 # d where a study does not say.
 DIMENSION = 4
 
-# Precisions of the explicit stretches, and the steps of one in single precision: ten times the usual number. Those that
-# need more, or end without a selection, are followed again in double.
+# Precisions of explicit stretches. One in single precision has ten times the usual steps; what needs more, or ends
+# without a selection, is followed again in double.
 SCOUTS = ("double", "single")
 SINGLE_STEPS = 1000
 
@@ -63,14 +63,14 @@ class TokenSelection(AbstractExperiment):
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
-    the experiment is made: `jaxflow.study.blocks`); `scout`: `"double"`, or `"single"` for a device that has little of
-    double precision: explicit stretches, and so the selection of tokens, go in single precision on the device of the
-    block, all else (draws, multipliers, certificates, programs) in double precision on the host's CPU, at its lanes;
-    it needs `jax_enable_x64`. `horizon`: arc length of the first explicit stretch (None: 100 for
+    the experiment is made: `jaxflow.study.blocks`); `horizon`: arc length of the first explicit stretch (None: 100 for
     W, 30 for factors, which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets
     of the two stretches of a round. A far stretch that leaves its selection is followed again at 1e-3, and so are later
-    rounds. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its
-    other side and are certified there.)
+    rounds. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are
+    certified there.) `scout`: `"double"`, or `"single"` for a device that has little of double precision: explicit
+    stretches, and so the selection of tokens, go in single precision on the device of the block, all else (draws,
+    multipliers, certificates, programs) in double precision (`jax_enable_x64`) on the host's CPU, at its lanes. What is
+    certified is certified; but a start that single precision cannot tell from a separatrix may end on its other side.
 
     **Example:**
 
@@ -185,9 +185,7 @@ class TokenSelection(AbstractExperiment):
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         single = self.scout == "single"
-        require(
-            not single or jnp.result_type(float) == jnp.float64, "scout", "single needs jax_enable_x64 for all the rest"
-        )
+        require(jnp.result_type(float) == jnp.float64 or not single, "scout", "single needs jax_enable_x64")
         draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
         # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
         parts = max(1, min(self.parts, trial_width // self.width))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from jaxflow._core import all_finite, tree_dot, tree_norm, tree_scale
+from jaxflow._core import all_finite, tree_cast, tree_dot, tree_norm, tree_scale
 
 # A sum of n products is exact to n rounding errors; the arrays here have at most 12 entries.
 RTOL = 12 * np.finfo(np.float64).eps
@@ -65,3 +65,14 @@ def test_all_finite(bad):
     assert not all_finite({**good, "x": jnp.asarray([1.0, bad])})
     assert not all_finite({**good, "x": jnp.asarray(1j * bad)})
     assert all_finite([])
+
+
+def test_cast_changes_precision_and_nothing_else():
+    tree = {"x": jnp.asarray([0.5, jnp.inf]), "n": jnp.asarray(3), "code": jnp.asarray(2, jnp.uint8), "f": jnp.tanh}
+    (device,) = tree["x"].devices()
+    single = tree_cast(tree | {"on": jnp.asarray(True)}, jnp.float32, jnp.int32, device)
+    assert [single[name].dtype for name in ("x", "n", "code", "on")] == [jnp.float32, jnp.int32, jnp.uint8, jnp.bool_]
+    assert single["f"] is jnp.tanh
+    double = tree_cast(single, jnp.float64, jnp.int64, device)
+    np.testing.assert_array_equal(double["x"], tree["x"])
+    assert double["x"].dtype == jnp.float64 and double["n"].dtype == jnp.int64

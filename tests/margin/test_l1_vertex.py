@@ -13,6 +13,18 @@ from jaxflow.margin.l1_vertex import find_vertex
 M, D = 8, 6
 
 
+@pytest.fixture
+def only_the_interior_point(monkeypatch):
+    """A function from whose call on no pivots are tried. What is compiled knows the limit, here and afterwards."""
+
+    def switch():
+        monkeypatch.setattr(module, "MOST_PIVOTED", 0)
+        jax.clear_caches()
+
+    yield switch
+    jax.clear_caches()
+
+
 def rows_of(kind, seed):
     """Constraints `(M, D)`, which of them are there, and which of those are equalities."""
     rng = np.random.default_rng(seed)
@@ -69,7 +81,7 @@ def test_the_vertex_is_that_of_highs(kind):
     assert solved >= 5
 
 
-def test_many_solutions_are_left_to_the_interior_point(monkeypatch):
+def test_many_solutions_are_left_to_the_interior_point(only_the_interior_point):
     """Twin features: every split of a weight is a solution, and the answer is the one without the vertex."""
     rng = np.random.default_rng(0)
     half = rng.normal(size=(4, D // 2)) + 1.0
@@ -79,18 +91,16 @@ def test_many_solutions_are_left_to_the_interior_point(monkeypatch):
     solution = solve(max_margin(inputs, labels, "l1"))
     assert solution.result == "optimal"
     np.testing.assert_allclose(solution.primal[: D // 2], solution.primal[D // 2 :], atol=1e-9)
-    monkeypatch.setattr(module, "MOST_PIVOTED", 0)
-    jax.clear_caches()
+    only_the_interior_point()
     alone = solve(max_margin(inputs, labels, "l1"))
     np.testing.assert_array_equal(alone.primal, solution.primal)
 
 
-def test_the_vertex_and_the_interior_point_agree(monkeypatch):
+def test_the_vertex_and_the_interior_point_agree(only_the_interior_point):
     rng = np.random.default_rng(1)
     inputs, labels = rng.normal(size=(5, D)), rng.choice([-1.0, 1.0], 5)
     pivoted = solve(max_margin(inputs, labels, "l1"))
-    monkeypatch.setattr(module, "MOST_PIVOTED", 0)
-    jax.clear_caches()
+    only_the_interior_point()
     interior = solve(max_margin(inputs, labels, "l1"))
     assert pivoted.result == "optimal" and interior.result == "optimal"
     assert pivoted.iterations != interior.iterations
