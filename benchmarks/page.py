@@ -194,8 +194,9 @@ def flow_peers() -> str:
         "Flows from fixed random starts to a log t where physical time arrives: how many times as long as ours a peer "
         "takes for an instance, each at its cheapest tolerance and by its fastest method with that relative error in "
         "the median, of W or of the products β of a diagonal network (n, d). *None*: no tolerance from 1e-3 to 1e-9 "
-        "came to that error; from a start of e^-10000 all of them stay at zero. SciPy takes one instance at a time, "
-        "the others a batch.\n\n"
+        "came to that error; from a start of e^-10000 all of them stay at zero, and nothing but the library itself, at "
+        "a tolerance of 1e-12, says what is right. Absolute tolerances are relative to a start that is small. SciPy "
+        "takes one instance at a time, the others a batch.\n\n"
         "![Seconds an instance against the relative error, for the library's clocks, vmapped diffeqsolve, SciPy, "
         "torchode and torchdiffeq](images/work-precision.webp)"
     )
