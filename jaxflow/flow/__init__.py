@@ -47,4 +47,5 @@ from jaxflow.flow.stopping import SelectionSettled as SelectionSettled
 from jaxflow.flow.stopping import SelfCertified as SelfCertified
 from jaxflow.flow.stopping import Situation as Situation
 from jaxflow.flow.stopping import StationaryPoint as StationaryPoint
+from jaxflow.flow.stopping import Stiff as Stiff
 from jaxflow.flow.stopping import Unsaturated as Unsaturated

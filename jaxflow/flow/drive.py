@@ -34,6 +34,7 @@ from jaxflow.flow.meter import StepMeter
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.saving import check_save_at, check_until
 from jaxflow.flow.solvers import as_terms
+from jaxflow.flow.stability import at_stability_limit
 from jaxflow.flow.stopping import AbstractStop
 from jaxflow.flow.system import System, make_system
 from jaxflow.risk import EmpiricalRisk
@@ -56,7 +57,9 @@ class Lane(eqx.Module):
     """One integration under way; under `vmap` every leaf has a leading axis.
 
     `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next`
-    and at the end to `end`; `grid` and `saved` the save points and the states there.
+    and at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted
+    steps in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule
+    stops it.
 
     **Example:**
 
@@ -86,6 +89,8 @@ class Lane(eqx.Module):
     num_steps: Array
     num_accepted_steps: Array
     num_failed_solves: Array
+    stiff_steps: Array
+    least: Float[Array, ""]
 
 
 class Drive(eqx.Module):
@@ -134,8 +139,10 @@ class Drive(eqx.Module):
         save_at: Float[Array, " m"] | None = None,
         dt0: float | None = None,
         idle: Bool[Array, ""] | bool = False,
+        least: Float[Array, ""] | float | None = None,
     ) -> Lane:
-        """A lane at the start of its path; arguments as those of `integrate`.
+        """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
+        which the rules stop nothing.
 
         An `idle` lane has nothing to do. One with NaN or infinities in its data has failed before it starts.
         """
@@ -168,6 +175,7 @@ class Drive(eqx.Module):
         if save_at is not None:
             grid = jnp.clip(clock.internal(save_at), s, end)
             saved = jax.tree.map(lambda x: _fill(grid, x, grid <= s), state)
+        zero, begins = jnp.zeros((), int), s if least is None else jnp.minimum(clock.internal(least), end)
         return Lane(
             system=system,
             risk=risk,
@@ -180,10 +188,12 @@ class Drive(eqx.Module):
             grid=grid,
             saved=saved,
             result=_RESULTS.where(finite, _RESULTS.successful, _RESULTS.nonfinite_data),
-            stopped=jnp.asarray(idle) | self._stops(system, risk, s, state, solver_state),
-            num_steps=jnp.zeros((), int),
-            num_accepted_steps=jnp.zeros((), int),
-            num_failed_solves=jnp.zeros((), int),
+            stopped=jnp.asarray(idle) | ((s >= begins) & self._stops(system, risk, s, state, solver_state, zero)),
+            num_steps=zero,
+            num_accepted_steps=zero,
+            num_failed_solves=zero,
+            stiff_steps=zero,
+            least=begins,
         )
 
     def running(self, lane: Lane) -> Bool[Array, ""]:
@@ -219,20 +229,23 @@ class Drive(eqx.Module):
             passed = jnp.asarray(accepted) & (lane.grid > lane.s) & (lane.grid <= lane.s_next)
             there = jax.vmap(path.evaluate)(lane.grid)
             saved = jax.tree.map(lambda new, old: jnp.where(_like(passed, new), new, old), there, saved)
+        limited = at_stability_limit(self.solver, dense_info)
+        stiff = jnp.where(accepted, jnp.where(limited, lane.stiff_steps + 1, 0), lane.stiff_steps)
         result = _RESULTS.where(jnp.asarray(accepted), _promoted(solver_result), _RESULTS.successful)
         result = _RESULTS.where(result == _RESULTS.successful, _promoted(controller_result), result)
         return eqx.tree_at(
             lambda n: (
                 *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),
-                *(n.stopped, n.num_steps, n.num_accepted_steps, n.num_failed_solves),
+                *(n.stopped, n.num_steps, n.num_accepted_steps, n.num_failed_solves, n.stiff_steps),
             ),
             lane,
             (
                 *(s, s_next, kept, solver_state, controller_state, saved, result),
-                self._stops(lane.system, lane.risk, s, kept, solver_state),
+                (s >= lane.least) & self._stops(lane.system, lane.risk, s, kept, solver_state, stiff),
                 lane.num_steps + 1,
                 lane.num_accepted_steps + accepted,
                 lane.num_failed_solves + ~solved,
+                stiff,
             ),
             is_leaf=lambda x: x is None,
         )
@@ -272,12 +285,13 @@ class Drive(eqx.Module):
         known = self._known(lane.system, lane.s, lane.state, lane.solver_state)
         return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
 
-    def _stops(self, system: System, risk: EmpiricalRisk, s: Array, state: PyTree, solver_state: PyTree) -> Array:
-        known = self._known(system, s, state, solver_state)
-        if not isinstance(self.solver, MultiplierNewton):
-            return system.stops(risk, self.stop, s, state, known)
-        certifies = partial(self.solver.certifies, system, s, state, solver_state)
-        return system.stops(risk, self.stop, s, state, known, certifies)
+    def _stops(
+        self, system: System, risk: EmpiricalRisk, s: Array, state: PyTree, solver_state: PyTree, stiff: Array
+    ) -> Array:
+        known, certifies = self._known(system, s, state, solver_state), None
+        if isinstance(self.solver, MultiplierNewton):
+            certifies = partial(self.solver.certifies, system, s, state, solver_state)
+        return system.stops(risk, self.stop, s, state, known, certifies, stiff)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
         if not isinstance(self.solver, MultiplierNewton | Filippov):

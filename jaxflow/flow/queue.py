@@ -109,4 +109,5 @@ def _changing(lane: Lane) -> tuple[Any, ...]:
     return (
         *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved),
         *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves),
+        lane.stiff_steps,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require
 from jaxflow.data import TokenData
@@ -38,6 +38,7 @@ class Situation(eqx.Module):
     certifies: Callable[[Any], Any]
     log_size: Callable[[], Any]
     growth: Callable[[], Any]
+    stiff_steps: Int[Array, ""]
 
 
 class AbstractStop(eqx.Module):
@@ -293,3 +294,23 @@ class Budget(AbstractStop):
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         return (situation.log_time >= self.log_time) | (situation.log_arc_length >= self.log_arc_length)
+
+
+class Stiff(AbstractStop):
+    """Stops an explicit method whose steps are as long as stability allows, and have been for some accepted steps in a
+    row (15 of them are Hairer and Wanner's choice for Dopri5, *Solving ODEs II*, IV.2). Never stops another method.
+
+    **Example:**
+
+    ```python
+    jf.flow.Stiff() | jf.SelectionSettled()  # for a `Drive` with Tsit5
+    ```
+    """
+
+    steps: int = 15
+
+    def __check_init__(self) -> None:
+        as_integer("steps", self.steps, 1)
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        return situation.stiff_steps >= self.steps

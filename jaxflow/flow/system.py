@@ -112,6 +112,7 @@ class System(eqx.Module):
         extended: PyTree,
         known: ScaledGradient | None = None,
         certifies: Callable[[Any], Array] | None = None,
+        stiff_steps: Array | int = 0,
     ) -> Situation:
         state, w, log1p_length = self.unpack(s, extended)
         scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
@@ -130,6 +131,7 @@ class System(eqx.Module):
             _nobody_certifies if certifies is None else certifies,
             lambda: _safe_log(tree_norm(state)),
             lambda: self.coordinates.growth(state, scaled.gradient),
+            jnp.asarray(stiff_steps),
         )
 
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
@@ -222,11 +224,12 @@ class System(eqx.Module):
         extended: PyTree,
         known: ScaledGradient | None = None,
         certifies: Callable[[Any], Array] | None = None,
+        stiff_steps: Array | int = 0,
     ) -> Array:
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not risk.opaque:
             return jnp.asarray(False)
-        situation = self.situation(risk, s, extended, known, certifies)
+        situation = self.situation(risk, s, extended, known, certifies, stiff_steps)
         fired = jnp.asarray(False) if stop is None else stop(situation)
         return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
 

@@ -24,9 +24,10 @@ from jaxflow.flow import (
     Weights,
 )
 from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
-from jaxflow.limits.rounds import LOG_HORIZON, Rounds, cap_of, coordinates_of, first_stretch
-from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, stationarity
+from jaxflow.limits.path import follow
+from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, kept, stationarity
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -135,25 +136,25 @@ class Staged(AbstractMethod):
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         if self.solver is None and coordinates_of(risk, model) is not None:
-            return self._in_rounds(risk, model, max_steps, gap)
+            return self._in_gears(risk, model, max_steps, gap)
         return self._in_stages(risk, model, max_steps)
 
-    def _in_rounds(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
+    def _in_gears(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         cap = cap_of(model, gap) if self.cap is None else self.cap
-        near = first_stretch(model) if self.near is None else self.near
         far = (jnp.minimum(1e5, cap) if model.degree == 1 else cap) if self.far is None else self.far
-        rounds = Rounds(
+        gears = AttentionGears(
+            conserved=kept(model),
             gap=gap,
-            near=near,
-            far=far,
-            log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
             cap=cap,
+            far=far,
+            near=FAR if self.near is None else self.near,
+            log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,
             saves=self.saves,
             timed=self.timed,
             report=self.report,
         )
-        return rounds.follow(risk, model, max_steps)
+        return follow(gears, risk, model, max_steps)
 
     def _in_stages(self, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()

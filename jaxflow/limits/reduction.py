@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData
+from jaxflow.limits.attention import coordinates_of
 from jaxflow.limits.limit import Limit, LimitKind
-from jaxflow.limits.rounds import coordinates_of
 from jaxflow.margin import Frobenius, Nuclear
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead
 from jaxflow.risk import EmpiricalRisk

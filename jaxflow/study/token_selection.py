@@ -15,11 +15,14 @@ from jaxtyping import Array, Key
 from jaxflow._core import linalg, require, tree_cast, tree_where, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.flow import BackwardEuler, MultiplierNewton, run_queue
+from jaxflow.flow import BackwardEuler, MultiplierNewton
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.rounds import LOG_HORIZON, ROUNDS, Rounds, cap_of, ended, first_stretch, left_again, unfinished
+from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, QUICK, AttentionGears, cap_of
+from jaxflow.limits.find import MAX_STEPS
+from jaxflow.limits.many import begun_paths, follow_many, turned
+from jaxflow.limits.path import Way
 from jaxflow.limits.self_certificate import as_primal
-from jaxflow.limits.stages import followed_by
+from jaxflow.limits.stages import kept
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
@@ -31,18 +34,13 @@ from jaxflow.trajectory import Trajectory
 # (benchmarks/selections.py).
 FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
 
-# The tolerance of a far stretch whose first try left its selection, and of later rounds: that of `find_limit`.
-AGAIN = 1e-3
-
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
 # d where a study does not say.
 DIMENSION = 4
 
-# Precisions of explicit stretches. One in single precision has ten times the usual steps; what needs more, or ends
-# without a selection, is followed again in double.
+# Precisions of explicit stretches.
 SCOUTS = ("double", "single")
-SINGLE_STEPS = 1000
 
 
 def _chosen_for_device(name: str, given: int | None) -> int:
@@ -55,19 +53,17 @@ class TokenSelection(AbstractExperiment):
     **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"` or
     `"diagonal"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
 
-    A block goes in rounds: every instance explicitly in arc length until attention is saturated, then in log arc
-    length by `MultiplierNewton` until the flow certifies its own direction to `gap`, each in a queue of lanes at
-    constant width. Where a selection is left again another round follows. Then the programs of the selected tokens
-    are solved, independently of the flow, and Definition 2 is decided.
+    A block is followed in the gears of `find_limit` (`jaxflow.limits.attention`), each with a queue of lanes at
+    constant width, until the flow certifies its own direction to `gap`. Then the programs of the selected tokens are
+    solved, independently of the flow, and Definition 2 is decided.
 
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
-    the experiment is made: `jaxflow.study.blocks`); `horizon`: arc length of the first explicit stretch (None: 100 for
-    W, 30 for factors, which soon are stiff); `rtol`, `scout_steps` and `far_rtol`, `far_steps`: tolerances and budgets
-    of the two stretches of a round. A far stretch that leaves its selection is followed again at 1e-3, and so are later
-    rounds. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are
-    certified there.) `scout`: `"double"`, or `"single"` for a device that has little of double precision: explicit
+    the experiment is made: `jaxflow.study.blocks`); `max_steps` of an instance; `rtol` of explicit and implicit steps;
+    `far_rtol` of a first try by multipliers: one that leaves its selection is followed again at 1e-3, as in
+    `find_limit`. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and
+    are certified there.) `scout`: `"double"`, or `"single"` for a device that has little of double precision: explicit
     stretches, and so the selection of tokens, go in single precision on the device of the block, all else (draws,
     multipliers, certificates, programs) in double precision (`jax_enable_x64`) on the host's CPU, at its lanes. What is
     certified is certified; but a start that single precision cannot tell from a separatrix may end on its other side.
@@ -86,19 +82,15 @@ class TokenSelection(AbstractExperiment):
     parts: int = eqx.field(default=None, converter=partial(_chosen_for_device, "parts"))
     programs: int = eqx.field(default=None, converter=partial(_chosen_for_device, "programs"))
     scout: str = "double"
-    horizon: float | None = None
+    max_steps: int = MAX_STEPS
     rtol: float = 1e-6
-    scout_steps: int = 20_000
     far_rtol: float = 0.1
-    far_steps: int = 1000
 
     def __check_init__(self) -> None:
-        for name in ("width", "parts", "programs", "scout_steps", "far_steps"):
+        for name in ("width", "parts", "programs", "max_steps"):
             as_integer(name, getattr(self, name), 1)
         for name in ("gap", "rtol", "far_rtol"):
             as_real(name, getattr(self, name))
-        if self.horizon is not None:
-            as_real("horizon", self.horizon)
         if self.scout not in SCOUTS:
             raise unknown_name("scout", self.scout, SCOUTS)
         require(self.scout == "double" or self.method is None, "scout", "a method of its own goes in one precision")
@@ -140,10 +132,9 @@ class TokenSelection(AbstractExperiment):
         return EmpiricalRisk(data, Logistic()), MODELS[parametrization].init(key_model, data, head, **size)
 
     def replay(self, key: Key[Array, ""], **factors: Any) -> Limit:
-        """The limit of one instance in full, to the same gap and with as many steps as its first two rounds have in a
-        block: at d = 2 many a path of (K, Q) passes near a saddle, and takes ten thousand."""
-        steps = None if self.method is not None else 2 * (self.scout_steps + self.far_steps)
-        return find_limit(*self.setup(key, **factors), method=self.method, gap=self.gap, max_steps=steps, throw=False)
+        """The limit of one instance in full, to the same gap and with the same budget."""
+        instance = self.setup(key, **factors)
+        return find_limit(*instance, method=self.method, gap=self.gap, max_steps=self.max_steps, throw=False)
 
     def summarize(self, limit: Limit) -> dict[str, Any]:
         final = limit.trajectory.final
@@ -180,7 +171,7 @@ class TokenSelection(AbstractExperiment):
             "log_log_time": "log log t where the flow stopped",
             "log_arc_length": "log of the length of the path",
             "num_steps": "steps of integration, rejected ones included",
-            "rounds": "rounds of an explicit stretch and one by multipliers; more than one where a selection was left",
+            "rounds": "explicit stretches; more than one where a selection was left again",
         }
 
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
@@ -214,81 +205,49 @@ class TokenSelection(AbstractExperiment):
         """Results of instances that have been drawn, as NumPy arrays; in single precision they are scouted on
         `device`."""
         # Pyright takes bound compiled functions for unbound ones.
-        implicit: Any = self._implicit
         one_by_one: Any = self._with_method
         risks, models = instances
-        number = len(models.head.v)
         if self.method is not None:
             found = one_by_one(*instances, self.method)
-            return jax.tree.map(np.asarray, found) | {"rounds": np.ones(number, np.int32)}
-        going, count, length = jnp.ones(number, bool), jnp.zeros((), int), jnp.full(number, -jnp.inf)
-        paths, rounds = None, np.zeros(number, np.int32)
-        long, short = jnp.asarray(self.far_rtol), jnp.asarray(min(self.far_rtol, AGAIN))
-        while True:
-            idle = ~going
-            rounds += np.asarray(going)
-            near = self._scouted((risks, models, count, idle), device)
-            path, models, going = implicit(risks, near, length, idle, long if paths is None else short)
-            if paths is None and bool(jnp.any(going)):
-                # A long step can come to rest at a direction that repels, so near that no later step leaves it.
-                closer = implicit(risks, near, length, ~going, short)
-                path, models, going = _chosen(going, closer, (path, models, going))
-            paths = path if paths is None else _joined(paths, path, idle)
-            count, length = count + 1, paths.final.log_arc_length
-            if not bool(jnp.any(going)) or int(count) == ROUNDS:
-                break
-        found = self._conclude(instances, _open(paths, going), np.arange(number))
-        found["rounds"] = rounds
+            return jax.tree.map(np.asarray, found) | {"rounds": np.ones(len(models.head.v), np.int32)}
+
+        def turn(gear: int, risks: Any, models: Any, ways: Way) -> Way:
+            if self.scout == "single" and gear == EXPLICIT:
+                return self._scouted(risks, models, ways, device)
+            return self._turned(gear, risks, models, ways)
+
+        ways = follow_many(risks, models, begun_paths(self._gears, risks, models), turn)
+        found = self._conclude(instances, ways.path)
+        found["rounds"] = np.asarray(ways.stretches[:, EXPLICIT], np.int32)
         return found
 
-    def _scouted(self, given: Any, device: Any) -> Trajectory:
-        """Explicit stretches in the precision of `scout`; those to which single precision gives no selection go again
-        in double."""
-        explicit: Any = self._explicit
-        steps = jnp.asarray(self.scout_steps)
-        if self.scout == "double":
-            return explicit(*given, steps)
-        (home,) = given[-1].devices()
-        moved = tree_cast((*given, jnp.minimum(steps, SINGLE_STEPS)), jnp.float32, jnp.int32, device)
+    def _turned(self, gear: int, risks: Any, models: Any, ways: Way) -> Way:
+        width = CPU.lanes if self.scout == "single" and gear != EXPLICIT else self.width
+        return turned(self._gears, gear, risks, models, ways, jnp.asarray(self.max_steps), width)
+
+    def _scouted(self, risks: Any, models: Any, ways: Way, device: Any) -> Way:
+        """Explicit stretches in single precision; those that it gives no selection go again in double."""
+        (home,) = ways.gear.devices()
+        moved = tree_cast((risks, models, ways), jnp.float32, jnp.int32, device)
         with jax.enable_x64(False), jax.default_device(device):
-            near = explicit(*moved)
-        near = tree_cast(near, jnp.float64, jnp.int64, home)
-        again = _ended(given[0], near) & ~given[-1]
-        return _chosen(again, explicit(*given[:-1], ~again, steps), near) if bool(jnp.any(again)) else near
+            found = self._turned(EXPLICIT, *moved)
+        found = tree_cast(found, jnp.float64, jnp.int64, home)
+        again = (ways.gear == EXPLICIT) & (found.gear != QUICK) & (found.gear != MULTIPLIERS)
+        found = _chosen(~again, found, ways)
+        return self._turned(EXPLICIT, risks, models, found) if bool(jnp.any(again)) else found
 
-    def _rounds(self, model: Any, rtol: Any) -> Rounds:
-        near = first_stretch(model) if self.horizon is None else self.horizon
+    def _gears(self, risk: EmpiricalRisk, model: Any) -> AttentionGears:
         cap = cap_of(model, self.gap)
-        return Rounds(
-            self.gap, near, cap, LOG_HORIZON, cap, explicit_rtol=self.rtol, rtol=rtol, solver=FAR, direct=True
+        return AttentionGears(
+            conserved=kept(model),
+            gap=self.gap,
+            cap=cap,
+            far=cap,
+            explicit_rtol=self.rtol,
+            quick_rtol=self.far_rtol,
+            solver=FAR,
+            direct=True,
         )
-
-    @eqx.filter_jit
-    def _explicit(self, risks: EmpiricalRisk, models: Any, count: Any, idle: Any, steps: Any) -> Trajectory:
-        """The explicit stretch of a round, a queue of lanes at constant width."""
-        rounds = self._rounds(models, self.far_rtol)
-        drive = rounds.explicit(steps, models)
-        start = eqx.filter_vmap(lambda r, m, idle: rounds.start(drive, r, m, count, idle))
-        return eqx.filter_vmap(drive.trajectory)(run_queue(drive, start(risks, models, idle), width=self.width))
-
-    @eqx.filter_jit
-    def _implicit(self, risks: EmpiricalRisk, near: Trajectory, lengths: Any, idle: Any, rtol: Any) -> Any:
-        """A round: the explicit stretch and, after a log arc length of `lengths`, the one by multipliers; the models
-        there, and who needs another round."""
-        rounds = self._rounds(near.final.model, rtol)
-        drive = rounds.implicit(self.far_steps, near.final.model)
-
-        def turn(risk: Any, near: Trajectory, length: Any, idle: Any) -> Any:
-            return rounds.turn(drive, risk, near, length, idle)
-
-        width = CPU.lanes if self.scout == "single" else self.width
-        lanes = run_queue(drive, eqx.filter_vmap(turn)(risks, near, lengths, idle), width=width)
-
-        def join(risk: Any, near: Trajectory, lane: Any, idle: Any) -> Any:
-            path = followed_by(near, drive.trajectory(lane), ended(risk, near))
-            return path, path.final.model, ~idle & left_again(risk, path)
-
-        return eqx.filter_vmap(join)(risks, near, lanes, idle)
 
     @eqx.filter_jit
     def _with_method(self, risks: Any, models: Any, method: Any) -> dict[str, Any]:
@@ -300,16 +259,17 @@ class TokenSelection(AbstractExperiment):
         arrays, static = eqx.partition((risks, models), eqx.is_array)
         return jax.lax.map(lambda x: one(eqx.combine(x, static)), arrays, batch_size=self.width)
 
-    def _conclude(self, instances: Any, paths: Trajectory, rows: np.ndarray) -> dict[str, Any]:
-        """Outcomes of `rows`, in groups of one size: a batch of programs waits for its slowest."""
+    def _conclude(self, instances: Any, paths: Trajectory) -> dict[str, Any]:
+        """Outcomes in groups of one size: a batch of programs waits for its slowest."""
         close: Any = self._close
-        size, groups = min(self.programs, len(instances[1].head.v)), []
-        for first in range(0, len(rows), size):
+        number = len(instances[1].head.v)
+        rows, size, groups = np.arange(number), min(self.programs, number), []
+        for first in range(0, number, size):
             some = np.resize(rows[first : first + size], size)
             groups.append(close(*_take(some, (*instances, paths))))
 
         def joined(*parts: Any) -> np.ndarray:
-            return np.concatenate([np.asarray(part) for part in parts])[: len(rows)]
+            return np.concatenate([np.asarray(part) for part in parts])[:number]
 
         return jax.tree.map(joined, *groups)
 
@@ -356,18 +316,7 @@ def _check_parametrization(name: str, m: int | None) -> None:
     require(m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose")
 
 
-@eqx.filter_jit
-def _joined(before: Trajectory, path: Trajectory, idle: Any) -> Trajectory:
-    return eqx.filter_vmap(followed_by)(before, path, idle)
-
-
 _chosen = eqx.filter_jit(tree_where)
-_ended = eqx.filter_jit(eqx.filter_vmap(ended))
-
-
-@eqx.filter_jit
-def _open(paths: Trajectory, going: Any) -> Trajectory:
-    return eqx.filter_vmap(unfinished)(paths, going)
 
 
 @eqx.filter_jit

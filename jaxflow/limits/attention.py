@@ -1,0 +1,251 @@
+r"""One-layer attention with a linear head: its gears, and when one follows another.
+
+1. **Explicit**: Tsit5 in arc length, until attention is saturated or the flow rests. Most selections take 40 to 400
+   steps. A path at its stability limit (logits of some queries are hundreds apart while others still decide, or the
+   gradient vanishes at a finite point) is stiff, and goes on implicitly.
+2. **Implicit**: Kvaerno5 with Newton's method in log arc length, which near a finite point is a log time.
+3. **Multipliers**: `MultiplierNewton` in log arc length, until the flow certifies its direction or its direction is at
+   rest. A selection that is left again is followed explicitly. A stretch that comes to nothing (to a finite point, to
+   another branch than the flow's, or out of steps) is dropped; the implicit gear goes on from before it, twice as far
+   each time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import good, linalg
+from jaxflow.flow import (
+    AbstractCoordinates,
+    AbstractStop,
+    ArcLength,
+    AtRest,
+    Budget,
+    Drive,
+    Factors,
+    Halves,
+    Lane,
+    LogArcLength,
+    MultiplierNewton,
+    Scores,
+    SelectionSettled,
+    SelfCertified,
+    Situation,
+    StationaryPoint,
+    Stiff,
+    Unsaturated,
+    Weights,
+)
+from jaxflow.flow.pairs import has_pairs
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, broken
+from jaxflow.limits.self_certificate import settled
+from jaxflow.limits.stages import SETTLED_STATIONARY, STATIONARY, Count, Positive, rests, stationarity
+from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Trajectory
+
+EXPLICIT, IMPLICIT, MULTIPLIERS, QUICK = 0, 1, 2, 3
+
+# ρ^L at which the exponents stop to grow. Margins of a limit keep a floor of some ten to a hundred over it; where what
+# rounding leaves of an exponent, ρ^L ε, is not small against one, Newton's method has nothing to converge to. The
+# first is for a gap of 1e-8, the second for the least that can be asked for.
+EXPONENTS, MOST_EXPONENTS = 1e12, 1e14
+# Attention of a query's top token at which multipliers take over, and below which they hand back: between the two a
+# token is being left, by an explicit method.
+SATURATED, LEAVING = 1e-3, 1e-2
+# The share of the multipliers that may pull away from the selected tokens when they take over.
+PULL = 1e-3
+# The log arc length to which paths are followed. A component with slack 1 - κ falls like exp(-2(1 - κ)s): to 1e-8 for
+# every slack above 1e-5.
+LOG_HORIZON = 1e6
+# An arc length that no explicit stretch needs: stiffness ends it before.
+FAR = 1e6
+# Shares of the budget for one stretch: explicit ones to a selection take 40 to 400 steps, those by multipliers 30 to
+# 60.
+EXPLICIT_SHARE, MULTIPLIERS_SHARE = 4, 8
+# The log arc length by which the implicit gear goes on after multipliers were lost for the first time.
+CAREFUL_LENGTH = 2.0
+# The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
+FIRST_STEP = 0.01
+# Where a path starts `direct` it is close to its end, and a step too long for Newton's method is taken again.
+DIRECT_STEP = 0.1
+
+
+def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
+    """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
+    kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Halves(conserved)}
+    found = kinds.get(type(model))
+    if found is None or not is_linear(model.head) or risk.filter(model) != model.trainable():
+        return None
+    return found
+
+
+def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:
+    """The length at which exponents stop to grow: their floor in the margins is a hundredth of the gap or less."""
+    return jnp.clip(1e4 / gap, EXPONENTS, MOST_EXPONENTS) ** (1.0 / model.degree)
+
+
+class AttentionGears(AbstractProblem):
+    r"""The flow of one layer.
+
+    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest explicit stretch, in arc
+    length; `far`: the least length to go to for the save points, `saves` of them; `log_horizon`: log arc length to go
+    to at most; `cap`, `floor`, `timed` as in `Staged`; `explicit_rtol`: of explicit and implicit gears; `rtol` of
+    multipliers, and `quick_rtol`, where it is given, of a first try by them: a fourth gear; `solver` of theirs;
+    `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
+    `lane`), for where the path to it is not asked for.
+    """
+
+    conserved: Any
+    gap: Positive
+    cap: Positive
+    far: Positive
+    near: float = FAR
+    log_horizon: float = LOG_HORIZON
+    floor: float = 0.03
+    saves: int = 0
+    timed: bool = False
+    explicit_rtol: float = 1e-6
+    rtol: float = 1e-3
+    quick_rtol: float | None = None
+    solver: MultiplierNewton = MultiplierNewton()
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+    direct: bool = eqx.field(static=True, default=False)
+
+    @property
+    def gears(self) -> tuple[str, ...]:
+        names = "explicit", "implicit", "multipliers"
+        return names if self.quick_rtol is None else (*names, "quick")
+
+    def drive(self, gear: int, model: Any, budget: Count) -> Drive:
+        whole, rtol = jnp.asarray(budget), self.explicit_rtol
+        still, settles = _still(model), SelectionSettled(SATURATED, PULL)
+        if gear == EXPLICIT:
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+            most = jnp.maximum(whole // EXPLICIT_SHARE, 1)
+            return Drive(diffrax.Tsit5(), controller, still | settles | Stiff(), most, self.report)
+        if gear == IMPLICIT:
+            # Newton's method well below the tolerance of a step: what it leaves is taken for the error of the step.
+            solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-2 * rtol, atol=1e-4 * rtol, norm=state_norm))
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+            return Drive(solver, controller, still | settles, whole, self.report)
+        rtol = self.quick_rtol if gear == QUICK else self.rtol
+        controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        certified = SelfCertified(self.gap)
+        if self.saves:
+            certified = certified & Budget(log_arc_length=jnp.log(self.far))
+        pairs = has_pairs(model)
+        ends = certified | AtRest(pairs=pairs) | Unsaturated(1.0 - LEAVING)
+        ends = ends | StationaryPoint(STATIONARY, model.degree, pairs=pairs)
+        return Drive(self.solver, controller, ends, jnp.maximum(whole // MULTIPLIERS_SHARE, 1), self.report)
+
+    def lane(
+        self,
+        gear: int,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        here: Point,
+        lost: Int[Array, ""],
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        model: Any = here.model
+        coordinates: Any = coordinates_of(risk, model, self.conserved)
+        if gear == EXPLICIT:
+            clock = ArcLength(floor=self.floor, timed=self.timed)
+            return drive.start(risk, model, coordinates=coordinates, clock=clock, until=self.near, idle=idle)
+        # The length so far, or the size of the weights where they have not moved that far yet.
+        unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
+        if gear == IMPLICIT:
+            clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
+            return drive.start(
+                risk,
+                model,
+                coordinates=_fewest(coordinates, risk, model),
+                clock=clock,
+                until=self.log_horizon,
+                least=clock.reading(self._careful(lost)),
+                dt0=FIRST_STEP,
+                idle=idle,
+            )
+        # The state x/ρ goes to the unit velocity, and an implicit step is as long as its way there is straight.
+        # `direct` lets it start at length one, of W at the velocity itself: what is left of the way are its turns.
+        if self.direct and isinstance(coordinates, Scores):
+            coordinates = Scores(lead=unit)
+        elif self.direct:
+            unit = jnp.exp(here.log_norm)
+        save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
+        return drive.start(
+            risk,
+            model,
+            coordinates=coordinates,
+            clock=LogArcLength(unit=unit, cap=self.cap, timed=False),
+            until=self.log_horizon,
+            save_at=save_at,
+            dt0=DIRECT_STEP if self.direct else FIRST_STEP,
+            idle=idle,
+        )
+
+    def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
+        followed, attention = good(stretch.result), stretch.final.model.attention(risk.data)
+        rest = followed & rests(risk, stretch, self.conserved, stationarity(stretch))
+        top, pulled = jnp.min(jnp.max(attention, axis=-1)), _pulled(attention, stretch)
+        if gear in (EXPLICIT, IMPLICIT):
+            selected = followed & (top >= 1.0 - SATURATED) & ~pulled
+            stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
+            first = MULTIPLIERS if self.quick_rtol is None else jnp.where(lost == 0, QUICK, MULTIPLIERS)
+            following = jnp.where(selected, first, jnp.where(stiff, IMPLICIT, ENDED))
+            return Shift(jnp.where(rest, ENDED, following), jnp.asarray(True))
+        left = followed & ~rest & (top < 1.0 - LEAVING)
+        nothing = ~followed | (stationarity(stretch) <= STATIONARY) | (~left & pulled)
+        if has_pairs(stretch.final.model):
+            nothing = nothing | (followed & _off_the_path(stretch))
+        if gear == QUICK:
+            # A long step may pass over what the flow does, and come to another end: from before it again, more closely.
+            return Shift(jnp.where(nothing | left, MULTIPLIERS, ENDED), ~(nothing | left))
+        return Shift(jnp.where(nothing, IMPLICIT, jnp.where(left, EXPLICIT, ENDED)), ~nothing)
+
+    def _careful(self, lost: Int[Array, ""]) -> Float[Array, ""]:
+        """How far the implicit gear goes at least, in the integration variable of its clock."""
+        tries = lost - (self.quick_rtol is not None)
+        return jnp.where(tries > 0, CAREFUL_LENGTH * 2.0 ** (tries - 1.0), 0.0)
+
+
+def _fewest(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -> AbstractCoordinates:
+    """Of scores and weights the coordinates with fewer numbers, which are the unknowns of an implicit step."""
+    data: Any = risk.data
+    scores = isinstance(coordinates, Scores) and data.tokens[..., 0].size <= model.W.size
+    return coordinates if scores or not isinstance(coordinates, Scores) else Weights()
+
+
+class _Unsettled(AbstractStop):
+    """Where a token is neither selected nor masked, or none is masked."""
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        data: Any = situation.risk.data
+        return ~settled(situation.attention(), data.visible)
+
+
+def _still(model: Any) -> AbstractStop:
+    def point(tolerance: float) -> AbstractStop:
+        return StationaryPoint(tolerance, model.degree, pairs=has_pairs(model))
+
+    return point(SETTLED_STATIONARY) | (point(STATIONARY) & _Unsettled())
+
+
+def _pulled(attention: Float[Array, "*n T"], path: Trajectory) -> Bool[Array, ""]:
+    """Whether the multipliers that pull away from the selected tokens have more than the share `PULL`: a direction at
+    rest between those and the others repels, and only a long implicit step can come to it."""
+    top = attention == jnp.max(attention, axis=-1, keepdims=True)
+    pull = jnp.where(top, 0.0, jnp.asarray(path.final.multipliers))
+    return jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
+
+
+def _off_the_path(stretch: Trajectory) -> Bool[Array, ""]:
+    """Whether a stretch by multipliers is much longer than the weights at its end. Those of the flow grow like its
+    length there; a step that ends on another branch undoes them (from e^17 to e^3, seen with two hidden halves)."""
+    return stretch.final.log_norm < stretch.final.log_arc_length + jnp.log(0.1)

@@ -1,0 +1,65 @@
+"""Many paths at once: a queue of lanes for each gear, in which a path that shifts goes on.
+
+What one path does in one program (`jaxflow.limits.path.follow`) is taken apart here into a program for each gear, which
+is compiled when the first path needs it. The host reads which gears are needed, and nothing else.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from jaxflow._core import tree_where
+from jaxflow.flow import run_queue
+from jaxflow.limits.path import ENDED, AbstractProblem, Way, after, begin
+from jaxflow.limits.stages import Count
+from jaxflow.risk import EmpiricalRisk
+
+# The problem of an instance, from its risk and its start.
+Maker = Callable[[EmpiricalRisk, Any], AbstractProblem]
+Turn = Callable[[int, EmpiricalRisk, Any, Way], Way]
+
+
+def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Way:
+    """Paths to their ends. `begun`: by `begun_paths`; `turn`: one stretch of all paths in a gear, such as `turned`.
+
+    Every array has a leading axis. An answer depends on nothing but the instance and the width of the queue.
+    """
+    ways = begun
+    while True:
+        waiting = np.unique(np.asarray(ways.gear))
+        if np.all(waiting == ENDED):
+            return ways
+        # The first gear goes first: most paths begin there, and come to the later ones together.
+        ways = turn(int(waiting[waiting != ENDED][0]), risks, starts, ways)
+
+
+@eqx.filter_jit
+def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
+    """Paths at their starts."""
+    return eqx.filter_vmap(lambda risk, model: begin(make(risk, model), risk, model))(risks, starts)
+
+
+@eqx.filter_jit
+def turned(make: Maker, gear: int, risks: EmpiricalRisk, starts: Any, ways: Way, max_steps: Count, width: int) -> Way:
+    """A stretch in a gear of every path that is in it, `width` at a time. No stretch has more than its share of
+    `max_steps`; the whole budget is looked at after each."""
+
+    def member(tree: Any) -> Any:
+        return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, tree)
+
+    # What drives a gear is the same for all.
+    drive = make(member(risks), member(starts)).drive(gear, member(starts), max_steps)
+    idle = ways.gear != gear
+
+    def lane(risk: Any, start: Any, way: Way, idle: Any) -> Any:
+        return make(risk, start).lane(gear, drive, risk, way.path.final, way.lost, idle)
+
+    lanes = run_queue(drive, eqx.filter_vmap(lane)(risks, starts, ways, idle), width=width)
+
+    def end(risk: Any, start: Any, way: Way, lane: Any) -> Way:
+        return after(make(risk, start), gear, risk, way, drive.trajectory(lane), max_steps)
+
+    return tree_where(~idle, eqx.filter_vmap(end)(risks, starts, ways, lanes), ways)

@@ -1,0 +1,196 @@
+"""The loop over gears: one path in stretches, each by the method that it needs, until it ends.
+
+A **gear** is how a stretch is followed: coordinates, clock, solver, controller, and the rules that end it. A problem
+(what a model family knows) has a few of them, and decides after each stretch which one goes on. The path keeps one
+ledger of log t, lengths and steps, and one budget. A study follows many paths by the same functions, with a queue of
+lanes for each gear (`jaxflow.limits.many`).
+"""
+
+import abc
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jaxflow._core import RESULTS, Code, good, tree_norm
+from jaxflow.flow import Drive, Lane
+from jaxflow.limits.stages import Count
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Regime, Trajectory
+
+# What stands for a gear where a path has come to its end.
+ENDED = -1
+
+COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
+
+
+class Way(eqx.Module):
+    """A path under way.
+
+    - `path`: from the start to where it is now; its result is that of the last stretch.
+    - `gear`: the one that goes on, or `ENDED`. `lost`: how many stretches were dropped.
+    - `steps`, `stretches` `(gears,)`: of each gear, those of dropped stretches included.
+    """
+
+    path: Trajectory
+    gear: Int[Array, ""]
+    lost: Int[Array, ""]
+    steps: Int[Array, " gears"]
+    stretches: Int[Array, " gears"]
+
+
+class Shift(NamedTuple):
+    """What follows a stretch: the next gear, or `ENDED`; and whether the stretch belongs to the path, or is dropped."""
+
+    gear: Int[Array, ""]
+    keep: Bool[Array, ""]
+
+
+class AbstractProblem(eqx.Module):
+    """What a model family knows of its flow: gears, and when one follows another.
+
+    Methods are written for one instance. `gear` is a number of Python, an index of `gears`; a path starts in the first.
+    """
+
+    saves: eqx.AbstractVar[int]
+
+    @property
+    @abc.abstractmethod
+    def gears(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @abc.abstractmethod
+    def drive(self, gear: int, model: Any, budget: Count) -> Drive:
+        """What drives a stretch of a model of this class in a gear, with at most its share of `budget` steps."""
+
+    @abc.abstractmethod
+    def lane(
+        self,
+        gear: int,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        here: Point,
+        lost: Int[Array, ""],
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        """A lane at the start of the next stretch, from `here`, after so many lost ones."""
+
+    @abc.abstractmethod
+    def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
+        """What follows a stretch that has ended."""
+
+
+def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
+    """A path at its start, of length zero."""
+    zero, nothing = jnp.zeros((), int), jnp.full((), -jnp.inf)
+    log_norm = jnp.log(tree_norm(eqx.filter(model, risk.filter(model))))
+    here = Point(model, nothing, nothing, nothing, log_norm, nothing, nothing, None, None, jnp.asarray(True))
+
+    def first() -> Trajectory:
+        drive = problem.drive(0, model, 1)
+        return _with_saves(drive.trajectory(problem.lane(0, drive, risk, here, zero, True)), problem.saves)
+
+    # The shapes of a path, and nothing that would have to be computed.
+    shapes, fixed = eqx.partition(eqx.filter_eval_shape(first), lambda x: isinstance(x, jax.ShapeDtypeStruct))
+    blank: Trajectory = eqx.combine(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), fixed)
+    path = eqx.tree_at(
+        lambda t: (t.final.model, t.final.log_time, t.final.log_log_time, t.final.log_arc_length, t.final.log_norm),
+        blank,
+        (model, nothing, nothing, nothing, log_norm),
+    )
+    steps = jnp.zeros(len(problem.gears), int)
+    return Way(_counted(path, problem, steps), zero, zero, steps, steps)
+
+
+def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, stretch: Trajectory, most: Count) -> Way:
+    """The way after a stretch in a gear: joined to the path, or dropped, and the next gear."""
+    following, keep = problem.shift(gear, risk, way.lost, stretch)
+    # A stretch of no step is a turn of the loop all the same.
+    steps = way.steps.at[gear].add(jnp.maximum(stretch.stats["num_steps"], 1))
+    path = joined(way.path, _with_saves(stretch, problem.saves), keep)
+    spent = (following != ENDED) & (jnp.sum(steps) >= most)
+    exhausted: Any = RESULTS.max_steps_reached
+    # A path that has come to its end has its result, wherever the budget ends.
+    path = eqx.tree_at(lambda p: p.result, path, RESULTS.where(spent, exhausted, path.result))
+    lost = way.lost + ~keep
+    stretches = way.stretches.at[gear].add(1)
+    return Way(_counted(path, problem, steps), jnp.where(spent, ENDED, following), lost, steps, stretches)
+
+
+def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
+    """The path of one model to its end."""
+    way = begin(problem, risk, model)
+
+    def turn(gear: int, way: Way) -> Way:
+        here = way.path.final
+        drive = problem.drive(gear, here.model, max_steps - jnp.sum(way.steps))
+        lane = problem.lane(gear, drive, risk, here, way.lost)
+        return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
+
+    arrays, fixed = eqx.partition(way, eqx.is_array)
+
+    def branch(gear: int) -> Any:
+        return lambda arrays: eqx.filter(turn(gear, eqx.combine(arrays, fixed)), eqx.is_array)
+
+    branches = [branch(gear) for gear in range(len(problem.gears))]
+    found = jax.lax.while_loop(lambda w: w.gear != ENDED, lambda w: jax.lax.switch(w.gear, branches, w), arrays)
+    return eqx.combine(found, fixed).path
+
+
+def _counted(path: Trajectory, problem: AbstractProblem, steps: Int[Array, " gears"]) -> Trajectory:
+    """The path with the steps of each gear among its numbers."""
+    counted = {f"num_{name}_steps": steps[k] for k, name in enumerate(problem.gears)}
+    return Trajectory(path.final, path.saved, path.regime, path.result, path.stats | counted)
+
+
+def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Trajectory:
+    """One path of two; where the second is not kept, the first, with the steps of both. A result is the second's."""
+    start = first.final
+
+    def shift(point: Point) -> Point:
+        log_time = jnp.logaddexp(start.log_time, point.log_time)
+        # Where log t overflows, what was before does not count.
+        log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time, jnp.log(jnp.maximum(log_time, 0.0)))
+        return eqx.tree_at(
+            lambda p: (p.log_time, p.log_log_time, p.log_arc_length),
+            point,
+            (log_time, log_log_time, jnp.logaddexp(start.log_arc_length, point.log_arc_length)),
+        )
+
+    saved = first.saved
+    if saved is not None and second.saved is not None:
+        # The points of the last stretch that has reached any.
+        later = shift(second.saved)
+        saved = jax.tree.map(partial(_where, keep & jnp.any(later.reached)), later, saved)
+    stats = {name: first.stats[name] + second.stats[name] for name in COUNTS}
+    regime = Code(jnp.where(keep, second.regime.value, first.regime.value), Regime)
+    final = jax.tree.map(partial(_where, keep), shift(second.final), start)
+    return Trajectory(final, saved, regime, second.result, stats)
+
+
+def _where(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jnp.where(condition, new, old) if eqx.is_array(new) else new
+
+
+def _with_saves(stretch: Trajectory, count: int) -> Trajectory:
+    """A stretch with as many save points as its problem has; none is reached where the gear saves nothing."""
+    if count == 0 or stretch.saved is not None:
+        return stretch
+
+    def blank(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        empty = jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else 0
+        return jnp.full((count, *x.shape), empty, x.dtype)
+
+    saved = jax.tree.map(blank, stretch.final)
+    return eqx.tree_at(lambda t: t.saved, stretch, saved, is_leaf=lambda x: x is None)
+
+
+def broken(path: Trajectory) -> Bool[Array, ""]:
+    """Whether a stretch ended otherwise than by a rule, at its end, or out of steps."""
+    spent = (path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected)
+    return ~(good(path.result) | spent)
