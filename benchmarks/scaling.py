@@ -29,6 +29,8 @@ from _common import RESULTS, configure, counts, environment, timed, write
 
 import jaxflow as jf
 from jaxflow.flow.queue import counted_queue
+from jaxflow.limits.attention import EXPLICIT, IMPLICIT, QUICK
+from jaxflow.limits.many import begun_paths, turned
 from jaxflow.limits.reduction import reduced
 from jaxflow.study import TokenSelection
 from jaxflow.study.blocks import ACCELERATOR, CPU
@@ -181,31 +183,29 @@ def initial_scales(scale: float) -> list[dict[str, Any]]:
 
 
 def iterations_row(parametrization: str, count: int, width: int) -> dict[str, Any]:
-    """Both stretches of the first round of a block of `count` instances at `width` lanes."""
+    """The first explicit stretch, and the first by multipliers, of a block of `count` instances at `width` lanes."""
     experiment = TokenSelection(width=width, parts=1)
     draw = jax.jit(jax.vmap(partial(experiment.in_span, {**SHAPE, "parametrization": parametrization})))
     risks, models = draw(jax.random.split(jax.random.key(SEED), count))
 
-    @eqx.filter_jit
-    def near(risks: Any, models: Any) -> Any:
-        rounds = experiment._rounds(models, experiment.far_rtol)
-        drive = rounds.explicit(experiment.scout_steps, models)
-        start = eqx.filter_vmap(lambda r, m: rounds.start(drive, r, m, jnp.zeros((), int), jnp.asarray(False)))
-        lanes, iterations = counted_queue(drive, start(risks, models), width=width)
-        return eqx.filter_vmap(drive.trajectory)(lanes), lanes.num_steps, iterations
+    make: Any = experiment._gears
+    whole = jnp.asarray(experiment.max_steps)
 
     @eqx.filter_jit
-    def far(risks: Any, near: Any) -> Any:
-        rounds = experiment._rounds(near.final.model, jnp.asarray(experiment.far_rtol))
-        drive = rounds.implicit(experiment.far_steps, near.final.model)
-        turn = eqx.filter_vmap(
-            lambda risk, path: rounds.turn(drive, risk, path, jnp.asarray(-jnp.inf), jnp.asarray(False))
-        )
-        lanes, iterations = counted_queue(drive, turn(risks, near), width=width)
+    def counted(gear: int, ways: Any) -> Any:
+        drive = make(*jax.tree.map(lambda x: x[0], (risks, models))).drive(gear, models, whole)
+
+        def lane(risk: Any, model: Any, way: Any) -> Any:
+            return make(risk, model).lane(gear, drive, risk, way.path.final, way.lost, whole, way.gear != gear)
+
+        lanes, iterations = counted_queue(drive, eqx.filter_vmap(lane)(risks, models, ways), width=width)
         return lanes.num_steps, iterations
 
-    path, near_steps, near_iterations = near(risks, models)
-    far_steps, far_iterations = far(risks, path)
+    ways = begun_paths(make, risks, models)
+    near_steps, near_iterations = counted(EXPLICIT, ways)
+    for gear in (EXPLICIT, IMPLICIT):
+        ways = turned(make, gear, risks, models, ways, whole, width)
+    far_steps, far_iterations = counted(QUICK, ways)
     iterations = int(near_iterations) + int(far_iterations)
     longest = int(np.max(np.asarray(near_steps) + np.asarray(far_steps)))
     return {

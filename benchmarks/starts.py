@@ -22,7 +22,8 @@ from _common import RESULTS, configure, counts, environment, print_table, write
 
 import jaxflow as jf
 from jaxflow.limits import conclude
-from jaxflow.limits.rounds import LOG_HORIZON, Rounds, cap_of, first_stretch
+from jaxflow.limits.attention import AttentionGears, cap_of
+from jaxflow.limits.path import follow
 
 SIZE = (3, 4, 3)
 SCALES = tuple(10.0**power for power in range(-8, 7, 2))
@@ -47,10 +48,8 @@ def instance(key: jax.Array, kind: str, scale: jax.Array) -> tuple[Any, Any]:
 @eqx.filter_jit
 def followed(risk: Any, model: Any, far: jax.Array) -> Any:
     """The limit after a path of at least the arc length `far`."""
-    rounds = Rounds(
-        gap=GAP, near=first_stretch(model), far=far, log_horizon=LOG_HORIZON, cap=cap_of(model, GAP), saves=1
-    )
-    return conclude(risk, model, rounds.follow(risk, model, MAX_STEPS), GAP)
+    gears = AttentionGears(conserved=None, gap=GAP, far=far, cap=cap_of(model, GAP), saves=1)
+    return conclude(risk, model, follow(gears, risk, model, MAX_STEPS), GAP)
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:

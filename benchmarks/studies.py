@@ -40,7 +40,7 @@ def plain(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> dict
         solver="tsit5",
         controller=diffrax.PIDController(rtol=experiment.rtol, atol=1e-2 * experiment.rtol, norm=state_norm),
         stop=jf.StationaryPoint(STATIONARY) | jf.SelectionSettled(5e-7, pull=1e-5),
-        max_steps=experiment.scout_steps,
+        max_steps=20_000,
         throw=False,
     )
     return experiment.summarize(conclude(risk, model, trajectory, experiment.gap))

@@ -59,7 +59,7 @@ class Lane(eqx.Module):
     `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next`
     and at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted
     steps in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule
-    stops it.
+    stops it; `most`: its own budget of steps, beside that of what drives it.
 
     **Example:**
 
@@ -91,6 +91,7 @@ class Lane(eqx.Module):
     num_failed_solves: Array
     stiff_steps: Array
     least: Float[Array, ""]
+    most: Int[Array, ""]
 
 
 class Drive(eqx.Module):
@@ -140,9 +141,10 @@ class Drive(eqx.Module):
         dt0: float | None = None,
         idle: Bool[Array, ""] | bool = False,
         least: Float[Array, ""] | float | None = None,
+        budget: Int[Array, ""] | int | None = None,
     ) -> Lane:
         """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
-        which the rules stop nothing.
+        which the rules stop nothing; `budget`: of steps, where it is less than that of the drive.
 
         An `idle` lane has nothing to do. One with NaN or infinities in its data has failed before it starts.
         """
@@ -194,12 +196,13 @@ class Drive(eqx.Module):
             num_failed_solves=zero,
             stiff_steps=zero,
             least=begins,
+            most=jnp.asarray(self.max_steps if budget is None else jnp.minimum(self.max_steps, budget)),
         )
 
     def running(self, lane: Lane) -> Bool[Array, ""]:
         """Whether there is a step to take."""
         healthy = lane.result == _RESULTS.successful
-        return healthy & ~lane.stopped & (lane.s < lane.end) & (lane.num_steps < self.max_steps)
+        return healthy & ~lane.stopped & (lane.s < lane.end) & (lane.num_steps < lane.most)
 
     def step(self, lane: Lane) -> Lane:
         """One step, accepted or rejected."""

@@ -31,7 +31,7 @@ def estimates_stiffness(solver: Any) -> bool:
     """Whether the solver is an explicit one whose last two stages lie at the end of the step (Tsit5, Dopri5)."""
     tableau = getattr(solver, "tableau", None)
     explicit = isinstance(solver, diffrax.AbstractERK) and tableau is not None and tableau.fsal
-    return explicit and tableau.num_stages > 2 and tableau.c[-2] == 1.0
+    return bool(explicit and tableau.num_stages > 2 and tableau.c[-2] == 1.0)
 
 
 def at_stability_limit(solver: Any, step: dict[str, Any]) -> Bool[Array, ""]:

@@ -11,6 +11,7 @@ r"""One-layer attention with a linear head: its gears, and when one follows anot
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -95,7 +96,8 @@ class AttentionGears(AbstractProblem):
 
     **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest explicit stretch, in arc
     length; `far`: the least length to go to for the save points, `saves` of them; `log_horizon`: log arc length to go
-    to at most; `cap`, `floor`, `timed` as in `Staged`; `explicit_rtol`: of explicit and implicit gears; `rtol` of
+    to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit and implicit gears, which
+    decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on its other side); `rtol` of
     multipliers, and `quick_rtol`, where it is given, of a first try by them: a fourth gear; `solver` of theirs;
     `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
     `lane`), for where the path to it is not asked for.
@@ -110,7 +112,7 @@ class AttentionGears(AbstractProblem):
     floor: float = 0.03
     saves: int = 0
     timed: bool = False
-    explicit_rtol: float = 1e-6
+    path_rtol: float = 1e-6
     rtol: float = 1e-3
     quick_rtol: float | None = None
     solver: MultiplierNewton = MultiplierNewton()
@@ -122,16 +124,17 @@ class AttentionGears(AbstractProblem):
         names = "explicit", "implicit", "multipliers"
         return names if self.quick_rtol is None else (*names, "quick")
 
-    def drive(self, gear: int, model: Any, budget: Count) -> Drive:
-        whole, rtol = jnp.asarray(budget), self.explicit_rtol
+    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+        whole, rtol = jnp.asarray(max_steps), self.path_rtol
         still, settles = _still(model), SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
             most = jnp.maximum(whole // EXPLICIT_SHARE, 1)
             return Drive(diffrax.Tsit5(), controller, still | settles | Stiff(), most, self.report)
         if gear == IMPLICIT:
-            # Newton's method well below the tolerance of a step: what it leaves is taken for the error of the step.
-            solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-2 * rtol, atol=1e-4 * rtol, norm=state_norm))
+            # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
+            # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
+            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
             return Drive(solver, controller, still | settles, whole, self.report)
         rtol = self.quick_rtol if gear == QUICK else self.rtol
@@ -151,26 +154,25 @@ class AttentionGears(AbstractProblem):
         risk: EmpiricalRisk,
         here: Point,
         lost: Int[Array, ""],
+        budget: Count,
         idle: Bool[Array, ""] | bool = False,
     ) -> Lane:
+        start = partial(drive.start, risk, here.model, budget=budget, idle=idle)
         model: Any = here.model
         coordinates: Any = coordinates_of(risk, model, self.conserved)
         if gear == EXPLICIT:
             clock = ArcLength(floor=self.floor, timed=self.timed)
-            return drive.start(risk, model, coordinates=coordinates, clock=clock, until=self.near, idle=idle)
+            return start(coordinates=coordinates, clock=clock, until=self.near)
         # The length so far, or the size of the weights where they have not moved that far yet.
         unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
         if gear == IMPLICIT:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
-            return drive.start(
-                risk,
-                model,
+            return start(
                 coordinates=_fewest(coordinates, risk, model),
                 clock=clock,
                 until=self.log_horizon,
                 least=clock.reading(self._careful(lost)),
                 dt0=FIRST_STEP,
-                idle=idle,
             )
         # The state x/ρ goes to the unit velocity, and an implicit step is as long as its way there is straight.
         # `direct` lets it start at length one, of W at the velocity itself: what is left of the way are its turns.
@@ -179,15 +181,12 @@ class AttentionGears(AbstractProblem):
         elif self.direct:
             unit = jnp.exp(here.log_norm)
         save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
-        return drive.start(
-            risk,
-            model,
+        return start(
             coordinates=coordinates,
             clock=LogArcLength(unit=unit, cap=self.cap, timed=False),
             until=self.log_horizon,
             save_at=save_at,
             dt0=DIRECT_STEP if self.direct else FIRST_STEP,
-            idle=idle,
         )
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:

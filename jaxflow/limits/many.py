@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import tree_where
@@ -44,8 +45,7 @@ def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
 
 @eqx.filter_jit
 def turned(make: Maker, gear: int, risks: EmpiricalRisk, starts: Any, ways: Way, max_steps: Count, width: int) -> Way:
-    """A stretch in a gear of every path that is in it, `width` at a time. No stretch has more than its share of
-    `max_steps`; the whole budget is looked at after each."""
+    """A stretch in a gear of every path that is in it, `width` at a time; `max_steps` is the budget of each path."""
 
     def member(tree: Any) -> Any:
         return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, tree)
@@ -55,7 +55,8 @@ def turned(make: Maker, gear: int, risks: EmpiricalRisk, starts: Any, ways: Way,
     idle = ways.gear != gear
 
     def lane(risk: Any, start: Any, way: Way, idle: Any) -> Any:
-        return make(risk, start).lane(gear, drive, risk, way.path.final, way.lost, idle)
+        budget = max_steps - jnp.sum(way.steps)
+        return make(risk, start).lane(gear, drive, risk, way.path.final, way.lost, budget, idle)
 
     lanes = run_queue(drive, eqx.filter_vmap(lane)(risks, starts, ways, idle), width=width)
 

@@ -5,7 +5,7 @@ point of $\theta/\|\theta\|$ is along a KKT point of $\min\frac12\|\theta\|^2$ s
 for locally Lipschitz models with a chain rule, by Clarke's subdifferential; the direction converges where the model is
 definable (Ji and Telgarsky 2020), as networks of the usual parts are. Nothing says that such a point is optimal.
 
-The exact flow is followed by an explicit method until the loss is $e^{-100}$: kinks cost it small steps and no more.
+The exact flow is followed until the loss is $e^{-100}$ (`jaxflow.limits.own_gears`).
 From there the exponents are 100 and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`),
 whose implicit steps slide along kinks and go to any size of θ. Measured from starts at losses between $e^{-30}$ and
 $e^{-1000}$, its limits differ by 1e-3 to 1e-6.
@@ -14,7 +14,6 @@ $e^{-1000}$, its limits differ by 1e-3 to 1e-6.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,12 +22,13 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, require
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
-from jaxflow.flow import ArcLength, Drive, HardMarginState, LossExcess, StationaryPoint, Weights, hard_margin_flow
-from jaxflow.flow.solvers import state_norm
+from jaxflow.flow import HardMarginState, hard_margin_flow
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
+from jaxflow.limits.own_gears import OwnGears
+from jaxflow.limits.path import follow
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
@@ -44,8 +44,6 @@ LARGEST_ERROR = 0.5
 LARGEST_POINT_ERROR = 1e-2
 # Multipliers and residual are asked for to a hundredth of the gap.
 SHARE_OF_GAP = 1e-2
-# An arc length that no flow needs: explicit steps to it would be a million and more.
-FAR = 1e6
 SCALINGS = (0.5, 2.0, 3.0)
 
 
@@ -236,15 +234,10 @@ def _degree(
 
 
 def _follow(risk: EmpiricalRisk, model: Any, method: ModelStaged, max_steps: int, kinks: int) -> Trajectory:
-    """The exact flow, explicitly, until its loss is that of `method`."""
+    """The exact flow, until its loss is that of `method`."""
     rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
-    # Along a kink a method of high order gains nothing: it takes the flow to and fro at its own tolerance.
-    solver = diffrax.Bosh3() if kinks else diffrax.Tsit5()
-    controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
-    stop = LossExcess(method.log_loss) | StationaryPoint(STATIONARY, 2)
-    drive = Drive(solver, controller, stop, max_steps, method.report)
-    clock = ArcLength(floor=0.03, timed=False)
-    return drive.trajectory(drive.run(drive.start(risk, model, coordinates=Weights(), clock=clock, until=FAR)))
+    gears = OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=kinks == 0, report=method.report)
+    return follow(gears, risk, model, max_steps)
 
 
 def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:

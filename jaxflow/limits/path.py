@@ -63,8 +63,8 @@ class AbstractProblem(eqx.Module):
         """Their names."""
 
     @abc.abstractmethod
-    def drive(self, gear: int, model: Any, budget: Count) -> Drive:
-        """What drives a stretch of a model of this class in a gear, with at most its share of `budget` steps."""
+    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+        """What drives a stretch of a model of this class in a gear, with at most its share of all steps."""
 
     @abc.abstractmethod
     def lane(
@@ -74,9 +74,10 @@ class AbstractProblem(eqx.Module):
         risk: EmpiricalRisk,
         here: Point,
         lost: Int[Array, ""],
+        budget: Count,
         idle: Bool[Array, ""] | bool = False,
     ) -> Lane:
-        """A lane at the start of the next stretch, from `here`, after so many lost ones."""
+        """A lane at the start of the next stretch, from `here`, after so many lost ones, with so many steps left."""
 
     @abc.abstractmethod
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
@@ -91,7 +92,7 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
 
     def first() -> Trajectory:
         drive = problem.drive(0, model, 1)
-        return _with_saves(drive.trajectory(problem.lane(0, drive, risk, here, zero, True)), problem.saves)
+        return _with_saves(drive.trajectory(problem.lane(0, drive, risk, here, zero, 1, True)), problem.saves)
 
     # The shapes of a path, and nothing that would have to be computed.
     shapes, fixed = eqx.partition(eqx.filter_eval_shape(first), lambda x: isinstance(x, jax.ShapeDtypeStruct))
@@ -126,8 +127,8 @@ def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps:
 
     def turn(gear: int, way: Way) -> Way:
         here = way.path.final
-        drive = problem.drive(gear, here.model, max_steps - jnp.sum(way.steps))
-        lane = problem.lane(gear, drive, risk, here, way.lost)
+        drive = problem.drive(gear, here.model, max_steps)
+        lane = problem.lane(gear, drive, risk, here, way.lost, max_steps - jnp.sum(way.steps))
         return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
 
     arrays, fixed = eqx.partition(way, eqx.is_array)

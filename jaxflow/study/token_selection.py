@@ -243,7 +243,7 @@ class TokenSelection(AbstractExperiment):
             gap=self.gap,
             cap=cap,
             far=cap,
-            explicit_rtol=self.rtol,
+            path_rtol=self.rtol,
             quick_rtol=self.far_rtol,
             solver=FAR,
             direct=True,

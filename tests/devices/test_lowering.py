@@ -15,6 +15,8 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import papers
+from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS, QUICK
+from jaxflow.limits.many import begun_paths
 from jaxflow.papers import Part, registry
 from jaxflow.study import TokenSelection
 
@@ -101,7 +103,7 @@ def test_a_program_with_a_callback_is_noticed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("parametrization", ["W", "KQ"])
 def test_a_block_of_a_study_lowers_for_accelerators(parametrization: str) -> None:
-    """Its rounds go on while a Boolean says so, which the host reads between programs; here they are one program."""
+    """The host reads which gear goes on, between programs; here all of them are one program."""
     experiment = TokenSelection(width=LANES, programs=LANES)
     factors = {"n": 3, "T": 4, "d": 5, "parametrization": parametrization}
     # Pyright takes bound compiled functions for unbound ones.
@@ -109,10 +111,10 @@ def test_a_block_of_a_study_lowers_for_accelerators(parametrization: str) -> Non
 
     def block(keys: Any) -> Any:
         risks, models = jax.vmap(partial(experiment.in_span, factors))(keys)
-        idle, length = jnp.zeros(len(keys), bool), jnp.full(len(keys), -jnp.inf)
-        near = steps._explicit(risks, models, jnp.zeros((), int), idle, jnp.asarray(1000))
-        path, models, going = steps._implicit(risks, near, length, idle, jnp.asarray(experiment.far_rtol))
-        return steps._close(risks, models, path), going
+        ways = begun_paths(experiment._gears, risks, models)
+        for gear in (EXPLICIT, IMPLICIT, QUICK, MULTIPLIERS):
+            ways = steps._turned(gear, risks, models, ways)
+        return steps._close(risks, models, ways.path), ways.gear
 
     lowers(block)
 

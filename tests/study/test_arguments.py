@@ -163,13 +163,13 @@ CASES = [
     *(case("name", s.subkey, jax.random.key(0), value) for value in (3, None, b"a")),
     *(
         case(name, s.TokenSelection, **{name: value})
-        for name in ("width", "parts", "programs", "scout_steps", "far_steps")
+        for name in ("width", "parts", "programs", "max_steps")
         for value in (0, -1, 2.5, "a", True)
     ),
-    *(case(name, s.TokenSelection, **{name: None}) for name in ("scout_steps", "far_steps")),
+    *(case(name, s.TokenSelection, **{name: None}) for name in ("max_steps",)),
     *(
         case(name, s.TokenSelection, **{name: value})
-        for name in ("gap", "rtol", "far_rtol", "horizon")
+        for name in ("gap", "rtol", "far_rtol")
         for value in (0, -1.0, float("nan"), float("inf"), "a", True)
     ),
     *(

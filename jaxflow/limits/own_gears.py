@@ -1,0 +1,86 @@
+"""A caller's own model: its gears.
+
+1. **Explicit**: Tsit5 in arc length, or Bosh3 where the model has kinks, which cost an explicit method small steps and
+   no more: along them a method of high order gains nothing.
+2. **Implicit**, of smooth models: Kvaerno5 in log arc length, once explicit steps are as long as stability allows. It
+   goes out along valleys of the loss, and into finite points, where log arc length turns into log time.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jaxflow._core import good, linalg
+from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LossExcess, StationaryPoint, Stiff, Weights
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, broken
+from jaxflow.limits.stages import STATIONARY, Count
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Trajectory
+
+EXPLICIT, IMPLICIT = 0, 1
+# An arc length that no flow needs: explicit steps to it would be a million and more. And its logarithm for implicit
+# ones, from which on a loss that has not fallen does not fall.
+FAR, LOG_FAR = 1e6, 100.0
+# Lengths turn into times where pushes cancel: a path into a finite point has no length to go.
+FLOOR = 0.03
+# The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
+FIRST_STEP = 0.01
+
+
+class OwnGears(AbstractProblem):
+    """The flow of any model, until its loss is e^`log_loss` or its gradient vanishes.
+
+    **Arguments:** `smooth`: without kinks; `rtol` of both gears; `report`: see `Drive`.
+    """
+
+    log_loss: float
+    rtol: float
+    smooth: bool = eqx.field(static=True)
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+    saves: int = 0
+
+    @property
+    def gears(self) -> tuple[str, ...]:
+        return ("explicit", "implicit") if self.smooth else ("explicit",)
+
+    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+        rtol = self.rtol
+        stop = LossExcess(self.log_loss) | StationaryPoint(STATIONARY, 2)
+        if gear == EXPLICIT:
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+            solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
+            return Drive(solver, controller, stop | Stiff(), max_steps, self.report)
+        solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
+        controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        return Drive(solver, controller, stop, max_steps, self.report)
+
+    def lane(
+        self,
+        gear: int,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        here: Point,
+        lost: Int[Array, ""],
+        budget: Count,
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        start = partial(drive.start, risk, here.model, coordinates=Weights(), budget=budget, idle=idle)
+        if gear == EXPLICIT:
+            return start(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
+        unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
+        return start(clock=LogArcLength(unit=unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
+
+    def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
+        final, yes = stretch.final, jnp.asarray(True)
+        if gear == IMPLICIT or not self.smooth:
+            return Shift(jnp.asarray(ENDED), yes)
+        size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
+        still = final.log_gradient_norm - size <= jnp.log(STATIONARY) + jnp.minimum(final.log_norm, 0.0)
+        ended = good(stretch.result) & ((size <= self.log_loss) | still)
+        return Shift(jnp.where(ended | broken(stretch), ENDED, IMPLICIT), yes)
