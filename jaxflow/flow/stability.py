@@ -29,9 +29,10 @@ RESOLUTION = 1e-3
 
 def estimates_stiffness(solver: Any) -> bool:
     """Whether the solver is an explicit one whose last two stages lie at the end of the step (Tsit5, Dopri5)."""
-    tableau = getattr(solver, "tableau", None)
-    explicit = isinstance(solver, diffrax.AbstractERK) and tableau is not None and tableau.fsal
-    return bool(explicit and tableau.num_stages > 2 and tableau.c[-2] == 1.0)
+    if not isinstance(solver, diffrax.AbstractERK):
+        return False
+    tableau: Any = solver.tableau
+    return bool(tableau.fsal and tableau.num_stages > 2 and tableau.c[-2] == 1.0)
 
 
 def at_stability_limit(solver: Any, step: dict[str, Any]) -> Bool[Array, ""]:
@@ -44,7 +45,7 @@ def at_stability_limit(solver: Any, step: dict[str, Any]) -> Bool[Array, ""]:
 
 def stability_share(solver: Any, stages: PyTree) -> Float[Array, ""]:
     r"""$h\lambda$ over the length of the real stability interval, from the stages $hf_i$ of a step `(stages, ...)`."""
-    tableau = solver.tableau
+    tableau: Any = solver.tableau
     before, last = np.asarray(tableau.a_lower[-2]), np.asarray(tableau.a_lower[-1])
     # y_7 - y_6 in terms of the stages before the last.
     weights = last.copy()

@@ -137,7 +137,7 @@ class AttentionGears(AbstractProblem):
             solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
             return Drive(solver, controller, still | settles, whole, self.report)
-        rtol = self.quick_rtol if gear == QUICK else self.rtol
+        rtol = self.quick_rtol if gear == QUICK and self.quick_rtol is not None else self.rtol
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         certified = SelfCertified(self.gap)
         if self.saves:

@@ -148,7 +148,7 @@ def _counted(path: Trajectory, problem: AbstractProblem, steps: Int[Array, " gea
 
 
 def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Trajectory:
-    """One path of two; where the second is not kept, the first, with the steps of both. A result is the second's."""
+    """One path of two; where the second is not kept, the first, with the steps of both."""
     start = first.final
 
     def shift(point: Point) -> Point:
@@ -169,7 +169,7 @@ def joined(first: Trajectory, second: Trajectory, keep: Bool[Array, ""]) -> Traj
     stats = {name: first.stats[name] + second.stats[name] for name in COUNTS}
     regime = Code(jnp.where(keep, second.regime.value, first.regime.value), Regime)
     final = jax.tree.map(partial(_where, keep), shift(second.final), start)
-    return Trajectory(final, saved, regime, second.result, stats)
+    return Trajectory(final, saved, regime, RESULTS.where(keep, second.result, first.result), stats)
 
 
 def _where(condition: Bool[Array, ""], new: Any, old: Any) -> Any:

@@ -1,0 +1,137 @@
+"""Attention of any kind (heads that compose tokens, layers in parallel, a solver of the caller's own): its gears.
+
+1. **Explicit**: Tsit5 in arc length, to `near`.
+2. **Mixing**, of heads that may compose several tokens: an implicit method in log t. Proportions relax at a rate that
+   grows against that of what is masked like 1/s, and an arc length is no clock (its speed turns around wherever they
+   are out of balance). It ends where one token a query is selected, or where rounding in the head's slopes would
+   outweigh what is masked (`CompositionResolved`, the end of the path).
+3. **Implicit**: Kvaerno5 in log arc length, to `far`, and beyond it, at most to `horizon`, until the selection has
+   settled.
+4. **Relaxation**: a few implicit Euler steps of 2% each. Large steps of a method with an explicit first stage leave the
+   *velocity* with an error of about 1/length (an algebraic variable of index two); implicit Euler damps it by a factor
+   λ/(0.02·length) a step.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from jaxflow._core import good, linalg
+from jaxflow.flow import (
+    AbstractCoordinates,
+    ArcLength,
+    Budget,
+    Drive,
+    Lane,
+    LogArcLength,
+    LogTime,
+    SelectionSettled,
+    StationaryPoint,
+)
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.composition import CompositionResolved, composition_resolved
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift
+from jaxflow.limits.stages import STATIONARY, Count, stationarity
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Trajectory
+
+# Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
+RELAXATION_STEP = 0.02
+RELAXATION_STEPS = 5
+# Where a head may compose tokens: the length at which log t takes over, before proportions are stiff (e^3 against 1),
+# and how far it goes. What is masked falls like 1/t, to 1e-8 by log t of about 19.
+MIXING_LENGTH = 3.0
+MIXING_LOG_TIME = 30.0
+
+
+class AnyAttentionGears(AbstractProblem):
+    """The flow of attention whose margins have no structure that `MultiplierNewton` could use.
+
+    **Arguments:** `near`, `far`, `horizon`, `cap`: arc lengths, see above and `Staged`; `composes`: whether the head
+    may compose tokens; `coordinates` of all gears; `solver`, `rtol` of the implicit gear; `floor`, `saves`, `timed`,
+    `report` as in `Staged`.
+    """
+
+    coordinates: AbstractCoordinates
+    solver: diffrax.AbstractSolver
+    near: float
+    far: float
+    horizon: float
+    cap: float
+    rtol: float
+    floor: float
+    saves: int
+    timed: bool = eqx.field(static=True)
+    composes: bool = eqx.field(static=True)
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+
+    @property
+    def gears(self) -> tuple[str, ...]:
+        mixing = ("mixing",) if self.composes else ()
+        return ("explicit", *mixing, "implicit", "relaxation")
+
+    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+        name = self.gears[gear]
+        stop = StationaryPoint(STATIONARY, model.degree or 1)
+        stop = stop | CompositionResolved() if self.composes else stop
+        if name == "explicit":
+            controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
+            return Drive(diffrax.Tsit5(), controller, stop, max_steps, self.report)
+        control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        if name == "mixing":
+            solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm))
+            return Drive(solver, control(rtol=1e-5, atol=1e-7), stop | SelectionSettled(), max_steps, self.report)
+        if name == "implicit":
+            settled = Budget(log_arc_length=float(np.log(self.far - self.near))) & SelectionSettled()
+            controller = control(rtol=self.rtol, atol=1e-2 * self.rtol)
+            return Drive(self.solver, controller, stop | settled, max_steps, self.report)
+        euler = diffrax.ImplicitEuler(root_finder=linalg.newton(rtol=1e-8, atol=1e-8, norm=state_norm))
+        return Drive(euler, diffrax.ConstantStepSize(), None, max_steps, self.report)
+
+    def lane(
+        self,
+        gear: int,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        here: Point,
+        lost: Int[Array, ""],
+        budget: Count,
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        name = self.gears[gear]
+        start = partial(drive.start, risk, here.model, coordinates=self.coordinates, budget=budget, idle=idle)
+        if name == "explicit":
+            until = min(self.near, MIXING_LENGTH) if self.composes else self.near
+            return start(clock=ArcLength(floor=self.floor, timed=self.timed), until=until)
+        if name == "mixing":
+            return start(clock=LogTime(), until=MIXING_LOG_TIME)
+        if name == "implicit":
+            # Rates are fitted where the flow is the exact one.
+            end = min(self.far, max(self.cap, 2.5 * self.near))
+            return start(
+                clock=LogArcLength(unit=self.near, floor=self.floor, cap=self.cap, timed=self.timed),
+                until=float(np.log(self.horizon - self.near)),
+                save_at=jnp.linspace(np.log(max(end / 100, self.near)), np.log(end - self.near), self.saves),
+            )
+        clock = LogArcLength(unit=self.far, timed=self.timed)
+        until = clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP))
+        return start(clock=clock, until=until, dt0=RELAXATION_STEP)
+
+    def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
+        name, followed = self.gears[gear], good(stretch.result)
+        if name == "relaxation":
+            # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
+            return Shift(jnp.asarray(ENDED), followed)
+        ends = ~followed | (stationarity(stretch) <= STATIONARY)
+        if self.composes and name != "explicit":
+            data: Any = risk.data
+            ends = ends | composition_resolved(stretch.final.model, data)
+        # At rest on the sphere there is no velocity left to relax.
+        last = name == "implicit" and self.cap < self.far
+        return Shift(jnp.where(ends, ENDED, ENDED if last else gear + 1), jnp.asarray(True))
