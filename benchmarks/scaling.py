@@ -29,7 +29,7 @@ from _common import RESULTS, configure, counts, environment, timed, write
 
 import jaxflow as jf
 from jaxflow.flow.queue import counted_queue
-from jaxflow.limits.attention import EXPLICIT, IMPLICIT, QUICK
+from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
 from jaxflow.limits.many import begun_paths, turned
 from jaxflow.limits.reduction import reduced
 from jaxflow.study import TokenSelection
@@ -193,7 +193,7 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
 
     @eqx.filter_jit
     def counted(gear: int, ways: Any) -> Any:
-        drive = make(*jax.tree.map(lambda x: x[0], (risks, models))).drive(gear, models, whole)
+        drive = make(*jax.tree.map(lambda x: x[0], (risks, models))).drive(gear, models, whole, jnp.asarray(False))
 
         def lane(risk: Any, model: Any, way: Any) -> Any:
             return make(risk, model).lane(gear, drive, risk, way.path.final, way.lost, whole, way.gear != gear)
@@ -204,8 +204,8 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
     ways = begun_paths(make, risks, models)
     near_steps, near_iterations = counted(EXPLICIT, ways)
     for gear in (EXPLICIT, IMPLICIT):
-        ways = turned(make, gear, risks, models, ways, whole, width)
-    far_steps, far_iterations = counted(QUICK, ways)
+        ways = turned(make, gear, jnp.asarray(False), risks, models, ways, whole, width)
+    far_steps, far_iterations = counted(MULTIPLIERS, ways)
     iterations = int(near_iterations) + int(far_iterations)
     longest = int(np.max(np.asarray(near_steps) + np.asarray(far_steps)))
     return {

@@ -27,6 +27,7 @@ from jaxflow._core.codes import Outcome as Outcome
 from jaxflow._core.codes import SelectionStatus as SelectionStatus
 from jaxflow._core.columns import by_columns as by_columns
 from jaxflow._core.compiling import compilation_cache as compilation_cache
+from jaxflow._core.compiling import compile_beside as compile_beside
 from jaxflow._core.compiling import compiled_in_two as compiled_in_two
 from jaxflow._core.compiling import compiled_once as compiled_once
 from jaxflow._core.compiling import normal as normal

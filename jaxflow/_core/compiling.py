@@ -92,7 +92,8 @@ def compiled_in_two(first: Callable[P, Any], second: Callable[[Any], R]) -> Call
                 lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, first(*args, **kwargs)
             )
             # This function runs when it is traced, before it is compiled, and not again for the same shapes.
-            begun.compilation = _compile_beside(last, state)
+            like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if eqx.is_array(x) else x, state)
+            begun.compilation = compile_beside(last, like)
             return state
 
         return jit(begin, compiler_options=quick_options()), last
@@ -112,15 +113,17 @@ def compiled_in_two(first: Callable[P, Any], second: Callable[[Any], R]) -> Call
     return call
 
 
-def _compile_beside(program: Any, state: Any) -> Future[Any]:
-    """Begins to compile a program for arguments like `state`, which holds traced values, in a thread of its own."""
-    like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if eqx.is_array(x) else x, state)
+def compile_beside(program: Any, *like: Any) -> Future[Any]:
+    """Begins to compile a program of `eqx.filter_jit` for arguments like these, in a thread of its own.
+
+    A call that follows the end of it finds the program compiled. A failure is seen by the call.
+    """
     # These settings may be those of a context, which another thread does not see.
     wide, device = jax.config.values["jax_enable_x64"], jax.config.values["jax_default_device"]
 
     def work() -> None:
         with jax.enable_x64(wide), jax.default_device(device):
-            program.lower(like).compile()
+            program.lower(*like).compile()
 
     threads = ThreadPoolExecutor(1, thread_name_prefix="compilation")
     found = threads.submit(work)

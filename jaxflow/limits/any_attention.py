@@ -76,7 +76,7 @@ class AnyAttentionGears(AbstractProblem):
         mixing = ("mixing",) if self.composes else ()
         return ("explicit", *mixing, "implicit", "relaxation")
 
-    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+    def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         name = self.gears[gear]
         stop = StationaryPoint(STATIONARY, model.degree or 1)
         stop = stop | CompositionResolved() if self.composes else stop

@@ -50,7 +50,7 @@ from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttenti
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
-EXPLICIT, IMPLICIT, MULTIPLIERS, QUICK = 0, 1, 2, 3
+EXPLICIT, IMPLICIT, MULTIPLIERS = 0, 1, 2
 
 # ρ^L at which the exponents stop to grow. Margins of a limit keep a floor of some ten to a hundred over it; where what
 # rounding leaves of an exponent, ρ^L ε, is not small against one, Newton's method has nothing to converge to. The
@@ -98,7 +98,7 @@ class AttentionGears(AbstractProblem):
     length; `far`: the least length to go to for the save points, `saves` of them; `log_horizon`: log arc length to go
     to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit and implicit gears, which
     decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on its other side); `rtol` of
-    multipliers, and `quick_rtol`, where it is given, of a first try by them: a fourth gear; `solver` of theirs;
+    multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of theirs;
     `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
     `lane`), for where the path to it is not asked for.
     """
@@ -121,10 +121,9 @@ class AttentionGears(AbstractProblem):
 
     @property
     def gears(self) -> tuple[str, ...]:
-        names = "explicit", "implicit", "multipliers"
-        return names if self.quick_rtol is None else (*names, "quick")
+        return "explicit", "implicit", "multipliers"
 
-    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+    def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         whole, rtol = jnp.asarray(max_steps), self.path_rtol
         still, settles = _still(model), SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
@@ -137,7 +136,9 @@ class AttentionGears(AbstractProblem):
             solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
             return Drive(solver, controller, still | settles, whole, self.report)
-        rtol = self.quick_rtol if gear == QUICK and self.quick_rtol is not None else self.rtol
+        rtol = jnp.asarray(self.rtol)
+        if self.quick_rtol is not None:
+            rtol = jnp.where(again, rtol, self.quick_rtol)
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         certified = SelfCertified(self.gap)
         if self.saves:
@@ -196,17 +197,18 @@ class AttentionGears(AbstractProblem):
         if gear in (EXPLICIT, IMPLICIT):
             selected = followed & (top >= 1.0 - SATURATED) & ~pulled
             stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
-            first = MULTIPLIERS if self.quick_rtol is None else jnp.where(lost == 0, QUICK, MULTIPLIERS)
-            following = jnp.where(selected, first, jnp.where(stiff, IMPLICIT, ENDED))
+            following = jnp.where(selected, MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
             return Shift(jnp.where(rest, ENDED, following), jnp.asarray(True))
         left = followed & ~rest & (top < 1.0 - LEAVING)
         nothing = ~followed | (stationarity(stretch) <= STATIONARY) | (~left & pulled)
         if has_pairs(stretch.final.model):
             nothing = nothing | (followed & _off_the_path(stretch))
-        if gear == QUICK:
+        following = jnp.where(nothing, IMPLICIT, jnp.where(left, EXPLICIT, ENDED))
+        if self.quick_rtol is not None:
             # A long step may pass over what the flow does, and come to another end: from before it again, more closely.
-            return Shift(jnp.where(nothing | left, MULTIPLIERS, ENDED), ~(nothing | left))
-        return Shift(jnp.where(nothing, IMPLICIT, jnp.where(left, EXPLICIT, ENDED)), ~nothing)
+            hasty = (lost == 0) & (nothing | left)
+            nothing, following = nothing | hasty, jnp.where(hasty, MULTIPLIERS, following)
+        return Shift(following, ~nothing)
 
     def _careful(self, lost: Int[Array, ""]) -> Float[Array, ""]:
         """How far the implicit gear goes at least, in the integration variable of its clock."""

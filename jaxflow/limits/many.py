@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool
 
 from jaxflow._core import tree_where
 from jaxflow.flow import run_queue
@@ -20,21 +21,23 @@ from jaxflow.risk import EmpiricalRisk
 
 # The problem of an instance, from its risk and its start.
 Maker = Callable[[EmpiricalRisk, Any], AbstractProblem]
-Turn = Callable[[int, EmpiricalRisk, Any, Way], Way]
+Turn = Callable[[int, bool, EmpiricalRisk, Any, Way], Way]
 
 
 def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Way:
-    """Paths to their ends. `begun`: by `begun_paths`; `turn`: one stretch of all paths in a gear, such as `turned`.
+    """Paths to their ends. `begun`: by `begun_paths`; `turn`: one stretch of all paths in a gear that have lost a
+    stretch, or of those that have lost none, such as `turned`.
 
     Every array has a leading axis. An answer depends on nothing but the instance and the width of the queue.
     """
     ways = begun
     while True:
-        waiting = np.unique(np.asarray(ways.gear))
-        if np.all(waiting == ENDED):
+        gears, lost = np.asarray(ways.gear), np.asarray(ways.lost)
+        waiting = sorted({(int(g), bool(k > 0)) for g, k in zip(gears, lost, strict=True) if g != ENDED})
+        if not waiting:
             return ways
         # The first gear goes first: most paths begin there, and come to the later ones together.
-        ways = turn(int(waiting[waiting != ENDED][0]), risks, starts, ways)
+        ways = turn(*waiting[0], risks, starts, ways)
 
 
 @eqx.filter_jit
@@ -44,15 +47,25 @@ def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
 
 
 @eqx.filter_jit
-def turned(make: Maker, gear: int, risks: EmpiricalRisk, starts: Any, ways: Way, max_steps: Count, width: int) -> Way:
-    """A stretch in a gear of every path that is in it, `width` at a time; `max_steps` is the budget of each path."""
+def turned(
+    make: Maker,
+    gear: int,
+    again: Bool[Array, ""],
+    risks: EmpiricalRisk,
+    starts: Any,
+    ways: Way,
+    max_steps: Count,
+    width: int,
+) -> Way:
+    """A stretch in a gear of every path that is in it, `width` at a time; `again`: of the paths that have lost a
+    stretch before, or of the others; `max_steps` is the budget of each path."""
 
     def member(tree: Any) -> Any:
         return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, tree)
 
     # What drives a gear is the same for all.
-    drive = make(member(risks), member(starts)).drive(gear, member(starts), max_steps)
-    idle = ways.gear != gear
+    drive = make(member(risks), member(starts)).drive(gear, member(starts), max_steps, again)
+    idle = (ways.gear != gear) | ((ways.lost > 0) != again)
 
     def lane(risk: Any, start: Any, way: Way, idle: Any) -> Any:
         budget = max_steps - jnp.sum(way.steps)

@@ -49,7 +49,7 @@ class OwnGears(AbstractProblem):
     def gears(self) -> tuple[str, ...]:
         return ("explicit", "implicit") if self.smooth else ("explicit",)
 
-    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
+    def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         rtol = self.rtol
         stop = LossExcess(self.log_loss) | StationaryPoint(STATIONARY, 2)
         if gear == EXPLICIT:

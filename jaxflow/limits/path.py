@@ -63,8 +63,9 @@ class AbstractProblem(eqx.Module):
         """Their names."""
 
     @abc.abstractmethod
-    def drive(self, gear: int, model: Any, max_steps: Count) -> Drive:
-        """What drives a stretch of a model of this class in a gear, with at most its share of all steps."""
+    def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
+        """What drives a stretch of a model of this class in a gear, with at most its share of all steps; `again`: after
+        a stretch of the path was lost."""
 
     @abc.abstractmethod
     def lane(
@@ -86,12 +87,13 @@ class AbstractProblem(eqx.Module):
 
 def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
     """A path at its start, of length zero."""
-    zero, nothing = jnp.zeros((), int), jnp.full((), -jnp.inf)
     log_norm = jnp.log(tree_norm(eqx.filter(model, risk.filter(model))))
+    # Of the types that later stretches have: another type is another program to compile.
+    zero, nothing = jnp.zeros((), int), jnp.full((), -jnp.inf, log_norm.dtype)
     here = Point(model, nothing, nothing, nothing, log_norm, nothing, nothing, None, None, jnp.asarray(True))
 
     def first() -> Trajectory:
-        drive = problem.drive(0, model, 1)
+        drive = problem.drive(0, model, 1, jnp.asarray(False))
         return _with_saves(drive.trajectory(problem.lane(0, drive, risk, here, zero, 1, True)), problem.saves)
 
     # The shapes of a path, and nothing that would have to be computed.
@@ -127,7 +129,7 @@ def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps:
 
     def turn(gear: int, way: Way) -> Way:
         here = way.path.final
-        drive = problem.drive(gear, here.model, max_steps)
+        drive = problem.drive(gear, here.model, max_steps, way.lost > 0)
         lane = problem.lane(gear, drive, risk, here, way.lost, max_steps - jnp.sum(way.steps))
         return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
 

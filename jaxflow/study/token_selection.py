@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import linalg, require, tree_cast, tree_where, unknown_name
+from jaxflow._core import compile_beside, linalg, require, tree_cast, tree_where, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton
 from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, QUICK, AttentionGears, cap_of
+from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, AttentionGears, cap_of
 from jaxflow.limits.find import MAX_STEPS
 from jaxflow.limits.many import begun_paths, follow_many, turned
-from jaxflow.limits.path import Way
+from jaxflow.limits.path import ENDED, Way
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.limits.stages import kept
 from jaxflow.losses import Logistic
@@ -190,7 +190,7 @@ class TokenSelection(AbstractExperiment):
 
             def part(keys: Any) -> dict[str, Any]:
                 with jax.default_device(home):
-                    return self._follow(draw(jax.device_put(keys, home)), device)
+                    return self._follow(draw(jax.device_put(keys, home)), device, first=not met)
 
             # What is not compiled yet would be compiled by each thread.
             workers = min(len(pieces), os.cpu_count() or 1) if met and home.platform == "cpu" else 1
@@ -201,9 +201,9 @@ class TokenSelection(AbstractExperiment):
 
         return block
 
-    def _follow(self, instances: Any, device: Any) -> dict[str, Any]:
+    def _follow(self, instances: Any, device: Any, first: bool = False) -> dict[str, Any]:
         """Results of instances that have been drawn, as NumPy arrays; in single precision they are scouted on
-        `device`."""
+        `device`. The `first` time what comes last is compiled beside what comes first."""
         # Pyright takes bound compiled functions for unbound ones.
         one_by_one: Any = self._with_method
         risks, models = instances
@@ -211,30 +211,46 @@ class TokenSelection(AbstractExperiment):
             found = one_by_one(*instances, self.method)
             return jax.tree.map(np.asarray, found) | {"rounds": np.ones(len(models.head.v), np.int32)}
 
-        def turn(gear: int, risks: Any, models: Any, ways: Way) -> Way:
-            if self.scout == "single" and gear == EXPLICIT:
-                return self._scouted(risks, models, ways, device)
-            return self._turned(gear, risks, models, ways)
+        begun = begun_paths(self._gears, risks, models)
+        compilations = self._ahead(instances, begun) if first else {}
 
-        ways = follow_many(risks, models, begun_paths(self._gears, risks, models), turn)
+        def turn(gear: int, again: bool, risks: Any, models: Any, ways: Way) -> Way:
+            if gear in compilations:
+                wait([compilations[gear]])
+            if self.scout == "single" and gear == EXPLICIT:
+                return self._scouted(again, risks, models, ways, device)
+            return self._turned(gear, again, risks, models, ways)
+
+        ways = follow_many(risks, models, begun, turn)
+        wait(compilations.values())
         found = self._conclude(instances, ways.path)
         found["rounds"] = np.asarray(ways.stretches[:, EXPLICIT], np.int32)
         return found
 
-    def _turned(self, gear: int, risks: Any, models: Any, ways: Way) -> Way:
-        width = CPU.lanes if self.scout == "single" and gear != EXPLICIT else self.width
-        return turned(self._gears, gear, risks, models, ways, jnp.asarray(self.max_steps), width)
+    def _ahead(self, instances: Any, begun: Way) -> dict[int, Future[Any]]:
+        """Compilations of the last gear and of the conclusion, which go on while paths are in the first gears."""
+        whole, no = jnp.asarray(self.max_steps), jnp.asarray(False)
+        some = _take(self._rows(len(instances[1].head.v))[0], (*instances, begun.path))
+        last = compile_beside(turned, self._gears, MULTIPLIERS, no, *instances, begun, whole, self._lanes(MULTIPLIERS))
+        return {MULTIPLIERS: last, ENDED: compile_beside(TokenSelection._close, self, *some)}
 
-    def _scouted(self, risks: Any, models: Any, ways: Way, device: Any) -> Way:
+    def _turned(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> Way:
+        whole = jnp.asarray(self.max_steps)
+        return turned(self._gears, gear, jnp.asarray(again), risks, models, ways, whole, self._lanes(gear))
+
+    def _lanes(self, gear: int) -> int:
+        return CPU.lanes if self.scout == "single" and gear != EXPLICIT else self.width
+
+    def _scouted(self, again: bool, risks: Any, models: Any, ways: Way, device: Any) -> Way:
         """Explicit stretches in single precision; those that it gives no selection go again in double."""
         (home,) = ways.gear.devices()
         moved = tree_cast((risks, models, ways), jnp.float32, jnp.int32, device)
         with jax.enable_x64(False), jax.default_device(device):
-            found = self._turned(EXPLICIT, *moved)
+            found = self._turned(EXPLICIT, again, *moved)
         found = tree_cast(found, jnp.float64, jnp.int64, home)
-        again = (ways.gear == EXPLICIT) & (found.gear != QUICK) & (found.gear != MULTIPLIERS)
-        found = _chosen(~again, found, ways)
-        return self._turned(EXPLICIT, risks, models, found) if bool(jnp.any(again)) else found
+        open_ = (ways.gear == EXPLICIT) & (found.gear != MULTIPLIERS)
+        found = _chosen(~open_, found, ways)
+        return self._turned(EXPLICIT, again, risks, models, found) if bool(jnp.any(open_)) else found
 
     def _gears(self, risk: EmpiricalRisk, model: Any) -> AttentionGears:
         cap = cap_of(model, self.gap)
@@ -263,15 +279,17 @@ class TokenSelection(AbstractExperiment):
         """Outcomes in groups of one size: a batch of programs waits for its slowest."""
         close: Any = self._close
         number = len(instances[1].head.v)
-        rows, size, groups = np.arange(number), min(self.programs, number), []
-        for first in range(0, number, size):
-            some = np.resize(rows[first : first + size], size)
-            groups.append(close(*_take(some, (*instances, paths))))
+        groups = [close(*_take(some, (*instances, paths))) for some in self._rows(number)]
 
         def joined(*parts: Any) -> np.ndarray:
             return np.concatenate([np.asarray(part) for part in parts])[:number]
 
         return jax.tree.map(joined, *groups)
+
+    def _rows(self, number: int) -> list[np.ndarray]:
+        """Instances in groups of one size, the last one filled up."""
+        rows, size = np.arange(number), min(self.programs, number)
+        return [np.resize(rows[first : first + size], size) for first in range(0, number, size)]
 
     @eqx.filter_jit
     def _close(self, risks: Any, models: Any, paths: Any) -> dict[str, Any]:

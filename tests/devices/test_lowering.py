@@ -15,7 +15,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import papers
-from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS, QUICK
+from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
 from jaxflow.limits.many import begun_paths
 from jaxflow.papers import Part, registry
 from jaxflow.study import TokenSelection
@@ -112,8 +112,8 @@ def test_a_block_of_a_study_lowers_for_accelerators(parametrization: str) -> Non
     def block(keys: Any) -> Any:
         risks, models = jax.vmap(partial(experiment.in_span, factors))(keys)
         ways = begun_paths(experiment._gears, risks, models)
-        for gear in (EXPLICIT, IMPLICIT, QUICK, MULTIPLIERS):
-            ways = steps._turned(gear, risks, models, ways)
+        for gear in (EXPLICIT, IMPLICIT, MULTIPLIERS):
+            ways = steps._turned(gear, False, risks, models, ways)
         return steps._close(risks, models, ways.path), ways.gear
 
     lowers(block)

@@ -239,10 +239,10 @@ def test_scouts_in_single_precision_find_the_same(blocks, monkeypatch, parametri
     precisions = []
     original = TokenSelection._turned
 
-    def turned(self, gear, risks, models, ways):
+    def turned(self, gear, lost, risks, models, ways):
         precisions.append(models.head.v.dtype)
         nothing = again and models.head.v.dtype == jnp.float32
-        return ways if nothing else original(self, gear, risks, models, ways)
+        return ways if nothing else original(self, gear, lost, risks, models, ways)
 
     monkeypatch.setattr(TokenSelection, "_turned", turned)
     factors = {**FACTORS, "parametrization": parametrization}
