@@ -21,7 +21,9 @@ class TokenData(eqx.Module):
     - `tokens`: `(n, T, d)`, the rows $x_{it}$.
     - `queries`: `(n, d)` or `(n, k, d)`.
     - `labels`: `(n,)` or `(n, k)`, each ±1.
-    - `mask`: `(n, T)` or `(n, k, T)`, True where a token is visible to the output. None: all are.
+    - `mask`: `(n, T)` or `(n, k, T)`, True where a token is visible to the output. None: all are. A token that is
+      hidden from every query of its sequence (padding) is replaced by the first visible one, so that nothing depends on
+      it, not even a scale or a span.
 
     The constructor checks shapes only, and lets every array carry the same leading batch axes, to be
     mapped over with `jax.vmap`. `TokenData.validated` also checks the values.
@@ -44,6 +46,15 @@ class TokenData(eqx.Module):
         self.queries = as_array("queries", queries)
         self.labels = as_array("labels", labels).astype(self.tokens.dtype)
         self.mask = None if mask is None else as_mask("mask", mask)
+        if self._fits():
+            self.tokens = _without_padding(self.tokens, self.mask)
+
+    def _fits(self) -> bool:
+        """Whether there is a mask, of a shape that belongs to the tokens; `__check_init__` names one that does not."""
+        if self.mask is None or self.tokens.ndim < 3:
+            return False
+        *outer, T, _ = self.tokens.shape
+        return self.mask.shape[: len(outer)] == tuple(outer) and self.mask.shape[-1] == T
 
     def __check_init__(self) -> None:
         require(self.tokens.ndim >= 3, "tokens", f"expected shape (n, T, d), got {self.tokens.shape}")
@@ -135,3 +146,11 @@ class TokenData(eqx.Module):
 
 def _first(flags: Any) -> tuple[int, ...]:
     return next((tuple(int(i) for i in index) for index in np.argwhere(flags)), ())
+
+
+def _without_padding(tokens: Array, mask: Array) -> Array:
+    seen = mask if mask.ndim == tokens.ndim - 1 else jnp.any(mask, axis=-2)
+    first = jnp.take_along_axis(tokens, jnp.argmax(seen, axis=-1)[..., None, None], axis=-2)
+    # Of a sequence that is hidden as a whole nothing can take the place.
+    hidden = ~seen & jnp.any(seen, axis=-1, keepdims=True)
+    return jnp.where(hidden[..., None], first, tokens)

@@ -223,7 +223,10 @@ def _has_twins(data: TokenData) -> bool:
     instance of a batch may end undecided. A `solver` of the method's own has the whole batch followed in stages."""
     if not is_concrete(data.tokens):
         return False
-    return any(len(np.unique(rows, axis=0)) < len(rows) for rows in np.asarray(data.tokens))
+    visible: Any = np.asarray(data.visible)
+    seen = visible if data.single_query else visible.any(axis=1)
+    rows = [tokens[kept] for tokens, kept in zip(np.asarray(data.tokens), seen, strict=True)]
+    return any(len(np.unique(some, axis=0)) < len(some) for some in rows)
 
 
 @one_lane_at_a_time
