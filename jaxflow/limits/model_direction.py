@@ -126,7 +126,7 @@ def direction_of(
         for k in (kkt_point(margins, path.first), kkt_point(margins, path.state))
     )
     limit_model = unravel(psi)
-    prediction, solution, excess = _predicted(rule, risk, model, limit_model)
+    prediction, solution, excess = predicted(rule, risk, model, limit_model)
 
     ratio = stationarity(trajectory)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
@@ -270,7 +270,7 @@ def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
     )
 
 
-def _predicted(
+def predicted(
     rule: Rule | None, risk: EmpiricalRisk, model: Any, limit_model: Any
 ) -> tuple[Prediction | None, Solution | None, Float[Array, ""]]:
     """The program of the rule for this class, solved, and the excess of the flow's coefficients over its optimum."""

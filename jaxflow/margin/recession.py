@@ -274,6 +274,57 @@ def _lifts(matrices: _Matrices, u: Float[Array, " p"], growing: Bool[Array, " n"
     return jnp.all(jnp.where(growing, margins > POSITIVE * rounding, jnp.abs(margins) <= ZERO * rounding))
 
 
+def orthonormal_columns(rows: Float[Array, "n m"]) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
+    """An orthonormal basis U of the column space, zero where there is no more of it, and T with U = `rows` T.
+
+    The scales of the columns do not matter.
+
+    **Example:**
+
+    ```python
+    from jaxflow.margin.recession import orthonormal_columns
+
+    basis, back = orthonormal_columns(jnp.array([[1.0, 1e6], [1.0, -1e6]]))
+    assert jnp.allclose(basis.T @ basis, jnp.eye(2))
+    ```
+    """
+    columns = _size(rows, axis=0)
+    found = _orthonormal(rows / columns[None, :])
+    return found.basis, found.back / columns[:, None]
+
+
+def null_space(rows: Float[Array, "n m"]) -> Float[Array, "m m"]:
+    """An orthonormal basis, in its rows, of the u with `rows` u = 0; zero where there is no more of it. n ≥ m.
+
+    The rank is that of columns of one size, so that a small scale is not taken for a dependence.
+
+    **Example:**
+
+    ```python
+    from jaxflow.margin.recession import null_space
+
+    assert jnp.allclose(null_space(jnp.array([[1.0, 0.0], [2.0, 0.0]])).sum(), 1.0)
+    ```
+    """
+    columns = _size(rows, axis=0)
+    scaled = rows / columns[None, :]
+    scaled = scaled / _size(scaled, axis=1)[:, None]
+    _, values, right = linalg.svd(scaled)
+    least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
+    vectors = jnp.where((values <= least)[:, None], right, 0.0) / columns[None, :]
+    size = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors / jnp.where(size > 0, size, 1.0)
+    _, values, right = linalg.svd(vectors)
+    return jnp.where((values > rank_tolerance(vectors.shape, rows.dtype))[:, None], right, 0.0)
+
+
+def _size(rows: Float[Array, "n p"], axis: int) -> Float[Array, " k"]:
+    """The power of two of the largest entry, one where all are zero."""
+    largest = jnp.max(jnp.abs(rows), axis=axis, initial=0.0)
+    _, exponent = jnp.frexp(largest)
+    return jnp.where(largest > 0, jnp.ldexp(jnp.ones_like(largest), exponent), 1.0)
+
+
 def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> Float[Array, "m m"]:
     """An orthonormal basis, in its rows, of what moves the margins of the rows `still`; zero where there is no more."""
     basis = jnp.where(still[:, None], matrices.basis, 0.0)

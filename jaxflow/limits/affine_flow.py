@@ -1,0 +1,218 @@
+r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
+
+With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in $\theta_0+\mathrm{span}(a_k)$.
+Let w be a direction with $Aw\ge0$ (zero where there is none), and κ the rate of the loss's tail. In the frame
+
+$$\theta-\theta_0=\frac ws{\kappa}w+r\ \ \text{with}\ \ s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
+\qquad E_k=\log|\ell'(q_k)|+s+\log u,$$
+
+the equation is that of the flow, exactly, from the start to any t: r grows no faster than log s where w is the flow's
+direction, and exponents $E_k$ are of order one where the margins themselves are $10^{10}$. Of a wrong w the path leaves
+the frame, and its velocity shows it.
+
+Margins that do not grow come to rest, and their pushes then cancel to $e^{-s}$, of which roundings are $10^{-16}$: beyond
+s = 25 they are held at their rest, and the rest of the flow is the exact one with their span projected out.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import linalg
+from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
+from jaxflow.margin.recession import null_space, orthonormal_columns
+
+# s at which margins that do not grow are held: their pushes then have five digits, and what is left of their way to
+# rest is exp(-curvature e^25).
+REST = 25.0
+# log(1 + s) at which a path that is not certified ends: multipliers have their limits but for 1/s.
+FAR = 30.0
+# Of the path: contractive in θ, so that no error grows, and of Newton's method in a stage.
+RTOL, ATOL = 1e-5, 1e-7
+# Paces this close to the least are equal: rounding, which times s must not become an exponent.
+EQUAL = 1e-11
+# Newton's method takes margins at least log(1 + x) of the way x that it is sent: a hundred steps reach any minimum of
+# doubles.
+NEWTON_STEPS = 100
+E = 2.718281828459045
+
+
+class AffineFlow(eqx.Module):
+    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$, of the loss summed with weight 1/`count`."""
+
+    loss: AbstractLoss
+    rows: Float[Array, "n m"]
+    offsets: Float[Array, " n"]
+    count: float = eqx.field(static=True)
+
+    def log_slopes(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """log of the multipliers, $|\\ell'(q_k)|$ over `count`."""
+        return log_slope_excess(self.loss, margins) - tail_rate(self.loss) * margins - jnp.log(self.count)
+
+
+class Frame(eqx.Module):
+    """A flow seen from $ws/κ$: `growth` w, `pace` Bw with what is equal made equal, `log_unit` log u, and the rows that
+    push."""
+
+    flow: AffineFlow
+    growth: Float[Array, " m"]
+    pace: Float[Array, " n"]
+    log_unit: Float[Array, ""]
+    pushing: Bool[Array, " n"]
+
+    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
+        """E: log of the multipliers in the time s."""
+        flow, kappa = self.flow, tail_rate(self.flow.loss)
+        moved = flow.offsets + flow.rows @ r
+        tail = log_slope_excess(flow.loss, self.pace * s / kappa + moved)
+        found = tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit - jnp.log(flow.count)
+        return jnp.where(self.pushing, found, -jnp.inf)
+
+    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """dr/ds."""
+        return self.flow.rows.T @ jnp.exp(self.exponents(s, r)) - self.growth / tail_rate(self.flow.loss)
+
+
+def frame_of(flow: AffineFlow, growth: Float[Array, " m"], log_unit: Float[Array, ""], pushing: Any) -> Frame:
+    """The frame of a direction of growth that gives the margins of its support the pace one."""
+    pace = flow.rows @ growth
+    near = jnp.abs(pace - 1.0) <= EQUAL
+    none = jnp.abs(pace) <= EQUAL * jnp.max(jnp.abs(pace), initial=1.0)
+    return Frame(flow, growth, jnp.where(near, 1.0, jnp.where(none, 0.0, pace)), log_unit, pushing)
+
+
+class Stretch(eqx.Module):
+    """An end: s, r, whether the budget of steps sufficed, and the steps taken."""
+
+    s: Float[Array, ""]
+    r: Float[Array, " m"]
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+
+def stretch(
+    frame: Frame,
+    start: Float[Array, " m"],
+    ends: tuple[Float[Array, ""], Float[Array, ""]],
+    max_steps: int,
+    stop: Any = None,
+    slowly: bool = False,
+) -> Stretch:
+    """The flow from one s to another by Kvaerno5; `slowly`: in log(1 + s). `stop(s, r)` may end it before."""
+
+    def field(x: Array, r: Array, args: Any) -> Array:
+        return frame.field(jnp.expm1(x), r) * jnp.exp(x) if slowly else frame.field(x, r)
+
+    def stops(t: Array, y: Array, args: Any, **_: Any) -> Array:
+        return stop(jnp.expm1(t) if slowly else t, y)
+
+    first, last = (jnp.log1p(s) for s in ends) if slowly else ends
+    finder = linalg.newton(rtol=RTOL, atol=ATOL, norm=optimistix.rms_norm)
+    found = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Kvaerno5(root_finder=finder),
+        t0=first,
+        t1=last,
+        dt0=jnp.minimum(0.01, last - first),
+        y0=start,
+        stepsize_controller=diffrax.PIDController(rtol=RTOL, atol=ATOL, pcoeff=0.3, icoeff=0.4),
+        max_steps=max_steps,
+        adjoint=diffrax.ForwardMode(),
+        event=None if stop is None else diffrax.Event(stops),
+        throw=False,
+    )
+    good = (found.result == diffrax.RESULTS.successful) | (found.result == diffrax.RESULTS.event_occurred)
+    assert found.ts is not None and found.ys is not None
+    there = found.ts[-1]
+    return Stretch(jnp.expm1(there) if slowly else there, found.ys[-1], good, found.stats["num_steps"])
+
+
+class Rest(eqx.Module):
+    r"""The minimum of the loss of some rows, over their span.
+
+    - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
+      included.
+    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false: with $\eta=\max_k\|b_k\|_{H^{-1}}$ and
+      $|\ell'''|\le M\ell''$ the Hessian falls by a factor of at most e where no margin moves by more than 1/M, so that
+      $2eM\eta\|g\|_{H^{-1}}\le1$ proves a minimum at a distance of at most $2e\|g\|_{H^{-1}}$ in the norm of H.
+    - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
+    """
+
+    point: Float[Array, " m"]
+    decrement: Float[Array, ""]
+    error: Float[Array, ""]
+    proved: Bool[Array, ""]
+    eigenvalue: Float[Array, ""]
+    rank: Int[Array, ""]
+
+
+def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"], bend: float) -> Rest:
+    """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`.
+
+    Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
+    $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
+    """
+    rows = jnp.where(still[:, None], flow.rows, 0.0)
+    basis, back = orthonormal_columns(rows)
+    dead = jnp.all(basis == 0, axis=0)
+    eps = float(jnp.finfo(rows.dtype).eps)
+    begun = flow.offsets + rows @ start
+
+    def value(q: Array) -> Array:
+        return flow.loss.value(q, jnp.ones_like(q))
+
+    slope = jax.grad(lambda q: jnp.sum(value(q)))
+
+    def derivatives(z: Array) -> tuple[Array, Array, Array]:
+        q = begun + basis @ z
+        first, second = jax.jvp(slope, (q,), (jnp.ones_like(q),))
+        hessian = (basis * second[:, None]).T @ basis
+        scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
+        scaled = hessian * scale[:, None] * scale[None, :] + jnp.diag(jnp.where(dead, 1.0, 0.0))
+        return first, scale, linalg.cholesky(scaled)
+
+    def newton(state: tuple) -> tuple:
+        steps, z, last, _ = state
+        first, scale, factor = derivatives(z)
+        change = -scale * linalg.cholesky_solve(factor, scale * (basis.T @ first))
+        moved = bend * jnp.max(jnp.abs(basis @ change), initial=0.0)
+        share = jnp.where(moved > 1e-8, jnp.log1p(moved) / jnp.where(moved > 0, moved, 1.0), 1.0)
+        fine = jnp.isfinite(moved)
+        # Near the end a step is at most the square of the last one, until it is rounding.
+        ended = ~fine | (moved == 0) | ((moved < 1e-6) & (moved > 0.5 * last))
+        return steps + 1, jnp.where(ended, z, z + share * change), moved, ended
+
+    state = (jnp.zeros((), int), jnp.zeros(basis.shape[1], rows.dtype), jnp.full((), jnp.inf, rows.dtype), False)
+    _, z, _, _ = lax.while_loop(
+        lambda s: (s[0] < NEWTON_STEPS) & ~s[3], newton, (*state[:3], jnp.asarray(~jnp.any(still)))
+    )
+    first, scale, factor = derivatives(z)
+    seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
+    sizes = jnp.linalg.norm(seen, axis=0)
+    widest = jnp.max(sizes, initial=0.0)
+    q = begun + basis @ z
+    push = jnp.where(still, jnp.abs(first), 0.0)
+    rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + jnp.abs(q) + jnp.abs(flow.rows) @ jnp.abs(start)))
+    decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
+    proved = 2.0 * E * bend * widest * decrement <= 1.0
+    away = null_space(rows)
+    point = start + back @ z
+    point = point - away.T @ (away @ point)
+    step = (scale[:, None] * (back - away.T @ (away @ back)).T).T
+    spread = jnp.linalg.norm(linalg.lower_solve(factor, step.T))
+    rank = jnp.sum(~dead)
+    proved = proved & (rank > 0)
+    return Rest(
+        point=point,
+        decrement=decrement,
+        error=jnp.where(proved, 2.0 * E * decrement * spread, jnp.inf),
+        proved=proved,
+        eigenvalue=jnp.where(rank > 0, 1.0 / (flow.count * jnp.where(spread > 0, spread, 1.0) ** 2), jnp.nan),
+        rank=rank,
+    )
