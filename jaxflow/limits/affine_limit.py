@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg
-from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Rest, Stretch, frame_of, rest_of, stretch
+from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.model_limit import KKTPoint, LinearFacts, ModelLimit, StationaryFacts
 from jaxflow.limits.model_point import flat
@@ -35,8 +35,8 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Point, Regime, Trajectory
 
-# Steps of a path, each of which an implicit method takes as far as the path is smooth: 40 to 150 were seen.
-MOST_STEPS = 4096
+# Steps of a path, each of which an implicit method takes as far as the path is smooth: 20 to 100 were seen.
+MOST_STEPS = 512
 # The relative error of what is called a stationary point, as elsewhere.
 LARGEST_POINT_ERROR = 1e-2
 # The share of the gap at which the path ends.
@@ -55,6 +55,7 @@ class _Problem(NamedTuple):
     basis: Float[Array, "p m"]
     unit: Float[Array, ""]
     cone: RecessionCone
+    free: Float[Array, "n m"]
     program: MaxMarginProgram
     best: ThinMargin
 
@@ -77,33 +78,23 @@ def affine_limit(
     `jaxflow.limits.model_direction`."""
     theta, unravel = flat(risk, model)
     problem = _problem_of(risk, theta, unravel)
-    flow, cone = problem.flow, problem.cone
-    growing, still = cone.growing, ~cone.growing
-    some = jnp.any(growing)
+    flow, growing = problem.flow, problem.cone.growing
     budget = min(max_steps, MOST_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
 
-    # Until margins that stay have come to rest; where all of them grow there is nothing to wait for.
-    zero = jnp.zeros((), theta.dtype)
-    log_unit = -jnp.max(flow.log_slopes(flow.offsets))
-    whole = frame_of(flow, problem.best.primal, log_unit, jnp.ones_like(growing))
-    near = stretch(whole, jnp.zeros_like(problem.best.primal), (zero, jnp.where(jnp.all(growing), zero, REST)), budget)
-    there = near.s / tail_rate(risk.loss) * whole.growth + near.r
-    rest = rest_of(flow, still, there, bend)
-    point = jnp.where(jnp.any(still), rest.point, jnp.zeros_like(rest.point))
-
-    free = AffineFlow(flow.loss, problem.program.inputs, flow.offsets + flow.rows @ point, flow.count)
-    frame = frame_of(free, problem.best.primal, log_unit, growing)
-    away = null_space(jnp.where(still[:, None], flow.rows, 0.0))
+    frame = frame_of(flow, problem.best.primal, growing, problem.free)
     optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
 
     def certified(s: Array, r: Array) -> Array:
-        return _excess(_velocity(frame, s, r), problem.program, optimum) <= SHARE * gap
+        velocity, _ = frame.velocity(s, r)
+        return (s > REST) & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
 
-    last = jnp.where(some, jnp.expm1(jnp.asarray(FAR, theta.dtype)), near.s)
-    far = stretch(frame, away.T @ (away @ near.r), (near.s, last), budget, certified, slowly=True)
-    return _concluded(risk, theta, unravel, problem, (near, far, frame, rest, point), optimum, gap, ruled)
+    # Where nothing grows the path is over when margins rest.
+    until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
+    path = path_of(frame, until, budget, certified)
+    rest = rest_of(flow, ~growing, path.s / tail_rate(risk.loss) * frame.growth + path.r, bend)
+    return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
 def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) -> _Problem:
@@ -129,19 +120,11 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(as_norm("l2"), repeated, jnp.ones_like(offsets), None)
     count = float(n) if risk.reduction == "mean" else 1.0
-    return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, program, best)
+    return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, projected, program, best)
 
 
-def _velocity(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The velocity, of any size, and the multipliers that make it."""
-    exponents = frame.exponents(s, r)
-    top = jnp.max(exponents)
-    pushes = jnp.exp(exponents - jnp.where(jnp.isfinite(top), top, 0.0))
-    return frame.flow.rows.T @ pushes, pushes
-
-
-def _excess(moving: tuple[Array, Array], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
-    velocity, _ = moving
+def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
+    """How far a direction is above the optimum of the program, relative to it."""
     margin = jnp.min(program.inputs @ velocity)
     usable = (margin > 0) & (optimum > 0) & jnp.isfinite(optimum)
     value = jnp.linalg.norm(velocity) / jnp.where(usable, margin, 1.0)
@@ -153,31 +136,32 @@ def _concluded(
     theta: Float[Array, " p"],
     unravel: Any,
     problem: _Problem,
-    found: tuple[Stretch, Stretch, Frame, Rest, Float[Array, " m"]],
+    found: tuple[Path, Frame, Rest],
     optimum: Float[Array, ""],
     gap: float,
     ruled: Any,
 ) -> ModelLimit:
-    near, far, frame, rest, point = found
+    path, frame, rest = found
     cone, program, growing = problem.cone, problem.program, problem.cone.growing
     kappa = tail_rate(risk.loss)
     some = jnp.any(growing)
     known = cone.separability.value != 0
-    followed = near.done & far.done
-    velocity, pushes = _velocity(frame, far.s, far.r)
+    velocity, pushes = frame.velocity(path.s, path.r)
     own = certify(program, velocity, pushes, "flow")
     solution = _solution(program, problem.best, some)
-    excess = jnp.where(some, _excess((velocity, pushes), program, optimum), jnp.inf)
+    excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
     solved = jnp.abs(solution.certificate.duality_gap) <= gap
-    certified = known & some & followed & solved & (excess <= gap)
+    certified = known & some & path.done & solved & (excess <= gap)
 
     def outside(x: Array) -> Array:
         return problem.basis @ x / problem.unit
 
-    end = jnp.where(some, point + far.s / kappa * frame.growth + far.r, rest.point)
+    end = jnp.where(some, path.s / kappa * frame.growth + path.r, rest.point)
+    quasi = some & jnp.any(~growing)
     size = jnp.maximum(jnp.linalg.norm(problem.basis.T @ (theta * problem.unit) + rest.point), 1.0)
     error = rest.error / size
-    rests = known & ~some & near.done & (error <= LARGEST_POINT_ERROR)
+    # Whatever was seen of the path: a convex loss with a minimum has no other limit.
+    rests = known & ~some & (error <= LARGEST_POINT_ERROR)
 
     outcome = jnp.where(certified, Outcome.globally_optimal.value, Outcome.undecided.value)
     unit = outside(velocity)
@@ -193,13 +177,13 @@ def _concluded(
     kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
     kind = jnp.where(rests, LimitKind.point.value, kind)
 
-    trajectory = _trajectory(risk, problem, near, far, frame, end, theta + outside(end), unravel)
+    trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
     nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
     facts = StationaryFacts(
         residual=nan, eigenvalue=rest.eigenvalue * problem.unit**2, rank=rest.rank, error=jnp.where(rests, error, jnp.inf)
     )
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    away = jnp.where(some & jnp.any(~growing), outside(point), 0.0)
+    away = jnp.where(quasi, outside(rest.point), 0.0)
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
@@ -258,8 +242,7 @@ def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[
 def _trajectory(
     risk: EmpiricalRisk,
     problem: _Problem,
-    near: Stretch,
-    far: Stretch,
+    path: Path,
     frame: Frame,
     end: Float[Array, " m"],
     theta: Float[Array, " p"],
@@ -268,22 +251,20 @@ def _trajectory(
     """The end of the path as a trajectory; lengths are not integrated along it."""
     flow, kappa = problem.flow, tail_rate(risk.loss)
     # Margins at the end, without the roundings of a sum of large numbers.
-    margins = frame.pace * far.s / kappa + jnp.where(
-        problem.cone.growing, frame.flow.offsets + frame.flow.rows @ far.r, flow.offsets + flow.rows @ end
-    )
+    some = jnp.any(problem.cone.growing)
+    away = jnp.where(some, path.r, end)
+    margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
     log_slopes = log_slope_excess(flow.loss, margins) - kappa * margins - jnp.log(flow.count)
     scale = jnp.max(log_slopes)
     multipliers = jnp.exp(log_slopes - scale)
-    speed, _ = _velocity(frame, far.s, far.r)
-    some = jnp.any(problem.cone.growing)
+    speed, _ = frame.velocity(path.s, path.r)
     push = jnp.where(some, speed, flow.rows.T @ multipliers)
-    top = jnp.max(frame.exponents(far.s, far.r))
+    top = jnp.max(jnp.where(problem.cone.growing, frame.exponents(path.s, path.r), -jnp.inf))
     size = jnp.linalg.norm(push)
-    log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - far.s - frame.log_unit, scale) + jnp.log(size)
+    log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
     velocity = unravel(problem.basis @ push / _positive(size))
-    log_time = far.s + jnp.log(-jnp.expm1(-far.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
-    spent = ~(near.done & far.done)
-    result: Any = RESULTS.where(spent, RESULTS.max_steps_reached, RESULTS.successful)
+    log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
+    result: Any = RESULTS.where(~path.done, RESULTS.max_steps_reached, RESULTS.successful)
     model = unravel(theta)
     final = Point(
         model=model,
@@ -297,12 +278,11 @@ def _trajectory(
         multipliers=multipliers,
         reached=jnp.asarray(True),
     )
-    steps = near.steps + far.steps
     stats = {
-        "num_steps": steps,
-        "num_accepted_steps": steps,
-        "num_rejected_steps": jnp.zeros_like(steps),
-        "num_failed_solves": jnp.zeros_like(steps),
+        "num_steps": path.steps,
+        "num_accepted_steps": path.steps - path.rejected,
+        "num_rejected_steps": path.rejected,
+        "num_failed_solves": jnp.zeros_like(path.steps),
     }
     return Trajectory(final, None, Code(Regime.exact, Regime), result, stats)
 

@@ -31,8 +31,8 @@ from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.limits.verdict import judge
-from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
-from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
+from jaxflow.margin import Certificate, Lp, ProgramResult, Separability, Solution, certify, recession_cone, solve
+from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Trajectory, describe
@@ -139,6 +139,7 @@ def conclude_direction(
 
     ratio = stationarity(followed_path)
     still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
+    still = still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
@@ -193,6 +194,24 @@ def conclude_direction(
         rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
         trajectory=trajectory,
     )
+
+
+def _has_minimum(data: LinearData, model: AbstractLinearNetwork) -> Array:
+    """Whether the loss has a minimum in the coefficients that move: along a channel to infinity gradients are small, too.
+
+    Two diagonal layers that are zero in a coordinate keep it at zero.
+    """
+    rows = data.targets[:, None] * data.inputs
+    if isinstance(model, DiagonalLinearNetwork):
+        moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
+        rows = jnp.where(moves[None, :], rows, 0.0)
+    return recession_cone(rows).separability == Separability.overlapping
+
+
+def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:
+    """Whether the gradient at the start is zero: the flow is a point."""
+    gradient = risk.scaled_gradient(start).gradient
+    return jnp.all(jnp.stack([jnp.all(g == 0) for g in jax.tree.leaves(gradient)]))
 
 
 def fit_linear_rate(
