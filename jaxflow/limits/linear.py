@@ -138,12 +138,12 @@ def conclude_direction(
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(followed_path)
-    still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
-    still = still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
+    seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
+    still = seems_still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
-    broken = ~(followed | spent) | (followed & unsolved & ~still)
+    broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
     verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
     infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
@@ -151,7 +151,7 @@ def conclude_direction(
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
         # such a direction contradicts nothing.
         lost = jnp.asarray(False) if has_pairs(begun) else largest_entry(begun) < SMALL_START
-        certified, contradicted = verdict.certified, verdict.contradicted & ~still & ~lost
+        certified, contradicted = verdict.certified, verdict.contradicted & ~seems_still & ~lost
         optimal = Outcome.globally_optimal
     else:
         # Stationary points of such a program are many: the best one that a solver found is no yardstick.

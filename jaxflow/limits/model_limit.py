@@ -104,7 +104,8 @@ class ModelLimit(eqx.Module):
     - `direction`: $\theta/\|\theta\|$ over the trained parameters, a pytree like the model with `None` where frozen;
       None unless `kind` is `direction`. `point`: the model at a limit point, else None.
     - `margin`: $\min_kq_k(\theta/\|\theta\|)$ of the direction. `degree`: of homogeneity, as declared or found;
-      `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of the start.
+      `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
+      point.
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
       flow where it was left, with the multipliers and gates by which it goes on there.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
@@ -295,9 +296,8 @@ def _what_is_open(limit: ModelLimit) -> str:
     fitted = float(limit.trajectory.final.log_scale)
     if not bool(jnp.isfinite(limit.homogeneity)):
         return (
-            "its margins at the start are all zero or not finite, so that whether the model is homogeneous cannot be "
-            f"seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}. Another start may "
-            "tell."
+            "its margins at a random point are all zero or not finite, so that whether the model is homogeneous cannot "
+            f"be seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(is_homogeneous(limit.homogeneity)):
         return (
