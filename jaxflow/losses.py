@@ -295,3 +295,65 @@ def tail_of(loss: AbstractLoss) -> Tail:
     if isinstance(loss, MarginLoss):
         return loss.tail
     return Tail.exponential if isinstance(loss, Logistic | Exponential) else Tail.other
+
+
+def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
+    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (see `tail_rate`): it tends to a constant.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.log_slope_excess(jf.losses.Logistic(), jnp.array(800.0)) == 0.0
+    ```
+    """
+    if isinstance(loss, Logistic):
+        return -jax.nn.softplus(-q)
+    if isinstance(loss, MarginLoss):
+        near = jnp.minimum(q, loss.last)
+        slope = jnp.abs(_each(jax.grad(loss.function), near))
+        return jnp.log(jnp.where(slope > 0, slope, 1.0)) + loss.decay * near
+    return jnp.zeros_like(q)
+
+
+def tail_rate(loss: AbstractLoss) -> float:
+    r"""κ of an exponential tail, $\ell'(q)\sim-ce^{-\kappa q}$.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.tail_rate(jf.losses.Exponential()) == 1.0
+    ```
+    """
+    return loss.decay if isinstance(loss, MarginLoss) else 1.0
+
+
+# Margins at which a loss of one's own is looked at: both sides of zero, closely where losses bend.
+_GRID = [sign * 0.25 * k for k in range(1, 41) for sign in (-1.0, 1.0)] + [0.0, -20.0, 20.0, -50.0, 50.0]
+
+
+def self_concordance(loss: AbstractLoss) -> float | None:
+    r"""M with $|\ell'''|\le M\ell''$ of a convex, falling loss with an exponential tail (Bach 2010); None of others.
+
+    One for the logistic and the exponential loss. Of a loss of one's own the largest ratio at 85 margins, and twice
+    that; None where it was seen to rise, or to be concave, at one of them.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.self_concordance(jf.losses.Logistic()) == 1.0
+    assert jf.losses.self_concordance(jf.losses.MarginLoss(lambda q: 1.0 / (1.0 + jnp.exp(q)))) is None
+    ```
+    """
+    if tail_of(loss) is not Tail.exponential:
+        return None
+    if not isinstance(loss, MarginLoss):
+        return 1.0
+    slope = jax.grad(loss.function)
+    bend = jax.grad(slope)
+    with jax.ensure_compile_time_eval():
+        q = jnp.asarray(_GRID)
+        first, second, third = (jax.vmap(f)(q) for f in (slope, bend, jax.grad(bend)))
+        # A second derivative that has underflown says nothing.
+        ratio = jnp.where(second > 0, jnp.abs(third) / jnp.where(second > 0, second, 1.0), 0.0)
+        usable = bool(jnp.all((first < 0) & (second >= 0)) & jnp.any(second > 0))
+        return 2.0 * float(jnp.max(ratio)) if usable else None

@@ -1,6 +1,7 @@
 """Floor 0: enumerations, messages and pytree helpers that every other floor may use."""
 
 from jaxflow._core import linalg as linalg
+from jaxflow._core.affine import is_affine as is_affine
 from jaxflow._core.arguments import checked as checked
 from jaxflow._core.checks import as_array as as_array
 from jaxflow._core.checks import as_boolean as as_boolean

@@ -31,8 +31,8 @@ from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.limits.verdict import judge
-from jaxflow.margin import Certificate, Lp, ProgramResult, Solution, certify, solve
-from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
+from jaxflow.margin import Certificate, Lp, ProgramResult, Separability, Solution, certify, recession_cone, solve
+from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
 from jaxflow.trajectory import Trajectory, describe
@@ -138,11 +138,12 @@ def conclude_direction(
         own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(followed_path)
-    still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
+    seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
+    still = seems_still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
     followed = good(trajectory.result)
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = solution.result == ProgramResult.failed
-    broken = ~(followed | spent) | (followed & unsolved & ~still)
+    broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
     verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
     infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
@@ -150,7 +151,7 @@ def conclude_direction(
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
         # such a direction contradicts nothing.
         lost = jnp.asarray(False) if has_pairs(begun) else largest_entry(begun) < SMALL_START
-        certified, contradicted = verdict.certified, verdict.contradicted & ~still & ~lost
+        certified, contradicted = verdict.certified, verdict.contradicted & ~seems_still & ~lost
         optimal = Outcome.globally_optimal
     else:
         # Stationary points of such a program are many: the best one that a solver found is no yardstick.
@@ -193,6 +194,24 @@ def conclude_direction(
         rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
         trajectory=trajectory,
     )
+
+
+def _has_minimum(data: LinearData, model: AbstractLinearNetwork) -> Array:
+    """Whether the loss has a minimum in the coefficients that move: along a channel to infinity gradients are small, too.
+
+    Two diagonal layers that are zero in a coordinate keep it at zero.
+    """
+    rows = data.targets[:, None] * data.inputs
+    if isinstance(model, DiagonalLinearNetwork):
+        moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
+        rows = jnp.where(moves[None, :], rows, 0.0)
+    return recession_cone(rows).separability == Separability.overlapping
+
+
+def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:
+    """Whether the gradient at the start is zero: the flow is a point."""
+    gradient = risk.scaled_gradient(start).gradient
+    return jnp.all(jnp.stack([jnp.all(g == 0) for g in jax.tree.leaves(gradient)]))
 
 
 def fit_linear_rate(

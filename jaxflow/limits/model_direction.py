@@ -23,6 +23,7 @@ from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, 
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
+from jaxflow.limits.kantorovich import kantorovich
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
@@ -97,7 +98,9 @@ def direction_of(
     """The limit of a flow whose loss has an exponential tail."""
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
-    degree, deviation = _degree(at_start, start, _declared(method, model))
+    # Homogeneity belongs to the model: at a start of zero, say, no margin shows it.
+    generic = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
+    degree, deviation = _degree(at_start, generic, _declared(method, model))
     trajectory = _follow(risk, model, method, max_steps, kink_count(at_start.function, start))
     final = trajectory.final
     theta, unravel = flat(risk, final.model)
@@ -124,7 +127,7 @@ def direction_of(
         for k in (kkt_point(margins, path.first), kkt_point(margins, path.state))
     )
     limit_model = unravel(psi)
-    prediction, solution, excess = _predicted(rule, risk, model, limit_model)
+    prediction, solution, excess = predicted(rule, risk, model, limit_model)
 
     ratio = stationarity(trajectory)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
@@ -132,6 +135,8 @@ def direction_of(
     rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
     # A datum that no unit sees has a multiplier that pushes nothing, and the rest goes on for ever: no bound closes.
     stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
+    # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
+    stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
     spent = trajectory.result == RESULTS.max_steps_reached
     broken = ~(good(trajectory.result) | spent)
     certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~broken
@@ -217,7 +222,7 @@ def _declared(method: ModelStaged, model: Any) -> float | None:
 def _degree(
     margins: Margins, theta: Float[Array, " p"], declared: float | None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """L and the largest deviation from $q(sθ)=s^Lq(θ)$ at the start, relative to the largest margin."""
+    """L and the largest deviation from $q(sθ)=s^Lq(θ)$ at θ, relative to the largest margin."""
     present = margins.present
     q = jnp.where(present, margins.function(theta), 0.0)
     top = jnp.max(jnp.abs(q))
@@ -263,7 +268,7 @@ def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
     )
 
 
-def _predicted(
+def predicted(
     rule: Rule | None, risk: EmpiricalRisk, model: Any, limit_model: Any
 ) -> tuple[Prediction | None, Solution | None, Float[Array, ""]]:
     """The program of the rule for this class, solved, and the excess of the flow's coefficients over its optimum."""

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import Code, Outcome, is_concrete
 from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, precision_note, when_of
-from jaxflow.margin import Solution
+from jaxflow.margin import Certificate, Separability, Solution
 from jaxflow.models import OwnModel
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Trajectory, describe
@@ -69,6 +69,31 @@ class StationaryFacts(eqx.Module):
     error: Float[Array, ""]
 
 
+class LinearFacts(eqx.Module):
+    r"""What is known of the limit of a model that is affine in its trained parameters, beside the rest.
+
+    - `separability`: which data these are, and `growing` `(n,)`: the data whose margins grow for ever, as the recession
+      cone proves (see `jaxflow.margin.recession_cone`).
+    - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
+      adds the direction: the minimum of their loss. Zero where all margins grow, or none.
+    - `flow_certificate`: of the flow's velocity by the flow's own multipliers.
+    - `steps`: of the interior point.
+
+    **Example:**
+
+    ```python
+    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), one_layer)
+    assert found.linear.separability == "separable"
+    ```
+    """
+
+    separability: Code
+    growing: Bool[Array, " n"]
+    component: PyTree
+    flow_certificate: Certificate
+    steps: Int[Array, ""]
+
+
 class ModelLimit(eqx.Module):
     r"""The limit of gradient flow of any model from one start.
 
@@ -79,7 +104,8 @@ class ModelLimit(eqx.Module):
     - `direction`: $\theta/\|\theta\|$ over the trained parameters, a pytree like the model with `None` where frozen;
       None unless `kind` is `direction`. `point`: the model at a limit point, else None.
     - `margin`: $\min_kq_k(\theta/\|\theta\|)$ of the direction. `degree`: of homogeneity, as declared or found;
-      `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of the start.
+      `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
+      point.
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
       flow where it was left, with the multipliers and gates by which it goes on there.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
@@ -89,6 +115,8 @@ class ModelLimit(eqx.Module):
     - `prediction`, `program_solution`, `excess`: where a rule is registered for the model's class, the program that it
       names, its solution, and how far the flow's coefficients at margin one are above its optimum; else None and +inf.
     - `rate`: the distance from the limit falls like $(\log t)^{-\text{exponent}}$. `trajectory`: the exact flow.
+    - `linear`: of a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
+      max-margin one and its direction optimal, with no hard-margin flow (`turned`, `path_error` and `growth` are NaN).
 
     **Example:**
 
@@ -119,6 +147,7 @@ class ModelLimit(eqx.Module):
     excess: Float[Array, ""]
     rate: Rate
     trajectory: Trajectory
+    linear: LinearFacts | None = None
 
     @property
     def kkt_residual(self) -> Float[Array, "..."]:
@@ -178,8 +207,12 @@ def _sentence(limit: ModelLimit) -> str:
     end = describe(limit.trajectory.result)
     if outcome is Outcome.failed:
         return f"Failed: {end}."
+    if limit.linear is not None and limit.kind != LimitKind.direction:
+        return _linear_sentence(limit, limit.linear, when, end)
     if limit.kind == LimitKind.point:
         return _point_sentence(limit, outcome, when)
+    if limit.linear is not None:
+        return f"{_linear_sentence(limit, limit.linear, when, end)} {_theory_sentence(limit, outcome)}"
     if limit.kind == LimitKind.none:
         return f"Undecided at {when} ({end}): {_what_is_open(limit)}{precision_note(limit)}"
     kkt = limit.kkt
@@ -197,6 +230,46 @@ def _sentence(limit: ModelLimit) -> str:
     if limit.prediction is not None:
         parts.append(_theory_sentence(limit, outcome))
     return " ".join(parts)
+
+
+def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str) -> str:
+    separability, count = Separability(int(facts.separability)), int(jnp.sum(facts.growing))
+    if separability is Separability.unknown:
+        return (
+            f"Undecided at {when}: whether the loss of this linear model has a minimum was not proved, to the roundings "
+            f"of its data.{precision_note(limit)}"
+        )
+    if separability is Separability.overlapping:
+        found = limit.stationary
+        if limit.kind == LimitKind.none:
+            return (
+                f"Undecided at {when} ({end}): the data overlap, so that the loss has a minimum, but no bound tells where "
+                f"it is.{precision_note(limit)}"
+            )
+        return (
+            "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
+            "and the loss has one minimum among the points that the flow can reach. Its relative error is at most "
+            f"{float(found.error):.1e}, the Hessian has rank {int(found.rank)} and no eigenvalue below "
+            f"{float(found.eigenvalue):.2e} on its range; the flow was followed to {when}."
+        )
+    data = "all data" if separability is Separability.separable else f"{count} of {facts.growing.size} data"
+    if limit.kind == LimitKind.none:
+        return (
+            f"Undecided at {when} ({end}): the loss of this linear model has no minimum, because the margins of {data} "
+            f"grow for ever; the flow's direction was followed to an excess of {float(limit.excess):.1e} over the optimum."
+            f"{precision_note(limit)}"
+        )
+    beside = ""
+    if separability is Separability.quasi_separable:
+        size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(facts.component, eqx.is_array))))
+        beside = (
+            " The other data are not separable: their margins stay, and the direction is added to the minimum of their "
+            f"loss, a point of norm {float(size):.3g}."
+        )
+    return (
+        f"The loss of this linear model has no minimum: the margins of {data} grow for ever, and the flow's direction is "
+        f"that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to {when}."
+    )
 
 
 def _theory_sentence(limit: ModelLimit, outcome: Outcome) -> str:
@@ -223,9 +296,8 @@ def _what_is_open(limit: ModelLimit) -> str:
     fitted = float(limit.trajectory.final.log_scale)
     if not bool(jnp.isfinite(limit.homogeneity)):
         return (
-            "its margins at the start are all zero or not finite, so that whether the model is homogeneous cannot be "
-            f"seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}. Another start may "
-            "tell."
+            "its margins at a random point are all zero or not finite, so that whether the model is homogeneous cannot "
+            f"be seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(is_homogeneous(limit.homogeneity)):
         return (

@@ -21,9 +21,10 @@ from jaxflow._core import (
 )
 from jaxflow._core.kinks import kink_count
 from jaxflow.data import TokenData
+from jaxflow.limits.affine_limit import affine_limit, is_linear
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.method import checked_gap
-from jaxflow.limits.model_direction import ModelStaged, direction_of
+from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit
 from jaxflow.limits.model_point import flat, point_of
 from jaxflow.limits.progress import Progress
@@ -133,6 +134,9 @@ class _OfModule(eqx.Module):
 def _find(
     risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
 ) -> ModelLimit:
+    if not isinstance(model, AbstractAttention) and is_linear(risk, model):
+        ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
+        return affine_limit(risk, model, gap, max_steps, ruled)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
     return _at_point(risk, model, method, gap, max_steps)

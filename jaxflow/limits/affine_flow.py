@@ -1,0 +1,232 @@
+r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
+
+With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in $\theta_0+\mathrm{span}(a_k)$.
+Let w be a direction with $Aw\ge0$ (zero where there is none), and κ the rate of the loss's tail. In the frame
+
+$$\theta-\theta_0=\frac ws{\kappa}w+r\ \ \text{with}\ \ s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
+\qquad E_k=\log|\ell'(q_k)|+s+\log u,$$
+
+the equation is that of the flow, exactly, from the start to any t: r grows no faster than log s where w is the flow's
+direction, and exponents $E_k$ are of order one where the margins themselves are $10^{10}$. Of a wrong w the path leaves
+the frame, and its velocity shows it.
+
+Margins that do not grow come to rest, where their pushes cancel, and $e^s$ times the roundings of these would soon be
+rates of the path. Beyond s = 16 they are held at their rest, and the path goes on with their span projected out. What
+of their way is left by then, in directions of little curvature, changes no limit: the direction does not depend on it.
+"""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import linalg
+from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
+from jaxflow.margin.recession import null_space, orthonormal_columns
+
+# s at which margins that do not grow are held: roundings are then 1e-9 of a rate, a hundredth of what Newton's method is
+# asked for. (At s = 18 to 24 it found no step any more.)
+REST = 16.0
+# log(1 + s) at which a path that is not certified ends: multipliers have their limits but for 1/s.
+FAR = 30.0
+# Of the path, which is contractive, so that no error grows, and of Newton's method in a stage: it converges
+# quadratically and is more accurate than that, and margins at rest have rates whose roundings are 1e-8 (with 1e-7 one of
+# three paths into a point found no step at s = 15). What is claimed is measured at the end.
+RTOL, ATOL = 1e-5, 1e-5
+# The first step, of a variable in which the flow's first move is of order one.
+FIRST_STEP = 0.01
+# Paces this close to the least are equal: rounding, which times s must not become an exponent.
+EQUAL = 1e-11
+# Newton's method takes margins at least log(1 + x) of the way x that it is sent: a hundred steps reach any minimum of
+# doubles.
+NEWTON_STEPS = 100
+E = 2.718281828459045
+
+
+class AffineFlow(eqx.Module):
+    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$, of the loss summed with weight 1/`count`."""
+
+    loss: AbstractLoss
+    rows: Float[Array, "n m"]
+    offsets: Float[Array, " n"]
+    count: float = eqx.field(static=True)
+
+    def log_slopes(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """log of the multipliers, $|\\ell'(q_k)|$ over `count`."""
+        return log_slope_excess(self.loss, margins) - tail_rate(self.loss) * margins - jnp.log(self.count)
+
+
+class Frame(eqx.Module):
+    """A flow seen from $ws/κ$: `growth` w, `pace` Bw with what is equal made equal, `log_unit` log u; `growing` D, and
+    `free`: the rows without what moves the others, by which D goes on when these are held."""
+
+    flow: AffineFlow
+    growth: Float[Array, " m"]
+    pace: Float[Array, " n"]
+    log_unit: Float[Array, ""]
+    growing: Bool[Array, " n"]
+    free: Float[Array, "n m"]
+
+    def exponents(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " n"]:
+        """E: log of the multipliers in the time s, all of them."""
+        flow, kappa = self.flow, tail_rate(self.flow.loss)
+        moved = flow.offsets + flow.rows @ r
+        tail = log_slope_excess(flow.loss, self.pace * s / kappa + moved)
+        return tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit - jnp.log(flow.count)
+
+    def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """dr/ds; beyond `REST` of the margins that grow alone."""
+        exponents = self.exponents(s, r)
+        held = s > REST
+        pushes = jnp.exp(jnp.where(self.growing | ~held, exponents, -jnp.inf))
+        return jnp.where(held, self.free, self.flow.rows).T @ pushes - self.growth / tail_rate(self.flow.loss)
+
+    def velocity(self, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+        """The velocity of the margins that grow, of any size, and the multipliers that make it."""
+        exponents = jnp.where(self.growing, self.exponents(s, r), -jnp.inf)
+        top = jnp.max(exponents)
+        pushes = jnp.exp(exponents - jnp.where(jnp.isfinite(top), top, 0.0))
+        return self.free.T @ pushes, pushes
+
+
+def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, " n"], free: Any) -> Frame:
+    """The frame of a direction of growth that gives the margins of its support the pace one; time begins where the
+    largest multiplier moves something."""
+    pace = flow.rows @ growth
+    near = jnp.abs(pace - 1.0) <= EQUAL
+    none = jnp.abs(pace) <= EQUAL * jnp.max(jnp.abs(pace), initial=1.0)
+    log_unit = -jnp.max(flow.log_slopes(flow.offsets))
+    return Frame(flow, growth, jnp.where(near, 1.0, jnp.where(none, 0.0, pace)), log_unit, growing, free)
+
+
+class Path(eqx.Module):
+    """An end: s, r, whether the budget of steps sufficed, and the steps taken and rejected."""
+
+    s: Float[Array, ""]
+    r: Float[Array, " m"]
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+
+
+def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
+    """The flow from its start to `until`, a log(1 + s), by Kvaerno5 in that variable. `stop(s, r)` may end it before."""
+
+    def field(x: Array, r: Array, args: Any) -> Array:
+        return frame.field(jnp.expm1(x), r) * jnp.exp(x)
+
+    def stops(t: Array, y: Array, args: Any, **_: Any) -> Array:
+        return stop(jnp.expm1(t), y)
+
+    start = jnp.zeros_like(frame.growth)
+    # Rates are differences of pushes and of w, whose roundings are those of its length.
+    least = ATOL * jnp.maximum(1.0, jnp.linalg.norm(frame.growth))
+    finder = linalg.newton(rtol=RTOL, atol=least, norm=optimistix.rms_norm)
+    controller = diffrax.PIDController(rtol=RTOL, atol=least, pcoeff=0.3, icoeff=0.4)
+    found = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Kvaerno5(root_finder=finder),
+        t0=jnp.zeros_like(until),
+        t1=until,
+        dt0=FIRST_STEP,
+        y0=start,
+        stepsize_controller=diffrax.ClipStepSizeController(controller, jump_ts=jnp.log1p(jnp.full(1, REST))),
+        max_steps=max_steps,
+        adjoint=diffrax.ForwardMode(),
+        event=diffrax.Event(stops),
+        throw=False,
+    )
+    good = (found.result == diffrax.RESULTS.successful) | (found.result == diffrax.RESULTS.event_occurred)
+    assert found.ts is not None and found.ys is not None
+    steps, rejected = found.stats["num_steps"], found.stats["num_rejected_steps"]
+    return Path(jnp.expm1(found.ts[-1]), found.ys[-1], good, steps, rejected)
+
+
+class Rest(eqx.Module):
+    r"""The minimum of the loss of some rows, over their span.
+
+    - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
+      included.
+    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false: with $\eta=\max_k\|b_k\|_{H^{-1}}$ and
+      $|\ell'''|\le M\ell''$ the Hessian falls by a factor of at most e where no margin moves by more than 1/M, so that
+      $2eM\eta\|g\|_{H^{-1}}\le1$ proves a minimum at a distance of at most $2e\|g\|_{H^{-1}}$ in the norm of H.
+    - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
+    """
+
+    point: Float[Array, " m"]
+    decrement: Float[Array, ""]
+    error: Float[Array, ""]
+    proved: Bool[Array, ""]
+    eigenvalue: Float[Array, ""]
+    rank: Int[Array, ""]
+
+
+def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"], bend: float) -> Rest:
+    """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`.
+
+    Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
+    $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
+    """
+    rows = jnp.where(still[:, None], flow.rows, 0.0)
+    basis, back = orthonormal_columns(rows)
+    dead = jnp.all(basis == 0, axis=0)
+    eps = float(jnp.finfo(rows.dtype).eps)
+    begun = flow.offsets + rows @ start
+
+    def value(q: Array) -> Array:
+        return flow.loss.value(q, jnp.ones_like(q))
+
+    slope = jax.grad(lambda q: jnp.sum(value(q)))
+
+    def derivatives(z: Array) -> tuple[Array, Array, Array]:
+        q = begun + basis @ z
+        first, second = jax.jvp(slope, (q,), (jnp.ones_like(q),))
+        hessian = (basis * second[:, None]).T @ basis
+        scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
+        scaled = hessian * scale[:, None] * scale[None, :] + jnp.diag(jnp.where(dead, 1.0, 0.0))
+        return first, scale, linalg.cholesky(scaled)
+
+    def newton(state: tuple) -> tuple:
+        steps, z, last, _ = state
+        first, scale, factor = derivatives(z)
+        change = -scale * linalg.cholesky_solve(factor, scale * (basis.T @ first))
+        moved = bend * jnp.max(jnp.abs(basis @ change), initial=0.0)
+        share = jnp.where(moved > 1e-8, jnp.log1p(moved) / jnp.where(moved > 0, moved, 1.0), 1.0)
+        fine = jnp.isfinite(moved)
+        # Near the end a step is at most the square of the last one, until it is rounding.
+        ended = ~fine | (moved == 0) | ((moved < 1e-6) & (moved > 0.5 * last))
+        return steps + 1, jnp.where(ended, z, z + share * change), moved, ended
+
+    state = (jnp.zeros((), int), jnp.zeros(basis.shape[1], rows.dtype), jnp.full((), jnp.inf, rows.dtype), False)
+    _, z, _, _ = lax.while_loop(
+        lambda s: (s[0] < NEWTON_STEPS) & ~s[3], newton, (*state[:3], jnp.asarray(~jnp.any(still)))
+    )
+    first, scale, factor = derivatives(z)
+    seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
+    sizes = jnp.linalg.norm(seen, axis=0)
+    widest = jnp.max(sizes, initial=0.0)
+    q = begun + basis @ z
+    push = jnp.where(still, jnp.abs(first), 0.0)
+    rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + jnp.abs(q) + jnp.abs(flow.rows) @ jnp.abs(start)))
+    decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
+    proved = 2.0 * E * bend * widest * decrement <= 1.0
+    away = null_space(rows)
+    point = start + back @ z
+    point = point - away.T @ (away @ point)
+    step = (scale[:, None] * (back - away.T @ (away @ back)).T).T
+    spread = jnp.linalg.norm(linalg.lower_solve(factor, step.T))
+    rank = jnp.sum(~dead)
+    proved = proved & (rank > 0)
+    return Rest(
+        point=point,
+        decrement=decrement,
+        error=jnp.where(proved, 2.0 * E * decrement * spread, jnp.inf),
+        proved=proved,
+        eigenvalue=jnp.where(rank > 0, 1.0 / (flow.count * jnp.where(spread > 0, spread, 1.0) ** 2), jnp.nan),
+        rank=rank,
+    )

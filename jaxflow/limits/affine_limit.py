@@ -1,0 +1,292 @@
+r"""The limit of a model that is affine in its trained parameters, under a convex loss with an exponential tail.
+
+The recession cone of the data (`jaxflow.margin.recession`) decides what kind of limit there is, and proves it:
+
+- no direction: the loss has one minimum on the affine space $\theta_0+\mathrm{span}(a_k)$ of the flow, and the flow of
+  a convex function tends to it;
+- some direction: the margins of the rows D grow for ever, and those of the rows S tend to the minimum of their own
+  loss (Ji and Telgarsky 2019, Theorem 2.1). The direction is $\min\|w\|$ s.t. $a_k^\top w\ge1$ on D, $a_k^\top w=0$ on
+  S (Soudry et al. 2018, Theorem 3, where S is empty); the path adds it to that minimum.
+
+The flow is followed until the excess of its own velocity over the optimum of that program is below the gap.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg
+from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.model_limit import KKTPoint, LinearFacts, ModelLimit, StationaryFacts
+from jaxflow.limits.model_point import flat
+from jaxflow.limits.units import exponent_of, power_of_two
+from jaxflow.limits.verdict import ELSEWHERE
+from jaxflow.losses import log_slope_excess, self_concordance, tail_rate
+from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
+from jaxflow.margin.linear import MaxMarginProgram
+from jaxflow.margin.norms import as_norm
+from jaxflow.margin.recession import null_space
+from jaxflow.margin.thin import ThinMargin, thin_margin
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import Prediction
+from jaxflow.trajectory import Point, Regime, Trajectory
+
+# Steps of a path, each of which an implicit method takes as far as the path is smooth: 20 to 100 were seen.
+MOST_STEPS = 512
+# The relative error of what is called a stationary point, as elsewhere.
+LARGEST_POINT_ERROR = 1e-2
+# The share of the gap at which the path ends.
+SHARE = 0.25
+THEOREM = (
+    "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is that "
+    "of the l2 max margin of the data that can be separated, orthogonal to the others"
+)
+
+
+class _Problem(NamedTuple):
+    """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
+    norms of one."""
+
+    flow: AffineFlow
+    basis: Float[Array, "p m"]
+    unit: Float[Array, ""]
+    cone: RecessionCone
+    free: Float[Array, "n m"]
+    program: MaxMarginProgram
+    best: ThinMargin
+
+
+def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
+    """Whether the model's outputs are affine in its trained parameters, and its loss convex with an exponential tail.
+
+    Read off the program of the outputs: the same answer for a traced model.
+    """
+    theta, unravel = flat(risk, model)
+    real = jnp.issubdtype(theta.dtype, jnp.floating)
+    convex = real and self_concordance(risk.loss) is not None
+    return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
+
+
+def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> ModelLimit:
+    """The limit of such a flow. `ruled`: what a rule registered for the model's class says of a limit model, see
+    `jaxflow.limits.model_direction`."""
+    theta, unravel = flat(risk, model)
+    problem = _problem_of(risk, theta, unravel)
+    flow, growing = problem.flow, problem.cone.growing
+    budget = min(max_steps, MOST_STEPS)
+    bend = self_concordance(risk.loss)
+    assert bend is not None
+
+    frame = frame_of(flow, problem.best.primal, growing, problem.free)
+    optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
+
+    def certified(s: Array, r: Array) -> Array:
+        velocity, _ = frame.velocity(s, r)
+        return (s > REST) & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
+
+    # Where nothing grows the path is over when margins rest.
+    until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
+    path = path_of(frame, until, budget, certified)
+    rest = rest_of(flow, ~growing, path.s / tail_rate(risk.loss) * frame.growth + path.r, bend)
+    return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
+
+
+def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) -> _Problem:
+    targets = risk.source.targets(risk.source.outputs(unravel(theta))).reshape(-1)
+
+    def margins(x: Array) -> Array:
+        return targets * risk.source.outputs(unravel(x)).reshape(-1)
+
+    offsets = margins(theta)
+    n, p = offsets.size, theta.size
+    rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
+    unit = power_of_two(exponent_of(rows))
+    rows = rows / unit
+    # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters.
+    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else linalg.qr(rows.T)[0]
+    inner = rows @ basis
+    cone = recession_cone(inner)
+    away = null_space(jnp.where(cone.growing[:, None], 0.0, inner))
+    projected = jnp.where(cone.growing[:, None], (inner @ away.T) @ away, 0.0)
+    best = thin_margin(projected, cone.growing, cone.direction)
+    # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
+    largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
+    repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
+    program = MaxMarginProgram(as_norm("l2"), repeated, jnp.ones_like(offsets), None)
+    count = float(n) if risk.reduction == "mean" else 1.0
+    return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, projected, program, best)
+
+
+def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
+    """How far a direction is above the optimum of the program, relative to it."""
+    margin = jnp.min(program.inputs @ velocity)
+    usable = (margin > 0) & (optimum > 0) & jnp.isfinite(optimum)
+    value = jnp.linalg.norm(velocity) / jnp.where(usable, margin, 1.0)
+    return jnp.where(usable, value / jnp.where(usable, optimum, 1.0) - 1.0, jnp.inf)
+
+
+def _concluded(
+    risk: EmpiricalRisk,
+    theta: Float[Array, " p"],
+    unravel: Any,
+    problem: _Problem,
+    found: tuple[Path, Frame, Rest],
+    optimum: Float[Array, ""],
+    gap: float,
+    ruled: Any,
+) -> ModelLimit:
+    path, frame, rest = found
+    cone, program, growing = problem.cone, problem.program, problem.cone.growing
+    kappa = tail_rate(risk.loss)
+    some = jnp.any(growing)
+    known = cone.separability.value != 0
+    velocity, pushes = frame.velocity(path.s, path.r)
+    own = certify(program, velocity, pushes, "flow")
+    solution = _solution(program, problem.best, some)
+    excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
+    solved = jnp.abs(solution.certificate.duality_gap) <= gap
+    certified = known & some & path.done & solved & (excess <= gap)
+
+    def outside(x: Array) -> Array:
+        return problem.basis @ x / problem.unit
+
+    end = jnp.where(some, path.s / kappa * frame.growth + path.r, rest.point)
+    quasi = some & jnp.any(~growing)
+    size = jnp.maximum(jnp.linalg.norm(problem.basis.T @ (theta * problem.unit) + rest.point), 1.0)
+    error = rest.error / size
+    # Whatever was seen of the path: a convex loss with a minimum has no other limit.
+    rests = known & ~some & (error <= LARGEST_POINT_ERROR)
+
+    outcome = jnp.where(certified, Outcome.globally_optimal.value, Outcome.undecided.value)
+    unit = outside(velocity)
+    unit = unit / _positive(jnp.linalg.norm(unit))
+    prediction: Any = Prediction(program, THEOREM, ())
+    if ruled is not None:
+        prediction, solution, excess = ruled(unravel(unit))
+        solved = jnp.abs(solution.certificate.duality_gap) <= gap
+        outcome = jnp.where(certified, Outcome.kkt_point.value, outcome)
+        outcome = jnp.where(certified & solved & (excess <= gap), Outcome.globally_optimal.value, outcome)
+        outcome = jnp.where(certified & solved & (excess > ELSEWHERE), Outcome.prediction_contradicted.value, outcome)
+    outcome = jnp.where(rests, Outcome.finite_stationary_point.value, outcome)
+    kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
+    kind = jnp.where(rests, LimitKind.point.value, kind)
+
+    trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
+    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
+    facts = StationaryFacts(
+        residual=nan,
+        eigenvalue=rest.eigenvalue * problem.unit**2,
+        rank=rest.rank,
+        error=jnp.where(rests, error, jnp.inf),
+    )
+    kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
+    away = jnp.where(quasi, outside(rest.point), 0.0)
+    multipliers: Any = trajectory.final.multipliers
+    total = jnp.sum(multipliers)
+    gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
+    return ModelLimit(
+        kind=Code(kind, LimitKind),
+        outcome=Code(outcome, Outcome),
+        params=unravel(theta + outside(end)),
+        unit=eqx.filter(unravel(jnp.where(some, unit, (theta + outside(end)))), risk.filter(unravel(theta))),
+        margin=jnp.where(some, jnp.min(jnp.where(growing, program.inputs @ (problem.basis.T @ unit), jnp.inf)), nan)
+        * problem.unit,
+        degree=jnp.ones((), theta.dtype),
+        homogeneity=jnp.zeros((), theta.dtype),
+        kkt=kkt,
+        flow_kkt=kkt,
+        turned=nan,
+        path_error=nan,
+        growth=nan,
+        selection=None,
+        stationary=facts,
+        stationarity=gradient / _positive(total),
+        prediction=prediction,
+        program_solution=solution,
+        excess=jnp.where(some, excess, infinite),
+        rate=Rate(jnp.where(certified, 1.0, nan), nan, jnp.zeros(0), jnp.zeros(0)),
+        trajectory=trajectory,
+        linear=LinearFacts(
+            separability=cone.separability,
+            growing=growing,
+            component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
+            flow_certificate=own,
+            steps=cone.steps,
+        ),
+    )
+
+
+def _solution(program: MaxMarginProgram, best: ThinMargin, some: Bool[Array, ""]) -> Solution:
+    certificate: Certificate = certify(program, best.primal, best.dual)
+    # Of no rows there is no program.
+    code = jnp.where(jnp.abs(certificate.duality_gap) <= 1e-10, ProgramResult.optimal.value, ProgramResult.failed.value)
+    code = jnp.where(some, code, ProgramResult.not_run.value)
+    return Solution(best.primal, best.dual, certificate, Code(code, ProgramResult), best.steps)
+
+
+def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[Array, " n"]) -> KKTPoint:
+    """The conditions at the velocity's direction, with the multipliers that make it: only their complementarity is
+    not met."""
+    margins = program.inputs @ velocity
+    margin = _positive(jnp.min(margins))
+    psi, weights = velocity / margin, pushes / margin
+    left = jnp.linalg.norm(psi - program.inputs.T @ weights) / _positive(jnp.linalg.norm(psi))
+    slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / _positive(jnp.sum(weights))
+    none = jnp.zeros(0, psi.dtype)
+    return KKTPoint(left, slack, weights, none, jnp.zeros(0, bool), jnp.zeros((), psi.dtype))
+
+
+def _trajectory(
+    risk: EmpiricalRisk,
+    problem: _Problem,
+    path: Path,
+    frame: Frame,
+    end: Float[Array, " m"],
+    theta: Float[Array, " p"],
+    unravel: Any,
+) -> Trajectory:
+    """The end of the path as a trajectory; lengths are not integrated along it."""
+    flow, kappa = problem.flow, tail_rate(risk.loss)
+    # Margins at the end, without the roundings of a sum of large numbers.
+    some = jnp.any(problem.cone.growing)
+    away = jnp.where(some, path.r, end)
+    margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
+    log_slopes = log_slope_excess(flow.loss, margins) - kappa * margins - jnp.log(flow.count)
+    scale = jnp.max(log_slopes)
+    multipliers = jnp.exp(log_slopes - scale)
+    speed, _ = frame.velocity(path.s, path.r)
+    push = jnp.where(some, speed, flow.rows.T @ multipliers)
+    top = jnp.max(jnp.where(problem.cone.growing, frame.exponents(path.s, path.r), -jnp.inf))
+    size = jnp.linalg.norm(push)
+    log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
+    velocity = unravel(problem.basis @ push / _positive(size))
+    log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
+    result: Any = RESULTS.where(~path.done, RESULTS.max_steps_reached, RESULTS.successful)
+    model = unravel(theta)
+    final = Point(
+        model=model,
+        log_time=log_time,
+        log_log_time=jnp.log(jnp.maximum(log_time, 0.0)),
+        log_arc_length=jnp.full_like(log_time, jnp.nan),
+        log_norm=jnp.log(jnp.linalg.norm(theta)),
+        log_scale=scale,
+        log_gradient_norm=log_size + jnp.log(problem.unit),
+        velocity=eqx.filter(velocity, risk.filter(model)),
+        multipliers=multipliers,
+        reached=jnp.asarray(True),
+    )
+    stats = {
+        "num_steps": path.steps,
+        "num_accepted_steps": path.steps - path.rejected,
+        "num_rejected_steps": path.rejected,
+        "num_failed_solves": jnp.zeros_like(path.steps),
+    }
+    return Trajectory(final, None, Code(Regime.exact, Regime), result, stats)
+
+
+def _positive(x: Array) -> Array:
+    return jnp.where(x > 0, x, 1.0)
