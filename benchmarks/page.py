@@ -34,6 +34,7 @@ def page() -> str:
                 flow_peers(),
                 limit_peers(),
                 limits(),
+                crowded(),
                 gaps(),
                 studies(),
                 own_models(),
@@ -288,6 +289,24 @@ def limits() -> str:
         "(K, Q), whose numbers are in the next table."
     )
     return section("Limits: the flow against descent", text, markdown(columns, rows), found, "run.py --scale full")
+
+
+def crowded() -> str:
+    """Limits where tokens are many for their dimensions."""
+    found = results("crowded")
+    words = ("confirmed", "open", "against")
+    lines = [
+        (row["cell"], count(row["instances"]), str(row["undecided"]), rounded(row["median_steps"]),
+         count(row["worst_decided_steps"]), rounded(row["milliseconds"]), *(str(row[word]) for word in words))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("W or (K, Q): n, T, d", "instances", "undecided", "steps, median", "most of a decided one", "ms", *words)
+    text = (
+        "Few dimensions for many tokens: paths are stiff, selections metastable, and some flows end at finite points. "
+        "`find_limit` with its defaults; the first definite answers are compared with Kvaerno5 from the start at a "
+        "tolerance of 1e-9 (*open*: it ran out of 6,000 steps)."
+    )
+    return section("Crowded cells", text, markdown(columns, lines), found, "crowded.py", load=True)
 
 
 def gaps() -> str:

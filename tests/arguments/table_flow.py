@@ -109,6 +109,7 @@ FLOW: list[Call] = [
     call("LossExcess", jf.LossExcess, log_excess=(-3.0, number())),
     call("Budget", jf.Budget, log_time=(3.0, number(infinite=True)), log_arc_length=(3.0, number(infinite=True))),
     call("Unsaturated", flow.Unsaturated, share=(0.9, number(positive=True, most=1.0))),
+    call("Stiff", flow.Stiff, steps=(15, count())),
     call("SelfCertified", flow.SelfCertified, gap=(1e-3, number(positive=True))),
     call("AtRest", flow.AtRest, tolerance=(1e-3, number(positive=True)), pairs=(False, boolean())),
     call("rules joined", lambda rule: jf.Budget() | rule, rule=(jf.Budget(), instance())),

@@ -1,0 +1,106 @@
+"""Crowded cells: few dimensions for many tokens, where paths are stiff: `find_limit` by default, and a second look.
+
+    python benchmarks/crowded.py [--count 200] [--confirm 60] [--only W:5,5,2 KQ:10,6,3]
+
+The first `--confirm` definite answers of each cell are compared with an integration that shares no gear with the
+library: Kvaerno5 with Newton's method in log arc length from the very start, at a tolerance of 1e-9, until attention is
+saturated to 1e-6 or the gradient vanishes to 1e-9. An instance whose second look runs out of steps is open.
+"""
+
+import argparse
+import time
+from collections import Counter
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import RESULTS, configure, environment, print_table, write
+
+import jaxflow as jf
+from jaxflow._core import linalg
+from jaxflow.flow import Drive, LogArcLength, SelectionSettled, StationaryPoint, Weights
+from jaxflow.flow.solvers import state_norm
+from jaxflow.study import TokenSelection
+
+CELLS = tuple(f"{name}:{sizes}" for sizes in ("5,5,2", "10,6,3", "5,10,2", "20,5,4") for name in ("W", "KQ"))
+TOLERANCE, STEPS, FAR = 1e-9, 6000, 30.0
+# A rest is told from attention that saturates by this ratio of the gradient to its multipliers.
+REST = 1e-8
+
+
+@jax.jit
+def second_look(risk: Any, model: Any) -> tuple[Any, ...]:
+    """The tokens that a plain implicit integration comes to, whether it rests, and whether it has ended at all."""
+    newton = linalg.newton(rtol=0.1 * TOLERANCE, atol=0.1 * TOLERANCE, norm=state_norm)
+    controller = diffrax.PIDController(rtol=TOLERANCE, atol=1e-2 * TOLERANCE, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+    stop = StationaryPoint(TOLERANCE, model.degree) | SelectionSettled(1e-6, 1e-4)
+    drive = Drive(diffrax.Kvaerno5(root_finder=newton), controller, stop, STEPS)
+    clock = LogArcLength(floor=0.03, timed=False)
+    lane = drive.start(risk, model, coordinates=Weights(), clock=clock, until=FAR, dt0=1e-3)
+    path = drive.trajectory(drive.run(lane))
+    final = path.final
+    size = final.log_scale + jnp.log(jnp.sum(jnp.abs(final.multipliers)))  # pyright: ignore[reportArgumentType]
+    rests = final.log_gradient_norm - size < jnp.log(REST)
+    return jnp.argmax(final.model.attention(risk.data), -1), rests, path.result == jf.RESULTS.event_occurred
+
+
+def agrees(limit: Any, look: tuple[Any, ...]) -> str:
+    """Whether a second look confirms a limit."""
+    tokens, rests, ended = look
+    point = limit.outcome == jf.Outcome.finite_stationary_point
+    if not bool(ended):
+        return "open"
+    same = bool(rests) if point else not bool(rests) and bool(jnp.all(tokens == jnp.argmax(limit.selection, -1)))
+    return "confirmed" if same else "against"
+
+
+def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
+    """Outcomes, steps and second looks of a cell."""
+    name, sizes = cell.split(":")
+    n, T, d = (int(x) for x in sizes.split(","))
+    experiment = TokenSelection()
+    setup = jax.jit(lambda key: experiment.setup(key, n=n, T=T, d=d, parametrization=name))
+    outcomes, looks, steps, seconds = Counter(), Counter(), [], []
+    for i in range(count):
+        risk, model = setup(jax.random.key(90_000 + i))
+        begun = time.perf_counter()
+        limit = jf.find_limit(risk, model, throw=False)
+        jax.block_until_ready(limit.weights)
+        seconds.append(time.perf_counter() - begun)
+        steps.append(int(limit.trajectory.stats["num_steps"]))
+        outcomes[jf.Outcome(int(limit.outcome)).name] += 1
+        if i < confirm and limit.outcome != jf.Outcome.undecided:
+            looks[agrees(limit, second_look(risk, model))] += 1
+    decided = [taken for taken in steps if taken < max(steps)] if outcomes["undecided"] else steps
+    return {
+        "cell": cell,
+        "instances": count,
+        "outcomes": dict(outcomes),
+        "undecided": outcomes["undecided"],
+        "median_steps": float(np.median(steps)),
+        "worst_decided_steps": max(decided),
+        "milliseconds": 1e3 * float(np.median(seconds[1:])),
+        **{word: looks[word] for word in ("confirmed", "open", "against")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--confirm", type=int, default=60)
+    parser.add_argument("--only", nargs="*", default=CELLS)
+    args = parser.parse_args()
+    configure()
+    rows = []
+    for cell in args.only:
+        rows.append(row(cell, args.count, args.confirm))
+        print(rows[-1], flush=True)
+        write(RESULTS / "crowded.json", {"environment": environment(), "rows": rows})
+    columns = ["cell", "instances", "undecided", "worst_decided_steps", "confirmed", "open", "against"]
+    print_table("Crowded cells", columns, [[found[c] for c in columns] for found in rows])
+
+
+if __name__ == "__main__":
+    main()
