@@ -38,7 +38,7 @@ RECORDS = """
     Dataset Decomposition Diagnosis DirectionLimit Directions Entry Enumeration Evidence Finding FiniteComponentProgram
     Frame HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit LimitingFace
     LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper Part
-    PointLimit Prediction ProductNetwork ProductPath Rate Record RegularizationPath Row ScaledGradient SeparatingCone
+    PointLimit Prediction ProductNetwork ProductPath Rate Record Row ScaledGradient
     Situation Solution Stages Statement StationaryFacts StageSteps Studies Sweep Theorem Trajectory GatedHead
     BackwardEuler
 """.split()
