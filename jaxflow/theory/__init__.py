@@ -2,14 +2,6 @@
 
 from jaxflow.theory.accumulated import Accumulated as Accumulated
 from jaxflow.theory.accumulated import accumulate as accumulate
-from jaxflow.theory.alignment import Frame as Frame
-from jaxflow.theory.alignment import aligned_limit as aligned_limit
-from jaxflow.theory.alignment import aligned_start as aligned_start
-from jaxflow.theory.alignment import alignment_error as alignment_error
-from jaxflow.theory.alignment import alignment_frame as alignment_frame
-from jaxflow.theory.alignment import lift as lift
-from jaxflow.theory.alignment import reduced_program as reduced_program
-from jaxflow.theory.alignment import singular_entries as singular_entries
 from jaxflow.theory.decomposing import find_decomposition as find_decomposition
 from jaxflow.theory.decomposing import verify_decomposition as verify_decomposition
 from jaxflow.theory.diagonal import AveragedResiduals as AveragedResiduals
@@ -18,11 +10,6 @@ from jaxflow.theory.diagonal import averaged_residuals as averaged_residuals
 from jaxflow.theory.diagonal import constraint_rows as constraint_rows
 from jaxflow.theory.diagonal import integral_form as integral_form
 from jaxflow.theory.diagonal import unbalanced_start as unbalanced_start
-from jaxflow.theory.directions import Directions as Directions
-from jaxflow.theory.directions import cauchy_gap as cauchy_gap
-from jaxflow.theory.directions import directions as directions
-from jaxflow.theory.directions import margin_normalised as margin_normalised
-from jaxflow.theory.directions import margin_of as margin_of
 from jaxflow.theory.incremental import StageResult as StageResult
 from jaxflow.theory.incremental import Stages as Stages
 from jaxflow.theory.incremental import incremental_learning as incremental_learning
@@ -30,9 +17,6 @@ from jaxflow.theory.incremental_assumptions import stage_assumptions as stage_as
 from jaxflow.theory.incremental_limit import return_distances as return_distances
 from jaxflow.theory.interpolation_limit import InterpolationLimit as InterpolationLimit
 from jaxflow.theory.interpolation_limit import interpolation_limit as interpolation_limit
-from jaxflow.theory.limiting_face import LimitingFace as LimitingFace
-from jaxflow.theory.limiting_face import limiting_face as limiting_face
-from jaxflow.theory.limiting_face import second_order_multipliers as second_order_multipliers
 from jaxflow.theory.linear_assumptions import below_one as below_one
 from jaxflow.theory.linear_assumptions import equal_layers as equal_layers
 from jaxflow.theory.linear_assumptions import fully_connected_start as fully_connected_start

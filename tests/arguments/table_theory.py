@@ -4,6 +4,17 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
+from jaxflow.papers.sheen2024.frame import (
+    aligned_limit,
+    aligned_start,
+    alignment_error,
+    alignment_frame,
+    lift,
+    reduced_program,
+    singular_entries,
+)
+from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
@@ -54,10 +65,10 @@ THEORY: list[Call] = [
         rtol=(1e-6, number(positive=True)),
         max_steps=(8, count()),
     ),
-    call("aligned_limit", th.aligned_limit, **SELECTED),
+    call("aligned_limit", aligned_limit, **SELECTED),
     call(
         "aligned_start",
-        th.aligned_start,
+        aligned_start,
         frame=(FRAME, instance()),
         xi_k=(VECTOR, array()),
         xi_q=(VECTOR, array()),
@@ -65,13 +76,13 @@ THEORY: list[Call] = [
     ),
     call(
         "alignment_error",
-        th.alignment_error,
+        alignment_error,
         frame=(FRAME, instance()),
         K=(MATRIX, array()),
         Q=(MATRIX, array()),
         V=(MATRIX, array()),
     ),
-    part("alignment_frame", th.alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
+    part("alignment_frame", alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
     call(
         "all_hold",
         th.all_hold,
@@ -97,12 +108,12 @@ THEORY: list[Call] = [
         optimum=(VECTOR, array()),
     ),
     call("below_one", th.below_one, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
-    call("cauchy_gap", th.cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
+    call("cauchy_gap", cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
     call("constraint_rows", th.constraint_rows, **SELECTED),
     call("diagonal_separability", th.diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call("direction_limit", th.direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("point_limit", th.point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
-    call("directions", th.directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
+    call("directions", directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
     call("equal_layers", th.equal_layers, etas=ETAS),
     call("layer_gap", th.layer_gap, etas=ETAS),
     call("small_layer", th.small_layer, etas=ETAS, theorem=("Theorem 2", text())),
@@ -137,16 +148,16 @@ THEORY: list[Call] = [
         depth=(2, count(2)),
     ),
     call("interpolation_program", th.interpolation_program, network=(NETWORK, instance()), data=(LINEAR, instance())),
-    part("lift", th.lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
+    part("lift", lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
     call(
         "limiting_face",
-        th.limiting_face,
+        limiting_face,
         rows=(np.ones((3, 4, 2)), array()),
         dual=(SCORES, array()),
         beta=(VECTOR, array()),
     ),
-    call("margin_normalised", th.margin_normalised, **SELECTED, W=(MATRIX, array())),
-    call("margin_of", th.margin_of, **SELECTED, W=(MATRIX, array())),
+    call("margin_normalised", margin_normalised, **SELECTED, W=(MATRIX, array())),
+    call("margin_of", margin_of, **SELECTED, W=(MATRIX, array())),
     call("pairs_of", th.pairs_of, network=(NETWORK, instance()), inputs=(INPUTS, array())),
     call(
         "predict",
@@ -158,7 +169,7 @@ THEORY: list[Call] = [
     call("primal_map", th.primal_map, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
     call("push_converges", th.push_converges, directions=(ROWS, array()), tolerance=(1e-6, number(positive=True))),
     call("push_direction", th.push_direction, inputs=(INPUTS, array()), multipliers=(LABELS, array())),
-    call("reduced_program", th.reduced_program, **SELECTED, frame=(FRAME, instance())),
+    call("reduced_program", reduced_program, **SELECTED, frame=(FRAME, instance())),
     call("register", th.register, model=(type(MODEL), values(None, 3, "abc", MODEL))),
     call("rule_of", th.rule_of, model=(MODEL, values(None, 3, "abc", {}))),
     call(
@@ -175,11 +186,11 @@ THEORY: list[Call] = [
     call("score_gap_needed", th.score_gap_needed, n=(2, count()), T=(3, count(2))),
     call(
         "second_order_multipliers",
-        th.second_order_multipliers,
+        second_order_multipliers,
         log_times=([1.0, 2.0], array()),
         multipliers=(np.ones((2, 3, 4)), array()),
     ),
-    call("singular_entries", th.singular_entries, frame=(FRAME, instance()), W=(MATRIX, array())),
+    call("singular_entries", singular_entries, frame=(FRAME, instance()), W=(MATRIX, array())),
     call(
         "singular_residual",
         th.singular_residual,

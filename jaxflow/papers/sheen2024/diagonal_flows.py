@@ -15,6 +15,8 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.papers.sheen2024.directions import directions
+from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import settled_selections, subkey
 from jaxflow.theory import (
@@ -25,11 +27,8 @@ from jaxflow.theory import (
     assumption_3,
     averaged_residuals,
     constraint_rows,
-    directions,
     integral_form,
-    limiting_face,
     score_gap_needed,
-    second_order_multipliers,
     unbalanced_start,
 )
 from jaxflow.theory.accumulated import RTOL
