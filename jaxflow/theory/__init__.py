@@ -1,15 +1,7 @@
 """Floor 7: what theorems predict."""
 
-from jaxflow.theory.accumulated import Accumulated as Accumulated
-from jaxflow.theory.accumulated import accumulate as accumulate
 from jaxflow.theory.decomposing import find_decomposition as find_decomposition
 from jaxflow.theory.decomposing import verify_decomposition as verify_decomposition
-from jaxflow.theory.diagonal import AveragedResiduals as AveragedResiduals
-from jaxflow.theory.diagonal import PlusMinusAttention as PlusMinusAttention
-from jaxflow.theory.diagonal import averaged_residuals as averaged_residuals
-from jaxflow.theory.diagonal import constraint_rows as constraint_rows
-from jaxflow.theory.diagonal import integral_form as integral_form
-from jaxflow.theory.diagonal import unbalanced_start as unbalanced_start
 from jaxflow.theory.incremental import StageResult as StageResult
 from jaxflow.theory.incremental import Stages as Stages
 from jaxflow.theory.incremental import incremental_learning as incremental_learning

@@ -4,6 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.diagonal import (
+    PlusMinusAttention,
+    averaged_residuals,
+    constraint_rows,
+    integral_form,
+    unbalanced_start,
+)
 from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
 from jaxflow.papers.sheen2024.frame import (
     aligned_limit,
@@ -57,7 +65,7 @@ ONE_PAIR = th.pairs_of(NETWORK, INPUTS[:1])
 THEORY: list[Call] = [
     call(
         "accumulate",
-        th.accumulate,
+        accumulate,
         risk=(RISK, instance()),
         model=(MODEL, values(None, 3, "abc", jnp.ones(2))),
         log_times=([0.5, 1.0], array(values=([1.0, 0.5], []))),
@@ -100,7 +108,7 @@ THEORY: list[Call] = [
     call("assumption_4", th.assumption_4, **SELECTED, tolerance=(1e-6, number(positive=True))),
     call(
         "averaged_residuals",
-        th.averaged_residuals,
+        averaged_residuals,
         **SELECTED,
         omega=(VECTOR, array()),
         beta=(VECTOR, array()),
@@ -109,7 +117,7 @@ THEORY: list[Call] = [
     ),
     call("below_one", th.below_one, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
     call("cauchy_gap", cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
-    call("constraint_rows", th.constraint_rows, **SELECTED),
+    call("constraint_rows", constraint_rows, **SELECTED),
     call("diagonal_separability", th.diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call("direction_limit", th.direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("point_limit", th.point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
@@ -138,7 +146,7 @@ THEORY: list[Call] = [
         log_alpha=(-3.0, values(0.0, 1.0, kind=number(nothing=True))),
         decay=(0.0, number(least=0.0)),
     ),
-    call("integral_form", th.integral_form, **SELECTED, omega=(VECTOR, array()), pushes=(SCORES, array())),
+    call("integral_form", integral_form, **SELECTED, omega=(VECTOR, array()), pushes=(SCORES, array())),
     call(
         "interpolation_limit",
         th.interpolation_limit,
@@ -209,14 +217,14 @@ THEORY: list[Call] = [
     ),
     call(
         "unbalanced_start",
-        th.unbalanced_start,
+        unbalanced_start,
         omega=(VECTOR, array()),
         head=(HEAD, values(*NO_HEAD)),
         in_key=(None, values("a", 3, [0.5, 1.0])),
     ),
     call(
         "PlusMinusAttention",
-        th.PlusMinusAttention,
+        PlusMinusAttention,
         w_plus=(VECTOR, array(nan=True, higher=False)),
         w_minus=(VECTOR, array(nan=True)),
         head=(HEAD, values(*NO_HEAD)),

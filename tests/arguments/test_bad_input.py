@@ -34,7 +34,7 @@ ROOMS = (
 
 # Public callables without a row in the tables, and why.
 RECORDS = """
-    Accumulated Assumption AttentionProgram AveragedResiduals Certificate Claim ClosedForm Code Combination
+    Assumption AttentionProgram Certificate Claim ClosedForm Code Combination
     Dataset Decomposition Diagnosis DirectionLimit Entry Enumeration Evidence Finding FiniteComponentProgram
     HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit
     LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper Part

@@ -22,9 +22,11 @@ class LimitingFace(eqx.Module):
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.diagonal import constraint_rows
+
     from jaxflow.papers.sheen2024.limiting_face import limiting_face
 
-    rows = jf.theory.constraint_rows(data, limit.selection)
+    rows = constraint_rows(data, limit.selection)
     face = limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
     face.behind, face.least_multiplier
     ```
@@ -42,9 +44,11 @@ def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: 
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.diagonal import constraint_rows
+
     from jaxflow.papers.sheen2024.limiting_face import limiting_face
 
-    rows = jf.theory.constraint_rows(data, limit.selection)
+    rows = constraint_rows(data, limit.selection)
     limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
     ```
     """

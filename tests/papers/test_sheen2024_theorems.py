@@ -12,6 +12,14 @@ from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, paired_t
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention, token_scores
+from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
+from jaxflow.papers.sheen2024.diagonal import (
+    PlusMinusAttention,
+    averaged_residuals,
+    constraint_rows,
+    integral_form,
+    unbalanced_start,
+)
 from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
 from jaxflow.papers.sheen2024.frame import (
     aligned_limit,
@@ -24,16 +32,7 @@ from jaxflow.papers.sheen2024.frame import (
 )
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import (
-    Accumulated,
-    PlusMinusAttention,
-    accumulate,
-    averaged_residuals,
-    constraint_rows,
-    integral_form,
-    score_gap_needed,
-    unbalanced_start,
-)
+from jaxflow.theory import score_gap_needed
 
 TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 
