@@ -25,7 +25,7 @@ from jaxflow.margin.norms import AbstractNorm as AbstractNorm
 from jaxflow.margin.norms import Frobenius as Frobenius
 from jaxflow.margin.norms import Lp as Lp
 from jaxflow.margin.norms import Nuclear as Nuclear
+from jaxflow.margin.nuclear_rank import numerical_rank as numerical_rank
 from jaxflow.margin.program import AbstractProgram as AbstractProgram
-from jaxflow.margin.rank import numerical_rank as numerical_rank
 from jaxflow.margin.reference import solve_cvxpy as solve_cvxpy
 from jaxflow.margin.solve import solve as solve

@@ -5,7 +5,7 @@ from jaxflow.theory.decomposing import verify_decomposition as verify_decomposit
 from jaxflow.theory.incremental import StageResult as StageResult
 from jaxflow.theory.incremental import Stages as Stages
 from jaxflow.theory.incremental import incremental_learning as incremental_learning
-from jaxflow.theory.incremental_assumptions import stage_assumptions as stage_assumptions
+from jaxflow.theory.incremental import stage_assumptions as stage_assumptions
 from jaxflow.theory.incremental_limit import return_distances as return_distances
 from jaxflow.theory.interpolation_limit import InterpolationLimit as InterpolationLimit
 from jaxflow.theory.interpolation_limit import interpolation_limit as interpolation_limit
