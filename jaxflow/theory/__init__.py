@@ -37,12 +37,6 @@ from jaxflow.theory.prediction import predict as predict
 from jaxflow.theory.prediction import register as register
 from jaxflow.theory.prediction import rule_of as rule_of
 from jaxflow.theory.prediction import theorem_or_failures as theorem_or_failures
-from jaxflow.theory.separability import assumption_1 as assumption_1
-from jaxflow.theory.separability import assumption_2 as assumption_2
-from jaxflow.theory.separability import assumption_3 as assumption_3
-from jaxflow.theory.separability import assumption_4 as assumption_4
-from jaxflow.theory.separability import diagonal_separability as diagonal_separability
-from jaxflow.theory.separability import score_gap_needed as score_gap_needed
 from jaxflow.theory.single_datum import DirectionLimit as DirectionLimit
 from jaxflow.theory.single_datum import PointLimit as PointLimit
 from jaxflow.theory.single_datum import direction_limit as direction_limit

@@ -23,6 +23,14 @@ from jaxflow.papers.sheen2024.frame import (
     singular_entries,
 )
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import (
+    assumption_1,
+    assumption_2,
+    assumption_3,
+    assumption_4,
+    diagonal_separability,
+    score_gap_needed,
+)
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
@@ -96,16 +104,16 @@ THEORY: list[Call] = [
         th.all_hold,
         assumptions=((th.Assumption("a", jnp.asarray(True), jnp.asarray(1.0)),), sequence((3,), ("a",))),
     ),
-    call("assumption_1", th.assumption_1, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
+    call("assumption_1", assumption_1, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call(
         "assumption_2",
-        th.assumption_2,
+        assumption_2,
         data=(DATA, instance()),
         head=(HEAD, values(*NO_HEAD)),
         tolerance=(1e-6, number(positive=True)),
     ),
-    call("assumption_3", th.assumption_3, risk=(RISK, instance()), model=(MODEL, values(None, 3, "abc"))),
-    call("assumption_4", th.assumption_4, **SELECTED, tolerance=(1e-6, number(positive=True))),
+    call("assumption_3", assumption_3, risk=(RISK, instance()), model=(MODEL, values(None, 3, "abc"))),
+    call("assumption_4", assumption_4, **SELECTED, tolerance=(1e-6, number(positive=True))),
     call(
         "averaged_residuals",
         averaged_residuals,
@@ -118,7 +126,7 @@ THEORY: list[Call] = [
     call("below_one", th.below_one, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
     call("cauchy_gap", cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
     call("constraint_rows", constraint_rows, **SELECTED),
-    call("diagonal_separability", th.diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
+    call("diagonal_separability", diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call("direction_limit", th.direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("point_limit", th.point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("directions", directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
@@ -191,7 +199,7 @@ THEORY: list[Call] = [
         draws=(2, count()),
         noise=(0.1, number(positive=True)),
     ),
-    call("score_gap_needed", th.score_gap_needed, n=(2, count()), T=(3, count(2))),
+    call("score_gap_needed", score_gap_needed, n=(2, count()), T=(3, count(2))),
     call(
         "second_order_multipliers",
         second_order_multipliers,

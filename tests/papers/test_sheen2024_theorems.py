@@ -31,8 +31,8 @@ from jaxflow.papers.sheen2024.frame import (
     singular_entries,
 )
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import score_gap_needed
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import score_gap_needed
 
 TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 

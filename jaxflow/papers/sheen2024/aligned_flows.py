@@ -26,9 +26,9 @@ from jaxflow.papers.sheen2024.frame import (
     reduced_program,
     singular_entries,
 )
+from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
-from jaxflow.theory import assumption_2, assumption_3, assumption_4, score_gap_needed
 
 # The 25 values of log t at which everything is measured.
 LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])

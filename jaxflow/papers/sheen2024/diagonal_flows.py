@@ -25,9 +25,9 @@ from jaxflow.papers.sheen2024.diagonal import (
 )
 from jaxflow.papers.sheen2024.directions import directions
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import settled_selections, subkey
-from jaxflow.theory import assumption_2, assumption_3, score_gap_needed
 
 # log t at which everything is measured.
 LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])
