@@ -1,7 +1,5 @@
 """Floor 7: what theorems predict."""
 
-from jaxflow.theory.decomposing import find_decomposition as find_decomposition
-from jaxflow.theory.decomposing import verify_decomposition as verify_decomposition
 from jaxflow.theory.incremental import StageResult as StageResult
 from jaxflow.theory.incremental import Stages as Stages
 from jaxflow.theory.incremental import incremental_learning as incremental_learning

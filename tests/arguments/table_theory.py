@@ -31,6 +31,7 @@ from jaxflow.papers.sheen2024.separability import (
     diagonal_separability,
     score_gap_needed,
 )
+from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
@@ -134,10 +135,10 @@ THEORY: list[Call] = [
     call("layer_gap", th.layer_gap, etas=ETAS),
     call("small_layer", th.small_layer, etas=ETAS, theorem=("Theorem 2", text())),
     call("filtered_direction", th.filtered_direction, x=(VECTOR, array()), y=(1.0, number())),
-    call("find_decomposition", th.find_decomposition, data_tensor=(TENSOR, array()), seed=(0, count(0))),
+    call("find_decomposition", find_decomposition, data_tensor=(TENSOR, array()), seed=(0, count(0))),
     call(
         "verify_decomposition",
-        th.verify_decomposition,
+        verify_decomposition,
         data_tensor=(TENSOR, array()),
         decomposition=(DECOMPOSITION, instance()),
     ),
