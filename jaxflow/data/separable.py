@@ -42,8 +42,10 @@ def equal_score_tokens(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.separability import assumption_2
+
     equal, v = jf.data.equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
-    assert jf.theory.assumption_2(equal, v).holds
+    assert assumption_2(equal, v).holds
     ```
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 2)):
@@ -109,8 +111,10 @@ def paired_tokens(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.separability import assumption_2
+
     paired, v, _ = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    assert jf.theory.assumption_2(paired, v).holds
+    assert assumption_2(paired, v).holds
     ```
     """
     require(T >= 3 and T % 2 == 1, "T", f"pairs and one optimal token make an odd number of tokens, got {T}")

@@ -7,6 +7,7 @@ both equal, step by step. Lanes contain no host callback, so that what is built 
 persistent compilation cache (`diffeqsolve` with save points, or with a first step, cannot).
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,7 +31,6 @@ from jaxflow._core import (
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates
 from jaxflow.flow.filippov import Filippov
-from jaxflow.flow.meter import StepMeter
 from jaxflow.flow.multiplier_newton import MultiplierNewton
 from jaxflow.flow.saving import check_save_at, check_until
 from jaxflow.flow.solvers import as_terms
@@ -44,6 +44,8 @@ from jaxflow.trajectory import Trajectory
 _RESULTS: Any = RESULTS
 # The first step where Diffrax's rule has none: a hundredth of what is one in any of the clocks.
 FALLBACK_STEP = 0.01
+# Seconds between two lines of what a long integration says.
+EVERY = 1.0
 
 
 def _promoted(result: Any) -> Any:
@@ -51,6 +53,27 @@ def _promoted(result: Any) -> Any:
     if result is diffrax.RESULTS.successful:
         return _RESULTS.successful
     return result if isinstance(result, RESULTS) else _RESULTS.promote(result)
+
+
+class StepMeter:
+    """Called from inside a loop with the steps taken so far and the clock's variable s; says so once a second.
+
+    **Arguments:** `say` receives a line; `clock`: the name of the clock that s belongs to.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: str):
+        self._say, self._clock = say, clock
+        self._last = time.monotonic()
+
+    def __call__(self, steps: Any, s: Any) -> None:
+        now = time.monotonic()
+        if int(steps) == 0:
+            self._say(f"following the flow in {self._clock}")
+        elif now - self._last < EVERY:
+            return
+        else:
+            self._say(f"{self._clock}: {int(steps)} steps, s = {float(s):.4g}")
+        self._last = now
 
 
 class Lane(eqx.Module):

@@ -1,7 +1,6 @@
 """Floor 8: flow and program together, a certified limit."""
 
 from jaxflow.limits.closed_form import ClosedForm as ClosedForm
-from jaxflow.limits.excess import log_excess as log_excess
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
 from jaxflow.limits.head_state import HeadState as HeadState
@@ -18,11 +17,5 @@ from jaxflow.limits.model_limit import KKTPoint as KKTPoint
 from jaxflow.limits.model_limit import ModelLimit as ModelLimit
 from jaxflow.limits.model_limit import StationaryFacts as StationaryFacts
 from jaxflow.limits.parallel import find_limits as find_limits
-from jaxflow.limits.regularization_path import PathStatus as PathStatus
-from jaxflow.limits.regularization_path import RegularizationPath as RegularizationPath
-from jaxflow.limits.regularization_path import SeparatingCone as SeparatingCone
-from jaxflow.limits.regularization_path import cone_depth as cone_depth
-from jaxflow.limits.regularization_path import low_and_high as low_and_high
-from jaxflow.limits.regularization_path import regularization_path as regularization_path
 from jaxflow.limits.self_certificate import flow_certificate as flow_certificate
 from jaxflow.limits.self_certificate import flow_certifier as flow_certifier

@@ -25,8 +25,8 @@ from jaxflow.margin.norms import AbstractNorm as AbstractNorm
 from jaxflow.margin.norms import Frobenius as Frobenius
 from jaxflow.margin.norms import Lp as Lp
 from jaxflow.margin.norms import Nuclear as Nuclear
+from jaxflow.margin.nuclear_rank import numerical_rank as numerical_rank
 from jaxflow.margin.program import AbstractProgram as AbstractProgram
-from jaxflow.margin.rank import numerical_rank as numerical_rank
 from jaxflow.margin.recession import RecessionCone as RecessionCone
 from jaxflow.margin.recession import Separability as Separability
 from jaxflow.margin.recession import recession_cone as recession_cone

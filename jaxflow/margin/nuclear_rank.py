@@ -14,9 +14,9 @@ start met the constraints, which does not prove that none can.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import checked, linalg
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.min_norm_point import min_norm_point
@@ -24,6 +24,9 @@ from jaxflow.margin.nuclear import MAX_STEPS, solve_convex
 from jaxflow.margin.nuclear_polish import newton_steps
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
+# Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
+# below, and genuine ones rarely under 1e-6; solvers at default accuracy fill the space between (NUMERICS).
+RANK_TOLERANCE = 1e-8
 # Alternations converge linearly; Newton's method takes over once the active set has settled.
 ALTERNATIONS = 60
 NEWTON_STEPS = 8
@@ -120,3 +123,21 @@ def _refine(
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(factor))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     return jnp.where(fine, better, weights), jnp.where(fine, factor, Q)
+
+
+@checked(positive=["tolerance"])
+def numerical_rank(primal: Float[Array, "p q"], tolerance: float = RANK_TOLERANCE) -> Int[Array, ""]:
+    """The number of singular values above `tolerance` times the largest; 0 for the zero matrix.
+
+    Lemma 1 of Tarzanagh et al. (2023): at most min(n, d) for solutions of (Att-SVM) and (Att-SVM*).
+
+    **Example:**
+
+    ```python
+    assert jf.margin.numerical_rank(jnp.ones((3, 3))) == 1
+    ```
+    """
+    # LAPACK may hang on NaN.
+    finite = jnp.all(jnp.isfinite(primal))
+    values = linalg.singular_values(jnp.where(finite, primal, 0.0))
+    return jnp.sum((values > tolerance * values[0]) & (values > 0))

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxflow._core import as_integer, check_real, require
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude, default_tolerance
-from jaxflow.margin.frobenius import solve_frobenius
 from jaxflow.margin.interpolation import solve_interpolation
 from jaxflow.margin.l1 import solve_l1
 from jaxflow.margin.lp import solve_lp
+from jaxflow.margin.min_norm_point import min_norm_point
 from jaxflow.margin.norms import L1, Frobenius, Lp, Nuclear
 from jaxflow.margin.nuclear import solve_nuclear
 from jaxflow.margin.nuclear_rank import solve_nuclear_rank
@@ -95,7 +95,7 @@ def _concluded(program: AbstractProgram, primal: Any, dual: Any, tolerance: floa
 def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | None, starts: int) -> Solution:
     norm = program.norm
     if isinstance(norm, Frobenius):
-        method = solve_frobenius if program.conic else solve_interpolation
+        method = _solve_frobenius if program.conic else solve_interpolation
         return method(program, tolerance, max_steps)
     if isinstance(norm, Nuclear) and norm.rank is None:
         return solve_nuclear(program, tolerance, max_steps)
@@ -107,4 +107,23 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
         return solve_lp(program, norm.p, tolerance, max_steps, starts)
     raise ValueError(
         f"norm: no built-in method for {type(norm).__name__}; give it a `solver`, or see jf.margin.solve_cvxpy"
+    )
+
+
+def _solve_frobenius(program: AbstractProgram, tolerance: float | None, max_steps: int | None) -> Solution:
+    r"""$\min\|W\|_F$ of a margin program: $W=\sum\lambda_kA_k/\mu$, λ the min-norm point, μ the least margin.
+
+    Method and source: see `min_norm_point`. Default tolerance: gap 1e-12 in float64.
+    """
+    compact = program.compact()
+    tolerance = default_tolerance(compact.targets.dtype, 4.5e3) if tolerance is None else tolerance
+    max_steps = 40 if max_steps is None else max_steps
+    point = min_norm_point(compact.rows, compact.inequality, compact.equality, max_steps=max_steps)
+    return conclude(
+        program,
+        compact,
+        [(point.primal, point.weights)],
+        steps=point.steps,
+        spent=~point.converged & (point.steps >= max_steps),
+        tolerance=tolerance,
     )

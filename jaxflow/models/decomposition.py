@@ -57,7 +57,8 @@ def decomposition_of(network: AbstractLinearNetwork) -> Decomposition:
     Diagonal networks: $S=U_l=I$ (D.2). Full-length convolutional ones: $S=d^{(L-1)/2}F$, $U_l=F^*$ (D.3).
     `LinearTensorNetwork`: the one it was given.
 
-    **Raises:** `ValueError` for other networks; `jaxflow.theory.find_decomposition` looks for one where L = 2.
+    **Raises:** `ValueError` for other networks; where L = 2, `find_decomposition` in
+    `jaxflow.papers.yun2021.decomposing` looks for one.
 
     **Example:**
 

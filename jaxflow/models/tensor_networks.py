@@ -33,7 +33,8 @@ class LinearTensorNetwork(AbstractLinearNetwork):
     - `activation`: None (linear), or φ, applied after every layer but the last. The network is then no linear
       function of x, and has no linear coefficients.
     - `decomposition`: an orthogonal decomposition of the data tensor (Assumption 1) where one is known;
-      `jaxflow.theory.find_decomposition` looks for one if L = 2, and `verify_decomposition` checks a given one.
+      in `jaxflow.papers.yun2021.decomposing` `find_decomposition` looks for one if L = 2, and `verify_decomposition`
+      checks a given one.
 
     **Raises:** `ValueError` naming the argument.
 

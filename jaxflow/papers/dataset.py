@@ -17,11 +17,10 @@ from jaxtyping import Array, Key
 from jaxflow.papers.attempts import Took, timed, total
 from jaxflow.papers.part_experiment import PartExperiment
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
-from jaxflow.study.blocks import CPU, device_kind, device_shapes
+from jaxflow.study.blocks import CPU, crowded, device_kind, device_shapes, release_programs
 from jaxflow.study.files import side_folder, write_file
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
-from jaxflow.study.programs import crowded, release_programs
 
 N = TypeVar("N")
 R = TypeVar("R", bound=tuple)

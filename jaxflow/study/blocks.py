@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +20,34 @@ from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.keys import as_keys, canonical
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
-from jaxflow.study.programs import crowded, release_programs
 from jaxflow.study.results import BlockResult, check_names, collect
 
 # Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
 KEPT_CELLS = 64
+# Of the kernel's limit on memory maps (65,530 by default): one program takes hundreds, a cell of a study several
+# programs. Beyond the limit LLVM cannot allocate memory, and the process dies.
+CROWDED = 0.5
+
+MAPS, LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+
+
+def crowded(maps: Path = MAPS, limit: Path = LIMIT) -> bool:
+    """Whether this process is near the kernel's limit on memory maps; False where the kernel does not tell."""
+    try:
+        with maps.open("rb") as lines:
+            return sum(1 for _ in lines) > CROWDED * int(limit.read_text(encoding="ascii"))
+    except OSError:
+        # Not Linux: no such files, and no such limit.
+        return False
+
+
+def release_programs() -> None:
+    """Forgets all compiled programs; what is still needed comes back from the compilation cache on disk.
+
+    `jit` keeps a program as long as its function lives, and those of modules and classes live as long as the process:
+    a study of many sizes would keep the programs of all of them.
+    """
+    jax.clear_caches()
 
 
 class Shapes(NamedTuple):

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high, regularization_path
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     INF,
@@ -275,21 +277,21 @@ LIMITS: list[Call] = [
     ),
     call(
         "log_excess",
-        limits.log_excess,
+        log_excess,
         risk=(RISK, instance()),
         model=(MODEL, instance()),
         selection=(SELECTION, mask()),
     ),
     call(
         "low_and_high",
-        limits.low_and_high,
+        low_and_high,
         scores=(SCORES, array(lower=False, higher=False)),
         visible=(MASK, mask()),
         selection=(SELECTION, mask()),
     ),
     call(
         "cone_depth",
-        limits.cone_depth,
+        cone_depth,
         logits=(SCORES, array(lower=False, higher=False)),
         low=(MASK, mask()),
         high=(SELECTION, mask()),
@@ -304,7 +306,7 @@ LIMITS: list[Call] = [
     ),
     call(
         "regularization_path",
-        limits.regularization_path,
+        regularization_path,
         risk=(RISK, instance()),
         starts=(MODEL, values(*NO_MODEL, [], [3])),
         radii=([1.0, 2.0], array(values=([2.0, 1.0], [-1.0, 1.0], [0.0], []))),

@@ -4,6 +4,34 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.diagonal import (
+    PlusMinusAttention,
+    averaged_residuals,
+    constraint_rows,
+    integral_form,
+    unbalanced_start,
+)
+from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
+from jaxflow.papers.sheen2024.frame import (
+    aligned_limit,
+    aligned_start,
+    alignment_error,
+    alignment_frame,
+    lift,
+    reduced_program,
+    singular_entries,
+)
+from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import (
+    assumption_1,
+    assumption_2,
+    assumption_3,
+    assumption_4,
+    diagonal_separability,
+    score_gap_needed,
+)
+from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
@@ -46,7 +74,7 @@ ONE_PAIR = th.pairs_of(NETWORK, INPUTS[:1])
 THEORY: list[Call] = [
     call(
         "accumulate",
-        th.accumulate,
+        accumulate,
         risk=(RISK, instance()),
         model=(MODEL, values(None, 3, "abc", jnp.ones(2))),
         log_times=([0.5, 1.0], array(values=([1.0, 0.5], []))),
@@ -54,10 +82,10 @@ THEORY: list[Call] = [
         rtol=(1e-6, number(positive=True)),
         max_steps=(8, count()),
     ),
-    call("aligned_limit", th.aligned_limit, **SELECTED),
+    call("aligned_limit", aligned_limit, **SELECTED),
     call(
         "aligned_start",
-        th.aligned_start,
+        aligned_start,
         frame=(FRAME, instance()),
         xi_k=(VECTOR, array()),
         xi_q=(VECTOR, array()),
@@ -65,31 +93,31 @@ THEORY: list[Call] = [
     ),
     call(
         "alignment_error",
-        th.alignment_error,
+        alignment_error,
         frame=(FRAME, instance()),
         K=(MATRIX, array()),
         Q=(MATRIX, array()),
         V=(MATRIX, array()),
     ),
-    part("alignment_frame", th.alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
+    part("alignment_frame", alignment_frame, **SELECTED, place=(None, values("a", 3, [0, 1], nothing := {}))),
     call(
         "all_hold",
         th.all_hold,
         assumptions=((th.Assumption("a", jnp.asarray(True), jnp.asarray(1.0)),), sequence((3,), ("a",))),
     ),
-    call("assumption_1", th.assumption_1, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
+    call("assumption_1", assumption_1, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call(
         "assumption_2",
-        th.assumption_2,
+        assumption_2,
         data=(DATA, instance()),
         head=(HEAD, values(*NO_HEAD)),
         tolerance=(1e-6, number(positive=True)),
     ),
-    call("assumption_3", th.assumption_3, risk=(RISK, instance()), model=(MODEL, values(None, 3, "abc"))),
-    call("assumption_4", th.assumption_4, **SELECTED, tolerance=(1e-6, number(positive=True))),
+    call("assumption_3", assumption_3, risk=(RISK, instance()), model=(MODEL, values(None, 3, "abc"))),
+    call("assumption_4", assumption_4, **SELECTED, tolerance=(1e-6, number(positive=True))),
     call(
         "averaged_residuals",
-        th.averaged_residuals,
+        averaged_residuals,
         **SELECTED,
         omega=(VECTOR, array()),
         beta=(VECTOR, array()),
@@ -97,20 +125,20 @@ THEORY: list[Call] = [
         optimum=(VECTOR, array()),
     ),
     call("below_one", th.below_one, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
-    call("cauchy_gap", th.cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
-    call("constraint_rows", th.constraint_rows, **SELECTED),
-    call("diagonal_separability", th.diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
+    call("cauchy_gap", cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
+    call("constraint_rows", constraint_rows, **SELECTED),
+    call("diagonal_separability", diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
     call("direction_limit", th.direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("point_limit", th.point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
-    call("directions", th.directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
+    call("directions", directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
     call("equal_layers", th.equal_layers, etas=ETAS),
     call("layer_gap", th.layer_gap, etas=ETAS),
     call("small_layer", th.small_layer, etas=ETAS, theorem=("Theorem 2", text())),
     call("filtered_direction", th.filtered_direction, x=(VECTOR, array()), y=(1.0, number())),
-    call("find_decomposition", th.find_decomposition, data_tensor=(TENSOR, array()), seed=(0, count(0))),
+    call("find_decomposition", find_decomposition, data_tensor=(TENSOR, array()), seed=(0, count(0))),
     call(
         "verify_decomposition",
-        th.verify_decomposition,
+        verify_decomposition,
         data_tensor=(TENSOR, array()),
         decomposition=(DECOMPOSITION, instance()),
     ),
@@ -127,7 +155,7 @@ THEORY: list[Call] = [
         log_alpha=(-3.0, values(0.0, 1.0, kind=number(nothing=True))),
         decay=(0.0, number(least=0.0)),
     ),
-    call("integral_form", th.integral_form, **SELECTED, omega=(VECTOR, array()), pushes=(SCORES, array())),
+    call("integral_form", integral_form, **SELECTED, omega=(VECTOR, array()), pushes=(SCORES, array())),
     call(
         "interpolation_limit",
         th.interpolation_limit,
@@ -137,16 +165,16 @@ THEORY: list[Call] = [
         depth=(2, count(2)),
     ),
     call("interpolation_program", th.interpolation_program, network=(NETWORK, instance()), data=(LINEAR, instance())),
-    part("lift", th.lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
+    part("lift", lift, **SELECTED, frame=(FRAME, instance()), primal=(VECTOR, array()), dual=(np.ones(3), array())),
     call(
         "limiting_face",
-        th.limiting_face,
+        limiting_face,
         rows=(np.ones((3, 4, 2)), array()),
         dual=(SCORES, array()),
         beta=(VECTOR, array()),
     ),
-    call("margin_normalised", th.margin_normalised, **SELECTED, W=(MATRIX, array())),
-    call("margin_of", th.margin_of, **SELECTED, W=(MATRIX, array())),
+    call("margin_normalised", margin_normalised, **SELECTED, W=(MATRIX, array())),
+    call("margin_of", margin_of, **SELECTED, W=(MATRIX, array())),
     call("pairs_of", th.pairs_of, network=(NETWORK, instance()), inputs=(INPUTS, array())),
     call(
         "predict",
@@ -158,7 +186,7 @@ THEORY: list[Call] = [
     call("primal_map", th.primal_map, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
     call("push_converges", th.push_converges, directions=(ROWS, array()), tolerance=(1e-6, number(positive=True))),
     call("push_direction", th.push_direction, inputs=(INPUTS, array()), multipliers=(LABELS, array())),
-    call("reduced_program", th.reduced_program, **SELECTED, frame=(FRAME, instance())),
+    call("reduced_program", reduced_program, **SELECTED, frame=(FRAME, instance())),
     call("register", th.register, model=(type(MODEL), values(None, 3, "abc", MODEL))),
     call("rule_of", th.rule_of, model=(MODEL, values(None, 3, "abc", {}))),
     call(
@@ -172,14 +200,14 @@ THEORY: list[Call] = [
         draws=(2, count()),
         noise=(0.1, number(positive=True)),
     ),
-    call("score_gap_needed", th.score_gap_needed, n=(2, count()), T=(3, count(2))),
+    call("score_gap_needed", score_gap_needed, n=(2, count()), T=(3, count(2))),
     call(
         "second_order_multipliers",
-        th.second_order_multipliers,
+        second_order_multipliers,
         log_times=([1.0, 2.0], array()),
         multipliers=(np.ones((2, 3, 4)), array()),
     ),
-    call("singular_entries", th.singular_entries, frame=(FRAME, instance()), W=(MATRIX, array())),
+    call("singular_entries", singular_entries, frame=(FRAME, instance()), W=(MATRIX, array())),
     call(
         "singular_residual",
         th.singular_residual,
@@ -198,14 +226,14 @@ THEORY: list[Call] = [
     ),
     call(
         "unbalanced_start",
-        th.unbalanced_start,
+        unbalanced_start,
         omega=(VECTOR, array()),
         head=(HEAD, values(*NO_HEAD)),
         in_key=(None, values("a", 3, [0.5, 1.0])),
     ),
     call(
         "PlusMinusAttention",
-        th.PlusMinusAttention,
+        PlusMinusAttention,
         w_plus=(VECTOR, array(nan=True, higher=False)),
         w_minus=(VECTOR, array(nan=True)),
         head=(HEAD, values(*NO_HEAD)),

@@ -34,11 +34,11 @@ ROOMS = (
 
 # Public callables without a row in the tables, and why.
 RECORDS = """
-    Accumulated Assumption AttentionProgram AveragedResiduals Certificate Claim ClosedForm Code Combination
-    Dataset Decomposition Diagnosis DirectionLimit Directions Entry Enumeration Evidence Finding FiniteComponentProgram
-    Frame HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit LimitingFace
+    Assumption AttentionProgram Certificate Claim ClosedForm Code Combination
+    Dataset Decomposition Diagnosis DirectionLimit Entry Enumeration Evidence Finding FiniteComponentProgram
+    HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit
     LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper Part
-    PointLimit Prediction ProductNetwork ProductPath Rate Record RegularizationPath Row ScaledGradient SeparatingCone
+    PointLimit Prediction ProductNetwork ProductPath Rate Record Row ScaledGradient
     Situation Solution Stages Statement StationaryFacts StageSteps Studies Sweep Theorem Trajectory GatedHead
     BackwardEuler
 """.split()

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.sheen2024.frame import Frame
 
 KEY = jax.random.key(0)
 N, T, D = 3, 4, 2
@@ -29,7 +30,7 @@ SQUARED = jf.EmpiricalRisk(LINEAR, "squared")
 SAMPLES = jf.data.SampleData(np.ones((3, 2)), np.zeros(3))
 HADAMARD = jf.models.HadamardNetwork(jf.models.DiagonalLinear(), np.array([0.1, 0.2]), np.array([0.05, 0.1]))
 DECOMPOSITION = jf.models.Decomposition(jnp.eye(2), (jnp.eye(2), jnp.eye(2)))
-FRAME = jf.theory.Frame(jnp.eye(2), jnp.eye(2), jnp.array([0, 1, 2]))
+FRAME = Frame(jnp.eye(2), jnp.eye(2), jnp.array([0, 1, 2]))
 PROGRAM = jf.margin.attention_svm(DATA, SELECTION)
 VECTOR_PROGRAM = jf.margin.max_margin(INPUTS, LABELS)
 CERTIFICATE = jf.margin.Certificate.none()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxflow.data import LinearData, random_tokens
-from jaxflow.flow import meter
+from jaxflow.flow import drive
 from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalLinearNetwork
@@ -21,7 +21,7 @@ def network():
 @pytest.mark.slow
 def test_lines_before_meanwhile_and_after(network, monkeypatch):
     # Every step instead of one a second.
-    monkeypatch.setattr(meter, "EVERY", 0.0)
+    monkeypatch.setattr(drive, "EVERY", 0.0)
     lines: list[str] = []
     limit = find_limit(*network, progress=lines.append)
     jax.effects_barrier()
@@ -37,9 +37,9 @@ def test_lines_before_meanwhile_and_after(network, monkeypatch):
 
 def test_a_line_a_second_and_no_more(monkeypatch):
     clock = iter([0.0, 0.1, 0.2, 1.05, 1.2, 2.1])
-    monkeypatch.setattr(meter.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(drive.time, "monotonic", lambda: next(clock))
     lines: list[str] = []
-    told = meter.StepMeter(lines.append, "LogTime")
+    told = drive.StepMeter(lines.append, "LogTime")
     for steps in range(5):
         told(steps, 0.5 * steps)
     assert lines == ["following the flow in LogTime", "LogTime: 3 steps, s = 1.5"]

@@ -11,7 +11,6 @@ import pytest
 import jaxflow
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.data import optimal_tokens
-from jaxflow.limits import PathStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
 from jaxflow.papers.statement import Statement, hold
@@ -30,6 +29,7 @@ from jaxflow.papers.tarzanagh2023.verify.follow import Ends
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
 from jaxflow.papers.tarzanagh2023.verify.path_limits import Paths, rate_of
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
 from jaxflow.report import Finding, Verdict
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.study import blocks, programs
+from jaxflow.study import blocks
 from tests.study.cheap import cheap, small_study
 
 
@@ -13,11 +13,11 @@ def test_crowded_is_a_share_of_the_limit(tmp_path):
     maps, limit = tmp_path / "maps", tmp_path / "limit"
     maps.write_text("one\n" * 60)
     limit.write_text("100\n")
-    assert programs.crowded(maps, limit)
+    assert blocks.crowded(maps, limit)
     limit.write_text("1000\n")
-    assert not programs.crowded(maps, limit)
+    assert not blocks.crowded(maps, limit)
     # Where the kernel says nothing there is no such limit.
-    assert not programs.crowded(maps, tmp_path / "none") and not programs.crowded(tmp_path / "none", limit)
+    assert not blocks.crowded(maps, tmp_path / "none") and not blocks.crowded(tmp_path / "none", limit)
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_programs_are_released():
 
     function(1.0), function(2.0)
     assert len(traced) == 1
-    programs.release_programs()
+    blocks.release_programs()
     function(3.0)
     assert len(traced) == 2
 
@@ -42,7 +42,7 @@ def test_a_crowded_study_gives_the_same_numbers(tmp_path, monkeypatch):
 
     def release():
         released.append(1)
-        programs.release_programs()
+        jax.clear_caches()
 
     monkeypatch.setattr(blocks, "release_programs", release)
     monkeypatch.setattr(blocks, "crowded", lambda: False)

@@ -22,12 +22,12 @@ from jaxflow.models import (
     diagonal_tensor,
     even_part,
 )
+from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
 from jaxflow.theory import (
     direction_limit,
     equal_layers,
     filtered_direction,
-    find_decomposition,
     fully_connected_start,
     interpolation_limit,
     interpolation_program,
@@ -37,7 +37,6 @@ from jaxflow.theory import (
     push_converges,
     singular_residual,
     top_singular_share,
-    verify_decomposition,
 )
 
 KEY = jax.random.key(7)

@@ -14,26 +14,21 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
-from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import subkey
-from jaxflow.theory import (
+from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.directions import cauchy_gap, margin_normalised, margin_of
+from jaxflow.papers.sheen2024.frame import (
     Frame,
-    accumulate,
     aligned_limit,
     aligned_start,
     alignment_error,
     alignment_frame,
-    assumption_2,
-    assumption_3,
-    assumption_4,
-    cauchy_gap,
     lift,
-    margin_normalised,
-    margin_of,
     reduced_program,
-    score_gap_needed,
     singular_entries,
 )
+from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
 
 # The 25 values of log t at which everything is measured.
 LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])

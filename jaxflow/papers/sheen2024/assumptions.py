@@ -12,10 +12,10 @@ from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of
 from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.separability import assumption_1, assumption_3, diagonal_separability, score_gap_needed
 from jaxflow.papers.statement import Statement
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
-from jaxflow.theory import assumption_1, assumption_3, diagonal_separability, score_gap_needed
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 8192}
 SHAPE = (6, 8, 10)

@@ -15,24 +15,19 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import DiagonalAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
-from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import settled_selections, subkey
-from jaxflow.theory import (
-    Accumulated,
+from jaxflow.papers.sheen2024.accumulated import RTOL, Accumulated, accumulate
+from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
-    accumulate,
-    assumption_2,
-    assumption_3,
     averaged_residuals,
     constraint_rows,
-    directions,
     integral_form,
-    limiting_face,
-    score_gap_needed,
-    second_order_multipliers,
     unbalanced_start,
 )
-from jaxflow.theory.accumulated import RTOL
+from jaxflow.papers.sheen2024.directions import directions
+from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import settled_selections, subkey
 
 # log t at which everything is measured.
 LOG_TIMES = np.concatenate([np.linspace(-4.0, 12.0, 9), np.geomspace(30.0, 1e6, 16)])

@@ -14,11 +14,12 @@ from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Part, cell_of
 from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.diagonal import unbalanced_start
+from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
 from jaxflow.papers.statement import Statement, largest, median
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey, wilson
-from jaxflow.theory import assumption_2, score_gap_needed, unbalanced_start
 
 # n, L, d. Few dimensions: a general W separates almost always, a diagonal one often cannot.
 SHAPE = (4, 4, 5)

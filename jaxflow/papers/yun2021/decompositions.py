@@ -15,9 +15,9 @@ from jaxflow.models.profiles import angle_of, edge, height
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, least, met
+from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.flows import separable
 from jaxflow.study import subkey
-from jaxflow.theory import find_decomposition, verify_decomposition
 
 TRIALS = {"quick": 5, "paper": 100, "large": 1000}
 # Factorisations of matrices of size ten keep twelve digits.

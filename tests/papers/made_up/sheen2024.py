@@ -14,7 +14,7 @@ from jaxflow.papers.sheen2024.diagonal_flows import LOG_TIMES, Continued, Diagon
 from jaxflow.papers.sheen2024.failures import AMOUNTS, SPREADS, FailureNumbers
 from jaxflow.papers.sheen2024.failures import MULTIPLES as GAP_MULTIPLES
 from jaxflow.papers.sheen2024.norms import Limit, LimitNumbers
-from jaxflow.theory import score_gap_needed
+from jaxflow.papers.sheen2024.separability import score_gap_needed
 from tests.papers.made_up.cross_check import programs
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value

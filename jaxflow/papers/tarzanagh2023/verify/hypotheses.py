@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.limits import low_and_high
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, token_scores
@@ -19,6 +18,7 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 

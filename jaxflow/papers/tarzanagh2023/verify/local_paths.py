@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.limits import SeparatingCone, cone_depth, low_and_high, regularization_path
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
@@ -30,6 +29,12 @@ from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     programs,
     sizes_of,
     tends,
+)
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
+    SeparatingCone,
+    cone_depth,
+    low_and_high,
+    regularization_path,
 )
 from jaxflow.risk import EmpiricalRisk
 

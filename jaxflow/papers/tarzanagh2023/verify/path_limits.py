@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData, optimal_tokens
-from jaxflow.limits import PathStatus, RegularizationPath, regularization_path
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.statement import Mask, Statement, largest
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, programs_of, unit
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, RegularizationPath, regularization_path
 from jaxflow.report import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_sequences
-from jaxflow.limits import cone_depth, low_and_high
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, PositionHeads, token_scores
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
@@ -29,6 +28,7 @@ from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     tends,
 )
 from jaxflow.papers.tarzanagh2023.verify.paths import noise_of, nuclear_programs
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
 
 
 class Shape(NamedTuple):

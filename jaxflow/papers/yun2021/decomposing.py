@@ -24,8 +24,10 @@ def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tupl
     **Example:**
 
     ```python
+    from jaxflow.papers.yun2021.decomposing import verify_decomposition
+
     tensor = jf.models.diagonal_tensor(3, depth=2)
-    jf.theory.verify_decomposition(tensor, jf.models.decomposition_of(network))
+    verify_decomposition(tensor, jf.models.decomposition_of(network))
     ```
     """
     require(is_concrete((data_tensor, decomposition)), "data_tensor", "is verified outside of jit and vmap")
@@ -69,7 +71,9 @@ def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, 
     **Example:**
 
     ```python
-    decomposition, assumptions = jf.theory.find_decomposition(jf.models.diagonal_tensor(3, depth=2))
+    from jaxflow.papers.yun2021.decomposing import find_decomposition
+
+    decomposition, assumptions = find_decomposition(jf.models.diagonal_tensor(3, depth=2))
     assert jf.theory.all_hold(assumptions)
     ```
     """

@@ -22,8 +22,12 @@ class LimitingFace(eqx.Module):
     **Example:**
 
     ```python
-    rows = jf.theory.constraint_rows(data, limit.selection)
-    face = jf.theory.limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
+    from jaxflow.papers.sheen2024.diagonal import constraint_rows
+
+    from jaxflow.papers.sheen2024.limiting_face import limiting_face
+
+    rows = constraint_rows(data, limit.selection)
+    face = limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
     face.behind, face.least_multiplier
     ```
     """
@@ -40,8 +44,12 @@ def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: 
     **Example:**
 
     ```python
-    rows = jf.theory.constraint_rows(data, limit.selection)
-    jf.theory.limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
+    from jaxflow.papers.sheen2024.diagonal import constraint_rows
+
+    from jaxflow.papers.sheen2024.limiting_face import limiting_face
+
+    rows = constraint_rows(data, limit.selection)
+    limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
     ```
     """
     active = dual > ZERO * jnp.max(dual)
@@ -67,7 +75,9 @@ def second_order_multipliers(
     **Example:**
 
     ```python
-    jf.theory.second_order_multipliers(jnp.array([10.0, 20.0, 30.0]), jnp.ones((3, 2, 4)))
+    from jaxflow.papers.sheen2024.limiting_face import second_order_multipliers
+
+    second_order_multipliers(jnp.array([10.0, 20.0, 30.0]), jnp.ones((3, 2, 4)))
     ```
     """
     shares = multipliers / jnp.sum(jnp.abs(multipliers), axis=(-2, -1), keepdims=True)

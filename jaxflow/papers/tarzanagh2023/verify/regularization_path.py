@@ -26,9 +26,9 @@ from jaxflow._core import (
     tree_norm,
 )
 from jaxflow.data import TokenData
-from jaxflow.limits.excess import log_excess
-from jaxflow.limits.sphere import SphereMinimum, minimize_on_sphere
 from jaxflow.models import AbstractModel
+from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
+from jaxflow.papers.tarzanagh2023.verify.sphere import SphereMinimum, minimize_on_sphere
 from jaxflow.risk import EmpiricalRisk
 
 # Residuals of accepted points: searches stop at 1e-9, and exponents of size A leave A roundings in the gradient,
@@ -53,8 +53,10 @@ class PathStatus(enum.IntEnum):
     **Example:**
 
     ```python
-    path = jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0]))
-    assert path.status.names is jf.limits.PathStatus
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, regularization_path
+
+    path = regularization_path(risk, [model], jnp.array([1.0, 2.0]))
+    assert path.status.names is PathStatus
     ```
     """
 
@@ -77,7 +79,9 @@ class RegularizationPath(eqx.Module):
     **Example:**
 
     ```python
-    path = jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0]))
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import regularization_path
+
+    path = regularization_path(risk, [model], jnp.array([1.0, 2.0]))
     path.objective, path.residual
     ```
     """
@@ -155,7 +159,9 @@ def regularization_path(
     **Example:**
 
     ```python
-    jf.limits.regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import regularization_path
+
+    regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
@@ -270,8 +276,10 @@ class SeparatingCone(eqx.Module):
     **Example:**
 
     ```python
-    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
-    cone = jf.limits.SeparatingCone(data, low, high, jnp.asarray(0.1))
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import SeparatingCone, low_and_high
+
+    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    cone = SeparatingCone(data, low, high, jnp.asarray(0.1))
     ```
     """
 
@@ -298,7 +306,9 @@ def low_and_high(
     **Example:**
 
     ```python
-    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
+
+    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
     ```
     """
     own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1, keepdims=True)
@@ -317,8 +327,10 @@ def cone_depth(
     **Example:**
 
     ```python
-    low, high = jf.limits.low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
-    jf.limits.cone_depth(model.logits(data), low, high)
+    from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
+
+    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
+    cone_depth(model.logits(data), low, high)
     ```
     """
     barred = jnp.max(jnp.where(high, logits, -jnp.inf), axis=-1)

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.limits import (
-    PathStatus,
-    SeparatingCone,
-    cone_depth,
-    log_excess,
-    low_and_high,
-    regularization_path,
-)
-from jaxflow.limits.sphere import minimize_on_sphere
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention, ConcaveHead, FactoredAttention, token_scores
+from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
+from jaxflow.papers.tarzanagh2023.verify.regularization_path import (
+    PathStatus,
+    SeparatingCone,
+    cone_depth,
+    low_and_high,
+    regularization_path,
+)
+from jaxflow.papers.tarzanagh2023.verify.sphere import minimize_on_sphere
 from jaxflow.risk import EmpiricalRisk
 
 N, T, D = 2, 3, 2

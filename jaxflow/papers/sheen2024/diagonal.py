@@ -18,7 +18,9 @@ class PlusMinusAttention(AbstractAttention):
     **Example:**
 
     ```python
-    jf.theory.PlusMinusAttention.init(jax.random.key(0), data, head)
+    from jaxflow.papers.sheen2024.diagonal import PlusMinusAttention
+
+    PlusMinusAttention.init(jax.random.key(0), data, head)
     ```
     """
 
@@ -79,7 +81,9 @@ def unbalanced_start(
     **Example:**
 
     ```python
-    diagonal, plus_minus = jf.theory.unbalanced_start(0.1 * jnp.ones(4), head)
+    from jaxflow.papers.sheen2024.diagonal import unbalanced_start
+
+    diagonal, plus_minus = unbalanced_start(0.1 * jnp.ones(4), head)
     ```
     """
     chosen = jnp.ones(omega.shape, bool) if in_key is None else in_key
@@ -97,7 +101,9 @@ def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Arr
     **Example:**
 
     ```python
-    assert jf.theory.constraint_rows(data, limit.selection).shape == (3, 4, 4)
+    from jaxflow.papers.sheen2024.diagonal import constraint_rows
+
+    assert constraint_rows(data, limit.selection).shape == (3, 4, 4)
     ```
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
@@ -116,7 +122,9 @@ def integral_form(
     **Example:**
 
     ```python
-    jf.theory.integral_form(data, limit.selection, 0.1 * jnp.ones(4), jnp.zeros((3, 4)))
+    from jaxflow.papers.sheen2024.diagonal import integral_form
+
+    integral_form(data, limit.selection, 0.1 * jnp.ones(4), jnp.zeros((3, 4)))
     ```
     """
     B = constraint_rows(data, selection)
@@ -135,7 +143,9 @@ class AveragedResiduals(eqx.Module):
     **Example:**
 
     ```python
-    print(jf.theory.AveragedResiduals.__doc__)  # what `averaged_residuals` returns
+    from jaxflow.papers.sheen2024.diagonal import AveragedResiduals
+
+    print(AveragedResiduals.__doc__)  # what `averaged_residuals` returns
     ```
     """
 
@@ -162,10 +172,13 @@ def averaged_residuals(
     **Example:**
 
     ```python
-    diagonal, _ = jf.theory.unbalanced_start(0.1 * jnp.ones(4), head)
-    path = jf.theory.accumulate(risk, diagonal, jnp.array([5.0]))
+    from jaxflow.papers.sheen2024.accumulated import accumulate
+    from jaxflow.papers.sheen2024.diagonal import averaged_residuals, unbalanced_start
+
+    diagonal, _ = unbalanced_start(0.1 * jnp.ones(4), head)
+    path = accumulate(risk, diagonal, jnp.array([5.0]))
     end = jax.tree.map(lambda x: x[0], path.models)
-    residuals = jf.theory.averaged_residuals(
+    residuals = averaged_residuals(
         data, limit.selection, 0.1 * jnp.ones(4), end.k * end.q, path.pushes[0], end.k * end.q
     )
     residuals.stationarity, residuals.slackness

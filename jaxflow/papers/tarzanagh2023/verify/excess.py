@@ -37,7 +37,9 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     **Example:**
 
     ```python
-    jf.limits.log_excess(risk, limit.trajectory.final.model, limit.selection)
+    from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
+
+    log_excess(risk, limit.trajectory.final.model, limit.selection)
     ```
     """
     data = risk.data

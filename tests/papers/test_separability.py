@@ -8,8 +8,7 @@ import pytest
 from jaxflow.data import TokenData, equal_score_tokens, paired_tokens
 from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
-from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import (
+from jaxflow.papers.sheen2024.separability import (
     assumption_1,
     assumption_2,
     assumption_3,
@@ -17,6 +16,7 @@ from jaxflow.theory import (
     diagonal_separability,
     score_gap_needed,
 )
+from jaxflow.risk import EmpiricalRisk
 
 
 def zero(d: int, head: jax.Array) -> CombinedAttention:

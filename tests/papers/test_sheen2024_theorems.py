@@ -12,30 +12,27 @@ from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, paired_t
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention, token_scores
-from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory import (
-    Accumulated,
+from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
+from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
-    accumulate,
+    averaged_residuals,
+    constraint_rows,
+    integral_form,
+    unbalanced_start,
+)
+from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
+from jaxflow.papers.sheen2024.frame import (
     aligned_limit,
     aligned_start,
     alignment_error,
     alignment_frame,
-    averaged_residuals,
-    cauchy_gap,
-    constraint_rows,
-    directions,
-    integral_form,
     lift,
-    limiting_face,
-    margin_normalised,
-    margin_of,
     reduced_program,
-    score_gap_needed,
-    second_order_multipliers,
     singular_entries,
-    unbalanced_start,
 )
+from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
+from jaxflow.papers.sheen2024.separability import score_gap_needed
+from jaxflow.risk import EmpiricalRisk
 
 TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 

@@ -24,8 +24,10 @@ class Directions(eqx.Module):
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.directions import directions
+
     weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
-    found = jf.theory.directions(data, limit.selection, weights)
+    found = directions(data, limit.selection, weights)
     found.by_margin, found.gap_by_margin
     ```
     """
@@ -44,7 +46,9 @@ def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d
     **Example:**
 
     ```python
-    assert jnp.allclose(jf.theory.margin_of(data, limit.selection, limit.flow_direction), 1.0, atol=1e-6)
+    from jaxflow.papers.sheen2024.directions import margin_of
+
+    assert jnp.allclose(margin_of(data, limit.selection, limit.flow_direction), 1.0, atol=1e-6)
     ```
     """
     logits = jnp.einsum("ntd,nd->nt", data.tokens, data.queries @ W.T)
@@ -59,7 +63,9 @@ def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[A
     **Example:**
 
     ```python
-    W = jf.theory.margin_normalised(data, limit.selection, 5 * limit.flow_direction)
+    from jaxflow.papers.sheen2024.directions import margin_normalised
+
+    W = margin_normalised(data, limit.selection, 5 * limit.flow_direction)
     assert jnp.allclose(W, limit.flow_direction, atol=1e-6)
     ```
     """
@@ -74,8 +80,10 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.directions import directions
+
     weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
-    jf.theory.directions(data, limit.selection, weights)
+    directions(data, limit.selection, weights)
     ```
     """
     margin = jax.vmap(lambda W: margin_of(data, selection, W))(weights)
@@ -93,8 +101,10 @@ def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.directions import cauchy_gap
+
     path = jnp.array([[1.0, 1.0], [1.0, 0.1], [1.0, 0.0]])
-    jf.theory.cauchy_gap(path)  # falls where a path converges
+    cauchy_gap(path)  # falls where a path converges
     ```
     """
     flat = path.reshape(path.shape[0], -1)

@@ -40,8 +40,10 @@ class Accumulated(eqx.Module):
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.accumulated import accumulate
+
     diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    path = jf.theory.accumulate(risk, diagonal, jnp.array([1.0, 2.0]))
+    path = accumulate(risk, diagonal, jnp.array([1.0, 2.0]))
     path.pushes  # the integrals of the multipliers
     ```
     """
@@ -78,8 +80,10 @@ def accumulate(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.accumulated import accumulate
+
     diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    jf.theory.accumulate(risk, diagonal, jnp.array([1.0, 2.0])).models
+    accumulate(risk, diagonal, jnp.array([1.0, 2.0])).models
     ```
     """
     risk.check(model)

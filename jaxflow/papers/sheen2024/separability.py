@@ -29,7 +29,9 @@ def assumption_1(data: TokenData, head: Any) -> Assumption:
     **Example:**
 
     ```python
-    assert jf.theory.assumption_1(data, head).slack is not None
+    from jaxflow.papers.sheen2024.separability import assumption_1
+
+    assert assumption_1(data, head).slack is not None
     ```
     """
     return _separable(data, head, "frobenius", "the optimal tokens are unique and separable by some W (Assumption 1)")
@@ -44,7 +46,9 @@ def diagonal_separability(data: TokenData, head: Any) -> Assumption:
     **Example:**
 
     ```python
-    jf.theory.diagonal_separability(data, head).holds
+    from jaxflow.papers.sheen2024.separability import diagonal_separability
+
+    diagonal_separability(data, head).holds
     ```
     """
     return _separable(data, head, "l1", "the optimal tokens are unique and separable by a diagonal W")
@@ -74,8 +78,10 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.separability import assumption_2
+
     equal, v = jf.data.equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
-    assert jf.theory.assumption_2(equal, v).holds
+    assert assumption_2(equal, v).holds
     ```
     """
     scores = token_scores(data, as_head(head))
@@ -98,7 +104,9 @@ def assumption_3(risk: EmpiricalRisk, model: AbstractAttention) -> Assumption:
     **Example:**
 
     ```python
-    jf.theory.assumption_3(risk, jf.models.DiagonalAttention.init(jax.random.key(1), data, head)).slack
+    from jaxflow.papers.sheen2024.separability import assumption_3
+
+    assumption_3(risk, jf.models.DiagonalAttention.init(jax.random.key(1), data, head)).slack
     ```
     """
     data: Any = risk.data
@@ -130,9 +138,11 @@ def assumption_4(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.separability import assumption_4
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    jf.theory.assumption_4(tokens, selected)
+    assumption_4(tokens, selected)
     ```
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
@@ -161,7 +171,9 @@ def score_gap_needed(n: int, T: int) -> float:
     **Example:**
 
     ```python
-    gap = jf.theory.score_gap_needed(n=3, T=4)
+    from jaxflow.papers.sheen2024.separability import score_gap_needed
+
+    gap = score_gap_needed(n=3, T=4)
     ```
     """
     require(n >= 1 and T >= 2, "n", f"expected n >= 1 and T >= 2, got {n}, {T}")

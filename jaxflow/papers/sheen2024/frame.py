@@ -18,10 +18,12 @@ class Frame(eqx.Module):
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import Frame, alignment_frame
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    assert isinstance(frame, jf.theory.Frame)
+    frame = alignment_frame(tokens, selected, place)
+    assert isinstance(frame, Frame)
     ```
     """
 
@@ -40,9 +42,11 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[A
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import alignment_frame
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
+    frame = alignment_frame(tokens, selected, place)
     frame.keys, frame.queries
     ```
     """
@@ -64,10 +68,12 @@ def aligned_start(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import aligned_start, alignment_frame
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    K, Q = jf.theory.aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
+    frame = alignment_frame(tokens, selected, place)
+    K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
     ```
     """
     d, m = frame.keys.shape[0], V.shape[0]
@@ -84,11 +90,13 @@ def alignment_error(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import aligned_start, alignment_error, alignment_frame
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    K, Q = jf.theory.aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
-    assert jf.theory.alignment_error(frame, K, Q, jnp.eye(6)) < 1e-12
+    frame = alignment_frame(tokens, selected, place)
+    K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
+    assert alignment_error(frame, K, Q, jnp.eye(6)) < 1e-12
     ```
     """
     diagonal = jnp.eye(*K.shape, dtype=bool)
@@ -108,10 +116,12 @@ def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import alignment_frame, singular_entries
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    jf.theory.singular_entries(frame, jnp.eye(6))
+    frame = alignment_frame(tokens, selected, place)
+    singular_entries(frame, jnp.eye(6))
     ```
     """
     return jnp.diagonal(frame.keys.T @ W @ frame.queries)
@@ -127,10 +137,12 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import alignment_frame, reduced_program
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    jf.margin.solve(jf.theory.reduced_program(tokens, selected, frame)).primal
+    frame = alignment_frame(tokens, selected, place)
+    jf.margin.solve(reduced_program(tokens, selected, frame)).primal
     ```
     """
     n, T, d = data.tokens.shape
@@ -157,11 +169,13 @@ def lift(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import alignment_frame, lift, reduced_program
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = jf.theory.alignment_frame(tokens, selected, place)
-    reduced = jf.margin.solve(jf.theory.reduced_program(tokens, selected, frame))
-    W, multipliers, missed = jf.theory.lift(tokens, selected, frame, reduced.primal, reduced.dual)
+    frame = alignment_frame(tokens, selected, place)
+    reduced = jf.margin.solve(reduced_program(tokens, selected, frame))
+    W, multipliers, missed = lift(tokens, selected, frame, reduced.primal, reduced.dual)
     ```
     """
     n, T, _ = data.tokens.shape
@@ -189,9 +203,11 @@ def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.frame import aligned_limit
+
     tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    W, nuclear_norm = jf.theory.aligned_limit(tokens, selected)
+    W, nuclear_norm = aligned_limit(tokens, selected)
     ```
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
