@@ -169,6 +169,11 @@ class ModelLimit(eqx.Module):
         """The model at the limit point, or None where there is none."""
         return None if self._is_not(LimitKind.point) else _bare(self.params)
 
+    @property
+    def component(self) -> PyTree | None:
+        """The finite point to which a direction is added where some margins of a linear model stay; else None."""
+        return None if self.linear is None else eqx.filter(_bare(self.linear.component), eqx.is_array)
+
     def _is_not(self, kind: LimitKind) -> bool:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return single and int(self.kind) != kind

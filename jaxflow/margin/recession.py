@@ -20,6 +20,7 @@ divided by powers of two, which changes neither the partition nor a digit, and t
 """
 
 import enum
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -114,7 +115,7 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     ```
     """
     finite = jnp.all(jnp.isfinite(rows))
-    even, columns = _equilibrated(jnp.where(finite, rows, 0.0))
+    even, sizes, columns = _equilibrated(jnp.where(finite, rows, 0.0))
     matrices = _orthonormal(even)
     state = _follow(matrices)
     chosen = state.s > state.weights
@@ -139,13 +140,13 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
         separability=Code(code, Separability),
         growing=growing,
         direction=jnp.where(overlapping, 0.0, direction),
-        weights=weights,
+        weights=weights / sizes,
         steps=state.steps,
     )
 
 
-def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float[Array, " p"]]:
-    """Rows and columns divided by powers of two, so that no digit changes, and what the columns were divided by.
+def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float[Array, " n"], Float[Array, " p"]]:
+    """Rows and columns divided by powers of two, so that no digit changes, and what they were divided by.
 
     Both by the roots of their largest entries, again and again (Ruiz 2001): the largest entries of all tend to one.
     """
@@ -156,12 +157,12 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
         largest = jnp.max(logs - by_row[:, None] - by_column[None, :], axis=axis, initial=-jnp.inf)
         return jnp.where(jnp.isfinite(largest), 0.5 * largest, 0.0)
 
-    def sweep(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def sweep(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         return state[0] + excess(*state, axis=1), state[1] + excess(*state, axis=0)
 
     start = jnp.zeros(rows.shape[0], rows.dtype), jnp.zeros(rows.shape[1], rows.dtype)
     by_row, by_column = (jnp.exp2(jnp.round(x)) for x in lax.fori_loop(0, SWEEPS, sweep, start))
-    return rows / by_row[:, None] / by_column[None, :], by_column
+    return rows / by_row[:, None] / by_column[None, :], by_row, by_column
 
 
 class _Matrices(eqx.Module):
