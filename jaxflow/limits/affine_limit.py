@@ -71,9 +71,7 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
     return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
 
 
-def affine_limit(
-    risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None
-) -> ModelLimit:
+def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> ModelLimit:
     """The limit of such a flow. `ruled`: what a rule registered for the model's class says of a limit model, see
     `jaxflow.limits.model_direction`."""
     theta, unravel = flat(risk, model)
@@ -180,7 +178,10 @@ def _concluded(
     trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
     nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
     facts = StationaryFacts(
-        residual=nan, eigenvalue=rest.eigenvalue * problem.unit**2, rank=rest.rank, error=jnp.where(rests, error, jnp.inf)
+        residual=nan,
+        eigenvalue=rest.eigenvalue * problem.unit**2,
+        rank=rest.rank,
+        error=jnp.where(rests, error, jnp.inf),
     )
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
     away = jnp.where(quasi, outside(rest.point), 0.0)

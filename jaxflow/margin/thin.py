@@ -29,9 +29,7 @@ class ThinMargin(eqx.Module):
     steps: Int[Array, ""]
 
 
-def thin_margin(
-    rows: Float[Array, "n m"], present: Bool[Array, " n"], interior: Float[Array, " m"]
-) -> ThinMargin:
+def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior: Float[Array, " m"]) -> ThinMargin:
     r"""The least w with margins of one at the rows that are `present`; `interior` makes all of these positive.
 
     **Example:**

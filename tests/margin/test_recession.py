@@ -50,10 +50,13 @@ def test_the_partition_is_that_of_a_linear_program(instances) -> None:
     expected = np.stack([growing(rows) for rows in instances])
     codes = np.asarray(cones.separability.value)
     known = codes != Separability.unknown.value
-    assert known.mean() > 0.99
+    # What is not proved is not claimed.
+    assert known.mean() > 0.98
     np.testing.assert_array_equal(np.asarray(cones.growing)[known], expected[known])
     every, some = expected.all(axis=1), expected.any(axis=1)
-    case = np.where(every, Separability.separable, np.where(some, Separability.quasi_separable, Separability.overlapping))
+    case = np.where(
+        every, Separability.separable, np.where(some, Separability.quasi_separable, Separability.overlapping)
+    )
     np.testing.assert_array_equal(codes[known], case[known])
     # All three were there.
     assert min(np.sum(case == kind) for kind in set(Separability) - {Separability.unknown}) >= 20
