@@ -1,9 +1,10 @@
 r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
 
-With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in $\theta_0+\mathrm{span}(a_k)$.
-Let w be a direction with $Aw\ge0$ (zero where there is none), and κ the rate of the loss's tail. In the frame
+With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in
+$\theta_0+\mathrm{span}(a_k)$. Let w be a direction with $Aw\ge0$ (zero where there is none), and κ the rate of the loss's
+tail. In the frame
 
-$$\theta-\theta_0=\frac ws{\kappa}w+r\ \ \text{with}\ \ s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
+$$\theta-\theta_0=\frac s\kappa w+r,\qquad s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
 \qquad E_k=\log|\ell'(q_k)|+s+\log u,$$
 
 the equation is that of the flow, exactly, from the start to any t: r grows no faster than log s where w is the flow's
@@ -11,8 +12,8 @@ direction, and exponents $E_k$ are of order one where the margins themselves are
 the frame, and its velocity shows it.
 
 Margins that do not grow come to rest, where their pushes cancel, and $e^s$ times the roundings of these would soon be
-rates of the path. Beyond s = 9 they are held where they are, and the path goes on with their span projected out. What is
-left of their way is Newton's method's, and changes nothing else: the direction depends on no offset of a margin.
+rates of the path. Beyond s = 9 they are held where they are, and the path goes on with their span projected out. What
+is left of their way is Newton's method's, and changes nothing else: the direction depends on no offset of a margin.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ from jaxflow._core import linalg
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
 from jaxflow.margin.recession import null_space, orthonormal_columns
 
-# s at which margins that do not grow are held: roundings of their rates are then 1e-12, which is what `ATOL` allows. (Held
+# s at which margins that do not grow are held: roundings of their rates are then 1e-12, which `ATOL` allows. (Held
 # at s = 16, 15 of 34 quasi-separable instances found no step shortly before it.)
 REST = 9.0
 # log(1 + s) at which a path that is not certified ends: multipliers have their limits but for 1/s.
@@ -49,7 +50,7 @@ E = 2.718281828459045
 
 
 class AffineFlow(eqx.Module):
-    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$, of the loss summed with weight 1/`count`."""
+    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$; the loss is a sum over `count`."""
 
     loss: AbstractLoss
     rows: Float[Array, "n m"]
@@ -115,10 +116,10 @@ class Path(eqx.Module):
 
 
 def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
-    """The flow from its start to `until`, a log(1 + s), by Kvaerno5 in that variable. `stop(s, r)` may end it before."""
+    """The flow from its start to `until`, a log(1 + s), by Kvaerno5. `stop(s, r)` may end it before."""
 
     # The state is r/(1 + s): rates of r itself have roundings that grow with s, which no tolerance would allow for.
-    def field(x: Array, y: Array, args: Any) -> Array:
+    def field(x: Any, y: Array, args: Any) -> Array:
         return frame.field(jnp.expm1(x), y * jnp.exp(x)) - y
 
     def stops(t: Array, y: Array, args: Any, **_: Any) -> Array:

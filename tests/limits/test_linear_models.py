@@ -1,4 +1,4 @@
-"""`find_limit` of models that are linear in their parameters: every kind of data, in every unit, and never a false point.
+"""`find_limit` of models that are linear in their parameters: every kind of data, in every unit, no false point.
 
 The quasi-separated data are those of a public question: a slope diverges in every unit, and no minimum exists.
 """
