@@ -298,7 +298,7 @@ def tail_of(loss: AbstractLoss) -> Tail:
 
 
 def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
-    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (see `tail_rate`): it tends to a constant.
+    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (`tail_rate`): it tends to a constant.
 
     **Example:**
 

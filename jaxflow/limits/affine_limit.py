@@ -42,8 +42,8 @@ LARGEST_POINT_ERROR = 1e-2
 # The share of the gap at which the path ends.
 SHARE = 0.25
 THEOREM = (
-    "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is that "
-    "of the l2 max margin of the data that can be separated, orthogonal to the others"
+    "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is "
+    "that of the l2 max margin of the data that can be separated, orthogonal to the others"
 )
 
 
@@ -116,7 +116,7 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
     largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
-    program = MaxMarginProgram(as_norm("l2"), repeated, jnp.ones_like(offsets), None)
+    program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
     count = float(n) if risk.reduction == "mean" else 1.0
     return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, projected, program, best)
 
@@ -265,7 +265,8 @@ def _trajectory(
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
     velocity = unravel(problem.basis @ push / _positive(size))
     log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
-    result: Any = RESULTS.where(~path.done, RESULTS.max_steps_reached, RESULTS.successful)
+    names: Any = RESULTS
+    result = names.where(~path.done, names.max_steps_reached, names.successful)
     model = unravel(theta)
     final = Point(
         model=model,

@@ -27,9 +27,9 @@ DIRECTIONS = 2
 def kantorovich(risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]) -> Float[Array, ""]:
     r"""An estimate of $\omega\eta$ on the directions that change outputs; +inf where H is not definite on these.
 
-    At most one half says that a minimum is there. ω is that of third derivatives at θ, along Newton's step, the softest
-    eigenvector and `DIRECTIONS` random ones, times `SAFETY`; where a kink of the model is crossed within two of Newton's
-    steps, +inf.
+    At most one half says that a minimum is there. ω is that of third derivatives at θ, along Newton's step, the
+    softest eigenvector and `DIRECTIONS` random ones, times `SAFETY`; where a kink of the model is
+    crossed within two of Newton's steps, +inf.
 
     **Example:**
 

@@ -197,7 +197,7 @@ def conclude_direction(
 
 
 def _has_minimum(data: LinearData, model: AbstractLinearNetwork) -> Array:
-    """Whether the loss has a minimum in the coefficients that move: along a channel to infinity gradients are small, too.
+    """Whether the loss has a minimum in the coefficients that move: along a channel to infinity gradients are small.
 
     Two diagonal layers that are zero in a coordinate keep it at zero.
     """
@@ -205,7 +205,7 @@ def _has_minimum(data: LinearData, model: AbstractLinearNetwork) -> Array:
     if isinstance(model, DiagonalLinearNetwork):
         moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
         rows = jnp.where(moves[None, :], rows, 0.0)
-    return recession_cone(rows).separability == Separability.overlapping
+    return recession_cone(rows).separability.value == Separability.overlapping.value
 
 
 def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:

@@ -169,6 +169,11 @@ class ModelLimit(eqx.Module):
         """The model at the limit point, or None where there is none."""
         return None if self._is_not(LimitKind.point) else _bare(self.params)
 
+    @property
+    def component(self) -> PyTree | None:
+        """The finite point to which a direction is added where some margins of a linear model stay; else None."""
+        return None if self.linear is None else eqx.filter(_bare(self.linear.component), eqx.is_array)
+
     def _is_not(self, kind: LimitKind) -> bool:
         single = is_concrete(self.kind) and self.kind.value.ndim == 0
         return single and int(self.kind) != kind
@@ -236,15 +241,15 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
     separability, count = Separability(int(facts.separability)), int(jnp.sum(facts.growing))
     if separability is Separability.unknown:
         return (
-            f"Undecided at {when}: whether the loss of this linear model has a minimum was not proved, to the roundings "
-            f"of its data.{precision_note(limit)}"
+            f"Undecided at {when}: whether the loss of this linear model has a minimum was not proved, to the "
+            f"roundings of its data.{precision_note(limit)}"
         )
     if separability is Separability.overlapping:
         found = limit.stationary
         if limit.kind == LimitKind.none:
             return (
-                f"Undecided at {when} ({end}): the data overlap, so that the loss has a minimum, but no bound tells where "
-                f"it is.{precision_note(limit)}"
+                f"Undecided at {when} ({end}): the data overlap, so that the loss has a minimum, but no bound "
+                f"tells where it is.{precision_note(limit)}"
             )
         return (
             "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
@@ -256,8 +261,8 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
     if limit.kind == LimitKind.none:
         return (
             f"Undecided at {when} ({end}): the loss of this linear model has no minimum, because the margins of {data} "
-            f"grow for ever; the flow's direction was followed to an excess of {float(limit.excess):.1e} over the optimum."
-            f"{precision_note(limit)}"
+            f"grow for ever; the flow's direction was followed to an excess of {float(limit.excess):.1e} over the "
+            f"optimum.{precision_note(limit)}"
         )
     beside = ""
     if separability is Separability.quasi_separable:
@@ -267,8 +272,9 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
             f"loss, a point of norm {float(size):.3g}."
         )
     return (
-        f"The loss of this linear model has no minimum: the margins of {data} grow for ever, and the flow's direction is "
-        f"that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to {when}."
+        f"The loss of this linear model has no minimum: the margins of {data} grow for ever, and the flow's direction "
+        f"is that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to "
+        f"{when}."
     )
 
 

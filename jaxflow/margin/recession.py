@@ -1,7 +1,7 @@
 r"""Whether a linear classifier has a minimiser: the recession cone of its data, decided and certified.
 
-For rows $a_k=y_k\nabla_\theta f_k$ of a model that is linear in its parameters, and a loss that falls to zero as margins
-grow, the loss never rises along u exactly where $Au\ge0$. Goldman and Tucker (1956): there are u and λ with
+For rows $a_k=y_k\nabla_\theta f_k$ of a model that is linear in its parameters, and a loss that falls to zero as
+margins grow, the loss never rises along u exactly where $Au\ge0$. Goldman and Tucker (1956): there are u and λ with
 
 $$s=Au\ge0,\qquad\lambda\ge0,\qquad A^\top\lambda=0,\qquad s+\lambda>0,\qquad s_k\lambda_k=0,$$
 
@@ -11,18 +11,18 @@ Telgarsky 2019, "The implicit bias of gradient descent on nonseparable data", Th
 
 Method: the self-dual embedding of Ye, Todd and Mizuno (1994). With $g=A^\top1$
 
-$$\min n\theta\quad\text{s.t.}\quad s=Au+\theta1,\qquad A^\top\lambda=\theta g,\qquad1^\top\lambda+g^\top u=n,\qquad
+$$\min n\theta\quad\text{s.t.}\quad s=Au+\theta1,\quad A^\top\lambda=\theta g,\quad1^\top\lambda+g^\top u=n,\quad
 s,\lambda\ge0$$
 
-starts on its central path at $u=0$, $\theta=1$, $s=\lambda=1$, its optimum is zero, and there $\sum_k(s_k+\lambda_k)=n$:
-interior points tend to u and λ as above. A step factorises one matrix of the size of u. Columns and rows are first
-divided by powers of two, which changes neither the partition nor a digit, and the columns are made orthonormal.
+starts on its central path at $u=0$, $\theta=1$, $s=\lambda=1$, its optimum is zero, and there
+$\sum_k(s_k+\lambda_k)=n$: interior points tend to u and λ as above. A step factorises one matrix of the size of u.
+Columns and rows are first divided by powers of two, which changes neither the partition nor a digit, and the columns are made orthonormal.
 """
 
 import enum
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -114,7 +114,7 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     ```
     """
     finite = jnp.all(jnp.isfinite(rows))
-    even, columns = _equilibrated(jnp.where(finite, rows, 0.0))
+    even, sizes, columns = _equilibrated(jnp.where(finite, rows, 0.0))
     matrices = _orthonormal(even)
     state = _follow(matrices)
     chosen = state.s > state.weights
@@ -139,13 +139,13 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
         separability=Code(code, Separability),
         growing=growing,
         direction=jnp.where(overlapping, 0.0, direction),
-        weights=weights,
+        weights=weights / sizes,
         steps=state.steps,
     )
 
 
-def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float[Array, " p"]]:
-    """Rows and columns divided by powers of two, so that no digit changes, and what the columns were divided by.
+def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float[Array, " n"], Float[Array, " p"]]:
+    """Rows and columns divided by powers of two, so that no digit changes, and what they were divided by.
 
     Both by the roots of their largest entries, again and again (Ruiz 2001): the largest entries of all tend to one.
     """
@@ -156,12 +156,12 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
         largest = jnp.max(logs - by_row[:, None] - by_column[None, :], axis=axis, initial=-jnp.inf)
         return jnp.where(jnp.isfinite(largest), 0.5 * largest, 0.0)
 
-    def sweep(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def sweep(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         return state[0] + excess(*state, axis=1), state[1] + excess(*state, axis=0)
 
     start = jnp.zeros(rows.shape[0], rows.dtype), jnp.zeros(rows.shape[1], rows.dtype)
     by_row, by_column = (jnp.exp2(jnp.round(x)) for x in lax.fori_loop(0, SWEEPS, sweep, start))
-    return rows / by_row[:, None] / by_column[None, :], by_column
+    return rows / by_row[:, None] / by_column[None, :], by_row, by_column
 
 
 class _Matrices(eqx.Module):
@@ -342,10 +342,10 @@ def _without(seen: Float[Array, "m m"], u: Float[Array, " m"]) -> Float[Array, "
 def _balance(
     matrices: _Matrices, weights: Float[Array, " n"], still: Bool[Array, " n"], seen: Float[Array, "m m"] | None = None
 ) -> tuple[Float[Array, " n"], Bool[Array, ""]]:
-    r"""The nearest λ with $A^\top\lambda=0$ on the rows `still`, in the metric of $1/\lambda$, and whether it is a proof.
+    r"""The nearest λ with $A^\top\lambda=0$ on the rows `still` in the metric of $1/\lambda$; whether it is a proof.
 
-    With a residual $r=A^\top\lambda$, $\lambda-U(T^\top r)$ has none on all rows: such a λ is a proof where that changes
-    no sign. On some of the rows, whose directions are `seen`, r has to be a rounding and one more step small.
+    With a residual $r=A^\top\lambda$, $\lambda-U(T^\top r)$ has none on all rows: such a λ proves it where that
+    changes no sign. On some of the rows, whose directions are `seen`, r has to be a rounding and one more step small.
     """
     basis, rows = matrices.basis if seen is None else matrices.basis @ seen.T, matrices.rows
     eps = float(jnp.finfo(rows.dtype).eps)

@@ -22,7 +22,7 @@ COMPLEMENTARITY = 1e-15
 
 
 class ThinMargin(eqx.Module):
-    r"""`primal` w at margin one `(m,)`; `dual` λ `(n,)`, with $w=A^\top\lambda$ to the accuracy of the method; `steps`."""
+    r"""`primal` w at margin one `(m,)`; `dual` λ `(n,)`, with $w=A^\top\lambda$ to the method's accuracy; `steps`."""
 
     primal: Float[Array, " m"]
     dual: Float[Array, " n"]

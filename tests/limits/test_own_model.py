@@ -250,7 +250,8 @@ def test_margins_of_ones_own_and_some_parameters_alone() -> None:
         lambda m: jnp.stack([m.w[0] * m.b[0], m.w[0] * m.b[0] + m.w[1]]), "logistic", trainable=_Pair(w=True, b=False)
     )
     limit = jf.find_limit(risk, _Pair(jnp.array([0.1, 0.2]), jnp.array([2.0])))
-    assert str(limit.outcome) == "kkt_point" and limit.direction.b is None
+    # Linear in what is trained: its direction is optimal, not only stationary.
+    assert str(limit.outcome) == "globally_optimal" and limit.direction.b is None
     # The first margin is 2 w_0, the second is larger as long as w_1 > 0: w goes along the first axis.
     np.testing.assert_allclose(limit.direction.w, [1.0, 0.0], atol=1e-6)
 
@@ -287,6 +288,7 @@ def test_a_start_at_zero_and_a_wrong_degree_are_told_apart():
     inputs = jnp.asarray([[1.0, 0.3], [-0.8, 0.5]])
     risk = jf.EmpiricalRisk((inputs, jnp.asarray([1.0, -1.0])), "logistic")
     zero = jf.find_limit(risk, Pairs(jnp.zeros(2), jnp.zeros(2)))
-    assert zero.outcome == "undecided" and "cannot be seen" in str(zero)
+    # A saddle, where the flow stays: the model is homogeneous, and no minimum is near.
+    assert zero.outcome == "undecided" and float(zero.homogeneity) <= HOMOGENEOUS
     wrong = jf.find_limit(risk, Pairs(jnp.ones(2), 0.5 * jnp.ones(2)), method=jf.ModelStaged(degree=3.0))
     assert wrong.outcome == "undecided" and "not homogeneous of degree 3" in str(wrong)

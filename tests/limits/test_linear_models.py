@@ -1,0 +1,163 @@
+"""`find_limit` of models that are linear in their parameters: every kind of data, in every unit, no false point.
+
+The quasi-separated data are those of a public question: a slope diverges in every unit, and no minimum exists.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow._core import is_affine
+from jaxflow.limits.kantorovich import kantorovich
+from jaxflow.margin import max_margin, solve
+
+SLOPES = np.array([-1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+LABELS = np.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+UNITS = np.array([1e-3, 1.0, 300.0, 1e3, 1e6])
+
+
+class Linear(eqx.Module):
+    """Three lines."""
+
+    w: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.w @ x
+
+
+def quasi(unit: Any) -> jax.Array:
+    return jnp.stack([jnp.ones(8), unit * jnp.asarray(SLOPES)], axis=1)
+
+
+@jax.jit
+@jax.vmap
+def limits_of(inputs: jax.Array, labels: jax.Array, start: jax.Array) -> Any:
+    return jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(inputs, labels), "logistic"), Linear(start))
+
+
+def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
+    inputs = jax.vmap(quasi)(jnp.asarray(UNITS))
+    starts = 0.1 * jax.random.normal(jax.random.key(1), (len(UNITS), 2)).at[0].set(0.0)
+    found = limits_of(inputs, jnp.tile(LABELS, (len(UNITS), 1)), starts)
+    assert set(found.outcome.name) == {"globally_optimal"} and np.all(found.excess <= 1e-8)
+    np.testing.assert_allclose(found.unit.module.w, np.tile([0.0, 1.0], (len(UNITS), 1)), atol=1e-8)
+    assert np.all(found.linear.growing == (SLOPES != 0))
+    # The intercept comes to rest where the five data that stay have it: one against four.
+    np.testing.assert_allclose(found.component.w[:, 0], np.log(4.0), rtol=1e-10)
+    one = jf.find_limit(jf.EmpiricalRisk((inputs[2], LABELS), "logistic"), Linear(starts[2]))
+    assert "no minimum" in str(one) and "3 of 8 data grow" in str(one) and "Ji and Telgarsky" in str(one)
+    assert one.point is None and one.outcome == "globally_optimal"
+
+
+NETWORKS = {
+    "deep": lambda data: jf.models.DeepLinearNetwork.init(jax.random.key(0), data, depth=2, alpha=0.1),
+    "diagonal": lambda data: jf.models.DiagonalLinearNetwork((0.3 * jnp.ones(2), 0.1 * jnp.ones(2))),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_never_calls_it_a_point(name: str) -> None:
+    for unit in (1.0, 300.0, 1e3):
+        data = jf.data.LinearData(quasi(unit), jnp.asarray(LABELS))
+        limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), NETWORKS[name](data), throw=False)
+        assert limit.kind != jf.limits.LimitKind.point and limit.outcome != "finite_stationary_point"
+
+
+def test_a_network_still_ends_at_a_point_that_exists() -> None:
+    labels = jnp.asarray(LABELS).at[1].set(1.0)
+    data = jf.data.LinearData(quasi(1.0), labels)
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), NETWORKS["diagonal"](data))
+    assert limit.outcome == "finite_stationary_point"
+
+
+def test_overlapping_data_end_at_the_minimum_in_every_unit() -> None:
+    rng = np.random.default_rng(3)
+    base = np.c_[np.ones(8), rng.normal(size=8)]
+    labels = np.sign(base[:, 1] + rng.normal(size=8))
+    units = np.array([[1.0, 1.0], [1.0, 1e6], [1e6, 1e6], [1e-6, 1e-6], [1.0, 1e-3]])
+    starts = rng.normal(size=units.shape) / units
+    found = limits_of(jnp.asarray(base * units[:, None, :]), jnp.tile(labels, (5, 1)), jnp.asarray(starts))
+    assert set(found.outcome.name) == {"finite_stationary_point"}
+    assert np.all(found.stationary.error <= 1e-8)
+    # Newton's method by hand, in units of one.
+    w = np.zeros(2)
+    for _ in range(50):
+        p = 1.0 / (1.0 + np.exp(labels * (base @ w)))
+        rows = labels[:, None] * base
+        w += np.linalg.solve((rows * (p * (1 - p))[:, None]).T @ rows, rows.T @ p)
+    np.testing.assert_allclose(found.params.module.w * units, np.tile(w, (5, 1)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exponential", lambda q: jnp.log1p(jnp.exp(-2.0 * q))])
+def test_separable_data_with_a_column_twice_from_zero(loss: Any) -> None:
+    inputs = np.array([[1, 0, 1], [1, 0, 1], [1, 2, 1], [1, 1, 1]], float)
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, [1.0, 1.0, -1.0, -1.0]), loss), Linear(jnp.zeros(3)))
+    assert limit.outcome == "globally_optimal" and float(limit.excess) <= 1e-8
+    np.testing.assert_allclose(limit.direction.w, np.array([0.5, -2.0, 0.5]) / np.sqrt(4.5), atol=1e-8)
+    np.testing.assert_allclose(limit.margin, 4.5**-0.5, rtol=1e-8)
+    assert limit.linear.separability == "separable" and not np.any(limit.component.w)
+
+
+def test_more_parameters_than_data_keep_what_no_datum_sees() -> None:
+    inputs = np.array([[1.0, 0.0, 0.0, 2.0], [1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0]])
+    start = jnp.array([0.3, -0.2, 5.0, 0.1])
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, [1.0, -1.0, 1.0]), "logistic"), Linear(start))
+    # The first two are one point with both labels; the third grows along the second axis.
+    assert limit.outcome == "globally_optimal" and limit.linear.separability == "quasi_separable"
+    np.testing.assert_allclose(limit.direction.w, [0.0, 1.0, 0.0, 0.0], atol=1e-8)
+    both = jf.find_limit(jf.EmpiricalRisk((inputs[:2], [1.0, -1.0]), "logistic"), Linear(start))
+    # Nearest to the start of the points with a margin of zero, and only along what the data see.
+    expected = start - inputs[0] * (inputs[0] @ start) / 5.0
+    np.testing.assert_allclose(both.point.w, expected, atol=1e-10)
+
+
+def test_an_intercept_and_a_random_start_are_those_of_the_program() -> None:
+    inputs = np.array([[1.5, 2.5], [2.5, 1.5], [2.5, 2.5]])
+    labels = np.array([1.0, 1.0, -1.0])
+    model = eqx.nn.Linear(2, "scalar", key=jax.random.key(0))
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "exponential"), model)
+    got = np.r_[np.ravel(limit.direction.weight), np.ravel(limit.direction.bias)]
+    svm = solve(max_margin(np.c_[inputs, np.ones(3)], labels)).primal
+    np.testing.assert_allclose(got, svm / jnp.linalg.norm(svm), atol=1e-8)
+
+
+def test_affine_is_read_off_the_program() -> None:
+    x = jnp.ones(3)
+    linear = eqx.nn.Linear(3, "scalar", key=jax.random.key(0))
+    for function in (lambda v: 2.0 * v + 1.0, lambda v: jnp.sum(v) * x, lambda v: jax.jit(jnp.dot)(x, v)):
+        assert is_affine(function, x)
+    assert is_affine(lambda v: jax.vmap(eqx.tree_at(lambda m: m.weight, linear, v[None]))(jnp.eye(3)), x)
+    for function in (lambda v: v * v, jax.nn.relu, jnp.sin, lambda v: v / v[0]):
+        assert not is_affine(function, x)
+
+
+class Products(eqx.Module):
+    """Nonlinear in its parameters, linear in its input."""
+
+    u: jax.Array
+    v: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return (self.u * self.v) @ x
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 300.0])
+def test_a_channel_to_infinity_is_no_minimum_of_a_nonlinear_model(unit: float) -> None:
+    def unravel(theta: jax.Array) -> Products:
+        return Products(theta[:2], theta[2:])
+
+    risk = jf.EmpiricalRisk((quasi(unit), LABELS), "logistic")
+    for slope in (10.0, 15.0, 18.4):
+        root = jnp.sqrt(jnp.array([np.log(4.0), slope / unit]))
+        assert float(kantorovich(risk, unravel, jnp.concatenate([root, root]))) > 0.5
+    # Data with a minimum: one more label turned round, and Newton's method from nearby.
+    other = jf.EmpiricalRisk((quasi(unit), np.where(np.arange(8) == 1, 1.0, LABELS)), "logistic")
+    limit = jf.find_limit(other, Linear(jnp.zeros(2)))
+    w = limit.point.w
+    theta = jnp.concatenate([jnp.sqrt(jnp.abs(w)), jnp.sign(w) * jnp.sqrt(jnp.abs(w))])
+    assert float(kantorovich(other, unravel, theta)) < 1e-3

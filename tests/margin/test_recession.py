@@ -1,0 +1,108 @@
+"""The recession cone of linear data: against linear programs, in all units, alone and in a batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from jaxflow.margin import Separability, recession_cone
+from jaxflow.margin.thin import thin_margin
+
+ROWS, COLUMNS = 12, 4
+
+
+def growing(rows: np.ndarray) -> np.ndarray:
+    """D by a linear program: the most rows that some u with Au >= 0 makes positive."""
+    n, p = rows.shape
+    found = linprog(
+        np.r_[np.zeros(p), -np.ones(n)],
+        A_ub=np.c_[-rows, np.eye(n)],
+        b_ub=np.zeros(n),
+        bounds=[(None, None)] * p + [(0, 1)] * n,
+        method="highs",
+    )
+    return found.x[p:] > 0.5
+
+
+def instance(rng: np.random.Generator) -> np.ndarray:
+    """Gaussian or integer rows, some of them separable, some with two equal columns."""
+    gaussian, separable, twin = rng.random(3) < [0.4, 0.3, 0.2]
+    rows = rng.normal(size=(ROWS, COLUMNS)) if gaussian else rng.integers(-1, 2, size=(ROWS, COLUMNS)).astype(float)
+    if separable:
+        sign = np.sign(rows @ rng.normal(size=COLUMNS))
+        rows *= np.where(sign == 0, 1.0, sign)[:, None]
+    if rng.random() < 0.3:
+        rows[:, 1] = np.where(rng.random(ROWS) < 0.6, 0.0, np.abs(rows[:, 1]))
+    if twin:
+        rows[:, 3] = rows[:, 2]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def instances() -> np.ndarray:
+    rng = np.random.default_rng(5)
+    return np.stack([instance(rng) for _ in range(300)])
+
+
+def test_the_partition_is_that_of_a_linear_program(instances) -> None:
+    cones = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances))
+    expected = np.stack([growing(rows) for rows in instances])
+    codes = np.asarray(cones.separability.value)
+    known = codes != Separability.unknown.value
+    # What is not proved is not claimed.
+    assert known.mean() > 0.98
+    np.testing.assert_array_equal(np.asarray(cones.growing)[known], expected[known])
+    every, some = expected.all(axis=1), expected.any(axis=1)
+    case = np.where(
+        every, Separability.separable, np.where(some, Separability.quasi_separable, Separability.overlapping)
+    )
+    np.testing.assert_array_equal(codes[known], case[known])
+    # All three were there.
+    assert min(np.sum(case == kind) for kind in set(Separability) - {Separability.unknown}) >= 20
+
+
+def test_the_certificates_say_what_they_should(instances) -> None:
+    cones = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances))
+    for k in np.flatnonzero(np.asarray(cones.separability.value) != Separability.unknown.value):
+        rows, on = instances[k], np.asarray(cones.growing[k])
+        margins, weights = rows @ np.asarray(cones.direction[k]), np.asarray(cones.weights[k])
+        assert np.all(margins[on] > 0) and np.all(np.abs(margins[~on]) < 1e-12)
+        assert np.all(weights[~on] > 0) and np.all(weights[on] == 0)
+        np.testing.assert_allclose(weights @ rows, 0.0, atol=1e-12 * (1.0 + weights.sum()))
+
+
+def test_scales_of_columns_and_rows_do_not_matter(instances) -> None:
+    rng = np.random.default_rng(6)
+    columns, rows = 10.0 ** rng.integers(-6, 7, (50, 1, COLUMNS)), 10.0 ** rng.integers(-3, 4, (50, ROWS, 1))
+    cone = jax.jit(jax.vmap(recession_cone))
+    plain, scaled = cone(jnp.asarray(instances[:50])), cone(jnp.asarray(instances[:50] * columns * rows))
+    known = np.asarray(scaled.separability.value) != Separability.unknown.value
+    assert known.mean() > 0.95
+    np.testing.assert_array_equal(plain.growing[known], scaled.growing[known])
+
+
+def test_alone_and_in_a_batch_the_answer_is_one(instances) -> None:
+    batch = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances[:20]))
+    alone = [recession_cone(jnp.asarray(rows)) for rows in instances[:20]]
+    np.testing.assert_array_equal(batch.separability.value, [int(cone.separability) for cone in alone])
+
+
+def test_what_is_not_finite_is_unknown() -> None:
+    assert jax.jit(recession_cone)(jnp.array([[1.0, jnp.nan]])).separability == "unknown"
+    assert recession_cone(jnp.zeros((2, 2))).separability == "overlapping"
+
+
+def test_ten_thousand_rows_and_their_largest_margin() -> None:
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=5)
+    inputs = rng.normal(size=(10_000, 5))
+    rows = jnp.asarray(np.sign(inputs @ u)[:, None] * inputs + 0.3 * u / np.linalg.norm(u))
+    cone = recession_cone(rows)
+    assert cone.separability == "separable"
+    found = thin_margin(rows, cone.growing, cone.direction)
+    np.testing.assert_allclose(jnp.min(rows @ found.primal), 1.0, atol=1e-12)
+    lower = jnp.sum(found.dual) / jnp.linalg.norm(found.dual @ rows)
+    assert float(jnp.linalg.norm(found.primal) / lower - 1.0) < 1e-12
+    # One label turned round among ten thousand.
+    assert recession_cone(rows.at[17].multiply(-1.0)).separability == "overlapping"
