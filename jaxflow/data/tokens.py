@@ -46,15 +46,8 @@ class TokenData(eqx.Module):
         self.queries = as_array("queries", queries)
         self.labels = as_array("labels", labels).astype(self.tokens.dtype)
         self.mask = None if mask is None else as_mask("mask", mask)
-        if self._fits():
+        if self.mask is not None:
             self.tokens = _without_padding(self.tokens, self.mask)
-
-    def _fits(self) -> bool:
-        """Whether there is a mask, of a shape that belongs to the tokens; `__check_init__` names one that does not."""
-        if self.mask is None or self.tokens.ndim < 3:
-            return False
-        *outer, T, _ = self.tokens.shape
-        return self.mask.shape[: len(outer)] == tuple(outer) and self.mask.shape[-1] == T
 
     def __check_init__(self) -> None:
         require(self.tokens.ndim >= 3, "tokens", f"expected shape (n, T, d), got {self.tokens.shape}")
@@ -149,6 +142,10 @@ def _first(flags: Any) -> tuple[int, ...]:
 
 
 def _without_padding(tokens: Array, mask: Array) -> Array:
+    *outer, T, _ = tokens.shape
+    if tokens.ndim < 3 or mask.shape[: len(outer)] != tuple(outer) or mask.shape[-1] != T:
+        # Shapes that do not belong together are named by `__check_init__`.
+        return tokens
     seen = mask if mask.ndim == tokens.ndim - 1 else jnp.any(mask, axis=-2)
     first = jnp.take_along_axis(tokens, jnp.argmax(seen, axis=-1)[..., None, None], axis=-2)
     # Of a sequence that is hidden as a whole nothing can take the place.
