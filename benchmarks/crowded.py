@@ -4,7 +4,8 @@
 
 The first `--confirm` definite answers of each cell are compared with an integration that shares no gear with the
 library: Kvaerno5 with Newton's method in log arc length from the very start, at a tolerance of 1e-9, until attention is
-saturated to 1e-6 or the gradient vanishes to 1e-9. An instance whose second look runs out of steps is open.
+saturated to 1e-6 or the gradient vanishes to 1e-9. Where it comes to other tokens it is followed on to a log arc length
+of 10: selections may be left again. An instance whose second look runs out of steps is open.
 """
 
 import argparse
@@ -26,19 +27,21 @@ from jaxflow.study import TokenSelection
 
 CELLS = tuple(f"{name}:{sizes}" for sizes in ("5,5,2", "10,6,3", "5,10,2", "20,5,4") for name in ("W", "KQ"))
 TOLERANCE, STEPS, FAR = 1e-9, 6000, 30.0
+# Log arc lengths before which the second look, and a third one, stop nowhere.
+SOON, LATE = -10.0, 10.0
 # A rest is told from attention that saturates by this ratio of the gradient to its multipliers.
 REST = 1e-8
 
 
 @jax.jit
-def second_look(risk: Any, model: Any) -> tuple[Any, ...]:
+def second_look(risk: Any, model: Any, least: Any) -> tuple[Any, ...]:
     """The tokens that a plain implicit integration comes to, whether it rests, and whether it has ended at all."""
     newton = linalg.newton(rtol=0.1 * TOLERANCE, atol=0.1 * TOLERANCE, norm=state_norm)
     controller = diffrax.PIDController(rtol=TOLERANCE, atol=1e-2 * TOLERANCE, pcoeff=0.3, icoeff=0.4, norm=state_norm)
     stop = StationaryPoint(TOLERANCE, model.degree) | SelectionSettled(1e-6, 1e-4)
     drive = Drive(diffrax.Kvaerno5(root_finder=newton), controller, stop, STEPS)
     clock = LogArcLength(floor=0.03, timed=False)
-    lane = drive.start(risk, model, coordinates=Weights(), clock=clock, until=FAR, dt0=1e-3)
+    lane = drive.start(risk, model, coordinates=Weights(), clock=clock, until=FAR, dt0=1e-3, least=least)
     path = drive.trajectory(drive.run(lane))
     final = path.final
     size = final.log_scale + jnp.log(jnp.sum(jnp.abs(final.multipliers)))  # pyright: ignore[reportArgumentType]
@@ -72,7 +75,8 @@ def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
         steps.append(int(limit.trajectory.stats["num_steps"]))
         outcomes[jf.Outcome(int(limit.outcome)).name] += 1
         if i < confirm and limit.outcome != jf.Outcome.undecided:
-            looks[agrees(limit, second_look(risk, model))] += 1
+            found = agrees(limit, second_look(risk, model, jnp.asarray(SOON)))
+            looks[agrees(limit, second_look(risk, model, jnp.asarray(LATE))) if found == "against" else found] += 1
     decided = [taken for taken in steps if taken < max(steps)] if outcomes["undecided"] else steps
     return {
         "cell": cell,
