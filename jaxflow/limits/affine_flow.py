@@ -1,8 +1,8 @@
 r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
 
 With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in
-$\theta_0+\mathrm{span}(a_k)$. Let w be a direction with $Aw\ge0$, zero where there is none, and κ the rate of the tail. In
-the frame
+$\theta_0+\mathrm{span}(a_k)$. Let w be a direction with $Aw\ge0$, zero where there is none, and κ the rate of the tail.
+In the frame
 
 $$\theta-\theta_0=\frac s\kappa w+r,\qquad s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
 \qquad E_k=\log|\ell'(q_k)|+s+\log u,$$
