@@ -86,7 +86,10 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
 
     def certified(s: Array, r: Array) -> Array:
         velocity, _ = frame.velocity(s, r)
-        return (s > REST) & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
+        # The excess is of second order in the direction, which is to be as close.
+        apart = _unit(velocity) - _unit(problem.best.primal)
+        close = jnp.linalg.norm(apart) <= SHARE * gap
+        return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
 
     # Where nothing grows the path is over when margins rest.
     until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
@@ -149,7 +152,7 @@ def _concluded(
     solution = _solution(program, problem.best, some)
     excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
     solved = jnp.abs(solution.certificate.duality_gap) <= gap
-    certified = known & some & path.done & solved & (excess <= gap)
+    certified = known & some & (path.s > REST) & solved & (excess <= gap)
 
     def outside(x: Array) -> Array:
         return problem.basis @ x / problem.unit
@@ -287,6 +290,10 @@ def _trajectory(
         "num_failed_solves": jnp.zeros_like(path.steps),
     }
     return Trajectory(final, None, Code(Regime.exact, Regime), result, stats)
+
+
+def _unit(x: Array) -> Array:
+    return x / _positive(jnp.linalg.norm(x))
 
 
 def _positive(x: Array) -> Array:
