@@ -16,13 +16,8 @@ s,\lambda\ge0$$
 
 starts on its central path at $u=0$, $\theta=1$, $s=\lambda=1$, its optimum is zero, and there
 $\sum_k(s_k+\lambda_k)=n$: interior points tend to u and λ as above. A step factorises one matrix of the size of u.
-<<<<<<< HEAD
 Columns and rows are first divided by powers of two, which changes neither the partition nor a digit, and the columns
 are made orthonormal.
-=======
-Columns and rows are first divided by powers of two, which changes neither the partition nor a digit, and the
-columns are made orthonormal.
->>>>>>> linear-models
 """
 
 import enum
