@@ -187,7 +187,10 @@ def _concluded(
         error=jnp.where(rests, error, jnp.inf),
     )
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    away = jnp.where(quasi, outside(rest.point), 0.0)
+    # The start has a part in the span, too.
+    begun = problem.basis.T @ (theta * problem.unit)
+    beyond = null_space(jnp.where(growing[:, None], 0.0, problem.flow.rows))
+    away = jnp.where(quasi, outside(begun - beyond.T @ (beyond @ begun) + rest.point), 0.0)
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)

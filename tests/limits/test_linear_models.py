@@ -46,7 +46,7 @@ def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     found = limits_of(inputs, jnp.tile(LABELS, (len(UNITS), 1)), starts)
     assert set(found.outcome.name) == {"globally_optimal"} and np.all(found.excess <= 1e-8)
     np.testing.assert_allclose(found.unit.module.w, np.tile([0.0, 1.0], (len(UNITS), 1)), atol=1e-8)
-    assert np.all(found.linear.growing == (SLOPES != 0))
+    assert np.all(np.asarray(found.linear.growing) == (SLOPES != 0)[None, :])
     # The intercept comes to rest where the five data that stay have it: one against four.
     np.testing.assert_allclose(found.component.w[:, 0], np.log(4.0), rtol=1e-10)
     one = jf.find_limit(jf.EmpiricalRisk((inputs[2], LABELS), "logistic"), Linear(starts[2]))
