@@ -1,6 +1,7 @@
 """Stiffness measured by an explicit method on its way."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import jaxflow as jf
 from jaxflow.flow import Drive, Stiff
 from jaxflow.flow.stability import at_stability_limit, estimates_stiffness, real_stability_interval, stability_share
+from jaxflow.models import OwnModel
 
 
 def test_the_real_stability_interval_is_that_of_the_literature():
@@ -41,16 +43,16 @@ def test_a_stiff_path_is_stopped_and_no_other():
     """Near the minimum of a loss with curvatures of 1 and 1e4 explicit steps are limited by stability."""
     inputs, targets = jnp.array([[1.0, 0.0], [0.0, 100.0]]), jnp.array([1.0, 1.0])
 
-    class Linear(jf.models.AbstractModel):
+    class Linear(eqx.Module):
         w: jax.Array
 
-        def outputs(self, data):
-            return data.inputs @ self.w
+        def __call__(self, x):
+            return x @ self.w
 
     def steps(inputs, until):
-        risk = jf.EmpiricalRisk(jf.data.LinearData(inputs, targets), "squared")
+        risk = jf.EmpiricalRisk((inputs, targets), "squared")
         drive = Drive(diffrax.Tsit5(), diffrax.PIDController(rtol=1e-6, atol=1e-8), Stiff(), 1000)
-        model = Linear(jnp.zeros(2))
+        model = OwnModel(Linear(jnp.zeros(2)))
         path = drive.trajectory(
             drive.run(drive.start(risk, model, clock=jf.LogTime(), coordinates=jf.Weights(), until=until))
         )
