@@ -14,7 +14,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -70,6 +70,8 @@ class AnyAttentionGears(AbstractProblem):
     timed: bool = eqx.field(static=True)
     composes: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+
+    onwards: ClassVar[bool] = True
 
     @property
     def gears(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -44,6 +44,8 @@ class OwnGears(AbstractProblem):
     smooth: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     saves: int = 0
+
+    onwards: ClassVar[bool] = True
 
     @property
     def gears(self) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ def test_python(page: Page, tmp_path: Path) -> None:
 
 # The outcomes of docs/own-model.md, in the order of the page.
 OUTCOMES = {
+    "A linear model": "one minimum among the points",
     "A ReLU network": "KKT point",
     "W = UUᵀ": "KKT point",
     "Attention with weights of your own": "KKT point",
