@@ -306,6 +306,7 @@ def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
     assert jf.losses.log_slope_excess(jf.losses.Logistic(), jnp.array(800.0)) == 0.0
     ```
     """
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, Logistic):
         return -jax.nn.softplus(-q)
     if isinstance(loss, MarginLoss):
@@ -324,6 +325,7 @@ def tail_rate(loss: AbstractLoss) -> float:
     assert jf.losses.tail_rate(jf.losses.Exponential()) == 1.0
     ```
     """
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     return loss.decay if isinstance(loss, MarginLoss) else 1.0
 
 

@@ -142,8 +142,8 @@ def _first(flags: Any) -> tuple[int, ...]:
 
 
 def _without_padding(tokens: Array, mask: Array) -> Array:
-    *outer, T, _ = tokens.shape
-    if tokens.ndim < 3 or mask.shape[: len(outer)] != tuple(outer) or mask.shape[-1] != T:
+    outer, T = tokens.shape[:-2], tokens.shape[-2:-1]
+    if tokens.ndim < 3 or mask.shape[: len(outer)] != outer or mask.shape[-1:] != T:
         # Shapes that do not belong together are named by `__check_init__`.
         return tokens
     seen = mask if mask.ndim == tokens.ndim - 1 else jnp.any(mask, axis=-2)

@@ -219,13 +219,14 @@ class Drive(eqx.Module):
             num_failed_solves=zero,
             stiff_steps=zero,
             least=begins,
-            most=jnp.asarray(self.max_steps if budget is None else jnp.minimum(self.max_steps, budget)),
+            most=jnp.asarray(jnp.iinfo(zero.dtype).max if budget is None else budget, zero.dtype),
         )
 
     def running(self, lane: Lane) -> Bool[Array, ""]:
         """Whether there is a step to take."""
         healthy = lane.result == _RESULTS.successful
-        return healthy & ~lane.stopped & (lane.s < lane.end) & (lane.num_steps < lane.most)
+        within = (lane.num_steps < self.max_steps) & (lane.num_steps < lane.most)
+        return healthy & ~lane.stopped & (lane.s < lane.end) & within
 
     def step(self, lane: Lane) -> Lane:
         """One step, accepted or rejected."""

@@ -160,6 +160,13 @@ CALLS: list[Call] = [
     call("as_loss", jf.losses.as_loss, loss=("logistic", choice())),
     call("MarginLoss", lambda loss: jf.losses.MarginLoss(loss), loss=(lambda q: jnp.exp(-q), function())),
     call("tail_of", jf.losses.tail_of, loss=(jf.losses.Logistic(), instance())),
+    call("tail_rate", jf.losses.tail_rate, loss=(jf.losses.Logistic(), instance())),
+    call("self_concordance", jf.losses.self_concordance, loss=(jf.losses.Logistic(), instance())),
+    call(
+        "log_slope_excess",
+        lambda loss: jf.losses.log_slope_excess(loss, jnp.zeros(2)),
+        loss=(jf.losses.Logistic(), instance()),
+    ),
     call(
         "EmpiricalRisk",
         jf.EmpiricalRisk,

@@ -238,6 +238,7 @@ MARGIN: list[Call] = [
         lambda selection: g.attention_svm(DATA, selection),
         selection=([0, 1, 2], integers(values=([0, 1, 7], [-1, 0, 0], [0, 1]))),
     ),
+    call("recession_cone", g.recession_cone, rows=(INPUTS, array())),
     call(
         "max_margin",
         g.max_margin,

@@ -38,7 +38,7 @@ RECORDS = """
     Dataset Decomposition Diagnosis DirectionLimit Entry Enumeration Evidence Finding FiniteComponentProgram
     HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit
     LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper Part
-    PointLimit Prediction ProductNetwork ProductPath Rate Record Row ScaledGradient
+    PointLimit Prediction ProductNetwork ProductPath Rate RecessionCone Record Row ScaledGradient
     Situation Solution Stages Statement StationaryFacts StageSteps Studies Sweep Theorem Trajectory GatedHead
     BackwardEuler
 """.split()
