@@ -241,7 +241,11 @@ def _degree(
 def _follow(risk: EmpiricalRisk, model: Any, method: ModelStaged, max_steps: int, kinks: int) -> Trajectory:
     """The exact flow, until its loss is that of `method`."""
     rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
-    gears = OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=kinks == 0, report=method.report)
+    smooth = kinks == 0
+    # Attention that saturates hands over to the hard-margin flow before it is stiff, and its Jacobian takes long to
+    # compile.
+    stiff = smooth and not isinstance(model, AbstractAttention)
+    gears = OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
     return follow(gears, risk, model, max_steps)
 
 

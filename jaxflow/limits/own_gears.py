@@ -36,12 +36,14 @@ FIRST_STEP = 0.01
 class OwnGears(AbstractProblem):
     """The flow of any model, until its loss is e^`log_loss` or its gradient vanishes.
 
-    **Arguments:** `smooth`: without kinks; `rtol` of both gears; `report`: see `Drive`.
+    **Arguments:** `smooth`: without kinks; `stiff`: whether there is an implicit gear; `rtol` of both; `report`: see
+    `Drive`.
     """
 
     log_loss: float
     rtol: float
     smooth: bool = eqx.field(static=True)
+    stiff: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     saves: int = 0
 
@@ -49,7 +51,7 @@ class OwnGears(AbstractProblem):
 
     @property
     def gears(self) -> tuple[str, ...]:
-        return ("explicit", "implicit") if self.smooth else ("explicit",)
+        return ("explicit", "implicit") if self.stiff else ("explicit",)
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         rtol = self.rtol
@@ -57,7 +59,8 @@ class OwnGears(AbstractProblem):
         if gear == EXPLICIT:
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
             solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
-            return Drive(solver, controller, stop | Stiff(), max_steps, self.report)
+            ends = stop | Stiff() if self.stiff else stop
+            return Drive(solver, controller, ends, max_steps, self.report)
         solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         return Drive(solver, controller, stop, max_steps, self.report)
@@ -80,7 +83,7 @@ class OwnGears(AbstractProblem):
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         final, yes = stretch.final, jnp.asarray(True)
-        if gear == IMPLICIT or not self.smooth:
+        if gear == IMPLICIT or not self.stiff:
             return Shift(jnp.asarray(ENDED), yes)
         size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
         still = final.log_gradient_norm - size <= jnp.log(STATIONARY) + jnp.minimum(final.log_norm, 0.0)
