@@ -29,10 +29,11 @@ from jaxflow._core.codes import SelectionStatus as SelectionStatus
 from jaxflow._core.columns import by_columns as by_columns
 from jaxflow._core.compiling import compilation_cache as compilation_cache
 from jaxflow._core.compiling import compile_beside as compile_beside
-from jaxflow._core.compiling import compiled_in_two as compiled_in_two
+from jaxflow._core.compiling import compiled_around as compiled_around
 from jaxflow._core.compiling import compiled_once as compiled_once
 from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options
+from jaxflow._core.compiling import strongly_typed as strongly_typed
 from jaxflow._core.lanes import one_lane_at_a_time as one_lane_at_a_time
 from jaxflow._core.results import RESULTS as RESULTS
 from jaxflow._core.results import good as good

@@ -67,50 +67,55 @@ def compiled_once(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def compiled_in_two(first: Callable[P, Any], second: Callable[[Any], R]) -> Callable[P, R]:
-    """`second(first(...))` as `compiled_once` does it, in two programs, the second compiled while the first is.
+def compiled_around(first: Callable[P, Any], between: Callable[[Any], Any], last: Callable[[Any], R]) -> Callable[P, R]:
+    """`last(between(first(...)))`: of one concrete instance `first` and `last` are two programs, as `compiled_once`
+    makes them, the second compiled while the first is and while `between` goes on, which compiles what it likes.
 
-    Two halves take XLA less time than the whole, and two cores share them. `first` returns arrays of numbers and what
-    is fixed, in any structure.
+    `first` returns arrays of numbers and what is fixed, in any structure; `between` keeps it, shapes and types too.
     """
 
     @eqx.filter_jit
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
-        return second(first(*args, **kwargs))
+        return last(between(first(*args, **kwargs)))
 
-    # Of each thread that calls: the compilation of `second` that its last call began, if any.
+    # Of each thread that calls: the compilation of `last` that its last call began, if any.
     begun = threading.local()
 
     @functools.cache
     def alone() -> tuple[Any, Any]:
         jit: Any = eqx.filter_jit
-        last = jit(second, compiler_options=quick_options())
+        end = jit(last, compiler_options=quick_options())
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Any:
-            # Numbers of weak type would be other arguments to `second` than arrays of the same dtype.
-            state = jax.tree.map(
-                lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, first(*args, **kwargs)
-            )
+            state = strongly_typed(first(*args, **kwargs))
             # This function runs when it is traced, before it is compiled, and not again for the same shapes.
             like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if eqx.is_array(x) else x, state)
-            begun.compilation = compile_beside(last, like)
+            begun.compilation = compile_beside(end, like)
             return state
 
-        return jit(begin, compiler_options=quick_options()), last
+        return jit(begin, compiler_options=quick_options()), end
 
     @functools.wraps(first)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not is_concrete(args, kwargs, jnp.zeros(())):
             return within(*args, **kwargs)
-        begin, last = alone()
+        begin, end = alone()
         begun.compilation = None
         state = begin(*args, **kwargs)
-        if begun.compilation is not None:
+        # `between` may come back here for another instance.
+        compilation = begun.compilation
+        state = between(state)
+        if compilation is not None:
             # Whether it failed is seen by the call, under the settings that hold there and not in the thread.
-            wait([begun.compilation])
-        return last(state)
+            wait([compilation])
+        return end(state)
 
     return call
+
+
+def strongly_typed(tree: Any) -> Any:
+    """The same arrays: numbers of weak type would be other arguments to a program than arrays of the same dtype."""
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, tree)
 
 
 def compile_beside(program: Any, *like: Any) -> Future[Any]:

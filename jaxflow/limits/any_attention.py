@@ -1,10 +1,11 @@
 """Attention of any kind (heads that compose tokens, layers in parallel, a solver of the caller's own): its gears.
 
-1. **Explicit**: Tsit5 in arc length, to `near`.
-2. **Mixing**, of heads that may compose several tokens: an implicit method in log t. Proportions relax at a rate that
-   grows against that of what is masked like 1/s, and an arc length is no clock (its speed turns around wherever they
-   are out of balance). It ends where one token a query is selected, or where rounding in the head's slopes would
-   outweigh what is masked (`CompositionResolved`, the end of the path).
+1. **Explicit**: Tsit5 in arc length, to `near`; of heads that may compose several tokens until each query has selected
+   one, or the path is stiff.
+2. **Mixing**, where it has not: an implicit method in log t. Proportions relax at a rate that grows against that of
+   what is masked like 1/s, and an arc length is no clock (its speed turns around wherever they are out of balance). It
+   ends where one token a query is selected, or where rounding in the head's slopes would outweigh what is masked
+   (`CompositionResolved`, the end of the path).
 3. **Implicit**: Kvaerno5 in log arc length, to `far`, and beyond it, at most to `horizon`, until the selection has
    settled.
 4. **Relaxation**: a few implicit Euler steps of 2% each. Large steps of a method with an explicit first stage leave the
@@ -33,8 +34,10 @@ from jaxflow.flow import (
     LogTime,
     SelectionSettled,
     StationaryPoint,
+    Stiff,
 )
 from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.attention import selected
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift
 from jaxflow.limits.stages import STATIONARY, Count, stationarity
@@ -44,9 +47,7 @@ from jaxflow.trajectory import Point, Trajectory
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
-# Where a head may compose tokens: the length at which log t takes over, before proportions are stiff (e^3 against 1),
-# and how far it goes. What is masked falls like 1/t, to 1e-8 by log t of about 19.
-MIXING_LENGTH = 3.0
+# How far a head that may compose tokens is followed in log t. What is masked falls like 1/t, to 1e-8 by log t of 19.
 MIXING_LOG_TIME = 30.0
 
 
@@ -84,7 +85,8 @@ class AnyAttentionGears(AbstractProblem):
         stop = stop | CompositionResolved() if self.composes else stop
         if name == "explicit":
             controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
-            return Drive(diffrax.Tsit5(), controller, stop, max_steps, self.report)
+            ends = stop | SelectionSettled() | Stiff() if self.composes else stop
+            return Drive(diffrax.Tsit5(), controller, ends, max_steps, self.report)
         control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         if name == "mixing":
             solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=1e-5, atol=1e-7, norm=state_norm))
@@ -109,8 +111,7 @@ class AnyAttentionGears(AbstractProblem):
         name = self.gears[gear]
         start = partial(drive.start, risk, here.model, coordinates=self.coordinates, budget=budget, idle=idle)
         if name == "explicit":
-            until = min(self.near, MIXING_LENGTH) if self.composes else self.near
-            return start(clock=ArcLength(floor=self.floor, timed=self.timed), until=until)
+            return start(clock=ArcLength(floor=self.floor, timed=self.timed), until=self.near)
         if name == "mixing":
             return start(clock=LogTime(), until=MIXING_LOG_TIME)
         if name == "implicit":
@@ -136,4 +137,7 @@ class AnyAttentionGears(AbstractProblem):
             ends = ends | composition_resolved(stretch.final.model, data)
         # At rest on the sphere there is no velocity left to relax.
         last = name == "implicit" and self.cap < self.far
-        return Shift(jnp.where(ends, ENDED, ENDED if last else gear + 1), jnp.asarray(True))
+        following = jnp.asarray(ENDED if last else gear + 1)
+        if self.composes and name == "explicit":
+            following = jnp.where(selected(stretch.final.model.attention(risk.data), stretch), gear + 2, following)
+        return Shift(jnp.where(ends, ENDED, following), jnp.asarray(True))

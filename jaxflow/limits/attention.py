@@ -195,9 +195,10 @@ class AttentionGears(AbstractProblem):
         rest = followed & rests(risk, stretch, self.conserved, stationarity(stretch))
         top, pulled = jnp.min(jnp.max(attention, axis=-1)), _pulled(attention, stretch)
         if gear in (EXPLICIT, IMPLICIT):
-            selected = followed & (top >= 1.0 - SATURATED) & ~pulled
             stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
-            following = jnp.where(selected, MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
+            following = jnp.where(
+                followed & selected(attention, stretch), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED)
+            )
             return Shift(jnp.where(rest, ENDED, following), jnp.asarray(True))
         left = followed & ~rest & (top < 1.0 - LEAVING)
         nothing = ~followed | (stationarity(stretch) <= STATIONARY) | (~left & pulled)
@@ -236,6 +237,11 @@ def _still(model: Any) -> AbstractStop:
         return StationaryPoint(tolerance, model.degree, pairs=has_pairs(model))
 
     return point(SETTLED_STATIONARY) | (point(STATIONARY) & _Unsettled())
+
+
+def selected(attention: Float[Array, "*n T"], path: Trajectory) -> Bool[Array, ""]:
+    """Whether a path has come to where every query selects one token, and next to nothing pulls away from it."""
+    return (jnp.min(jnp.max(attention, axis=-1)) >= 1.0 - SATURATED) & ~_pulled(attention, path)
 
 
 def _pulled(attention: Float[Array, "*n T"], path: Trajectory) -> Bool[Array, ""]:

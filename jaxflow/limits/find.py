@@ -1,7 +1,7 @@
 """`find_limit`: from an instance to a certified limit."""
 
 import dataclasses
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxflow._core import (
     as_boolean,
     as_integer,
     checked,
-    compiled_in_two,
+    compiled_around,
     compiled_once,
     good,
     is_concrete,
@@ -32,12 +32,13 @@ from jaxflow.limits.linear_limit import LinearLimit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
 from jaxflow.limits.model_limit import ModelLimit
 from jaxflow.limits.own_model import find_own_limit, is_own
+from jaxflow.limits.path import AbstractProblem, Way, begin, go_on
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
 from jaxflow.limits.stages import STATIONARY, Count, Positive, kept, rests, stationarity
-from jaxflow.limits.units import units_of
+from jaxflow.limits.units import Units, units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
@@ -234,9 +235,11 @@ def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: An
     # Several d share what one call compiles. Within a larger program there is nothing to share.
     shared = is_concrete(risk, model, jnp.zeros(()))
     small = _reduced(risk, model, rule, shared) if isinstance(method, Staged) else None
+    if not isinstance(method, Staged):
+        return _by_method(risk, model, method, gap, max_steps, rule)
     if small is None:
-        return _followed_to_its_limit(risk, model, method, gap, max_steps, rule)
-    return _lifted(small, risk, _followed_to_its_limit(small.risk, small.model, method, gap, max_steps, rule), rule)
+        return _by_gears(risk, model, method, gap, max_steps, rule)
+    return _lifted(small, risk, _by_gears(small.risk, small.model, method, gap, max_steps, rule), rule)
 
 
 _reduced = compiled_once(reduced)
@@ -244,27 +247,51 @@ _reduced = compiled_once(reduced)
 
 @compiled_once
 def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
-    del rule  # see `_follow`
+    del rule  # as in `_Instance`
     return small.lift(risk, limit)
 
 
-def _follow(
-    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
-) -> Any:
-    # What is compiled next holds the program of `rule`: it is an argument so that another rule is another program.
-    own_lengths = isinstance(method, Staged) and (method.near, method.far, method.horizon, method.cap) == (None,) * 4
+class _Instance(NamedTuple):
+    """What is followed, and what of it the limit is concluded from: with the units of the path, where it has some."""
+
+    risk: EmpiricalRisk
+    model: Any
+    gap: Positive
+    max_steps: Count
+    within: tuple[EmpiricalRisk, Any]
+    units: Units | None
+    problem: AbstractProblem
+    way: Way
+    # What is compiled holds its program: another rule is another one.
+    rule: Rule
+
+
+def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_steps: Count, rule: Rule) -> _Instance:
+    own_lengths = (method.near, method.far, method.horizon, method.cap) == (None,) * 4
     units = units_of(risk, model) if own_lengths else None
-    if units is None:
-        return risk, model, method.follow(risk, model, max_steps, gap), gap, rule
-    return risk, model, units.outward(method.follow(*units.inward(risk, model), max_steps, gap), model), gap, rule
+    within = (risk, model) if units is None else units.inward(risk, model)
+    problem = method.problem(*within, gap)
+    return _Instance(risk, model, gap, max_steps, within, units, problem, begin(problem, *within), rule)
 
 
-def _concluded(path: Any) -> Limit:
-    risk, model, trajectory, gap, _ = path
-    return conclude(risk, model, trajectory, gap)
+def _followed(one: _Instance) -> _Instance:
+    return one._replace(way=go_on(one.problem, one.within[0], one.way, one.max_steps))
 
 
-_followed_to_its_limit = compiled_in_two(_follow, _concluded)
+def _concluded(one: _Instance) -> Limit:
+    path = one.way.path if one.units is None else one.units.outward(one.way.path, one.model)
+    return conclude(one.risk, one.model, path, one.gap)
+
+
+_by_gears = compiled_around(_begun, _followed, _concluded)
+
+
+@compiled_once
+def _by_method(
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
+) -> Limit:
+    del rule  # as in `_Instance`
+    return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
 @checked(positive=["gap"])

@@ -18,7 +18,7 @@ from jaxflow.flow import (
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
-from jaxflow.limits.path import follow
+from jaxflow.limits.path import AbstractProblem, follow
 from jaxflow.limits.stages import Count, Positive, kept
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
@@ -112,9 +112,12 @@ class Staged(AbstractMethod):
         return near, far, horizon, cap
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
+        return follow(self.problem(risk, model, gap), risk, model, max_steps)
+
+    def problem(self, risk: EmpiricalRisk, model: Any, gap: Positive = 1e-8) -> AbstractProblem:
+        """The gears of an instance."""
         structured = self.solver is None and coordinates_of(risk, model) is not None
-        gears = self._structured(model, gap) if structured else self._any(risk, model)
-        return follow(gears, risk, model, max_steps)
+        return self._structured(model, gap) if structured else self._any(risk, model)
 
     def _structured(self, model: Any, gap: Positive) -> AttentionGears:
         cap = cap_of(model, gap) if self.cap is None else self.cap

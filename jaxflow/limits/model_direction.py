@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, require
+from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, compiled_around, good, require
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
@@ -29,7 +29,7 @@ from jaxflow.limits.method import check_report
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
 from jaxflow.limits.own_gears import OwnGears
-from jaxflow.limits.path import follow
+from jaxflow.limits.path import Way, begin, go_on
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
@@ -37,7 +37,6 @@ from jaxflow.margin import ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
-from jaxflow.trajectory import Trajectory
 
 # The error of a path that still says which KKT point it leads to; directions of norm one are at most 2 apart.
 LARGEST_ERROR = 0.5
@@ -92,16 +91,43 @@ class Margins(NamedTuple):
     selection: Bool[Array, "..."] | None
 
 
-def direction_of(
+class _Instance(NamedTuple):
+    """What is followed, and what the limit is concluded from."""
+
+    risk: EmpiricalRisk
+    model: Any
+    method: ModelStaged
+    gap: float
+    max_steps: int
+    # What is compiled holds its program: another rule is another one.
+    rule: Rule | None
+    # Of homogeneity, and the deviation from it.
+    degree: Float[Array, ""]
+    deviation: Float[Array, ""]
+    problem: OwnGears
+    way: Way
+
+
+def _begun(
     risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
-) -> ModelLimit:
-    """The limit of a flow whose loss has an exponential tail."""
+) -> _Instance:
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
     # Homogeneity belongs to the model: at a start of zero, say, no margin shows it.
     generic = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
     degree, deviation = _degree(at_start, generic, _declared(method, model))
-    trajectory = _follow(risk, model, method, max_steps, kink_count(at_start.function, start))
+    problem = _gears(model, method, kink_count(at_start.function, start))
+    way = begin(problem, risk, model)
+    return _Instance(risk, model, method, gap, max_steps, rule, degree, deviation, problem, way)
+
+
+def _followed(one: _Instance) -> _Instance:
+    return one._replace(way=go_on(one.problem, one.risk, one.way, one.max_steps))
+
+
+def _concluded(one: _Instance) -> ModelLimit:
+    risk, model, method, gap, rule = one.risk, one.model, one.method, one.gap, one.rule
+    degree, deviation, trajectory = one.degree, one.deviation, one.way.path
     final = trajectory.final
     theta, unravel = flat(risk, final.model)
     margins, pulls = _counted(margins_of(risk, final.model, unravel), final)
@@ -178,6 +204,10 @@ def direction_of(
     )
 
 
+# The limit of a flow whose loss has an exponential tail.
+direction_of = compiled_around(_begun, _followed, _concluded)
+
+
 def _positive(x: Array) -> Array:
     return jnp.where(x > 0, x, 1.0)
 
@@ -238,15 +268,12 @@ def _degree(
     return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
 
 
-def _follow(risk: EmpiricalRisk, model: Any, method: ModelStaged, max_steps: int, kinks: int) -> Trajectory:
-    """The exact flow, until its loss is that of `method`."""
+def _gears(model: Any, method: ModelStaged, kinks: int) -> OwnGears:
     rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
     smooth = kinks == 0
-    # Attention that saturates hands over to the hard-margin flow before it is stiff, and its Jacobian takes long to
-    # compile.
+    # Attention that saturates hands over to the hard-margin flow before it is stiff.
     stiff = smooth and not isinstance(model, AbstractAttention)
-    gears = OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
-    return follow(gears, risk, model, max_steps)
+    return OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
 
 
 def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:

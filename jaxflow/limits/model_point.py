@@ -1,31 +1,30 @@
 r"""The limit point of any model: losses that have their infimum at finite outputs (squared error, hinges)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import good, linalg
-from jaxflow.flow import Drive, LogTime, LossExcess, StationaryPoint, Weights
-from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.model_limit import StationaryFacts
+from jaxflow._core import RESULTS, Code, Outcome, compiled_around, good, linalg
+from jaxflow._core.kinks import kink_count
+from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts
+from jaxflow.limits.own_gears import OwnGears
+from jaxflow.limits.path import Way, begin, go_on
+from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Trajectory
 
 # Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
 FITTED = 1e-10
+# The gradient, relative to the multipliers, at which such a flow is left.
+STILL = 1e-9
 # Singular values below this share of the largest belong to no range: roundings of a product of a few matrices.
 RANK = 1e-10
-# Log time at which a flow that has not come to an end is left: at rates of 1e-6 it has.
-LOG_TIME = 30.0
 NEWTON_STEPS = 6
-# Steps of an implicit method, each of which is worth thousands of an explicit one.
-IMPLICIT_STEPS = 4096
 
 
 def no_facts(dtype: Any) -> StationaryFacts:
@@ -34,25 +33,37 @@ def no_facts(dtype: Any) -> StationaryFacts:
     return StationaryFacts(nan, nan, jnp.zeros((), int), jnp.full((), jnp.inf, dtype))
 
 
-def point_of(risk: EmpiricalRisk, model: Any, kinks: int, rtol: float, max_steps: int, report: Any) -> "PointFlow":
-    """The flow in log t until the loss is flat, at 100 times `rtol` and at `rtol`, and the point that it tends to."""
+class _Instance(NamedTuple):
+    """What is followed, at a tolerance and at a hundredth of it, and what the limit is concluded from."""
+
+    risk: EmpiricalRisk
+    model: Any
+    max_steps: int
+    problems: tuple[OwnGears, ...]
+    ways: tuple[Way, ...]
+
+
+def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> _Instance:
+    theta, unravel = flat(risk, model)
+    smooth = kink_count(lambda x: risk.source.outputs(unravel(x)), theta) == 0
+    # Sliding costs steps in proportion to accuracy.
+    rtol = jnp.asarray((gap if smooth else 1e-5) if method.rtol is None else method.rtol)
     before = risk.scaled_gradient(model)
-    begun = before.log_scale + jnp.log(jnp.sum(jnp.abs(before.multipliers)))  # pyright: ignore[reportArgumentType]
-    stop = LossExcess(begun + jnp.log(FITTED)) | StationaryPoint(1e-9)
+    log_loss = before.log_scale + jnp.log(FITTED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
+    fine = OwnGears(
+        log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
+    )
+    problems = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol), fine
+    return _Instance(risk, model, max_steps, problems, (begin(fine, risk, model),) * 2)
 
-    def run(rtol: Array) -> Trajectory:
-        # Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.
-        finder = linalg.newton(rtol=rtol, atol=jnp.maximum(0.1 * rtol, 1e-9), norm=state_norm)
-        solver = diffrax.Bosh3() if kinks else diffrax.Kvaerno5(root_finder=finder)
-        controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-        budget = max_steps if kinks else min(max_steps, IMPLICIT_STEPS)
-        drive = Drive(solver, controller, stop, budget, report)
-        return drive.trajectory(
-            drive.run(drive.start(risk, model, coordinates=Weights(), clock=LogTime(), until=LOG_TIME))
-        )
 
-    both = jax.lax.map(run, jnp.asarray([100.0 * rtol, rtol]))
-    rough, fine = (jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, both) for i in (0, 1))
+def _followed(one: _Instance) -> _Instance:
+    ways = (go_on(p, one.risk, way, one.max_steps) for p, way in zip(one.problems, one.ways, strict=True))
+    return one._replace(ways=tuple(ways))
+
+
+def _concluded(one: _Instance) -> ModelLimit:
+    risk, model, (rough, fine) = one.risk, one.model, (way.path for way in one.ways)
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
     start, _ = flat(risk, model)
@@ -60,18 +71,45 @@ def point_of(risk: EmpiricalRisk, model: Any, kinks: int, rtol: float, max_steps
     point, facts, interpolates = settle(risk, unravel, theta, slope)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side.
     followed = 0.1 * jnp.linalg.norm(theta - first) / _positive(jnp.linalg.norm(point))
-    both_good = good(rough.result) & good(fine.result)
-    facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(both_good, facts.error + followed, jnp.inf))
-    return PointFlow(fine, unravel(point), facts, interpolates)
+    known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
+    facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
+    ratio = stationarity(fine)
+    rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
+    broken = ~(good(fine.result) | (fine.result == RESULTS.max_steps_reached))
+    outcome = jnp.asarray(Outcome.undecided.value)
+    outcome = jnp.where(known & rests, Outcome.finite_stationary_point.value, outcome)
+    outcome = jnp.where(known & interpolates, Outcome.limit_point.value, outcome)
+    outcome = jnp.where(broken, Outcome.failed.value, outcome)
+    decided = known & (rests | interpolates) & ~broken
+    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
+    empty = jnp.zeros(0, theta.dtype)
+    nothing = KKTPoint(infinite, nan, empty, empty, jnp.zeros(0, bool), nan)
+    return ModelLimit(
+        kind=Code(jnp.where(decided, LimitKind.point.value, LimitKind.none.value), LimitKind),
+        outcome=Code(outcome, Outcome),
+        params=unravel(point),
+        unit=eqx.filter(unravel(point / _positive(jnp.linalg.norm(point))), risk.filter(model)),
+        margin=nan,
+        degree=nan,
+        homogeneity=nan,
+        kkt=nothing,
+        flow_kkt=nothing,
+        turned=nan,
+        path_error=nan,
+        growth=nan,
+        selection=None,
+        stationary=facts,
+        stationarity=ratio,
+        prediction=None,
+        program_solution=None,
+        excess=infinite,
+        rate=Rate(nan, nan, empty, empty),
+        trajectory=fine,
+    )
 
 
-class PointFlow(eqx.Module):
-    """A flow to a point: `trajectory`, the `model` at its limit, its `facts`, and whether the data are fitted."""
-
-    trajectory: Trajectory
-    model: Any
-    facts: StationaryFacts
-    interpolates: Bool[Array, ""]
+# The limit of a flow whose loss has its infimum at finite outputs: followed in log t until the loss is flat.
+point_of = compiled_around(_begun, _followed, _concluded)
 
 
 def settle(

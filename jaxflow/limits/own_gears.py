@@ -4,6 +4,8 @@
    no more: along them a method of high order gains nothing.
 2. **Implicit**, of smooth models: Kvaerno5 in log arc length, once explicit steps are as long as stability allows. It
    goes out along valleys of the loss, and into finite points, where log arc length turns into log time.
+
+A loss that has its infimum at finite outputs leads to a point, and both gears run in log time.
 """
 
 from collections.abc import Callable
@@ -13,13 +15,13 @@ from typing import Any, ClassVar
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
-from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LossExcess, StationaryPoint, Stiff, Weights
+from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, broken
-from jaxflow.limits.stages import STATIONARY, Count
+from jaxflow.limits.stages import STATIONARY, Count, Positive
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
@@ -27,23 +29,30 @@ EXPLICIT, IMPLICIT = 0, 1
 # An arc length that no flow needs: explicit steps to it would be a million and more. And its logarithm for implicit
 # ones, from which on a loss that has not fallen does not fall.
 FAR, LOG_FAR = 1e6, 100.0
+# Log time at which a flow to a point that has not come to an end is left: at rates of 1e-6 it has.
+LOG_TIME = 30.0
 # Lengths turn into times where pushes cancel: a path into a finite point has no length to go.
 FLOOR = 0.03
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
+# Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.
+DIGITS = 1e-9
 
 
 class OwnGears(AbstractProblem):
     """The flow of any model, until its loss is e^`log_loss` or its gradient vanishes.
 
-    **Arguments:** `smooth`: without kinks; `stiff`: whether there is an implicit gear; `rtol` of both; `report`: see
-    `Drive`.
+    **Arguments:** `smooth`: without kinks; `stiff`: whether there is an implicit gear; `point`: whether the loss has
+    its infimum at finite outputs; `rtol` of both gears; `still`: the gradient that has vanished, relative to the
+    multipliers; `report`: see `Drive`.
     """
 
-    log_loss: float
-    rtol: float
+    log_loss: float | Float[Array, ""]
+    rtol: Positive
     smooth: bool = eqx.field(static=True)
     stiff: bool = eqx.field(static=True)
+    point: bool = eqx.field(static=True, default=False)
+    still: float = STATIONARY
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     saves: int = 0
 
@@ -55,13 +64,14 @@ class OwnGears(AbstractProblem):
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
         rtol = self.rtol
-        stop = LossExcess(self.log_loss) | StationaryPoint(STATIONARY, 2)
+        stop = LossExcess(self.log_loss) | StationaryPoint(self.still, 2)
         if gear == EXPLICIT:
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
             solver = diffrax.Tsit5() if self.smooth else diffrax.Bosh3()
             ends = stop | Stiff() if self.stiff else stop
             return Drive(solver, controller, ends, max_steps, self.report)
-        solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
+        digits = jnp.maximum(1e-2 * rtol, DIGITS)
+        solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=digits, atol=digits, norm=state_norm))
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         return Drive(solver, controller, stop, max_steps, self.report)
 
@@ -76,6 +86,8 @@ class OwnGears(AbstractProblem):
         idle: Bool[Array, ""] | bool = False,
     ) -> Lane:
         start = partial(drive.start, risk, here.model, coordinates=Weights(), budget=budget, idle=idle)
+        if self.point:
+            return start(clock=LogTime(), until=LOG_TIME)
         if gear == EXPLICIT:
             return start(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
         unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
@@ -86,6 +98,6 @@ class OwnGears(AbstractProblem):
         if gear == IMPLICIT or not self.stiff:
             return Shift(jnp.asarray(ENDED), yes)
         size = final.log_scale + jnp.log(jnp.sum(jnp.abs(jnp.asarray(final.multipliers))))
-        still = final.log_gradient_norm - size <= jnp.log(STATIONARY) + jnp.minimum(final.log_norm, 0.0)
+        still = final.log_gradient_norm - size <= jnp.log(self.still) + jnp.minimum(final.log_norm, 0.0)
         ended = good(stretch.result) & ((size <= self.log_loss) | still)
         return Shift(jnp.where(ended | broken(stretch), ENDED, IMPLICIT), yes)

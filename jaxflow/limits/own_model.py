@@ -8,27 +8,21 @@ import jax
 import jax.numpy as jnp
 
 from jaxflow._core import (
-    RESULTS,
-    Code,
     Outcome,
     as_boolean,
     as_integer,
     compiled_once,
-    good,
     is_concrete,
     one_lane_at_a_time,
     require,
 )
-from jaxflow._core.kinks import kink_count
 from jaxflow.data import TokenData
 from jaxflow.limits.affine_limit import affine_limit, is_linear
-from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
-from jaxflow.limits.model_limit import KKTPoint, ModelLimit
-from jaxflow.limits.model_point import flat, point_of
+from jaxflow.limits.model_limit import ModelLimit
+from jaxflow.limits.model_point import point_of
 from jaxflow.limits.progress import Progress
-from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
@@ -130,59 +124,17 @@ class _OfModule(eqx.Module):
 
 
 @one_lane_at_a_time
-@compiled_once
 def _find(
     risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
 ) -> ModelLimit:
     if not isinstance(model, AbstractAttention) and is_linear(risk, model):
-        ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
-        return affine_limit(risk, model, gap, max_steps, ruled)
+        return _linear(risk, model, gap, max_steps, rule)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
-    return _at_point(risk, model, method, gap, max_steps)
+    return point_of(risk, model, method, gap, max_steps)
 
 
-def _at_point(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int) -> ModelLimit:
-    """The limit of a flow whose loss has its infimum at finite outputs."""
-    theta, unravel = flat(risk, model)
-    kinks = kink_count(lambda x: risk.source.outputs(unravel(x)), theta)
-    # Sliding costs steps in proportion to accuracy.
-    rtol = (1e-5 if kinks else gap) if method.rtol is None else method.rtol
-    found = point_of(risk, model, kinks, rtol, max_steps, method.report)
-    trajectory, facts = found.trajectory, found.facts
-    ratio = stationarity(trajectory)
-    ended, known = good(trajectory.result), jnp.isfinite(facts.error)
-    rests = ~found.interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
-    broken = ~(ended | (trajectory.result == RESULTS.max_steps_reached))
-    outcome = jnp.asarray(Outcome.undecided.value)
-    outcome = jnp.where(ended & known & rests, Outcome.finite_stationary_point.value, outcome)
-    outcome = jnp.where(ended & known & found.interpolates, Outcome.limit_point.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    decided = (outcome == Outcome.limit_point.value) | (outcome == Outcome.finite_stationary_point.value)
-    point, _ = flat(risk, found.model)
-    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
-    empty = jnp.zeros(0, theta.dtype)
-    nothing = KKTPoint(infinite, nan, empty, empty, jnp.zeros(0, bool), nan)
-    size = jnp.linalg.norm(point)
-    return ModelLimit(
-        kind=Code(jnp.where(decided, LimitKind.point.value, LimitKind.none.value), LimitKind),
-        outcome=Code(outcome, Outcome),
-        params=found.model,
-        unit=eqx.filter(unravel(point / jnp.where(size > 0, size, 1.0)), risk.filter(model)),
-        margin=nan,
-        degree=nan,
-        homogeneity=nan,
-        kkt=nothing,
-        flow_kkt=nothing,
-        turned=nan,
-        path_error=nan,
-        growth=nan,
-        selection=None,
-        stationary=facts,
-        stationarity=ratio,
-        prediction=None,
-        program_solution=None,
-        excess=infinite,
-        rate=Rate(nan, nan, empty, empty),
-        trajectory=trajectory,
-    )
+@compiled_once
+def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> ModelLimit:
+    ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
+    return affine_limit(risk, model, gap, max_steps, ruled)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxflow._core import RESULTS, Code, good, tree_norm
+from jaxflow._core import RESULTS, Code, compiled_once, good, is_concrete, strongly_typed, tree_norm
 from jaxflow.flow import Drive, Lane
 from jaxflow.limits.stages import Count
 from jaxflow.risk import EmpiricalRisk
@@ -127,24 +128,46 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
 
 def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps: Count) -> Trajectory:
     """The path of one model to its end."""
-    way = begin(problem, risk, model)
+    return go_on(problem, risk, begin(problem, risk, model), max_steps).path
 
+
+def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Count) -> Way:
+    """A path to its end. Of one concrete instance each gear is a program, compiled when the path first needs it."""
+    if is_concrete(problem, risk, way, max_steps, jnp.zeros(())):
+        # One program for every budget.
+        most: Any = np.asarray(max_steps)
+        while (gear := int(way.gear)) != ENDED:
+            way = _stretch(problem, gear, risk, way, most)
+        return way
     arrays, fixed = eqx.partition(way, eqx.is_array)
 
     def turn(arrays: Any) -> Any:
         # Every gear in its order, idle where another one is due: XLA compiles a choice of branches half as fast again.
         way = eqx.combine(arrays, fixed)
         for gear in range(len(problem.gears)):
-            here, idle = way.path.final, way.gear != gear
-            drive = problem.drive(gear, here.model, max_steps, way.lost > 0)
-            lane = problem.lane(gear, drive, risk, here, way.lost, max_steps - jnp.sum(way.steps), idle)
-            moved = after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
+            idle = way.gear != gear
+            moved = _turned(problem, gear, risk, way, max_steps, idle)
             way = jax.tree.map(partial(_where, ~idle), moved, way)
         return eqx.filter(way, eqx.is_array)
 
     onwards = problem.onwards
     found = turn(arrays) if onwards else jax.lax.while_loop(lambda w: w.gear != ENDED, turn, arrays)
-    return eqx.combine(found, fixed).path
+    return eqx.combine(found, fixed)
+
+
+def _turned(
+    problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, max_steps: Count, idle: Bool[Array, ""] | bool
+) -> Way:
+    """The way after a stretch in a gear."""
+    here = way.path.final
+    drive = problem.drive(gear, here.model, max_steps, way.lost > 0)
+    lane = problem.lane(gear, drive, risk, here, way.lost, max_steps - jnp.sum(way.steps), idle)
+    return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
+
+
+@compiled_once
+def _stretch(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, max_steps: Count) -> Way:
+    return strongly_typed(_turned(problem, gear, risk, way, max_steps, False))
 
 
 def _counted(path: Trajectory, problem: AbstractProblem, steps: Int[Array, " gears"]) -> Trajectory:
