@@ -1,6 +1,6 @@
 """Limits of linear networks: a direction or a point, with everything that vouches for it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ from jaxflow._core import (
     Code,
     Outcome,
     SelectionStatus,
+    compiled_around,
     compiled_once,
     good,
     is_concrete,
@@ -26,7 +27,9 @@ from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import SMALL_START, LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
-from jaxflow.limits.network_units import network_units
+from jaxflow.limits.network_gears import NetworkGears
+from jaxflow.limits.network_units import NetworkUnits, network_units
+from jaxflow.limits.path import Way, begin, go_on
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
@@ -82,21 +85,65 @@ def find_linear_limit(
 
 
 @one_lane_at_a_time
-@compiled_once
 def _find(
+    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
+) -> LinearLimit:
+    if risk.loss.margin and isinstance(method, LinearStaged):
+        return _outwards(risk, model, method, gap, max_steps, rule)
+    return _by_method(risk, model, method, gap, max_steps, rule)
+
+
+@compiled_once
+def _by_method(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> LinearLimit:
     # As for attention: another rule is another program to compile.
     del rule
-    own_lengths = isinstance(method, LinearStaged) and (method.near, method.far) == (LinearStaged.near, None)
-    units = network_units(risk, model) if own_lengths else None
-    if not risk.loss.margin:
-        return find_point(risk, model, method, gap, max_steps, units)
-    if units is None:
+    if risk.loss.margin:
         return conclude_direction(risk, model, method.follow(risk, model, max_steps, gap), gap)
-    within, begun = units.inward(risk, model)
-    path = method.follow(within, begun, max_steps, gap)
-    return conclude_direction(risk, model, units.outward(path), gap, (within, begun, path))
+    return find_point(risk, model, method, gap, max_steps, _units(risk, model, method))
+
+
+def _units(risk: EmpiricalRisk, model: Any, method: AbstractMethod) -> NetworkUnits | None:
+    own_lengths = isinstance(method, LinearStaged) and (method.near, method.far) == (LinearStaged.near, None)
+    return network_units(risk, model) if own_lengths else None
+
+
+class _Instance(NamedTuple):
+    """What is followed out along a direction, in its units where it has some, and what the limit is concluded from."""
+
+    risk: EmpiricalRisk
+    model: Any
+    gap: Positive
+    max_steps: Count
+    units: NetworkUnits | None
+    within: tuple[EmpiricalRisk, Any]
+    problem: NetworkGears
+    way: Way
+    rule: Rule
+
+
+def _begun(
+    risk: EmpiricalRisk, model: Any, method: LinearStaged, gap: Positive, max_steps: Count, rule: Rule
+) -> _Instance:
+    units = _units(risk, model, method)
+    within = (risk, model) if units is None else units.inward(risk, model)
+    problem = method.problem(within[1], gap)
+    return _Instance(risk, model, gap, max_steps, units, within, problem, begin(problem, *within), rule)
+
+
+def _followed(one: _Instance) -> _Instance:
+    return one._replace(way=go_on(one.problem, one.within[0], one.way, one.max_steps))
+
+
+def _concluded(one: _Instance) -> LinearLimit:
+    path, units = one.way.path, one.units
+    if units is None:
+        return conclude_direction(one.risk, one.model, path, one.gap)
+    return conclude_direction(one.risk, one.model, units.outward(path), one.gap, (*one.within, path))
+
+
+_outwards = compiled_around(_begun, _followed, _concluded)
 
 
 def conclude_direction(

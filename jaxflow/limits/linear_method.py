@@ -14,15 +14,8 @@ from jaxflow._core import RESULTS, as_integer, check_kind, check_real, good, lin
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
-    ArcLength,
-    AtRest,
-    Budget,
-    CertificateGap,
     Drive,
-    Halves,
-    LogArcLength,
     LogTime,
-    MultiplierNewton,
     Situation,
     StationaryPoint,
     Weights,
@@ -30,49 +23,13 @@ from jaxflow.flow import (
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
-from jaxflow.limits.network_certificate import network_certifier
+from jaxflow.limits.network_gears import NetworkGears
+from jaxflow.limits.path import follow
 from jaxflow.limits.shaken import Shaken
-from jaxflow.limits.stages import STATIONARY, Count, Positive, followed_by, kept, stationarity
+from jaxflow.limits.stages import Count, Positive, kept
 from jaxflow.models import DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
-
-# ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
-# of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
-# multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
-# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of more layers. Of a fully
-# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
-# certified.
-MARGIN_CAP = 1e12
-WEIGHTS_CAP = 1e6
-DEEP_CAP = 1e9
-CONVEX_CAP = 1e10
-# Steps at `DEEP_CAP`, of which paths take 40 to 200: where exponents have no digits for it, Newton's method finds no
-# step there at all (two of 64 convolutional networks), and the path is followed again at the next of these.
-FAR_STEPS = 512
-DEEP_CAPS = ((DEEP_CAP, 1e-5), (3e7, 3e-6), (WEIGHTS_CAP, 1e-6))
-# Steps of the explicit stage of more than two layers: where it has not arrived by then, data are barely separable or
-# not at all, or they wait at a saddle: it is stiff, and goes on implicitly. Where which stationary point is reached
-# depends on the path, it is followed closely for longer (with 3,072 the ends are the same to 1e-13, 128 of 128).
-NEAR_STEPS = 512
-SELECTING_STEPS = 1024
-# Where coordinates of such a path wait their turn at a saddle, unit speed is a matter of roundings and explicit steps
-# stand still: it goes on implicitly in log time. What waits has the size of the start, and is known to this share of
-# it; with a hundredth of that, roundings of what has grown are taken for errors (steps rejected one by one, three of
-# seven networks of four layers). 160 to 440 steps were needed; ends agree with those at a hundredth of the tolerance.
-SADDLE_RTOL, SADDLE_STEPS, SADDLE_LOG_TIME = 1e-6, 1024, 1e5
-# The first step there: Diffrax's own rule looks ahead to where the field overflows.
-FIRST_STEP = 0.01
-# What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
-DEEP_STATIONARY = 1e-12
-# Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
-FLOOR = 0.03
-# Log arc lengths to which paths go. A component with slack 1 - κ falls like exp(-2(1 - κ)s): at 1e6 to 1e-8 for every
-# slack above 1e-5. Newton's method for the weights is driven to lengths that can be written down.
-LOG_FAR = 1e6
-WEIGHTS_FAR = 1e100
-# How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.
-PATIENCE = 100.0
 
 # Below this Newton's method asks for digits that layers far apart in size do not have; its last iteration, of a method
 # that converges quadratically, is far more accurate than it is long. (L = 3, α = 0.01 at rtol 1e-11: with 1e-8 1,800
@@ -89,14 +46,6 @@ LOOSE, LOOSE_FINER = (1e-5, 1e-7), 0.5
 # miss a quarter of the third's own error in one of a hundred cases.
 SMALL_START = 1e-3
 SAMPLED = 4.0
-
-
-class Fitted(AbstractStop):
-    """Stops where every margin $y_if(x_i)$ is positive."""
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        data: Any = situation.risk.data
-        return jnp.all(data.targets * situation.decode().outputs(data) > 0)
 
 
 class Interpolated(AbstractStop):
@@ -117,14 +66,7 @@ class Interpolated(AbstractStop):
 class LinearStaged(AbstractMethod):
     r"""The default for linear networks.
 
-    **Classification**, two stages of one path: Tsit5 in arc length to `near`, where coordinates are selected and the
-    path bends; then log arc length. For two layers, once all data are fitted, by `MultiplierNewton` until the flow
-    certifies its direction to the gap asked for or its direction is at rest. Of a component with slack
-    $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is allowed to be a million; beyond
-    $\rho^L=10^{12}$ the path is that of the limiting dynamics (see `LogArcLength`). For more layers, whose margins are
-    no quadratic forms, by Kvaerno5 for the weights, with $10^9$ in place of $10^{12}$ (or the largest of `DEEP_CAPS`
-    that has digits), to `far`; of fully connected ones with $10^{10}$, until the direction is certified. Where explicit
-    steps stand still at a saddle, Kvaerno5 in log time takes the path to `near`. Two diagonal layers move in `Halves`.
+    **Classification**: the gears of `jaxflow.limits.network_gears`.
 
     **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
     between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
@@ -168,8 +110,23 @@ class LinearStaged(AbstractMethod):
 
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
         if risk.loss.margin:
-            return self._outwards(risk, model, max_steps, gap)
+            return follow(self.problem(model, gap), risk, model, max_steps)
         return self._inwards(risk, model, max_steps)
+
+    def problem(self, model: Any, gap: Positive) -> NetworkGears:
+        """The gears of a network under a margin loss."""
+        return NetworkGears(
+            conserved=kept(model),
+            size=largest_entry(model),
+            gap=gap,
+            near=self.near,
+            far=self.far,
+            saves=self.saves,
+            degree=model.degree,
+            pairs=has_pairs(model),
+            convex=isinstance(model, DeepLinearNetwork),
+            report=self.report,
+        )
 
     def continued(
         self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive, known: Bool[Array, ""] | bool = False
@@ -273,96 +230,6 @@ class LinearStaged(AbstractMethod):
         coordinates = coordinates if shaken is None else Shaken(coordinates, shaken)
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
-
-    def _outwards(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
-        pairs = has_pairs(model)
-        deep = model.degree > 2 and not isinstance(model, DeepLinearNetwork)
-        rest = DEEP_STATIONARY if deep else STATIONARY
-        still = StationaryPoint(rest, model.degree, pairs)
-        quadratic, size = model.degree == 2, jnp.minimum(largest_entry(model), 1.0)
-
-        coordinates, convex = Halves(kept(model)) if pairs else Weights(), isinstance(model, DeepLinearNetwork)
-
-        def stage(
-            model: Any, solver: Any, controller: Any, stop: Any, steps: Count = max_steps, **how: Any
-        ) -> Trajectory:
-            drive = Drive(solver, controller, stop, steps, self.report)
-            return drive.trajectory(drive.run(drive.start(risk, model, coordinates=coordinates, **how)))
-
-        near = stage(
-            model,
-            diffrax.Tsit5(),
-            diffrax.PIDController(rtol=1e-7, atol=1e-9 * jnp.where(size > 0, size, 1.0), norm=state_norm),
-            still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()) if quadratic else still,
-            max_steps if quadratic else jnp.minimum(max_steps, NEAR_STEPS if convex else SELECTING_STEPS),
-            clock=ArcLength(),
-            until=PATIENCE * self.near if quadratic else self.near,
-        )
-        stiff = near.result == RESULTS.max_steps_reached if convex else jnp.asarray(False)
-        if deep:
-            waits, entry = near.result == RESULTS.max_steps_reached, jnp.where(size > 0, size, 1.0)
-            rtol = max(SADDLE_RTOL, 100.0 * float(jnp.finfo(jnp.result_type(float)).eps))
-            newton = linalg.newton(rtol=0.1 * rtol, atol=0.1 * rtol * entry, norm=state_norm)
-            onwards = stage(
-                near.final.model,
-                diffrax.Kvaerno5(root_finder=newton),
-                diffrax.PIDController(rtol=rtol, atol=rtol * entry, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-                still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted()),
-                jnp.minimum(max_steps, SADDLE_STEPS),
-                clock=LogTime(),
-                until=SADDLE_LOG_TIME,
-                dt0=FIRST_STEP,
-                idle=~waits,
-            )
-            near = followed_by(near, onwards, ~waits)
-        least = rest * jnp.exp((model.degree - 1) * jnp.minimum(near.final.log_norm, 0.0))
-        done = ~(good(near.result) | stiff) | (stationarity(near) <= least)
-        # Rates are fitted where the flow is the exact one.
-        end = max(WEIGHTS_CAP ** (1.0 / model.degree), 3.0 * self.near)
-        saves = jnp.linspace(np.log(0.5 * end - self.near), np.log(end - self.near), self.saves)
-        certified = CertificateGap(gap, network_certifier()) & Budget(log_arc_length=float(np.log(end - self.near)))
-        if quadratic:
-            # The length so far, or the size of the weights of a start far out.
-            unit = jnp.exp(jnp.logaddexp(near.final.log_arc_length, near.final.log_norm))
-            far = stage(
-                near.final.model,
-                MultiplierNewton(),
-                diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-                still | certified | AtRest(pairs=pairs),
-                clock=LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, end), timed=False),
-                until=LOG_FAR if self.far is None else float(np.log(self.far - self.near)),
-                save_at=saves,
-                idle=done,
-            )
-            return followed_by(near, far, done)
-        length = WEIGHTS_FAR if self.far is None else self.far
-        # Single precision has no digits for more.
-        fine = float(jnp.finfo(jnp.result_type(float)).eps) < 1e-12
-        caps = DEEP_CAPS[-1:]
-        if fine:
-            caps = ((CONVEX_CAP, 1e-5),) if convex else DEEP_CAPS
-        tries = jnp.asarray([(max(cap ** (1.0 / model.degree), end), digits) for cap, digits in caps])
-
-        def outwards(finished: Bool[Array, ""], how: Float[Array, "2"]) -> tuple[Array, tuple[Trajectory, Array]]:
-            cap, digits = how
-            far = stage(
-                near.final.model,
-                diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm)),
-                diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4, norm=state_norm),
-                still | certified if convex else still,
-                max_steps if len(caps) == 1 else jnp.minimum(max_steps, FAR_STEPS),
-                clock=LogArcLength(unit=self.near, floor=FLOOR, cap=cap),
-                until=float(np.log(length - self.near)),
-                save_at=saves,
-                idle=finished,
-            )
-            return finished | (far.result != RESULTS.max_steps_reached), (far, finished)
-
-        _, (found, skipped) = jax.lax.scan(outwards, done, tries)
-        last: Any = jax.tree.map(lambda x: x[jnp.maximum(jnp.sum(~skipped) - 1, 0)], found)
-        # What all tries took together.
-        stats = {name: jnp.sum(x, axis=0) if name.startswith("num_") else x[0] for name, x in found.stats.items()}
-        return followed_by(near, eqx.tree_at(lambda t: t.stats, last, stats), done)
 
 
 def largest_entry(model: Any) -> Float[Array, ""]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Code, linalg, tree_norm
+from jaxflow._core import linalg, tree_norm
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
@@ -15,7 +15,7 @@ from jaxflow.limits.self_certificate import settled
 from jaxflow.margin import AttentionProgram
 from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Regime, Trajectory
+from jaxflow.trajectory import Point, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
@@ -33,35 +33,6 @@ ORDER_ONE = 10
 # What a caller gives as a number, and a compiled program takes as an array: one program for all gaps and budgets.
 Positive = float | Float[Array, ""]
 Count = int | Int[Array, ""]
-
-
-def followed_by(first: Trajectory, second: Trajectory, skipped: Bool[Array, ""]) -> Trajectory:
-    """One path of two stages; where the second was skipped, the first. Save points are the second's."""
-
-    def add(a: Array, b: Array) -> Array:
-        return jnp.logaddexp(a, b)
-
-    start = first.final
-
-    def shift(point: Point) -> Point:
-        log_time = add(start.log_time, point.log_time)
-        # Where log t overflows, what was before does not count.
-        log_log_time = jnp.where(jnp.isinf(log_time), point.log_log_time, jnp.log(jnp.maximum(log_time, 0.0)))
-        return eqx.tree_at(
-            lambda p: (p.log_time, p.log_log_time, p.log_arc_length),
-            point,
-            (log_time, log_log_time, add(start.log_arc_length, point.log_arc_length)),
-        )
-
-    final = jax.tree.map(lambda a, b: jnp.where(skipped, a, b), start, shift(second.final))
-    saved = first.saved if second.saved is None else shift(second.saved)
-    stats = {
-        name: first.stats[name] + jnp.where(skipped, 0, second.stats[name])
-        for name in ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
-    }
-    result = RESULTS.where(skipped, first.result, second.result)
-    regime = Code(jnp.where(skipped, first.regime.value, second.regime.value), Regime)
-    return Trajectory(final, saved, regime, result, stats)
 
 
 def stationarity(trajectory: Trajectory) -> Float[Array, ""]:

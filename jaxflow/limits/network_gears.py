@@ -1,0 +1,207 @@
+r"""Linear networks under a margin loss: their gears, and when one follows another.
+
+1. **Explicit**: Tsit5 in arc length, until all data are fitted and coordinates are selected.
+2. **Saddle**, of three layers and more whose coordinates do not mix convexly: where explicit steps stand still Kvaerno5
+   in log time. Where coordinates wait their turn at a saddle, unit speed is a matter of roundings.
+3. **Multipliers**, of two layers: `MultiplierNewton` in log arc length until the flow certifies its direction or its
+   direction is at rest. Of a component with slack $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is
+   allowed to be a million.
+   **Weights**, of more layers, whose margins are no quadratic forms: Kvaerno5 in log arc length. Where Newton's method
+   finds no digits for the cap of the exponents the stretch is dropped, and taken again with a lower one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import RESULTS, good, linalg
+from jaxflow.flow import (
+    AbstractStop,
+    ArcLength,
+    AtRest,
+    Budget,
+    CertificateGap,
+    Drive,
+    Halves,
+    Lane,
+    LogArcLength,
+    LogTime,
+    MultiplierNewton,
+    Situation,
+    StationaryPoint,
+    Stiff,
+    Weights,
+)
+from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.attention import LOG_HORIZON
+from jaxflow.limits.network_certificate import network_certifier
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift
+from jaxflow.limits.stages import STATIONARY, Count, Positive, stationarity
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.trajectory import Point, Trajectory
+
+# ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
+# of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
+# multipliers need much earlier, and with as many digits as below it takes all of its steps at 1e10, with any at 1e12.
+# The floor is in units of the least margin on the unit sphere, which is 1e-3 and less of more layers. Of a fully
+# connected network, which is held against a convex program, it is to be below the gap; its path ends where it is
+# certified.
+MARGIN_CAP, CONVEX_CAP = 1e12, 1e10
+# Of more layers, with the digits of Newton's method: where exponents have none for the first (two of 64 convolutional
+# networks) the path is followed again at the next of these.
+DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
+# Shares of the budget. Where explicit steps have not arrived by then data are barely separable or not at all, or the
+# path waits at a saddle; saddles take 160 to 440 steps, and the way out 40 to 200, or all of them.
+EXPLICIT_SHARE, SADDLE_SHARE, WEIGHTS_SHARE = 4, 4, 8
+# What waits at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
+# roundings of what has grown are taken for errors (steps rejected one by one, three of seven networks of four layers).
+SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
+# The first step there: Diffrax's own rule looks ahead to where the field overflows.
+FIRST_STEP = 0.01
+# What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
+DEEP_STATIONARY = 1e-12
+# Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
+FLOOR = 0.03
+# Newton's method for the weights is driven to lengths that can be written down.
+WEIGHTS_FAR = 1e100
+# How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.
+PATIENCE = 100.0
+
+
+class Fitted(AbstractStop):
+    """Stops where every margin $y_if(x_i)$ is positive."""
+
+    def __call__(self, situation: Situation) -> Bool[Array, ""]:
+        data: Any = situation.risk.data
+        return jnp.all(data.targets * situation.decode().outputs(data) > 0)
+
+
+class NetworkGears(AbstractProblem):
+    """The flow of one linear network out along its limit direction.
+
+    **Arguments:** `conserved`: `kept` of the start; `size`: its largest entry; `gap` to certify; `near`, `far`,
+    `saves`, `report`: see `LinearStaged`; `degree`: layers; `pairs`: whether two diagonal layers move in `Halves`;
+    `convex`: whether the network is fully connected, so that its program is convex for any number of layers.
+    """
+
+    conserved: Any
+    size: Float[Array, ""]
+    gap: Positive
+    near: float
+    far: float | None
+    saves: int
+    degree: int = eqx.field(static=True)
+    pairs: bool = eqx.field(static=True)
+    convex: bool = eqx.field(static=True)
+    report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+
+    onwards: ClassVar[bool] = False
+
+    @property
+    def gears(self) -> tuple[str, ...]:
+        if self.degree == 2:
+            return "explicit", "multipliers"
+        return ("explicit", "weights") if self.convex else ("explicit", "saddle", "weights")
+
+    def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
+        name, steps = self.gears[gear], jnp.asarray(max_steps)
+        still = StationaryPoint(self._rest, self.degree, self.pairs)
+        fitted = still | (Budget(log_arc_length=float(np.log(self.near))) & Fitted())
+        entry = jnp.where(self.size > 0, jnp.minimum(self.size, 1.0), 1.0)
+        if name == "explicit":
+            controller = diffrax.PIDController(rtol=1e-7, atol=1e-9 * entry, norm=state_norm)
+            ends = fitted if self.degree == 2 else still
+            # Where which limit is reached does not depend on the path, a stiff one need not be followed closely.
+            ends = ends | Stiff() if self.convex else ends
+            most = steps if self.degree == 2 and not self.convex else _share(steps, EXPLICIT_SHARE)
+            return Drive(diffrax.Tsit5(), controller, ends, most, self.report)
+        control = partial(diffrax.PIDController, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+        if name == "saddle":
+            rtol = max(SADDLE_RTOL, 100.0 * float(jnp.finfo(entry.dtype).eps))
+            newton = linalg.newton(rtol=0.1 * rtol, atol=0.1 * rtol * entry, norm=state_norm)
+            controller = control(rtol=rtol, atol=rtol * entry)
+            solver = diffrax.Kvaerno5(root_finder=newton)
+            return Drive(solver, controller, fitted, _share(steps, SADDLE_SHARE), self.report)
+        certified = CertificateGap(self.gap, network_certifier())
+        certified = certified & Budget(log_arc_length=float(np.log(self._exact - self.near)))
+        controller = control(rtol=1e-4, atol=1e-6)
+        if name == "multipliers":
+            ends = still | certified | AtRest(pairs=self.pairs)
+            return Drive(MultiplierNewton(), controller, ends, steps, self.report)
+        caps = self._caps(entry.dtype)
+        digits = jnp.where(again, caps[-1][1], caps[0][1])
+        solver = diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=1e-2 * digits, norm=state_norm))
+        most = steps if len(caps) == 1 else _share(steps, WEIGHTS_SHARE)
+        return Drive(solver, controller, still | certified if self.convex else still, most, self.report)
+
+    def lane(
+        self,
+        gear: int,
+        drive: Drive,
+        risk: EmpiricalRisk,
+        here: Point,
+        lost: Int[Array, ""],
+        budget: Count,
+        idle: Bool[Array, ""] | bool = False,
+    ) -> Lane:
+        coordinates = Halves(self.conserved) if self.pairs else Weights()
+        start = partial(drive.start, risk, here.model, coordinates=coordinates, budget=budget, idle=idle)
+        name, near = self.gears[gear], self.near
+        if name == "explicit":
+            return start(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
+        if name == "saddle":
+            return start(clock=LogTime(), until=SADDLE_LOG_TIME, dt0=FIRST_STEP)
+        # Rates are fitted where the flow is the exact one.
+        saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
+        if name == "multipliers":
+            # The length so far, or the size of the weights of a start far out.
+            unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
+            clock = LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, self._exact), timed=False)
+            until = LOG_HORIZON if self.far is None else float(np.log(self.far - near))
+            return start(clock=clock, until=until, save_at=saves)
+        caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
+        cap = jnp.maximum(caps[jnp.minimum(lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)
+        clock = LogArcLength(unit=near, floor=FLOOR, cap=cap)
+        far = WEIGHTS_FAR if self.far is None else self.far
+        return start(clock=clock, until=float(np.log(far - near)), save_at=saves)
+
+    def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
+        name, last, yes = self.gears[gear], jnp.asarray(len(self.gears) - 1), jnp.asarray(True)
+        spent = stretch.result == RESULTS.max_steps_reached
+        if name == "multipliers":
+            return Shift(jnp.asarray(ENDED), yes)
+        if name == "weights":
+            again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
+            return Shift(jnp.where(again, last, ENDED), ~again)
+        least = self._rest * jnp.exp((self.degree - 1) * jnp.minimum(stretch.final.log_norm, 0.0))
+        outwards = stationarity(stretch) > least
+        # Out of steps a path that waits at a saddle goes on there, and one of a convex program goes out all the same.
+        onwards = jnp.where(outwards, last, ENDED) if self.convex else jnp.asarray(ENDED)
+        onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards
+        following = jnp.where(good(stretch.result) & outwards, last, jnp.where(spent, onwards, ENDED))
+        return Shift(following, yes)
+
+    @property
+    def _rest(self) -> float:
+        return STATIONARY if self.degree == 2 or self.convex else DEEP_STATIONARY
+
+    @property
+    def _exact(self) -> float:
+        """The arc length to which the flow is the exact one, at least."""
+        return max(DEEP_CAPS[-1][0] ** (1.0 / self.degree), 3.0 * self.near)
+
+    def _caps(self, dtype: Any) -> tuple[tuple[float, float], ...]:
+        # Single precision has no digits for more.
+        if float(jnp.finfo(dtype).eps) > 1e-12:
+            return DEEP_CAPS[-1:]
+        return ((CONVEX_CAP, DEEP_CAPS[0][1]),) if self.convex else DEEP_CAPS
+
+
+def _share(steps: Int[Array, ""], share: int) -> Int[Array, ""]:
+    return jnp.maximum(steps // share, 1)
