@@ -35,6 +35,7 @@ def page() -> str:
                 limit_peers(),
                 limits(),
                 crowded(),
+                blocks(),
                 gaps(),
                 studies(),
                 own_models(),
@@ -307,6 +308,26 @@ def crowded() -> str:
         "tolerance of 1e-9 (*open*: it ran out of 6,000 steps)."
     )
     return section("Crowded cells", text, markdown(columns, lines), found, "crowded.py", load=True)
+
+
+def blocks() -> str:
+    """Blocks of a study in crowded cells, on a CPU and on an accelerator."""
+    text = (
+        "A block of `TokenSelection` for each cell: the first run compiles what the process has not compiled yet, the "
+        "last column is the time of other instances over that of (5, 5, 4)."
+    )
+    parts = []
+    for name in ("blocks", "blocks_gpu"):
+        found = results(name)
+        lines = [
+            (row["cell"], count(row["instances"]), seconds(row["first_s"]), seconds(row["again_s"]),
+             seconds(row["other_s"]), ended(row["outcomes"]), count(row["worst_steps"]), rounded(row["over_554"]))
+            for row in found["rows"]
+        ]  # fmt: skip
+        columns = ("cell", "instances", "first run", "again", "others", "outcomes", "most steps", "over (5, 5, 4)")
+        title = "Blocks of a study" + (", on an accelerator" if name == "blocks_gpu" else "")
+        parts.append(section(title, text, markdown(columns, lines), found, "blocks.py", load=True))
+    return "\n\n".join(parts)
 
 
 def gaps() -> str:

@@ -46,6 +46,7 @@ SCRIPTS = (
     Script("flow_peers.py", "--scale 0.1", "", device=True),
     Script("limit_peers.py", "--scale 0.1", "", device=True),
     Script("studies.py", "--count 64 --repeats 1", "", device=True),
+    Script("blocks.py", "--count 64 --only W:5,5,4", "", device=True),
     Script("starts.py", "--count 8", ""),
     Script("crowded.py", "--count 20 --confirm 4 --only W:5,5,2 KQ:5,5,2", "--count 500 --confirm 200"),
     Script("factors.py", "--count 4 --general 1 --dimensions 10", ""),

@@ -85,9 +85,7 @@ def find_linear_limit(
 
 
 @one_lane_at_a_time
-def _find(
-    risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
-) -> LinearLimit:
+def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> LinearLimit:
     if risk.loss.margin and isinstance(method, LinearStaged):
         return _outwards(risk, model, method, gap, max_steps, rule)
     return _by_method(risk, model, method, gap, max_steps, rule)
