@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.tarzanagh2023.combination import best_combination
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
     NAN,
@@ -277,7 +278,7 @@ MARGIN: list[Call] = [
     ),
     call(
         "best_combination",
-        g.best_combination,
+        best_combination,
         weights=(MATRIX, array()),
         finite=(MATRIX, array()),
         direction=(MATRIX, array()),

@@ -9,9 +9,9 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import papers
-from jaxflow.flow import follow_products
 from jaxflow.papers.boix2023 import small_instances, supports, toy
 from jaxflow.papers.boix2023.perturbations import NOISE
+from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.report import Finding, Verdict
 from tests.papers.made_up import boix2023 as made_up
 

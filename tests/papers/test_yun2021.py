@@ -21,9 +21,10 @@ from jaxflow.papers.yun2021 import (
     multiplier_direction,
     plane,
 )
+from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
 from jaxflow.report import Finding, Verdict, fit
-from jaxflow.theory import layer_gap, point_limit
+from jaxflow.theory import layer_gap
 from tests.papers.made_up.yun2021 import classification, direction, regression
 
 

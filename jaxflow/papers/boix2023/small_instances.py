@@ -9,9 +9,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
-from jaxflow.flow import LogHadamard, RescaledTime, follow_products, integrate, stage_controller, stage_solver
+from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
