@@ -17,7 +17,7 @@ from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
-from jaxflow.report import Rate, common_rate
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task

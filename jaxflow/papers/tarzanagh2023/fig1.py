@@ -23,8 +23,8 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import new_figure, new_grid
-from jaxflow.report import Rate, common_rate, fit
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
 

@@ -21,9 +21,9 @@ from jaxflow.models import (
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
 from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
-from jaxflow.report import Rate, common_rate
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
 
