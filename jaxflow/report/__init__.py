@@ -1,6 +1,6 @@
 """Floor 10: tables and records that stand beside a result."""
 
-from jaxflow.report.manifest import manifest as manifest
+from jaxflow.report.outputs import manifest as manifest
 from jaxflow.report.outputs import refuse_existing as refuse_existing
 from jaxflow.report.outputs import write_json as write_json
 from jaxflow.report.study_html import study_html as study_html

@@ -209,14 +209,6 @@ MODELS: list[Call] = [
         slopes=(SCORES, array(lower=False, higher=False)),
     ),
     call(
-        "logit_multipliers",
-        m.logit_multipliers,
-        logits=(SCORES, array(infinite=True, lower=False, higher=False)),
-        visible=(MASK, mask()),
-        slopes=(SCORES, array()),
-        weights=(LABELS, array()),
-    ),
-    call(
         "linearize_outputs",
         m.linearize_outputs,
         outputs=(lambda model: model.outputs(DATA), function()),
