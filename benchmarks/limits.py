@@ -9,10 +9,11 @@ import numpy as np
 from _common import counts, print_table, spread, timed
 
 import jaxflow as jf
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
 from jaxflow.limits import flow_certificate
 from jaxflow.limits.self_certificate import select, settled
 from jaxflow.margin import ProgramResult, attention_svm, solve_cvxpy
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
 MODELS = {
     "W": (jf.models.CombinedAttention, "frobenius"),

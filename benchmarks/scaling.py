@@ -32,6 +32,7 @@ from jaxflow.flow.queue import counted_queue
 from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
 from jaxflow.limits.many import begun_paths, turned
 from jaxflow.limits.reduction import reduced
+from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.study import TokenSelection
 from jaxflow.study.blocks import ACCELERATOR, CPU
 from jaxflow.theory import rule_of
@@ -172,7 +173,7 @@ def initial_scales(scale: float) -> list[dict[str, Any]]:
                 jax.random.fold_in(key, i), jf.models.DiagonalLinear(), p=6, log_scale=log_alpha
             )
             start = time.perf_counter()
-            path = jf.flow.follow_products(risk, model, log_alpha, until=20.0)
+            path = follow_products(risk, model, log_alpha, until=20.0)
             if i:  # the first one compiles
                 times.append(time.perf_counter() - start)
                 steps.append(len(path.times))

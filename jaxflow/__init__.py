@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from jaxflow.flow import diagnose as diagnose
     from jaxflow.flow import integrate as integrate
     from jaxflow.gradient_descent import descend as descend
-    from jaxflow.gradient_descent import published_protocol as published_protocol
     from jaxflow.limits import Limit as Limit
     from jaxflow.limits import LinearLimit as LinearLimit
     from jaxflow.limits import LinearStaged as LinearStaged
@@ -85,7 +84,6 @@ _NAMES = {
     "diagnose": "jaxflow.flow",
     "integrate": "jaxflow.flow",
     "descend": "jaxflow.gradient_descent",
-    "published_protocol": "jaxflow.gradient_descent",
     "Limit": "jaxflow.limits",
     "LinearLimit": "jaxflow.limits",
     "LinearStaged": "jaxflow.limits",

@@ -1,6 +1,6 @@
 """Discrete descent by Optax, with the same result type as the flow (floor 6)."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -25,7 +25,6 @@ from jaxflow._core import (
     tree_norm,
     tree_scale,
 )
-from jaxflow.models import AbstractAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory, describe
 
@@ -118,56 +117,6 @@ def descend(
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         raise RuntimeError(f"descend: {describe(trajectory.result)}")
     return trajectory
-
-
-class Protocol(TypedDict):
-    """Arguments of `descend`.
-
-    **Example:**
-
-    ```python
-    settings = jf.published_protocol(model)
-    assert settings["steps"] > 0
-    ```
-    """
-
-    steps: int
-    learning_rate: float
-    normalised: Normalisation
-    epsilon: float
-    ridge: float
-
-
-# "The smallest representable number, e.g. computed as 1 + λ = 1", says the published code: 2.22e-16.
-_EPSILON = 2.0**-52
-
-
-def published_protocol(model: Any) -> Protocol:
-    """The settings of the published experiments, as arguments of `descend`.
-
-    Normalised descent with η = 0.1 for 2,000 steps (Tarzanagh et al. 2023, App. F; the loss is the logistic
-    one). K and Q are normalised separately, and a penalty of weight 2.22e-16 keeps them from growing on a
-    gradient of rounding errors. The published code adds 2.22e-16 to every norm, too.
-
-    Steps therefore shrink once gradients fall below that. Those runs lose the gradient to rounding at about
-    the same size; `descend` does not, and ends up to a few percent further from the start.
-
-    **Example:**
-
-    ```python
-    settings = jf.published_protocol(model) | {"steps": 10}  # the published number is larger
-    jf.descend(risk, model, **settings)
-    ```
-    """
-    check_kind("model", model, AbstractAttention, "an attention model")
-    factored = isinstance(model, FactoredAttention)
-    return Protocol(
-        steps=2000,
-        learning_rate=0.1,
-        normalised="separately" if factored else "jointly",
-        epsilon=_EPSILON,
-        ridge=_EPSILON if factored else 0.0,
-    )
 
 
 class _State(eqx.Module):

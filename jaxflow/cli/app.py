@@ -12,7 +12,6 @@ from rich.text import Text
 from jaxflow.cli.session import EXIT_CODES, AsJson, bad_input_is_exit_2, consoles, examples, going_on, print_json
 from jaxflow.cli.study import ExecutorName, complete_paper, complete_scale
 from jaxflow.cli.study import app as study_app
-from jaxflow.cli.verify import verify
 
 app = typer.Typer(
     name="jaxflow",
@@ -25,15 +24,12 @@ app = typer.Typer(
 )
 
 app.add_typer(study_app)
-app.command(
-    epilog=examples(
-        "jaxflow verify tarzanagh2023",
-        "jaxflow verify yun2021 --only single --scale paper",
-        "jaxflow verify sheen2024 --json > rows.json",
-    )
-)(verify)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier run.")]
+PaperName = Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.", autocompletion=complete_paper)]
+Scale = Annotated[str, typer.Option(help="quick, paper or large.", autocompletion=complete_scale)]
+Seed = Annotated[int, typer.Option(help="Seed of all random instances.")]
+Folder = Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -117,11 +113,11 @@ def demo(
     )
 )
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A paper, as `jaxflow list` names it.", autocompletion=complete_paper)],
+    paper: PaperName,
     figure: Annotated[str, typer.Argument(help="One of its figures.")],
-    scale: Annotated[str, typer.Option(help="quick, paper or large.", autocompletion=complete_scale)] = "quick",
-    seed: Annotated[int, typer.Option(help="Seed of all random instances.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for all files; out/PAPER by default.")] = None,
+    scale: Scale = "quick",
+    seed: Seed = 0,
+    out: Folder = None,
     overwrite: Overwrite = False,
     executor: ExecutorName = None,
     as_json: AsJson = False,
@@ -143,11 +139,50 @@ def reproduce(
         return print_json({"claims": [papers.as_json(claim) for claim in claims], "files": paths})
     table = Table("the paper says", "measured", "verdict", title=f"{paper} {figure}", show_lines=True)
     for claim in claims:
-        # As text: brackets of intervals are no markup.
         table.add_row(*map(Text, (claim.sentence, papers.told(claim), claim.verdict.value)))
-    console.print(table)
-    for path in paths.values():
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    _show(console, table, paths)
+
+
+@app.command(
+    epilog=examples(
+        "jaxflow verify tarzanagh2023",
+        "jaxflow verify yun2021 --only single --scale paper",
+        "jaxflow verify sheen2024 --json > rows.json",
+    )
+)
+def verify(
+    paper: PaperName,
+    scale: Scale = "quick",
+    seed: Seed = 0,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a check to run alone; may be repeated.")] = None,
+    out: Folder = None,
+    overwrite: Overwrite = False,
+    executor: ExecutorName = None,
+    as_json: AsJson = False,
+) -> None:
+    """The statements of a paper, held to instances: how many, the worst residual, a verdict; killed, it goes on."""
+    from jaxflow import papers
+    from jaxflow.cli.session import configure
+
+    chosen = tuple(only or ())
+    with bad_input_is_exit_2():
+        papers.plan_verify(paper, scale=scale, only=chosen, out=out, overwrite=overwrite)
+    configure()
+    console = consoles(as_json)
+    with going_on():
+        paths, rows = papers.verify(
+            paper, scale=scale, seed=seed, only=chosen, out=out, overwrite=overwrite, executor=executor, progress=True,
+            say=lambda line: console.print(line, markup=False),
+        )  # fmt: skip
+    if as_json:
+        return print_json({"rows": [papers.as_json(row) for row in rows], "files": paths})
+    table = Table(
+        "statement", "checked", "instances", "measured", "worst residual", "verdict", title=paper, show_lines=True
+    )
+    for row in rows:
+        cells = (row.source, row.checked, papers.counted(row), papers.told(row), papers.worst(row), row.verdict.value)
+        table.add_row(*map(Text, cells))
+    _show(console, table, paths)
 
 
 @app.command("list", epilog=examples("jaxflow list", "jaxflow list yun2021", "jaxflow list --json"))
@@ -173,6 +208,13 @@ def list_all(
         for theorem in found.theorems:
             table.add_row(theorem.name, f"{theorem.statement} ({theorem.model.__name__})", "predicts", "", "", "")
         console.print(table)
+
+
+def _show(console: Console, table: Table, paths: dict[str, Path]) -> None:
+    """A table whose cells are `Text` (brackets of intervals are no markup), and the files beside it."""
+    console.print(table)
+    for path in paths.values():
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _described(paper: Any) -> dict[str, Any]:

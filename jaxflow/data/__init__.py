@@ -8,8 +8,6 @@ from jaxflow.data.samples import SampleData as SampleData
 from jaxflow.data.scores import optimal_tokens as optimal_tokens
 from jaxflow.data.scores import require_untied as require_untied
 from jaxflow.data.scores import tied_sequences as tied_sequences
-from jaxflow.data.separable import equal_score_tokens as equal_score_tokens
-from jaxflow.data.separable import paired_tokens as paired_tokens
 from jaxflow.data.sequences import causal_mask as causal_mask
 from jaxflow.data.sequences import random_sequences as random_sequences
 from jaxflow.data.tokens import TokenData as TokenData

@@ -27,17 +27,9 @@ from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow
 from jaxflow.flow.integrate import integrate as integrate
 from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton
-from jaxflow.flow.path import ProductPath as ProductPath
-from jaxflow.flow.path import follow_products as follow_products
-from jaxflow.flow.path import perturbed as perturbed
 from jaxflow.flow.queue import run_queue as run_queue
-from jaxflow.flow.record import Record as Record
-from jaxflow.flow.record import record as record
 from jaxflow.flow.solvers import as_controller as as_controller
 from jaxflow.flow.solvers import as_solver as as_solver
-from jaxflow.flow.stage_steps import StageSteps as StageSteps
-from jaxflow.flow.stage_steps import stage_controller as stage_controller
-from jaxflow.flow.stage_steps import stage_solver as stage_solver
 from jaxflow.flow.stopping import AbstractStop as AbstractStop
 from jaxflow.flow.stopping import AtRest as AtRest
 from jaxflow.flow.stopping import Budget as Budget

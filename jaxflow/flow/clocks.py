@@ -38,13 +38,15 @@ class AbstractClock(eqx.Module):
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         r"""$\log(e^c\,dt/ds)$, from c, $\log\|G\|$ and $\log\sum_k|P_k|$ (multipliers on G's scale)."""
 
-    @abc.abstractmethod
     def log_time(self, s: Scalar) -> Scalar:
         """log t for clocks that tell the time; the others raise `TypeError`."""
+        if not self.tells_time:
+            raise TypeError(f"{type(self).__name__} does not tell the time; it is integrated along")
+        return self.reading(s) if self.reads_negative else jnp.log(self.reading(s))
 
-    @abc.abstractmethod
     def log_length(self, s: Scalar) -> Scalar | None:
         r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
+        return None
 
     @property
     def reads_negative(self) -> bool:
@@ -64,13 +66,13 @@ class AbstractClock(eqx.Module):
         $r=\\log dt/ds$, to leading order."""
         return not self.tells_time
 
-    @abc.abstractmethod
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         """The integration variable at a reading of the clock."""
+        return jnp.asarray(reading)
 
-    @abc.abstractmethod
     def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
         """The reading of the clock at an integration variable."""
+        return s
 
 
 class PhysicalTime(AbstractClock):
@@ -87,18 +89,6 @@ class PhysicalTime(AbstractClock):
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale
-
-    def log_length(self, s: Scalar) -> Scalar | None:
-        return None
-
-    def log_time(self, s: Scalar) -> Scalar:
-        return jnp.log(s)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jnp.asarray(reading)
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return s
 
 
 class RescaledTime(AbstractClock):
@@ -128,17 +118,8 @@ class RescaledTime(AbstractClock):
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale + jnp.log(-self.log_alpha)
 
-    def log_length(self, s: Scalar) -> Scalar | None:
-        return None
-
     def log_time(self, s: Scalar) -> Scalar:
         return jnp.log(s) + jnp.log(-self.log_alpha)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jnp.asarray(reading)
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return s
 
 
 class LogTime(AbstractClock):
@@ -166,12 +147,6 @@ class LogTime(AbstractClock):
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale + s + jnp.log(self.unit)
-
-    def log_length(self, s: Scalar) -> Scalar | None:
-        return None
-
-    def log_time(self, s: Scalar) -> Scalar:
-        return self.reading(s)
 
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
@@ -217,18 +192,6 @@ class ArcLength(AbstractClock):
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return -_floored(log_norm, log_sum, self.floor)
-
-    def log_length(self, s: Scalar) -> Scalar | None:
-        return None
-
-    def log_time(self, s: Scalar) -> Scalar:
-        raise _no_time(self)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jnp.asarray(reading)
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return s
 
 
 class LogArcLength(AbstractClock):
@@ -281,9 +244,6 @@ class LogArcLength(AbstractClock):
     def log_cap(self) -> float | Float[Array, ""]:
         return math.log(self.cap) if isinstance(self.cap, float) else jnp.log(self.cap)
 
-    def log_time(self, s: Scalar) -> Scalar:
-        raise _no_time(self)
-
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
 
@@ -309,18 +269,6 @@ class LossTime(AbstractClock):
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return -log_sum
-
-    def log_length(self, s: Scalar) -> Scalar | None:
-        return None
-
-    def log_time(self, s: Scalar) -> Scalar:
-        raise _no_time(self)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jnp.asarray(reading)
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return s
 
 
 CLOCKS = {
@@ -354,7 +302,3 @@ def _floored(log_norm: Scalar, log_sum: Scalar, floor: float) -> Scalar:
 
 def _log_expm1(s: Float[Array, "..."]) -> Float[Array, "..."]:
     return s + jnp.log(-jnp.expm1(-s))
-
-
-def _no_time(clock: AbstractClock) -> TypeError:
-    return TypeError(f"{type(clock).__name__} does not tell the time; it is integrated along")

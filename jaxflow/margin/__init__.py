@@ -7,9 +7,7 @@ from jaxflow.margin.certificate import CertificateSource as CertificateSource
 from jaxflow.margin.certificate import ProgramResult as ProgramResult
 from jaxflow.margin.certificate import Solution as Solution
 from jaxflow.margin.certificate import certify as certify
-from jaxflow.margin.composition import Combination as Combination
 from jaxflow.margin.composition import FiniteComponentProgram as FiniteComponentProgram
-from jaxflow.margin.composition import best_combination as best_combination
 from jaxflow.margin.composition import finite_component as finite_component
 from jaxflow.margin.enumeration import AssumptionStatus as AssumptionStatus
 from jaxflow.margin.enumeration import Enumeration as Enumeration

@@ -8,12 +8,11 @@ a set as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
 
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import as_array, checked, is_concrete, require, require_finite
+from jaxflow._core import as_array, is_concrete, require, require_finite
 from jaxflow.data import TokenData
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.norms import AbstractNorm, Frobenius
@@ -108,58 +107,3 @@ def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteC
     log = jnp.log(jnp.where(base.selection, attention, 1.0))
     anchor = jnp.sum(jnp.where(base.anchor, log, 0.0), axis=-1, keepdims=True)
     return FiniteComponentProgram(base=base, log_ratios=log - anchor, norm=Frobenius())
-
-
-class Combination(eqx.Module):
-    r"""$W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ with its correlation; γ is +inf where the correlation grows
-    with γ without limit, and then `weights` is $\bar W^{mm}$.
-
-    **Example:**
-
-    ```python
-    jf.margin.best_combination(limit.flow_direction, jnp.zeros((4, 4)), limit.flow_direction).correlation
-    ```
-    """
-
-    weights: Float[Array, "d d"]
-    gamma: Float[Array, ""]
-    correlation: Float[Array, ""]
-
-
-@checked()
-def best_combination(
-    weights: Float[Array, "d d"], finite: Float[Array, "d d"], direction: Float[Array, "d d"]
-) -> Combination:
-    r"""The $\gamma\ge0$ for which $W^{fin}+\gamma\bar W^{mm}$ correlates most with given weights (Fig. 8).
-
-    With $\bar W$ of norm one and $F=f\bar W+F_\perp$, the best direction is the projection of the weights
-    onto the plane of F and $\bar W$:
-    $\gamma=\langle W,\bar W\rangle\|F_\perp\|^2/\langle W,F_\perp\rangle-f$ where
-    $\langle W,F_\perp\rangle>0$.
-
-    **Example:**
-
-    ```python
-    found = jf.margin.best_combination(limit.flow_direction, jnp.zeros((4, 4)), limit.flow_direction)
-    assert jnp.allclose(found.correlation, 1.0)
-    ```
-    """
-    unit = direction / jnp.linalg.norm(direction)
-    inside = jnp.sum(finite * unit)
-    across = finite - inside * unit
-    square, pull = jnp.sum(across**2), jnp.sum(weights * across)
-    toward = jnp.sum(weights * unit)
-    aligned = pull > 0
-    gamma = jnp.maximum(toward * square / jnp.where(aligned, pull, 1.0) - inside, 0.0)
-
-    def correlation(candidate: Array) -> Array:
-        size = jnp.linalg.norm(candidate) * jnp.linalg.norm(weights)
-        return jnp.sum(candidate * weights) / jnp.where(size > 0, size, 1.0)
-
-    bounded = finite + gamma * unit
-    # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at
-    # 0.
-    use_bounded = aligned | (correlation(finite) > correlation(unit))
-    gamma = jnp.where(use_bounded, jnp.where(aligned, gamma, 0.0), jnp.inf)
-    best = jnp.where(use_bounded, jnp.where(aligned, bounded, finite), unit)
-    return Combination(best, gamma, correlation(best))

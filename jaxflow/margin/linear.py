@@ -15,7 +15,7 @@ from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 class AbstractLinearProgram(AbstractProgram):
     r"""A program in $\rho$ for the predictor $x^\top\beta$, $\beta=\mathrm{Re}(S^\top\rho)$; without S,
-    $\rho=\beta$."""
+    $\rho=\beta$. Constraints are all inequalities (`conic`) or all equalities."""
 
     inputs: eqx.AbstractVar[Float[Array, "n d"]]
     transform: eqx.AbstractVar[Inexact[Array, "m d"] | None]
@@ -30,8 +30,19 @@ class AbstractLinearProgram(AbstractProgram):
         return primal if self.transform is None else jnp.real(self.transform.T @ primal)
 
     @property
+    def active(self) -> Bool[Array, " n"]:
+        return jnp.full(self.targets.shape, self.conic)
+
+    @property
+    def equal(self) -> Bool[Array, " n"]:
+        return jnp.full(self.targets.shape, not self.conic)
+
+    @property
     def primal_zero(self) -> Inexact[Array, " m"]:
         return jnp.zeros_like(self.rows[0])
+
+    def row_sizes(self) -> Float[Array, " n"]:
+        return jnp.linalg.norm(self.rows, axis=1)
 
 
 class MaxMarginProgram(AbstractLinearProgram):
@@ -53,14 +64,6 @@ class MaxMarginProgram(AbstractLinearProgram):
     conic: ClassVar[bool] = True
 
     @property
-    def active(self) -> Bool[Array, " n"]:
-        return jnp.ones(self.labels.shape, bool)
-
-    @property
-    def equal(self) -> Bool[Array, " n"]:
-        return jnp.zeros(self.labels.shape, bool)
-
-    @property
     def targets(self) -> Float[Array, " n"]:
         return jnp.ones_like(self.labels)
 
@@ -69,9 +72,6 @@ class MaxMarginProgram(AbstractLinearProgram):
 
     def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
         return DenseRows(self.rows).combine(self.labels * dual)
-
-    def row_sizes(self) -> Float[Array, " n"]:
-        return jnp.linalg.norm(self.rows, axis=1)
 
     def compact(self) -> Compact:
         return _compact(self.labels[:, None] * self.rows, jnp.ones_like(self.labels), inequality=True)
@@ -96,14 +96,6 @@ class MinimumNormProgram(AbstractLinearProgram):
     conic: ClassVar[bool] = False
 
     @property
-    def active(self) -> Bool[Array, " n"]:
-        return jnp.zeros(self.values_at_inputs.shape, bool)
-
-    @property
-    def equal(self) -> Bool[Array, " n"]:
-        return jnp.ones(self.values_at_inputs.shape, bool)
-
-    @property
     def targets(self) -> Float[Array, " n"]:
         return self.values_at_inputs
 
@@ -112,9 +104,6 @@ class MinimumNormProgram(AbstractLinearProgram):
 
     def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
         return DenseRows(self.rows).combine(dual)
-
-    def row_sizes(self) -> Float[Array, " n"]:
-        return jnp.linalg.norm(self.rows, axis=1)
 
     def compact(self) -> Compact:
         return _compact(self.rows, self.values_at_inputs, inequality=False)

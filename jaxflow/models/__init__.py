@@ -17,7 +17,6 @@ from jaxflow.models.decomposition import Decomposition as Decomposition
 from jaxflow.models.decomposition import decomposition_of as decomposition_of
 from jaxflow.models.decomposition import even_decomposition as even_decomposition
 from jaxflow.models.decomposition import real_decomposition as real_decomposition
-from jaxflow.models.function_head import FunctionHead as FunctionHead
 from jaxflow.models.hadamard import HadamardNetwork as HadamardNetwork
 from jaxflow.models.hadamard import LogWeights as LogWeights
 from jaxflow.models.hadamard import ProductNetwork as ProductNetwork
@@ -25,6 +24,7 @@ from jaxflow.models.hadamard_functions import DiagonalHead as DiagonalHead
 from jaxflow.models.hadamard_functions import DiagonalLinear as DiagonalLinear
 from jaxflow.models.hadamard_functions import DiagonalTransformer as DiagonalTransformer
 from jaxflow.models.heads import ConcaveHead as ConcaveHead
+from jaxflow.models.heads import FunctionHead as FunctionHead
 from jaxflow.models.heads import GatedHead as GatedHead
 from jaxflow.models.heads import Head as Head
 from jaxflow.models.heads import LinearHead as LinearHead
@@ -48,7 +48,6 @@ from jaxflow.models.own import AbstractOwnAttention as AbstractOwnAttention
 from jaxflow.models.own import OwnModel as OwnModel
 from jaxflow.models.saturation import Saturation as Saturation
 from jaxflow.models.saturation import log_attention as log_attention
-from jaxflow.models.saturation import logit_multipliers as logit_multipliers
 from jaxflow.models.tensor_networks import LinearTensorNetwork as LinearTensorNetwork
 from jaxflow.models.tensor_networks import as_tensor_network as as_tensor_network
 from jaxflow.models.tensor_networks import contract as contract

@@ -4,11 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from jaxflow._core import checked, compiled_once, require
 from jaxflow.data import LinearData
-from jaxflow.models.base import mark_trainable
 from jaxflow.models.linear_networks import AbstractLinearNetwork, as_layers, start_layers
 
 # By count of operations: shifted copies take 2kd, three real transforms about 7.5 d log2(d), which is less from k = 30
@@ -108,10 +107,6 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         return cls(start_layers(key, shapes, scheme, alpha, lambda shape: jnp.eye(1, shape[0])[0]))
 
     @property
-    def layers(self) -> tuple[Array, ...]:
-        return self.weights
-
-    @property
     def full_length(self) -> bool:
         """Whether every filter has d entries."""
         return all(w.shape == self.weights[-1].shape for w in self.weights)
@@ -129,9 +124,6 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         else:
             sizes = [jnp.sum(w**2, keepdims=True) for w in self.weights]
         return jnp.stack([size - sizes[-1] for size in sizes[:-1]])
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
 
 
 @compiled_once

@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
@@ -31,10 +32,12 @@ class AbstractLinearNetwork(AbstractModel):
     ```
     """
 
+    weights: eqx.AbstractVar[tuple[Array, ...]]
+
     @property
-    @abc.abstractmethod
     def layers(self) -> tuple[Array, ...]:
         """The L parameter arrays."""
+        return self.weights
 
     @abc.abstractmethod
     def linear_coefficients(self) -> Float[Array, " d"]:
@@ -53,6 +56,9 @@ class AbstractLinearNetwork(AbstractModel):
     def degree(self) -> int:
         """The degree of homogeneity in the trained parameters: L."""
         return len(self.layers)
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("weights",))
 
     def outputs(self, data: LinearData) -> Float[Array, " n"]:
         return data.inputs @ self.linear_coefficients()
@@ -113,10 +119,6 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
         d = data.inputs.shape[-1]
         return cls(start_layers(key, [(d,)] * depth, scheme, alpha, lambda shape: jnp.ones(shape)))
 
-    @property
-    def layers(self) -> tuple[Array, ...]:
-        return self.weights
-
     def linear_coefficients(self) -> Float[Array, " d"]:
         beta = self.weights[0]
         for w in self.weights[1:]:
@@ -126,9 +128,6 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
     def conserved(self) -> Float[Array, "layers d"]:
         r"""$w_l\odot w_l-w_L\odot w_L$ for l < L."""
         return jnp.stack([w**2 - self.weights[-1] ** 2 for w in self.weights[:-1]])
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
 
 
 class DeepLinearNetwork(AbstractLinearNetwork):
@@ -178,10 +177,6 @@ class DeepLinearNetwork(AbstractLinearNetwork):
         shapes = [(d if layer == 0 else hidden, hidden) for layer in range(depth - 1)] + [(hidden,)]
         return cls(start_layers(key, shapes, scheme, alpha, lambda shape: jnp.eye(shape[0], shape[1]), scaled=True))
 
-    @property
-    def layers(self) -> tuple[Array, ...]:
-        return self.weights
-
     def linear_coefficients(self) -> Float[Array, " d"]:
         return _chain(self.weights)
 
@@ -189,9 +184,6 @@ class DeepLinearNetwork(AbstractLinearNetwork):
         r"""$W_l^\top W_l-W_{l+1}W_{l+1}^\top$ for l < L, (81)."""
         columns = [w if w.ndim == 2 else w[:, None] for w in self.weights]
         return tuple(a.T @ a - b @ b.T for a, b in zip(columns, columns[1:], strict=False))
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
 
 
 class DeepMatrixSensing(AbstractLinearNetwork):
@@ -241,10 +233,6 @@ class DeepMatrixSensing(AbstractLinearNetwork):
             start_layers(key, [(d, d)] * depth, scheme, alpha, lambda shape: jnp.eye(shape[0], shape[1]), scaled=True)
         )
 
-    @property
-    def layers(self) -> tuple[Array, ...]:
-        return self.weights
-
     def product(self) -> Float[Array, "a b"]:
         r"""$W_1\cdots W_L$."""
         return _chain(self.weights)
@@ -255,9 +243,6 @@ class DeepMatrixSensing(AbstractLinearNetwork):
     def conserved(self) -> tuple[Float[Array, "..."], ...]:
         r"""$W_l^\top W_l-W_{l+1}W_{l+1}^\top$ for l < L."""
         return tuple(a.T @ a - b @ b.T for a, b in zip(self.weights, self.weights[1:], strict=False))
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
 
 
 def as_layers(weights: Any) -> tuple[Array, ...]:

@@ -80,7 +80,22 @@ class Saturation(eqx.Module):
         return self.own + jnp.exp(self.log_ratio) * (self.push / self.total)
 
     def multipliers(self, weights: Float[Array, "*n"]) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
-        r"""$p_{it}=w_is_{it}(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)`, see `logit_multipliers`."""
+        r"""$p_{it}=w_is_{it}(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)` with $p=e^MP$.
+
+        Where attention saturates every p vanishes like $e^{-\text{margin}}$, and long before that the difference
+        $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here
+
+        - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
+          keeps all its digits as it vanishes;
+        - M is the largest $\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated;
+        - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the
+          two do not cancel but for a factor of T;
+        - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one: of
+          them the factor f is taken out, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
+
+        **Arguments:** output weights $w_i=\partial L/\partial f_i$ of order one. M is constant under differentiation:
+        $e^MP$ is what is being represented.
+        """
         reach = self.log_ratio - jnp.log(self.total)
         largest = lax.stop_gradient(jnp.max(reach))
         # -inf: no query sees two tokens that differ, so every multiplier is zero.
@@ -89,38 +104,3 @@ class Saturation(eqx.Module):
         shift = self.push / self.total
         share = jnp.where(self.differ, jnp.exp(self.log_ratio)[..., None], 1.0)
         return scale, self.sizes * (self.gains - share * shift[..., None]) * weights[..., None]
-
-
-@checked(infinite=["logits"])
-def logit_multipliers(
-    logits: Float[Array, "*n T"],
-    visible: Bool[Array, "*n T"],
-    slopes: Float[Array, "*n T"],
-    weights: Float[Array, "*n"],
-) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
-    r"""$p_{it} = w_i\,s_{it}\,(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)` with $p = e^M P$.
-
-    Where attention saturates every p vanishes like $e^{-\text{margin}}$, and long before that the difference
-    $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here (in the notation of `Saturation`)
-
-    - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
-      keeps all its digits as it vanishes;
-    - M is the largest $\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated;
-    - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the two
-      do not cancel but for a factor of T;
-    - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one: of them
-      the factor f is taken out, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
-
-    **Arguments:** logits $a_{it}$, visible tokens, slopes $\gamma_{it}=\langle\nabla h(X_i^\top s_i),x_{it}\rangle$,
-    output weights $w_i=\partial L/\partial f_i$ of order one.
-
-    M is constant under differentiation: $e^M P$ is what is being represented.
-
-    **Example:**
-
-    ```python
-    logits, visible = jnp.array([[0.0, 1.0]]), jnp.ones((1, 2), bool)
-    jf.models.logit_multipliers(logits, visible, jnp.array([[1.0, 0.0]]), jnp.ones(1))  # log scale, multipliers
-    ```
-    """
-    return Saturation.at(logits, visible, slopes).multipliers(weights)

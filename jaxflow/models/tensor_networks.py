@@ -6,11 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Inexact, Key, PyTree
+from jaxtyping import Array, Float, Inexact, Key
 
 from jaxflow._core import as_array, checked, is_concrete, require
 from jaxflow.data import LinearData
-from jaxflow.models.base import mark_trainable
 from jaxflow.models.decomposition import Decomposition
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.linear_networks import (
@@ -104,10 +103,6 @@ class LinearTensorNetwork(AbstractLinearNetwork):
         layers = start_layers(key, shapes, scheme, alpha, lambda shape: jnp.ones(shape))
         return cls(data_tensor, layers, activation)
 
-    @property
-    def layers(self) -> tuple[Array, ...]:
-        return self.weights
-
     def at(self, x: Float[Array, " d"]) -> Array:
         r"""The data tensor $\mathsf M(x)$, `(k_1, ..., k_L)`."""
         return self.data_tensor @ x
@@ -124,9 +119,6 @@ class LinearTensorNetwork(AbstractLinearNetwork):
     def conserved(self) -> Float[Array, " layers"]:
         r"""$\|v_l\|^2-\|v_L\|^2$ for l < L (without an activation, or with a positively homogeneous one)."""
         return jnp.stack([jnp.sum(v**2) - jnp.sum(self.weights[-1] ** 2) for v in self.weights[:-1]])
-
-    def trainable(self) -> PyTree:
-        return mark_trainable(self, ("weights",))
 
     def _forward(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         hidden = self.at(x)

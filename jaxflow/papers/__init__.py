@@ -5,6 +5,11 @@ from jaxflow.papers import cross_check as cross_check
 from jaxflow.papers import sheen2024 as sheen2024
 from jaxflow.papers import tarzanagh2023 as tarzanagh2023
 from jaxflow.papers import yun2021 as yun2021
+from jaxflow.papers.claims import Row as Row
+from jaxflow.papers.claims import as_json as as_json
+from jaxflow.papers.claims import counted as counted
+from jaxflow.papers.claims import told as told
+from jaxflow.papers.claims import worst as worst
 from jaxflow.papers.dataset import Dataset as Dataset
 from jaxflow.papers.dataset import OtherNumbers as OtherNumbers
 from jaxflow.papers.dataset import Part as Part
@@ -24,8 +29,3 @@ from jaxflow.papers.run import plan_verify as plan_verify
 from jaxflow.papers.run import reproduce as reproduce
 from jaxflow.papers.run import verify as verify
 from jaxflow.papers.statement import Statement as Statement
-from jaxflow.report import Row as Row
-from jaxflow.report import as_json as as_json
-from jaxflow.report import counted as counted
-from jaxflow.report import told as told
-from jaxflow.report import worst as worst

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxflow._core import as_path, unknown_name
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.dataset import Dataset
 from jaxflow.papers.statement import Statement, hold
-from jaxflow.report import Finding
 
 SCALES = ("quick", "paper", "large")
 

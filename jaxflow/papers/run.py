@@ -7,21 +7,11 @@ from typing import Any
 
 from jaxflow._core import as_boolean, as_integer, require, unknown_name
 from jaxflow.papers.attempts import Took
+from jaxflow.papers.claims import CLAIMS, ROWS, Claim, Finding, Row, as_json, findings_markdown
 from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
-from jaxflow.report import (
-    CLAIMS,
-    ROWS,
-    Claim,
-    Finding,
-    Row,
-    as_json,
-    findings_markdown,
-    manifest,
-    refuse_existing,
-    write_json,
-)
+from jaxflow.report import manifest, refuse_existing, write_json
 from jaxflow.study.progress import duration
 
 SEED = 0

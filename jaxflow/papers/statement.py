@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from jaxflow.report import Evidence, Finding, Rate, count_evidence
+from jaxflow.papers.claims import Finding
+from jaxflow.papers.verdicts import Evidence, Rate, count_evidence
 
 N = TypeVar("N")
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import optimistix
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, by_columns, checked, linalg
-from jaxflow.models import HadamardNetwork, ProductNetwork
+from jaxflow._core import RESULTS, by_columns, linalg
+from jaxflow.models import ProductNetwork
 from jaxflow.models.hadamard import ProductFunction
 from jaxflow.risk import EmpiricalRisk
 
@@ -166,50 +166,6 @@ def support_curvature(slopes: Slopes, products: Float[Array, " p"], width: int |
     # Off the support: above every eigenvalue on it.
     above = 1.0 + jnp.sum(jnp.abs(matrix))
     return jnp.min(linalg.eigvalsh(matrix + jnp.diag(jnp.where(on, 0.0, above))))
-
-
-@checked(least={"draws": 1}, positive=["noise"])
-def return_distances(
-    risk: EmpiricalRisk,
-    model: HadamardNetwork,
-    before: Float[Array, " p"],
-    after: Float[Array, " p"],
-    *,
-    key: Key[Array, ""],
-    draws: int = 8,
-    noise: float = 0.01,
-) -> Float[Array, " draws"]:
-    r"""Assumption 4.5 measured: how far from $\theta^{k+1}$ the flow ends that starts at $\theta^k$ perturbed.
-
-    Gaussian noise on $\tilde u$ over $\mathrm{supp}(\theta^k)\cup\{i_k\}$, whose absolute value is taken
-    (the assumption asks for $\tilde u\ge0$), with $v=s^{k+1}\odot\tilde u$.
-
-    **Arguments:** `before`, `after`: products at $\theta^k$ and $\theta^{k+1}$ (signs on what left the support are
-    those of before); `draws`: perturbations; `noise`: standard deviation.
-
-    **Returns:** $\max_i|a_i-a_i^{k+1}|$ for each; +inf where the flow found no limit.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    squared = jf.EmpiricalRisk(linear, "squared")
-    stages = jf.theory.incremental_learning(squared, start)
-    jf.theory.return_distances(squared, start, jnp.zeros(3), stages.products[0], key=jax.random.key(1), draws=1)
-    ```
-    """
-    slopes = product_slopes(risk, model.h)
-    scale = jnp.max(jnp.abs(slopes(jnp.zeros_like(before))))
-    on = (before != 0.0) | (after != 0.0)
-    sign = jnp.where(after != 0.0, jnp.sign(after), jnp.sign(before))
-    u = jnp.sqrt(jnp.abs(before))
-
-    def distance(key: Any) -> Any:
-        moved = jnp.abs(u + noise * jax.random.normal(key, u.shape))
-        inner = limit_from(slopes, jnp.where(on, sign * jnp.maximum(moved, PUSH) ** 2, 0.0), scale)
-        return jnp.where(inner.converged, jnp.max(jnp.abs(inner.products - after)), jnp.inf)
-
-    return lax.map(distance, jax.random.split(key, draws))
 
 
 def _polish(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import checked, linalg, require
 from jaxflow.data import LinearData
-from jaxflow.models import AbstractLinearNetwork, Decomposition, DeepLinearNetwork
+from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.prediction import Assumption
 
@@ -121,24 +121,6 @@ def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"])
     return push / jnp.where(size > 0, size, 1.0)
 
 
-@checked(positive=["tolerance"])
-def push_converges(directions: Float[Array, "saves d"], tolerance: float = 1e-6) -> Assumption:
-    r"""Directional convergence of $X^\top r$, which Theorem 2 needs and does not prove (Remark 1).
-
-    **Arguments:** `directions`: unit vectors at save points far out. The slack is `tolerance` less
-    $1-\cos$ between the last one and the middle one.
-
-    **Example:**
-
-    ```python
-    still = jnp.tile(jnp.array([1.0, 0.0]), (5, 1))
-    assert jf.theory.push_converges(still).holds
-    ```
-    """
-    drift = 0.5 * jnp.sum((directions[-1] - directions[directions.shape[0] // 2]) ** 2)
-    return Assumption("X^T r converges in direction (Remark 1)", drift <= tolerance, tolerance - drift)
-
-
 @checked()
 def singular_residual(
     network: AbstractLinearNetwork, data: LinearData, multipliers: Float[Array, " n"]
@@ -164,25 +146,6 @@ def singular_residual(
     s, slopes = jax.value_and_grad(value)(unit)
     off = [jnp.sqrt(jnp.sum((slope - s * v) ** 2)) for slope, v in zip(slopes, unit, strict=True)]
     return jnp.max(jnp.stack(off)) / jnp.abs(s)
-
-
-@checked()
-def top_singular_share(
-    network: AbstractLinearNetwork, decomposition: Decomposition, data: LinearData, multipliers: Float[Array, " n"]
-) -> Float[Array, ""]:
-    r"""Theorem 2 for L = 2: the least $|[S u]_j|/\max_k|[Su]_k|$ over components that stay in ρ, weighted.
-
-    $\sum_j|\rho_j||[Su]_j|/(\sum_j|\rho_j|\max_k|[Su]_k|)$, one exactly where ρ lives on top singular vectors only.
-
-    **Example:**
-
-    ```python
-    jf.theory.top_singular_share(network, jf.models.decomposition_of(network), linear, jnp.ones(2))
-    ```
-    """
-    push = jnp.abs(decomposition.transform @ push_direction(data.inputs, multipliers))
-    rho = jnp.abs(decomposition.singular_coefficients(network.layers))
-    return jnp.sum(rho * push) / (jnp.sum(rho) * jnp.max(push))
 
 
 def _with_layers(network: Any, layers: Any) -> Any:

@@ -290,19 +290,19 @@ class Verdict(enum.StrEnum):
 @pytest.mark.parametrize(
     "source",
     [
-        "from jaxflow.report.verdicts import Verdict\ndef f():\n    return Verdict.holds",
-        "from jaxflow.report import verdicts\nx = verdicts.Verdict.not_settled",
-        "from jaxflow.report.verdicts import Verdict\nx = Verdict('holds')",
+        "from jaxflow.papers.verdicts import Verdict\ndef f():\n    return Verdict.holds",
+        "from jaxflow.papers import verdicts\nx = verdicts.Verdict.not_settled",
+        "from jaxflow.papers.verdicts import Verdict\nx = Verdict('holds')",
         "x = 'not settled'",
     ],
 )
 def test_a_verdict_named_elsewhere(build, source):
-    findings = verdicts.named_elsewhere(build({"report/verdicts.py": DECIDES, "papers/claims.py": source}))
+    findings = verdicts.named_elsewhere(build({"papers/verdicts.py": DECIDES, "papers/claims.py": source}))
     assert len(findings) == 1 and findings[0].startswith("jaxflow.papers.claims:")
 
 
 def test_verdicts_that_are_only_typed_and_decided(build):
     source = (
-        "from jaxflow.report.verdicts import Verdict, decide\ndef f(e) -> Verdict:\n    return decide(e)\ny = 'holds'"
+        "from jaxflow.papers.verdicts import Verdict, decide\ndef f(e) -> Verdict:\n    return decide(e)\ny = 'holds'"
     )
-    assert not verdicts.named_elsewhere(build({"report/verdicts.py": DECIDES, "papers/claims.py": source}))
+    assert not verdicts.named_elsewhere(build({"papers/verdicts.py": DECIDES, "papers/claims.py": source}))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tests.architecture.sources import Module, Package
 
-HOME = "jaxflow.report.verdicts"
+HOME = "jaxflow.papers.verdicts"
 
 
 def named_elsewhere(house: Package) -> list[str]:
@@ -46,7 +46,7 @@ def _named(module: Module, members: dict[str, str], names: dict[str, str]) -> It
 
 
 def _is_verdict(node: ast.expr, names: dict[str, str]) -> bool:
-    """The class of that name in the report, not another one (a limit has a verdict of its own)."""
+    """The class of that name in papers, not another one (a limit has a verdict of its own)."""
     if isinstance(node, ast.Name):
-        return names.get(node.id, "").startswith("jaxflow.report") and names[node.id].endswith(".Verdict")
+        return names.get(node.id, "").startswith("jaxflow.papers") and names[node.id].endswith(".Verdict")
     return isinstance(node, ast.Attribute) and node.attr == "Verdict"

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
     NAN,
@@ -96,7 +98,7 @@ CALLS: list[Call] = [
     ),
     call(
         "equal_score_tokens",
-        data.equal_score_tokens,
+        equal_score_tokens,
         key=(KEY, key()),
         n=(2, count()),
         T=(3, count(2)),
@@ -107,7 +109,7 @@ CALLS: list[Call] = [
     ),
     call(
         "paired_tokens",
-        data.paired_tokens,
+        paired_tokens,
         key=(KEY, key()),
         n=(2, count()),
         T=(3, values(4, kind=count(3))),
@@ -224,7 +226,7 @@ CALLS: list[Call] = [
     ),
     call(
         "published_protocol",
-        jf.published_protocol,
+        published_protocol,
         model=(MODEL, values(None, 3, "abc", {}, jnp.ones(2), jf.models.CombinedAttention, NETWORK)),
     ),
     call("compilation_cache", jf.compilation_cache, folder=(None, path(nothing=True))),

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.boix2023.product_paths import follow_products, perturbed, record
+from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.tarzanagh2023.verify.excess import log_excess
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high, regularization_path
 from tests.arguments.harness import Call, call, part
@@ -150,7 +152,7 @@ FLOW: list[Call] = [
     ),
     call(
         "follow_products",
-        flow.follow_products,
+        follow_products,
         risk=(jf.EmpiricalRisk(LINEAR, "squared"), instance()),
         model=(HADAMARD, values(MODEL, kind=instance())),
         log_alpha=(-20.0, values(0.0, 1.0, kind=number())),
@@ -161,16 +163,16 @@ FLOW: list[Call] = [
     ),
     call(
         "perturbed",
-        flow.perturbed,
+        perturbed,
         model=(HADAMARD, instance()),
         key=(KEY, key()),
         noise=(0.1, number(least=0.0)),
         threshold=(1e-5, number(least=0.0)),
     ),
-    call("stage_solver", flow.stage_solver, tolerance=(1e-4, number(positive=True))),
+    call("stage_solver", stage_solver, tolerance=(1e-4, number(positive=True))),
     call(
         "stage_controller",
-        flow.stage_controller,
+        stage_controller,
         solver=(diffrax.Kvaerno5(), instance()),
         log_conserved=(np.array([-1.0, -2.0]), array()),
         tolerance=(1e-4, number(positive=True)),
@@ -323,6 +325,6 @@ LIMITS: list[Call] = [
         trajectory=(None, instance()),
         gap=(1e-4, None),
     ),
-    part("record", flow.record, drive=(None, instance()), lane=(None, None)),
+    part("record", record, drive=(None, instance()), lane=(None, None)),
     part("run_queue", flow.run_queue, drive=(None, instance()), lanes=(None, None), width=(1, None)),
 ]

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.tarzanagh2023.combination import best_combination
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
     NAN,
@@ -208,14 +209,6 @@ MODELS: list[Call] = [
         slopes=(SCORES, array(lower=False, higher=False)),
     ),
     call(
-        "logit_multipliers",
-        m.logit_multipliers,
-        logits=(SCORES, array(infinite=True, lower=False, higher=False)),
-        visible=(MASK, mask()),
-        slopes=(SCORES, array()),
-        weights=(LABELS, array()),
-    ),
-    call(
         "linearize_outputs",
         m.linearize_outputs,
         outputs=(lambda model: model.outputs(DATA), function()),
@@ -277,7 +270,7 @@ MARGIN: list[Call] = [
     ),
     call(
         "best_combination",
-        g.best_combination,
+        best_combination,
         weights=(MATRIX, array()),
         finite=(MATRIX, array()),
         direction=(MATRIX, array()),

@@ -6,6 +6,8 @@ import numpy as np
 
 import jaxflow as jf
 from jaxflow import papers, plots, report
+from jaxflow.papers.claims import ROWS, Claim, Finding, findings_markdown, with_evidence
+from jaxflow.papers.verdicts import Evidence, common_rate, count_evidence, decide, evidence_json, fit
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     NAN,
@@ -23,9 +25,9 @@ from tests.arguments.kinds import (
     values,
 )
 
-EVIDENCE = report.Evidence(3)
-FINDING = report.Finding("Theorem 1", "All margins are positive.", "3 of 3", EVIDENCE)
-CLAIM, ROW = report.Claim.of(FINDING), report.Row.of(FINDING)
+EVIDENCE = Evidence(3)
+FINDING = Finding("Theorem 1", "All margins are positive.", "3 of 3", EVIDENCE)
+CLAIM, ROW = Claim.of(FINDING), papers.Row.of(FINDING)
 WAY = {name: np.ones(3) for name in ("log_time", "log_log_time", "log_norm", "log_gradient_norm", "turning")}
 LIMIT = {"log_times": [1.0], "gaps": [0.1], "gap_label": "gap", "limit": np.eye(2), "limit_label": "W", "title": "a"}
 BARS = {"x": [2], "x_label": "d", "panels": ["W"], "names": ["failed"], "percentage": [[[1.0]]], "denominator": [[1]]}
@@ -85,17 +87,8 @@ CALLS: list[Call] = [
     part("save_figure", lambda figure: plots.save_figure(figure, Path("a.png")), figure=(None, instance())),
     part("save_figure", lambda paths: plots.save_figure(plots.new_figure(1)[0], paths), paths=("a.png", path())),
     call(
-        "bounded_evidence",
-        report.bounded_evidence,
-        residuals=(np.ones(3), values(None, "abc", {}, b"a", np.array(["a"]))),
-        bound=(1.0, number(least=0.0)),
-        limit=(False, boolean()),
-        rate=(None, instance(nothing=True)),
-        checked_by=("", text()),
-    ),
-    call(
         "count_evidence",
-        report.count_evidence,
+        count_evidence,
         good=(np.ones(3, bool), values(None, "abc", {}, np.ones(3), [NAN, 1.0])),
         decided=(None, values("abc", {}, np.ones(2, bool))),
         limit=(False, boolean()),
@@ -104,7 +97,7 @@ CALLS: list[Call] = [
     ),
     call(
         "common_rate",
-        report.common_rate,
+        common_rate,
         fitted=(np.ones(4), values(None, "abc", {})),
         predicted=(1.0, None),
         bias=(0.0, number()),
@@ -112,31 +105,17 @@ CALLS: list[Call] = [
     ),
     call(
         "fit",
-        report.fit,
+        fit,
         x=(np.arange(4.0), values(None, "abc", {}, 3.0, np.eye(4))),
         y=(np.ones(4), values(None, "abc", {}, 3.0, np.ones(3))),
     ),
-    call("decide", report.decide, evidence=(EVIDENCE, instance())),
-    call("evidence_json", report.evidence_json, evidence=(EVIDENCE, instance())),
-    call("with_evidence", report.with_evidence, measured=("a", text()), evidence=(EVIDENCE, instance())),
-    call("told", report.told, found=(ROW, instance())),
-    call("counted", report.counted, found=(ROW, instance())),
-    call("worst", report.worst, found=(ROW, instance())),
-    call("as_json", report.as_json, view=(CLAIM, instance())),
-    call(
-        "claims_markdown",
-        report.claims_markdown,
-        title=("a", text()),
-        claims=([CLAIM], sequence([3])),
-        notes=([], sequence([3])),
-    ),
-    call(
-        "claims_json",
-        report.claims_json,
-        title=("a", text()),
-        claims=([CLAIM], sequence([3])),
-        notes=([], sequence([3])),
-    ),
+    call("decide", decide, evidence=(EVIDENCE, instance())),
+    call("evidence_json", evidence_json, evidence=(EVIDENCE, instance())),
+    call("with_evidence", with_evidence, measured=("a", text()), evidence=(EVIDENCE, instance())),
+    call("told", papers.told, found=(ROW, instance())),
+    call("counted", papers.counted, found=(ROW, instance())),
+    call("worst", papers.worst, found=(ROW, instance())),
+    call("as_json", papers.as_json, view=(CLAIM, instance())),
     call(
         "manifest",
         report.manifest,
@@ -158,9 +137,9 @@ CALLS: list[Call] = [
     ),
     part(
         "findings_markdown",
-        report.findings_markdown,
+        findings_markdown,
         title=("a", text()),
-        columns=(report.ROWS, values(None, 3, "a")),
+        columns=(ROWS, values(None, 3, "a")),
         findings=([], None),
     ),
     call("write_json", report.write_json, path=("a.json", path()), value=({}, None)),

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
+from jaxflow.papers.boix2023.assumptions import return_distances, stage_assumptions
 from jaxflow.papers.sheen2024.accumulated import accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
@@ -31,7 +32,9 @@ from jaxflow.papers.sheen2024.separability import (
     diagonal_separability,
     score_gap_needed,
 )
+from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
+from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
 from tests.arguments.harness import Call, call, part
 from tests.arguments.kinds import (
     array,
@@ -128,13 +131,13 @@ THEORY: list[Call] = [
     call("cauchy_gap", cauchy_gap, path=(ROWS, array(nan=True, lower=False, higher=False))),
     call("constraint_rows", constraint_rows, **SELECTED),
     call("diagonal_separability", diagonal_separability, data=(DATA, instance()), head=(HEAD, values(*NO_HEAD))),
-    call("direction_limit", th.direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
-    call("point_limit", th.point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
+    call("direction_limit", direction_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
+    call("point_limit", point_limit, network=(NETWORK, instance()), x=(VECTOR, array()), y=(1.0, number())),
     call("directions", directions, **SELECTED, weights=(np.ones((2, 2, 2)), array())),
     call("equal_layers", th.equal_layers, etas=ETAS),
     call("layer_gap", th.layer_gap, etas=ETAS),
     call("small_layer", th.small_layer, etas=ETAS, theorem=("Theorem 2", text())),
-    call("filtered_direction", th.filtered_direction, x=(VECTOR, array()), y=(1.0, number())),
+    call("filtered_direction", filtered_direction, x=(VECTOR, array()), y=(1.0, number())),
     call("find_decomposition", find_decomposition, data_tensor=(TENSOR, array()), seed=(0, count(0))),
     call(
         "verify_decomposition",
@@ -184,14 +187,14 @@ THEORY: list[Call] = [
         selection=(SELECTION, mask(nothing=True)),
     ),
     call("primal_map", th.primal_map, risk=(LINEAR_RISK, instance()), network=(NETWORK, instance())),
-    call("push_converges", th.push_converges, directions=(ROWS, array()), tolerance=(1e-6, number(positive=True))),
+    call("push_converges", push_converges, directions=(ROWS, array()), tolerance=(1e-6, number(positive=True))),
     call("push_direction", th.push_direction, inputs=(INPUTS, array()), multipliers=(LABELS, array())),
     call("reduced_program", reduced_program, **SELECTED, frame=(FRAME, instance())),
     call("register", th.register, model=(type(MODEL), values(None, 3, "abc", MODEL))),
     call("rule_of", th.rule_of, model=(MODEL, values(None, 3, "abc", {}))),
     call(
         "return_distances",
-        th.return_distances,
+        return_distances,
         risk=(SQUARED, instance()),
         model=(HADAMARD, instance()),
         before=(VECTOR, array()),
@@ -218,7 +221,7 @@ THEORY: list[Call] = [
     call("theorem_or_failures", th.theorem_or_failures, theorem=("a", text()), assumptions=((), sequence((3,)))),
     call(
         "top_singular_share",
-        th.top_singular_share,
+        top_singular_share,
         network=(NETWORK, instance()),
         decomposition=(DECOMPOSITION, instance()),
         data=(LINEAR, instance()),
@@ -256,5 +259,5 @@ THEORY: list[Call] = [
         targets=(LABELS[:1], array()),
         dual=(LABELS[:1], array()),
     ),
-    part("stage_assumptions", th.stage_assumptions, stages=(None, instance()), model=(HADAMARD, None)),
+    part("stage_assumptions", stage_assumptions, stages=(None, instance()), model=(HADAMARD, None)),
 ]

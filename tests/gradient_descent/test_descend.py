@@ -9,7 +9,8 @@ import pytest
 
 from jaxflow import RESULTS, EmpiricalRisk, integrate, losses, models
 from jaxflow.data import random_tokens
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
 DATA, HEAD = random_tokens(jax.random.key(0), n=3, T=4, d=4)
 RISK = EmpiricalRisk(DATA, losses.Logistic())

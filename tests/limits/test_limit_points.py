@@ -17,7 +17,8 @@ from jaxflow.models import (
     LinearConvolutionalNetwork,
     LinearTensorNetwork,
 )
-from jaxflow.theory import datum_limit, pair_limit, pairs_of, point_limit
+from jaxflow.papers.yun2021.closed_forms import point_limit
+from jaxflow.theory import datum_limit, pair_limit, pairs_of
 
 KEY = jax.random.key(17)
 COUNT, D = 100, 5

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
-from jaxflow.margin import (
-    attention_svm,
-    best_combination,
-    enumerate_selections,
-    finite_component,
-    is_locally_optimal,
-    solve,
-)
+from jaxflow.margin import attention_svm, enumerate_selections, finite_component, is_locally_optimal, solve
 from jaxflow.models import token_scores
+from jaxflow.papers.tarzanagh2023.combination import best_combination
 
 
 def test_support_and_local_optimality_by_hand() -> None:

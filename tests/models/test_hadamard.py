@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import follow_products, perturbed
 from jaxflow.models import (
     DiagonalHead,
     DiagonalLinear,
@@ -15,6 +14,7 @@ from jaxflow.models import (
     LogWeights,
     ProductNetwork,
 )
+from jaxflow.papers.boix2023.product_paths import follow_products, perturbed
 from jaxflow.teachers import diagonal_head_task, taught
 
 D = 3

@@ -6,10 +6,14 @@ import pytest
 
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation
-from jaxflow.models import CombinedAttention, logit_multipliers
+from jaxflow.models import CombinedAttention, Saturation
 from jaxflow.risk import EmpiricalRisk
 
 SEES = jnp.ones((1, 4), dtype=bool)
+
+
+def logit_multipliers(logits, visible, slopes, weights):
+    return Saturation.at(logits, visible, slopes).multipliers(weights)
 
 
 def p_of(logits, slopes, weights):

@@ -9,10 +9,11 @@ import pytest
 
 import jaxflow as jf
 from jaxflow import papers
-from jaxflow.flow import follow_products
 from jaxflow.papers.boix2023 import small_instances, supports, toy
 from jaxflow.papers.boix2023.perturbations import NOISE
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.claims import Finding
+from jaxflow.papers.verdicts import Verdict
 from tests.papers.made_up import boix2023 as made_up
 
 TINY = toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]), 256)

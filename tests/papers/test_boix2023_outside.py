@@ -12,7 +12,8 @@ from jaxflow import papers
 from jaxflow.losses import Logistic
 from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, weight_decay
 from jaxflow.papers.boix2023.full_head_flow import Factors, HeadProducts, follow_head
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.claims import Finding
+from jaxflow.papers.verdicts import Verdict
 from jaxflow.theory import StageResult
 from tests.papers.made_up import boix2023 as made_up
 

@@ -13,7 +13,7 @@ from jaxflow.papers.boix2023 import practical as pr
 from jaxflow.papers.boix2023.practical.spectra import head_products, measure
 from jaxflow.papers.boix2023.practical.train import next_token, optimizer_of, text_batches
 from jaxflow.papers.registry import find_figure
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 from tests.papers.made_up import boix2023 as made_up
 
 SMALL = pr.Shape(layers=1, heads=2, width=4, head=2, mlp=4)

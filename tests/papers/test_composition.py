@@ -33,7 +33,7 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
 from jaxflow.papers.tarzanagh2023.composition import CompositionNumbers, FlowEnd, Flows, Grid, key_of
 from jaxflow.papers.tarzanagh2023.fig8 import ORDERED, rank_correlation
 from jaxflow.papers.tarzanagh2023.fig11 import EXPONENTS, by_threshold
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 
 TINY = Size(8, flows=2, dimensions=(4, 6), every=500, rates=(1e-1, 1e-2, 1e-3), small=4.0)
 # Means and their errors are checked by nothing else.

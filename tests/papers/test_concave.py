@@ -11,8 +11,9 @@ import pytest
 from jaxflow import papers
 from jaxflow.data import TokenData
 from jaxflow.margin import attention_svm, solve
+from jaxflow.papers.claims import Claim
 from jaxflow.papers.tarzanagh2023 import concave, concave_ends, fig9, fig12
-from jaxflow.report import Claim, Verdict
+from jaxflow.papers.verdicts import Verdict
 from jaxflow.study import store
 
 # One batch width for both figures: the flow and the programs compile once.

@@ -9,7 +9,7 @@ from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import AssumptionStatus
 from jaxflow.papers.tarzanagh2023 import conjecture
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 
 YES, NO, OPEN = AssumptionStatus.holds, AssumptionStatus.violated, AssumptionStatus.undecided
 

@@ -20,9 +20,10 @@ import pytest
 from jaxflow import papers
 from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
+from jaxflow.papers.claims import CLAIMS, Claim, Row, as_json, findings_markdown
 from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.statement import Statement, hold
-from jaxflow.report import CLAIMS, Claim, Evidence, Row, Verdict, as_json, common_rate, findings_markdown
+from jaxflow.papers.verdicts import Evidence, Verdict, common_rate
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
 from jaxflow.study.blocks import ACCELERATOR

@@ -7,8 +7,9 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.tarzanagh2023 import factored
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.verdicts import Verdict
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.tarzanagh2023 import column_runs, fig1
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.verdicts import Verdict
 
 
 def loaded(paths: dict[str, Path]) -> dict[str, np.ndarray]:

@@ -9,9 +9,10 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.tarzanagh2023 import bias_runs, fig7
 from jaxflow.papers.tarzanagh2023.paths import Size
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.verdicts import Verdict
 
 TINY = Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)
 

@@ -11,11 +11,12 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6, percent
 from jaxflow.papers.tarzanagh2023.percent import PercentNumbers, Size, approaching, rising, tally
+from jaxflow.papers.verdicts import Verdict
 from jaxflow.plots import draw_percentage_curves
-from jaxflow.report import Finding, Verdict
 from jaxflow.study import Study, TokenSelection
 
 # Two cells. Their selections settle early, so that the scout is all that is compiled.

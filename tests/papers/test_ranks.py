@@ -10,7 +10,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023 import ranks
 from jaxflow.papers.tarzanagh2023.ranks import RankNumbers, Solutions
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 
 TINY = ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
 

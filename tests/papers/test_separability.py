@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.data import TokenData, equal_score_tokens, paired_tokens
+from jaxflow.data import TokenData
 from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
+from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
 from jaxflow.papers.sheen2024.separability import (
     assumption_1,
     assumption_2,

@@ -11,12 +11,13 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.dataset import Part, cell_of
 from jaxflow.papers.registry import Entry
 from jaxflow.papers.sheen2024 import aligned_flows, assumptions, diagonal_flows, failures, multipliers, norms, rates
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, Continued
 from jaxflow.papers.sheen2024.equivalence import growth
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.verdicts import Verdict
 from jaxflow.study import trial_key
 from tests.papers.made_up import sheen2024 as made_up
 

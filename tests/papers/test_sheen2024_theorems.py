@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxflow._core import RESULTS
-from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, paired_tokens
+from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention, token_scores
@@ -30,6 +30,7 @@ from jaxflow.papers.sheen2024.frame import (
     reduced_program,
     singular_entries,
 )
+from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.papers.sheen2024.separability import score_gap_needed
 from jaxflow.risk import EmpiricalRisk

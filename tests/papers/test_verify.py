@@ -33,7 +33,7 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     equal_scores as draw_equal_scores,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, smoothness, stack
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 from jaxflow.risk import EmpiricalRisk
 from tests.papers import test_verify_paths
 from tests.papers.made_up import tarzanagh2023

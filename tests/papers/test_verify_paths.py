@@ -13,6 +13,7 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.data import optimal_tokens
 from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.statement import Statement, hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cone_lemmas,
@@ -30,7 +31,7 @@ from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
 from jaxflow.papers.tarzanagh2023.verify.path_limits import Paths, rate_of
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
-from jaxflow.report import Finding, Verdict
+from jaxflow.papers.verdicts import Verdict
 
 OPTIMAL, INFEASIBLE = ProgramResult.optimal.value, ProgramResult.infeasible.value
 RADII = 2.0 ** np.arange(12)

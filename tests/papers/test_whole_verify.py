@@ -8,7 +8,7 @@ import pytest
 
 from jaxflow import papers
 from jaxflow.papers.boix2023 import small_instances
-from jaxflow.report import Verdict
+from jaxflow.papers.verdicts import Verdict
 
 # The checks of a paper with many that no smaller test of theirs reaches, and that take a minute together.
 SHORT = {"tarzanagh2023": ("assumptions", "cone-lemmas", "cones", "descents")}

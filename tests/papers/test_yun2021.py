@@ -12,6 +12,8 @@ from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.data import LinearData
 from jaxflow.models import decomposition_of
+from jaxflow.papers.claims import Finding
+from jaxflow.papers.verdicts import Verdict, fit
 from jaxflow.papers.yun2021 import (
     dual_form,
     ensemble,
@@ -21,9 +23,9 @@ from jaxflow.papers.yun2021 import (
     multiplier_direction,
     plane,
 )
+from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
-from jaxflow.report import Finding, Verdict, fit
-from jaxflow.theory import layer_gap, point_limit
+from jaxflow.theory import layer_gap
 from tests.papers.made_up.yun2021 import classification, direction, regression
 
 

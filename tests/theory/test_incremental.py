@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import follow_products, stage_solver
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.papers.boix2023.assumptions import return_distances, stage_assumptions
+from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.stage_steps import stage_solver
 from jaxflow.teachers import diagonal_head_task
-from jaxflow.theory import StageResult, incremental_learning, return_distances, stage_assumptions
+from jaxflow.theory import StageResult, incremental_learning
 
 # A quadratic risk ½ aᵀGa − rᵀa in which a coordinate leaves and comes back with the other sign.
 GRAM = np.array([[5.91, -0.39, -2.77], [-0.39, 0.16, 0.43], [-2.77, 0.43, 3.19]])

@@ -22,21 +22,18 @@ from jaxflow.models import (
     diagonal_tensor,
     even_part,
 )
+from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
+from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
 from jaxflow.theory import (
-    direction_limit,
     equal_layers,
-    filtered_direction,
     fully_connected_start,
     interpolation_limit,
     interpolation_program,
     layer_gap,
-    point_limit,
     predict,
-    push_converges,
     singular_residual,
-    top_singular_share,
 )
 
 KEY = jax.random.key(7)

@@ -10,9 +10,9 @@ import optax
 from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
-from jaxflow.flow import follow_products
 from jaxflow.losses import Logistic, Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
+from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest, median

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxflow.flow import ProductPath, follow_products, perturbed
+from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products, perturbed
 from jaxflow.papers.boix2023.toy import (
     ONCE,
     PAPER,

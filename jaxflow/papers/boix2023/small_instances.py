@@ -9,13 +9,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
-from jaxflow.flow import LogHadamard, RescaledTime, follow_products, integrate, stage_controller, stage_solver
+from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
-from jaxflow.report import Rate, common_rate
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task

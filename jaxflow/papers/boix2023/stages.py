@@ -25,8 +25,8 @@ from jaxflow.papers.boix2023.toy import (
 )
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
-from jaxflow.report import Rate, common_rate, fit
 
 # Panel (b) shows the smallest scale of the paper.
 SHOWN = PAPER[-1]

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
-from jaxflow.flow import ProductPath, follow_products, stage_controller, stage_solver
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
+from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
+from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest

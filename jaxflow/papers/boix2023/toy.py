@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxflow.flow import ProductPath, follow_products, stage_solver
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
+from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
+from jaxflow.papers.boix2023.stage_steps import stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, linalg
-from jaxflow.data import TokenData, paired_tokens
+from jaxflow.data import TokenData
 from jaxflow.limits.self_certificate import combined_velocity
 from jaxflow.losses import Exponential
 from jaxflow.margin import attention_svm, certify, solve
@@ -26,6 +26,7 @@ from jaxflow.papers.sheen2024.frame import (
     reduced_program,
     singular_entries,
 )
+from jaxflow.papers.sheen2024.instances import paired_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxflow.data import equal_score_tokens, random_tokens
+from jaxflow.data import random_tokens
 from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of
 from jaxflow.papers.registry import register
+from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_1, assumption_3, diagonal_separability, score_gap_needed
 from jaxflow.papers.statement import Statement
 from jaxflow.risk import EmpiricalRisk

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Outcome, SelectionStatus
-from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens, random_tokens
+from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.limits.rate import off_support
 from jaxflow.losses import Exponential
@@ -24,6 +24,7 @@ from jaxflow.papers.sheen2024.diagonal import (
     unbalanced_start,
 )
 from jaxflow.papers.sheen2024.directions import directions
+from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
 from jaxflow.risk import EmpiricalRisk

@@ -7,8 +7,8 @@ import numpy as np
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, DiagonalNumbers, Flow
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, CURVES, new_figure
-from jaxflow.report import Rate, common_rate
 
 # Two flows of steps of relative error 1e-10, held against each other.
 EQUAL = 1e-8

@@ -19,8 +19,9 @@ class Frame(eqx.Module):
 
     ```python
     from jaxflow.papers.sheen2024.frame import Frame, alignment_frame
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     assert isinstance(frame, Frame)
@@ -43,8 +44,9 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[A
 
     ```python
     from jaxflow.papers.sheen2024.frame import alignment_frame
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     frame.keys, frame.queries
@@ -69,8 +71,9 @@ def aligned_start(
 
     ```python
     from jaxflow.papers.sheen2024.frame import aligned_start, alignment_frame
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
@@ -91,8 +94,9 @@ def alignment_error(
 
     ```python
     from jaxflow.papers.sheen2024.frame import aligned_start, alignment_error, alignment_frame
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
@@ -117,8 +121,9 @@ def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]
 
     ```python
     from jaxflow.papers.sheen2024.frame import alignment_frame, singular_entries
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     singular_entries(frame, jnp.eye(6))
@@ -138,8 +143,9 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame
 
     ```python
     from jaxflow.papers.sheen2024.frame import alignment_frame, reduced_program
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     jf.margin.solve(reduced_program(tokens, selected, frame)).primal
@@ -170,8 +176,9 @@ def lift(
 
     ```python
     from jaxflow.papers.sheen2024.frame import alignment_frame, lift, reduced_program
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     frame = alignment_frame(tokens, selected, place)
     reduced = jf.margin.solve(reduced_program(tokens, selected, frame))
@@ -204,8 +211,9 @@ def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float
 
     ```python
     from jaxflow.papers.sheen2024.frame import aligned_limit
+    from jaxflow.papers.sheen2024.instances import paired_tokens
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     W, nuclear_norm = aligned_limit(tokens, selected)
     ```

@@ -9,8 +9,8 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, SHAPE, DiagonalNumbers, Flow
 from jaxflow.papers.sheen2024.equivalence import FIRST, against_log_time
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, CURVES, new_figure
-from jaxflow.report import Rate, common_rate
 
 # The starts of the figure, of which the first is that of the other statements.
 SHOWN = (0, 2)

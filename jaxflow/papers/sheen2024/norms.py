@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxflow._core import Outcome
-from jaxflow.data import TokenData, equal_score_tokens, optimal_tokens
+from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, certify, solve
@@ -15,6 +15,7 @@ from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Part, cell_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
+from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
 from jaxflow.papers.statement import Statement, largest, median
 from jaxflow.plots import COLORS, new_figure

@@ -10,8 +10,8 @@ from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, RUN_TIM
 from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
-from jaxflow.report import Rate, common_rate
 
 # From ω₀ = 1 only the rate makes entries small.
 ROW = 0

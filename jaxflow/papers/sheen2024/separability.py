@@ -78,9 +78,10 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.instances import equal_score_tokens
     from jaxflow.papers.sheen2024.separability import assumption_2
 
-    equal, v = jf.data.equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
+    equal, v = equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
     assert assumption_2(equal, v).holds
     ```
     """
@@ -138,9 +139,10 @@ def assumption_4(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.instances import paired_tokens
     from jaxflow.papers.sheen2024.separability import assumption_4
 
-    tokens, v, place = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
     assumption_4(tokens, selected)
     ```

@@ -15,12 +15,13 @@ from jaxflow._core import good, linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Drive, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.dataset import Dataset, Part, Sweep
 from jaxflow.papers.statement import Mask
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 
 NAMES = {"flow": "the flow", "descent": "the published descent"}

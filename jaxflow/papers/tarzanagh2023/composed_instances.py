@@ -15,11 +15,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import good
 from jaxflow.data import TokenData
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
-from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
+from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.papers.statement import Mask
+from jaxflow.papers.tarzanagh2023.combination import best_combination
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 
 # Instances computed together; saved weights of 500 take 8 MB.

@@ -32,7 +32,7 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     instances_of,
     problems_of,
 )
-from jaxflow.report import common_rate
+from jaxflow.papers.verdicts import common_rate
 
 # The flow's way takes 100 to 400 steps.
 MAX_STEPS = 3000

@@ -10,12 +10,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good
 from jaxflow.flow import ArcLength, LogTime, integrate
-from jaxflow.gradient_descent import descend, published_protocol
-from jaxflow.margin import ProgramResult, attention_svm, best_combination, finite_component, solve
+from jaxflow.gradient_descent import descend
+from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.papers.dataset import Part, Say, Sweep
 from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch, problem, scores_of, support_sizes, target
 from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
 # The paper's criterion: attention above the first is selected, below the second masked; between them the
 # instance is filtered out.

@@ -14,16 +14,17 @@ from jaxflow._core import RESULTS, SelectionStatus, good
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.flow import ArcLength, Drive, Scores, StationaryPoint, Weights, run_queue
 from jaxflow.flow.solvers import state_norm
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
+from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import new_figure, new_grid
-from jaxflow.report import Rate, common_rate, fit
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.keys import as_keys, key_data
 
@@ -372,8 +373,7 @@ def _draw(axis: Any, numbers: PlaneNumbers, setting: str, kind: str, at: int) ->
         path, steps = _shrunk(flow.path[at][flow.reached[at]][:, i]), _shrunk(descent.path[at][:, i])
         reach = np.linalg.norm(path, axis=-1).max()
         for ray, line in ((flow.frobenius[at, i], "-"), (flow.nuclear[at, i], "--")):
-            end = 1.15 * reach * ray / np.linalg.norm(ray)
-            axis.plot([0, end[0]], [0, end[1]], line, color="#8C8C8C", linewidth=1.2)
+            axis.plot(*np.outer(ray, (0.0, 1.15 * reach / np.linalg.norm(ray))), line, color="#8C8C8C", linewidth=1.2)
         axis.plot(*path.T, color=color, linewidth=2)
         axis.annotate("", path[-1], path[-2], arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2})
         axis.plot(*steps.T, ".", color=color, markersize=3)

@@ -7,8 +7,8 @@ import numpy as np
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.column_runs import FIGURE10, NAMES, ColumnNumbers, Runs
+from jaxflow.papers.verdicts import common_rate
 from jaxflow.plots import CURVES, new_figure
-from jaxflow.report import common_rate
 
 # Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
 ALIGNED = 0.05

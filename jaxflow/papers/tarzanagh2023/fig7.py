@@ -8,8 +8,8 @@ from jaxflow._core import Outcome
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, NORMS, OWN, PROGRAMS, ConvergenceNumbers, Runs
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, SYMBOLS, new_figure
-from jaxflow.report import Rate, common_rate
 
 # 1 − corr below this is a correlation of 1 to ten digits, past every rate that matters.
 REACHED = 1e-10

@@ -23,8 +23,8 @@ from jaxflow.papers.tarzanagh2023.concave_ends import (
     pearson,
     reaches,
 )
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
-from jaxflow.report import Rate, common_rate
 
 # "Consistently above 0.95", §6.1.
 CORRELATION = 0.95

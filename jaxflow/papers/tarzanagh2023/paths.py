@@ -12,10 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from jaxflow._core import RESULTS, good, linalg
 from jaxflow.data import random_tokens
 from jaxflow.flow import ArcLength, Budget, LogArcLength, Scores, StationaryPoint, Weights, integrate
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
 

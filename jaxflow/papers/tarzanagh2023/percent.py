@@ -12,7 +12,7 @@ from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.report import Rate
+from jaxflow.papers.verdicts import Rate
 from jaxflow.study import DECIDED, Study, TokenSelection, wilson
 
 # "we choose γ = 0.1 in our experiments", of figures 2, 5 and 6 (Appendix F).

@@ -13,9 +13,9 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.plots import CURVES, new_figure
-from jaxflow.report import Rate, fit
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit
 

@@ -15,10 +15,10 @@ from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
-from jaxflow.theory import direction_limit, filtered_direction
 
 D = 8
 LENGTHS = {"quick": (1, 2, 3, D), "paper": tuple(range(1, D + 1)), "large": tuple(range(1, D + 1))}

@@ -13,8 +13,8 @@ from jaxflow.models import DeepLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
-from jaxflow.report import Rate, fit
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start
 

@@ -21,10 +21,11 @@ from jaxflow.models import (
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
-from jaxflow.report import Rate, common_rate
+from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
 from jaxflow.study import subkey
-from jaxflow.theory import push_converges, push_direction, top_singular_share
+from jaxflow.theory import push_direction
 
 # Beyond ρ^L = 1e6 the flow is the limiting one; its margins keep a floor of about one over that.
 FLOOR = 1e-5

@@ -16,9 +16,9 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvo
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import classification, separable
 from jaxflow.plots import CURVES, new_figure
-from jaxflow.report import Rate, common_rate, fit
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
 

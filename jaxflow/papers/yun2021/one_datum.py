@@ -16,11 +16,11 @@ from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, regression
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
-from jaxflow.report import Rate, common_rate, fit
 from jaxflow.study import subkey
-from jaxflow.theory import direction_limit, filtered_direction, point_limit
 from jaxflow.theory.single_datum import data_singular
 
 # Dopri8 at rtol 1e-13 keeps three digits of this.

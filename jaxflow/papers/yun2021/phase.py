@@ -13,11 +13,11 @@ from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
 from jaxflow.papers.yun2021.starts import NETWORKS, directions, start_at
 from jaxflow.plots import new_figure
-from jaxflow.report import Rate, common_rate, fit
 
 # Scales α, and save points of each path.
 SIZES = {"quick": (9, 60), "paper": (41, 200), "large": (81, 400)}

@@ -18,11 +18,11 @@ from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least
+from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
 from jaxflow.papers.yun2021.flows import classification, direction_distance, regression
 from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
 from jaxflow.plots import new_figure
-from jaxflow.theory import point_limit
 
 # §6: one point for regression, two for classification.
 X_REGRESSION, Y_REGRESSION = np.array([[1.0, 2.0]]), np.array([1.0])

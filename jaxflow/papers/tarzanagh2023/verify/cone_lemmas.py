@@ -18,7 +18,7 @@ from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, largest, least
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
-from jaxflow.report import Rate, fit
+from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.risk import EmpiricalRisk
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 16384}

@@ -19,7 +19,7 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
-from jaxflow.report import Rate, common_rate
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 
 # Logistic loss (Assumption A).

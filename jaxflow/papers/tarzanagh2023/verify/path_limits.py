@@ -16,7 +16,7 @@ from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.statement import Mask, Statement, largest
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, RegularizationPath, regularization_path
-from jaxflow.report import Rate, common_rate
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 
 N = TypeVar("N")

@@ -14,7 +14,8 @@ import pytest
 
 from jaxflow import EmpiricalRisk, losses, models
 from jaxflow.data import TokenData
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "tests" / "reference" / "published_protocol.npz"

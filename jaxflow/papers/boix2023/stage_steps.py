@@ -34,13 +34,6 @@ class StageSteps(diffrax.AbstractStepSizeController):
 
     **Arguments:** `inner`: what controls the error; `log_conserved` `(p,)`: $\log c=\log(u^2-v^2)$ of the start;
     `reach`: where the solver evaluates the field at most, in steps; `tolerance`: ε.
-
-    **Example:**
-
-    ```python
-    controller = jf.flow.stage_controller(jf.flow.stage_solver(), jnp.array([-40.0, -40.0]))
-    assert isinstance(controller, jf.flow.StageSteps)
-    ```
     """
 
     inner: diffrax.AbstractStepSizeController
@@ -72,16 +65,7 @@ class StageSteps(diffrax.AbstractStepSizeController):
 
 @checked(positive=["tolerance"])
 def stage_solver(tolerance: float = ATOL) -> diffrax.AbstractSolver:
-    """KenCarp5 with one Jacobian a step: the method of highest order that looks at nothing beyond the end of a step.
-
-    **Example:**
-
-    ```python
-    import diffrax
-
-    assert isinstance(jf.flow.stage_solver(), diffrax.KenCarp5)
-    ```
-    """
+    """KenCarp5 with one Jacobian a step: the method of highest order that looks at nothing beyond the end of a step."""
     # The step's own tolerances, written out: a lane's root finder is not told them.
     return diffrax.KenCarp5(root_finder=linalg.chord(rtol=SHARE * tolerance, atol=tolerance))
 
@@ -90,14 +74,7 @@ def stage_solver(tolerance: float = ATOL) -> diffrax.AbstractSolver:
 def stage_controller(
     solver: diffrax.AbstractSolver, log_conserved: Float[Array, " p"], tolerance: float = ATOL
 ) -> StageSteps:
-    """`StageSteps` around a PI controller with this absolute tolerance on the logarithms of weights.
-
-    **Example:**
-
-    ```python
-    jf.flow.stage_controller(jf.flow.stage_solver(), log_conserved=jnp.array([-40.0, -40.0]))
-    ```
-    """
+    """`StageSteps` around a PI controller with this absolute tolerance on the logarithms of weights."""
     inner = diffrax.PIDController(rtol=SHARE * tolerance, atol=tolerance, pcoeff=0.3, icoeff=0.4, norm=state_norm)
     return StageSteps(inner, log_conserved, _reach(solver), tolerance)
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow import EmpiricalRisk, data, models
-from jaxflow.gradient_descent import descend, published_protocol
+from jaxflow.gradient_descent import descend
+from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
 
 def total(x: jax.Array) -> jax.Array:

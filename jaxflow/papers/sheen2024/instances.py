@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxflow._core import check_real, checked, compiled_once, is_concrete, linalg, require
-from jaxflow.data.tokens import TokenData
+from jaxflow.data import TokenData
 
 # A number may be traced.
 Number = float | Float[Array, ""]
@@ -42,9 +42,10 @@ def equal_score_tokens(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.instances import equal_score_tokens
     from jaxflow.papers.sheen2024.separability import assumption_2
 
-    equal, v = jf.data.equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
+    equal, v = equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
     assert assumption_2(equal, v).holds
     ```
     """
@@ -111,9 +112,10 @@ def paired_tokens(
     **Example:**
 
     ```python
+    from jaxflow.papers.sheen2024.instances import paired_tokens
     from jaxflow.papers.sheen2024.separability import assumption_2
 
-    paired, v, _ = jf.data.paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
+    paired, v, _ = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
     assert assumption_2(paired, v).holds
     ```
     """

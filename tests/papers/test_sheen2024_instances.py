@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.data import equal_score_tokens, paired_tokens
 from jaxflow.models import LinearHead, token_scores
+from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
 
 # Scores and inner products of order ten: some hundred roundings.
 ROUNDING = 1e-12

@@ -5,20 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxflow.report import (
-    Claim,
-    Evidence,
-    Rate,
-    Verdict,
-    bounded_evidence,
-    claims_json,
-    claims_markdown,
-    common_rate,
-    count_evidence,
-    decide,
-)
+from jaxflow.papers.claims import CLAIMS, Claim, as_json, findings_markdown
+from jaxflow.papers.verdicts import Evidence, Rate, Verdict, common_rate, count_evidence, decide
 
 AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
+
+
+def bounded(residuals: np.ndarray, bound: float, checked_by: str = "") -> Evidence:
+    """Residuals that must not exceed a bound; NaN is undecided."""
+    return count_evidence(residuals <= bound, decided=~np.isnan(residuals), checked_by=checked_by)
 
 
 @pytest.mark.parametrize("limit", [False, True])
@@ -43,14 +38,14 @@ def test_the_whole_table(limit: bool, rate: Rate | None, checked_by: str) -> Non
 def test_one_decided_of_a_hundred_settles_nothing() -> None:
     values = np.full(100, np.nan)
     values[0] = 0.0
-    evidence = bounded_evidence(values, 1e-8)
+    evidence = bounded(values, 1e-8)
     assert (evidence.inside, evidence.confirmed, evidence.undecided) == (100, 1, 99)
     assert decide(evidence) is Verdict.not_settled
-    assert decide(bounded_evidence(values[:1], 1e-8)) is Verdict.holds
+    assert decide(bounded(values[:1], 1e-8)) is Verdict.holds
 
 
 def test_infinity_is_above_every_bound_and_nan_is_not_decided() -> None:
-    evidence = bounded_evidence(np.array([0.0, np.inf, np.nan]), 1.0, checked_by="a tighter tolerance")
+    evidence = bounded(np.array([0.0, np.inf, np.nan]), 1.0, checked_by="a tighter tolerance")
     assert (evidence.contradicted, evidence.undecided) == (1, 1)
     assert decide(evidence) is Verdict.counterexample_found
 
@@ -92,9 +87,9 @@ def test_a_common_rate_compares_each_instance_with_its_own_prediction() -> None:
 def test_a_table_shows_what_a_verdict_rests_on() -> None:
     broken = Claim("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, checked_by="CVXPY"), {"worst": 1.0})
     rate = Claim("Lemma 2", "It tends.", "small", Evidence(5, limit=True, rate=AGREES), {})
-    text = claims_markdown("title", [broken, rate], [])
+    text = findings_markdown("title", CLAIMS, [broken.finding, rate.finding], [])
     assert "of 5 inside 3 contradict it and 1 are undecided; checked by CVXPY | **counterexample found** |" in text
     assert "exponent 1.000 ± 0.100, predicted 1.050 | **holds at this rate** |" in text
-    saved = claims_json("title", [broken, rate], [])["claims"]
+    saved = [as_json(broken), as_json(rate)]
     assert saved[0]["verdict"] == "counterexample found" and saved[0]["evidence"]["contradicted"] == 3
     assert saved[1]["evidence"]["rate"]["predicted"] == 1.05

@@ -22,16 +22,6 @@ class Verdict(enum.StrEnum):
     - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
       (another solver, tighter tolerances, a certificate), which the row names.
     - `outside_hypotheses`: no instance is inside, so that nothing can be said.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Evidence, Verdict, decide
-
-    assert decide(Evidence(inside=20)) is Verdict.holds
-    assert decide(Evidence(inside=20, undecided=1)) is Verdict.not_settled
-    assert decide(Evidence(inside=0)) is Verdict.outside_hypotheses
-    ```
     """
 
     holds = "holds"
@@ -48,14 +38,6 @@ class Rate:
     **Arguments:** `fitted` ± `half_width`: the exponent with its 95% interval; `predicted`: what theory says, None
     where a statement says only that the distance vanishes; `bias`: by how much the finite range of the fit may move
     the exponent, with its reason beside the constant; `law`: what falls like which power of what, in words.
-
-    **Example:**
-
-    ```python
-    rate = jf.report.Rate(fitted=0.98, half_width=0.03, predicted=1.0, law="distance against step size")
-    assert rate.agrees
-    print(rate.in_words())  # distance against step size: exponent 0.980 ± 0.030, predicted 1.000
-    ```
     """
 
     fitted: float
@@ -88,13 +70,6 @@ class Evidence:
     a contradiction survived, empty where there was none.
 
     **Raises:** `ValueError` where the counts cannot be those of `inside` instances.
-
-    **Example:**
-
-    ```python
-    evidence = jf.report.Evidence(inside=20, contradicted=1, checked_by="CVXPY")
-    assert evidence.confirmed == 19
-    ```
     """
 
     inside: int
@@ -118,17 +93,7 @@ class Evidence:
 
 @checked()
 def decide(evidence: Evidence) -> Verdict:
-    """The verdict, by the first line that applies.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Evidence, Verdict, decide
-
-    assert decide(Evidence(inside=20, contradicted=1)) is Verdict.not_settled
-    assert decide(Evidence(inside=20, contradicted=1, checked_by="CVXPY")) is Verdict.counterexample_found
-    ```
-    """
+    """The verdict, by the first line that applies."""
     if evidence.inside == 0:
         return Verdict.outside_hypotheses
     if evidence.contradicted and evidence.checked_by:
@@ -151,15 +116,7 @@ def count_evidence(
     rate: Rate | None = None,
     checked_by: str = "",
 ) -> Evidence:
-    """Evidence of instances inside: `good` where the statement is met, `decided` (all) where that is known.
-
-    **Example:**
-
-    ```python
-    evidence = jf.report.count_evidence(np.array([True, True, False]), decided=np.array([True, True, False]))
-    assert (evidence.inside, evidence.contradicted, evidence.undecided) == (3, 0, 1)
-    ```
-    """
+    """Evidence of instances inside: `good` where the statement is met, `decided` (all) where that is known."""
     require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
     shapes = decided is None or decided.shape == good.shape
     require(shapes, "decided", f"expected Booleans of shape {good.shape}")
@@ -169,41 +126,9 @@ def count_evidence(
     return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
 
 
-@checked(nonnegative=["bound"])
-def bounded_evidence(
-    residuals: np.ndarray,
-    bound: float,
-    *,
-    limit: bool = False,
-    rate: Rate | None = None,
-    checked_by: str = "",
-) -> Evidence:
-    """Evidence of instances inside that must not exceed a bound; NaN is undecided, infinity is far off.
-
-    **Example:**
-
-    ```python
-    evidence = jf.report.bounded_evidence(np.array([1e-12, np.nan, 0.5]), bound=1e-8)
-    assert (evidence.confirmed, evidence.contradicted, evidence.undecided) == (1, 1, 1)
-    ```
-    """
-    residuals = np.asarray(as_array("residuals", residuals), float)
-    known = ~np.isnan(residuals)
-    return count_evidence(residuals <= bound, decided=known, limit=limit, rate=rate, checked_by=checked_by)
-
-
 @checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Slope of y against x by least squares, and half its 95% interval (two standard errors).
-
-    **Example:**
-
-    ```python
-    x = np.log([0.1, 0.01, 0.001])
-    slope, half_width = jf.report.fit(x, 2.0 * x + 1.0)
-    assert abs(slope - 2.0) < 1e-12
-    ```
-    """
+    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
@@ -222,13 +147,6 @@ def common_rate(
     r"""One rate of many instances: means, and twice the standard error of the differences; None below three fits.
 
     Where every instance has its own prediction, differences are averaged: $\overline{f-p}\pm2\,s/\sqrt m$.
-
-    **Example:**
-
-    ```python
-    rate = jf.report.common_rate(np.array([0.99, 1.00, 1.02]), 1.0, law="distance against step size")
-    assert rate.agrees
-    ```
     """
     fitted = np.asarray(fitted, float).ravel()
     aims = np.broadcast_to(np.asarray(0.0 if predicted is None else predicted, float).ravel(), fitted.shape)
@@ -243,15 +161,7 @@ def common_rate(
 
 @checked()
 def evidence_json(evidence: Evidence) -> dict:
-    """Evidence as a dictionary for `json`, with None for what is not finite.
-
-    **Example:**
-
-    ```python
-    told = jf.report.evidence_json(jf.report.Evidence(inside=20))
-    assert told["inside"] == 20 and told["rate"] is None
-    ```
-    """
+    """Evidence as a dictionary for `json`, with None for what is not finite."""
 
     def finite(value: object) -> object:
         return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxflow._core import checked
-from jaxflow.report.verdicts import Evidence, Verdict, decide, evidence_json
+from jaxflow.papers.verdicts import Evidence, Verdict, decide, evidence_json
 
 Values = Mapping[str, float | int]
 
@@ -22,15 +22,6 @@ class Finding:
     - `worst`: the largest residual over the instances inside, in the sense of `unit`; +inf where the statement leaves
       nothing to measure.
     - `values`: the numbers behind the text.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Evidence, Finding
-
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
-    print(finding.verdict)  # holds
-    ```
     """
 
     source: str
@@ -50,17 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A finding beside a figure: `measured` names its denominator, `values` are the numbers behind it.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Claim, Evidence, Finding
-
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
-    print(Claim.of(finding).measured)  # slack: at most 1.0e-12 on all; 20 of 20
-    ```
-    """
+    """A finding beside a figure: `measured` names its denominator, `values` are the numbers behind it."""
 
     source: str
     sentence: str
@@ -97,7 +78,8 @@ class Row:
     **Example:**
 
     ```python
-    from jaxflow.report import Evidence, Finding, Row
+    from jaxflow.papers.claims import Finding, Row
+    from jaxflow.papers.verdicts import Evidence
 
     finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
     row = Row.of(finding)
@@ -150,15 +132,7 @@ class Row:
 
 @checked()
 def with_evidence(measured: str, evidence: Evidence) -> str:
-    """What was measured, followed by the counts, the rate and the check that the verdict rests on.
-
-    **Example:**
-
-    ```python
-    print(jf.report.with_evidence("19 of 20", jf.report.Evidence(20, undecided=1)))
-    # 19 of 20; of 20 inside 0 contradict it and 1 are undecided
-    ```
-    """
+    """What was measured, followed by the counts, the rate and the check that the verdict rests on."""
     parts = [measured]
     if evidence.contradicted or evidence.undecided:
         parts.append(
@@ -178,7 +152,8 @@ def told(found: Row | Claim | Finding) -> str:
     **Example:**
 
     ```python
-    from jaxflow.report import Evidence, Finding, told
+    from jaxflow.papers.claims import Finding, told
+    from jaxflow.papers.verdicts import Evidence
 
     assert told(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))) == "20 of 20"
     ```
@@ -193,7 +168,8 @@ def counted(found: Row | Finding) -> str:
     **Example:**
 
     ```python
-    from jaxflow.report import Evidence, Finding, counted
+    from jaxflow.papers.claims import Finding, counted
+    from jaxflow.papers.verdicts import Evidence
 
     finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
     assert counted(finding) == "20 (+ 4 outside the hypotheses)"
@@ -210,7 +186,8 @@ def worst(found: Row | Finding) -> str:
     **Example:**
 
     ```python
-    from jaxflow.report import Evidence, Finding, worst
+    from jaxflow.papers.claims import Finding, worst
+    from jaxflow.papers.verdicts import Evidence
 
     finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), worst=1e-12, unit="slack")
     assert worst(finding) == "1.0e-12 (slack)"
@@ -241,38 +218,12 @@ ROWS: Columns = {
 
 @checked()
 def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding], notes: Sequence[str] = ()) -> str:
-    """A table of findings, and the notes below it.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import ROWS, Evidence, Finding, findings_markdown
-
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))
-    print(findings_markdown("My paper", ROWS, [finding]))
-    ```
-    """
+    """A table of findings, and the notes below it."""
     lines = [f"# {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for found in findings:
         lines.append("| " + " | ".join(cell(found).replace("|", "\\|") for cell in columns.values()) + " |")
     below = ["", *(f"- {note}" for note in notes)] if columns is CLAIMS else []
     return "\n".join([*lines, *below, ""])
-
-
-@checked()
-def claims_markdown(title: str, claims: list[Claim], notes: list[str]) -> str:
-    """A table of claims, and the notes below it.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Claim, Evidence, Finding, claims_markdown
-
-    claim = Claim.of(Finding("Figure 1", "All margins are positive.", "20 of 20", Evidence(20)))
-    print(claims_markdown("My figure", [claim], ["Drawn at quick scale."]))
-    ```
-    """
-    return findings_markdown(title, CLAIMS, [claim.finding for claim in claims], notes)
 
 
 @checked()
@@ -282,7 +233,8 @@ def as_json(view: Claim | Row) -> dict[str, Any]:
     **Example:**
 
     ```python
-    from jaxflow.report import Evidence, Finding, Row, as_json
+    from jaxflow.papers.claims import Finding, Row, as_json
+    from jaxflow.papers.verdicts import Evidence
 
     row = Row.of(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20)))
     assert as_json(row)["verdict"] == "holds" and as_json(row)["worst"] is None
@@ -296,19 +248,3 @@ def as_json(view: Claim | Row) -> dict[str, Any]:
 
 def _finite(value: float | int) -> float | int | None:
     return value if math.isfinite(value) else None
-
-
-@checked()
-def claims_json(title: str, claims: list[Claim], notes: list[str]) -> dict:
-    """Claims and notes as a dictionary for `json`.
-
-    **Example:**
-
-    ```python
-    from jaxflow.report import Claim, Evidence, Finding, claims_json
-
-    claim = Claim.of(Finding("Figure 1", "All margins are positive.", "20 of 20", Evidence(20)))
-    assert claims_json("My figure", [claim], [])["claims"][0]["verdict"] == "holds"
-    ```
-    """
-    return {"title": title, "claims": [as_json(claim) for claim in claims], "notes": notes}

@@ -1,6 +1,6 @@
-"""Paths of products in logarithms: between the steps of a record, and through given sizes."""
+"""Paths of products in logarithms: every step of an integration, what lies between, and through given sizes."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -12,11 +12,10 @@ from jaxtyping import Array, Float, Key
 from jaxflow._core import check_real, checked
 from jaxflow.flow.clocks import RescaledTime
 from jaxflow.flow.coordinates import LogHadamard
-from jaxflow.flow.drive import Drive
-from jaxflow.flow.record import record
+from jaxflow.flow.drive import Drive, Lane
 from jaxflow.flow.solvers import as_controller, as_solver, with_tolerances
-from jaxflow.flow.stage_steps import StageSteps, stage_controller, stage_solver
 from jaxflow.models import HadamardNetwork, LogWeights
+from jaxflow.papers.boix2023.stage_steps import StageSteps, stage_controller, stage_solver
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -28,14 +27,6 @@ class ProductPath(eqx.Module):
     - `log_conserved` `(p,)`; `losses` `(m,)`; `trajectory`: the end, with result and statistics.
 
     Between steps ω is the cubic with these values and rates.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    path = jf.flow.follow_products(jf.EmpiricalRisk(linear, "squared"), start, -20.0, 1.0)
-    path.losses  # at every step
-    ```
     """
 
     times: Float[np.ndarray, " m"]
@@ -114,13 +105,6 @@ def follow_products(
     implicit solver without a controller goes from stage to stage (`stage_controller`).
 
     **Raises:** `ValueError` naming the argument.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    jf.flow.follow_products(jf.EmpiricalRisk(linear, "squared"), start, -20.0, 1.0).times
-    ```
     """
     risk.check(model)
     LogHadamard().check(risk, model)
@@ -181,13 +165,6 @@ def perturbed(model: HadamardNetwork, key: Key[Array, ""], *, noise: float, thre
 
     u and v get independent noise, which breaks the conservation law: the larger of the two may change, and
     $u^2-v^2$ does. Coordinates with both weights below the threshold keep their logarithms.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    jf.flow.perturbed(start, jax.random.key(1), noise=0.01)
-    ```
     """
     u, v = model.log_weights.mantissas()
     noise_u, noise_v = noise * jax.random.normal(key, (2, u.shape[0]))
@@ -204,3 +181,61 @@ def _hermite(ends: tuple[np.ndarray, ...], time: float) -> Any:
     x = (time - times[0]) / h
     value = (1 + 2 * x) * (1 - x) ** 2 * values[0] + x**2 * (3 - 2 * x) * values[1]
     return value + h * x * (1 - x) * ((1 - x) * rates[0] - x * rates[1])
+
+
+class Record(NamedTuple):
+    """The accepted steps of one lane.
+
+    `s` `(m,)`: the clock's variable; `state`: coordinates there, with a leading axis of length m;
+    `trajectory`: the end, with result and statistics.
+    """
+
+    s: np.ndarray
+    state: Any
+    trajectory: Trajectory
+
+
+@checked(least={"chunk": 1})
+def record(drive: Drive, lane: Lane, chunk: int = 512) -> Record:
+    """Drives a lane to its end and keeps what it passed.
+
+    **Arguments:** `drive`, `lane` as from `drive.start`; `chunk`: steps between two visits to the host, which is
+    also what can be interrupted.
+    """
+    times, states = [np.asarray(lane.s)[None]], [jax.tree.map(lambda x: np.asarray(x)[None], coordinates(lane))]
+    while bool(drive.running(lane)):
+        lane, count, s, state = _some_steps(drive, lane, chunk)
+        kept = slice(0, int(count))
+        times.append(np.asarray(s)[kept])
+        states.append(jax.tree.map(lambda x, kept=kept: np.asarray(x)[kept], state))
+    s = np.concatenate(times)
+    state = jax.tree.map(lambda *parts: np.concatenate(parts), *states)
+    # Rejected steps stay where they were.
+    new = np.concatenate([[True], np.diff(s) > 0])
+    return Record(s[new], jax.tree.map(lambda x: x[new], state), drive.trajectory(lane))
+
+
+def coordinates(lane: Lane) -> Any:
+    """The coordinates a lane has reached."""
+    state, _, _ = lane.system.unpack(lane.s, lane.state)
+    return state
+
+
+@eqx.filter_jit
+def _some_steps(drive: Drive, lane: Lane, chunk: int) -> tuple[Lane, Any, Any, Any]:
+    moving, fixed = eqx.partition(lane, eqx.is_array)
+    s = jnp.zeros(chunk)
+    state = jax.tree.map(lambda x: jnp.zeros((chunk, *x.shape), x.dtype), coordinates(lane))
+
+    def unfinished(carry: Any) -> Any:
+        moving, count, _, _ = carry
+        return (count < chunk) & drive.running(eqx.combine(moving, fixed))
+
+    def step(carry: Any) -> Any:
+        moving, count, s, state = carry
+        lane = drive.step(eqx.combine(moving, fixed))
+        state = jax.tree.map(lambda all_, one: all_.at[count].set(one), state, coordinates(lane))
+        return eqx.filter(lane, eqx.is_array), count + 1, s.at[count].set(lane.s), state
+
+    moving, count, s, state = jax.lax.while_loop(unfinished, step, (moving, 0, s, state))
+    return eqx.combine(moving, fixed), count, s, state
