@@ -147,7 +147,7 @@ def _concluded(
     kappa = tail_rate(risk.loss)
     some = jnp.any(growing)
     known = cone.separability.value != 0
-    velocity, pushes = frame.velocity(path.s, path.r)
+    velocity, pushes = path.velocity, path.pushes
     own = certify(program, velocity, pushes, "flow")
     solution = _solution(program, problem.best, some)
     excess = jnp.where(some, _excess(velocity, program, optimum), jnp.inf)
