@@ -1,4 +1,4 @@
-r"""One data point and two layers: Theorems 3 and 5 of Yun, Krishnan, Mobahi (2021), for any linear tensor network."""
+r"""One data point and two layers: what Theorems 3 and 5 of Yun, Krishnan, Mobahi (2021) share with other limits."""
 
 from typing import Any
 
