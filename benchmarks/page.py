@@ -325,7 +325,7 @@ def blocks() -> str:
             for row in found["rows"]
         ]  # fmt: skip
         columns = ("cell", "instances", "first run", "again", "others", "outcomes", "most steps", "over (5, 5, 4)")
-        title = "Blocks of a study" + (", on an accelerator" if name == "blocks_gpu" else "")
+        title = "Blocks of a study" + (f", on an {found['environment']['device']}" if name == "blocks_gpu" else "")
         parts.append(section(title, text, markdown(columns, lines), found, "blocks.py", load=True))
     return "\n\n".join(parts)
 

@@ -364,3 +364,17 @@ def test_no_theorem_names_a_direction_of_matrix_sensing():
     model = jf.models.DeepMatrixSensing((0.3 * jnp.eye(2), 0.2 * jnp.eye(2)))
     with pytest.raises(ValueError, match="^model: no theorem names a program for DeepMatrixSensing"):
         jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(sensors, jnp.ones(1)), "logistic"), model)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_stiff_paths_of_a_convex_program_go_out(overlapping):
+    """From weights of 1e3, and into a minimum, explicit steps would be as long as stability allows for thousands."""
+    rng = np.random.default_rng(7)
+    inputs = rng.normal(size=(20, 4))
+    labels = rng.choice([-1.0, 1.0], 20) if overlapping else np.sign(inputs @ rng.normal(size=4))
+    size = 1.0 if overlapping else 1e3
+    network = DeepLinearNetwork((jnp.asarray(size * rng.normal(size=(4, 4)) / 2), jnp.zeros(4)))
+    data = jf.data.LinearData(jnp.asarray(inputs), jnp.asarray(labels))
+    found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), network)
+    assert found.outcome == ("finite_stationary_point" if overlapping else "globally_optimal")
+    assert found.trajectory.stats["num_steps"] < 1000

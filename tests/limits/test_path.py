@@ -81,3 +81,13 @@ def test_a_budget_that_ends_leaves_the_path_open(instances):
     risk, model = jax.tree.map(lambda x: x[0], instances)
     path = follow(gears(risk, model), risk, model, 30)
     assert path.result == jf.RESULTS.max_steps_reached and path.stats["num_steps"] <= 31
+
+
+def test_gear_by_gear_is_the_path_of_one_program(paths, instances):
+    """Outside of `jit` a path goes on by a program for each gear, compiled when it is needed."""
+    for i in (0, 5):
+        risk, model = jax.tree.map(lambda x, i=i: x[i], instances)
+        path = follow(gears(risk, model), risk, model, BUDGET)
+        assert path.result == paths[i].result
+        np.testing.assert_array_equal(tokens(path, risk), tokens(paths[i], risk))
+        np.testing.assert_allclose(path.final.log_norm, paths[i].final.log_norm, rtol=1e-2)
