@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -102,8 +103,10 @@ def test_the_sections_are_those_that_are_timed() -> None:
     assert [name for name in sections() if name] == list(OUTCOMES)
 
 
-# Seconds of processor from a cold process, nothing compiled before.
-LIMIT = 20.0
+# Seconds of processor of each section from a cold process, nothing compiled before, and the most of one over the median
+# of all: what a machine is worth that day cancels. Seconds themselves are a matter of benchmarks/latency.py.
+SECONDS: dict[str, float] = {}
+MOST = 2.0
 
 
 @pytest.mark.slow
@@ -121,10 +124,16 @@ def test_ten_lines_from_a_cold_process(name: str, tmp_path: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr[-4000:]
     assert OUTCOMES[name] in done.stdout, done.stdout
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert used < LIMIT, f"{used:.1f} s of processor"
+    SECONDS[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     lines = [line for block in found[name] for line in block.text.splitlines() if line.strip()]
     assert len(lines) <= 22, "no longer a short script"
+
+
+@pytest.mark.slow
+def test_no_section_takes_much_longer_than_the_others() -> None:
+    if len(SECONDS) < len(OUTCOMES):
+        pytest.skip("compares the processor times of all sections, and some were not run or failed")
+    assert max(SECONDS.values()) <= MOST * statistics.median(SECONDS.values()), SECONDS
 
 
 def commands(page: Page) -> list[str]:
