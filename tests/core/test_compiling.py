@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow._core import compiled_in_two, compiled_once, normal, quick_options
+from jaxflow._core import compiled_around, compiled_once, normal, quick_options
 
 
 @compiled_once
@@ -40,18 +40,21 @@ def test_concrete_arguments_within_a_larger_program():
 
 
 def _in_two(traced):
-    """exp(2x) and the sum of a table's rows, in two programs; `traced` counts what Python runs of them."""
+    """exp(2x) in two programs and a step between; `traced` counts what Python runs of the two."""
 
     def first(x, name):
         traced.append("first")
-        return {"x": 2.0 * x, "weak": 1.0 * jnp.asarray(x.shape[0]), "name": name}
+        return {"x": x, "weak": 1.0 * jnp.asarray(x.shape[0]), "name": name}
+
+    def between(state):
+        return state | {"x": 2.0 * state["x"]}
 
     def second(state):
         traced.append("second")
         assert state["name"] == "fixed"
         return jnp.exp(state["x"]) * state["weak"] / state["x"].shape[0]
 
-    return compiled_in_two(first, second)
+    return compiled_around(first, between, second)
 
 
 def test_two_programs_and_one_are_the_same_function():
