@@ -152,7 +152,7 @@ def program_peers() -> str:
         "failed",
     )
     text = (
-        "Our batch under `vmap`, between two measurements of each peer, of which the better counts. *Difference*: of "
+        "Our batch under `vmap`, between two measurements of each peer, the faster of which is reported. *Difference*: of "
         "the norm of the answer at margin one from ours, relative; for our own rows the certified gap. Times include "
         "stating the program; settings are in the record. DAQP and OSQP are C libraries, called program by program."
     )

@@ -1,6 +1,6 @@
 """Max-margin programs a second, against the solvers one would use instead: python benchmarks/program_peers.py.
 
-One run on one machine. Our batch is measured between two measurements of every peer, of which the better counts. A
+One run on one machine. Our batch is measured between two measurements of every peer, the faster of which is reported. A
 peer gets tokens, queries and selected tokens, and its time includes stating the program, as ours does. Accuracy is that
 of the weights that come back: their norm at margin one, against ours. Peers that are not installed have their row.
 """

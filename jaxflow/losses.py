@@ -24,7 +24,7 @@ Outputs = Float[Array, "..."]
 class Tail(enum.IntEnum):
     r"""How a loss of the margin ends, $q\to\infty$.
 
-    - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins grow for ever, all alike.
+    - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins diverge, at one rate.
     - `flat`: $\ell'=0$ from a finite margin on, as of hinges: the flow may end there.
     - `other`: a power of q, or no end at all.
 
@@ -180,7 +180,7 @@ class MarginLoss(AbstractLoss):
 
     The derivative is taken automatically. Where it underflows, a tail that was seen to be exponential is continued by
     its slope, $\log|\ell'(q)|=\log|\ell'(q_0)|-\kappa(q-q_0)$, with $q_0$ the last of 2, 4, 8, ... where
-    $|\ell'|>10^{-100}$; so `lambda q: jnp.log1p(jnp.exp(-q))` goes as far as `Logistic`.
+    $|\ell'|>10^{-100}$; so `lambda q: jnp.log1p(jnp.exp(-q))` can be followed as long as `Logistic`.
 
     **Arguments:** `function`. **Raises:** `ValueError` naming `loss` unless it maps a number to a number and falls
     somewhere.
@@ -245,7 +245,7 @@ def _tail(slopes: list[float]) -> tuple[Tail, float, float, float]:
         rates = (a - b) / (q1 - q0), (b - c) / (q2 - q1)
         if abs(rates[0] - rates[1]) <= _SETTLED * rates[1]:
             return Tail.exponential, q2, c, rates[1]
-    # What has fallen that far without an end is steeper than an exponential, and no hinge.
+    # A slope that falls that far and does not vanish is steeper than an exponential, and no hinge.
     flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)
     return (Tail.flat if flat else Tail.other), math.inf, 0.0, 0.0
 

@@ -56,7 +56,7 @@ def _promoted(result: Any) -> Any:
 
 
 class StepMeter:
-    """Called from inside a loop with the steps taken so far and the clock's variable s; says so once a second.
+    """Called from inside a loop with the steps taken so far and the clock's variable s; reports at most once a second.
 
     **Arguments:** `say` receives a line; `clock`: the name of the clock that s belongs to.
     """

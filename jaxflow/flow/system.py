@@ -208,7 +208,7 @@ class System(eqx.Module):
         final = self.point(risk, s, extended, jnp.asarray(True), known)
         points = None
         if saved is not None:
-            # A model may hold functions too (activations), which are nobody's batch.
+            # A model may hold functions too (activations), which have no batch axis.
             points = eqx.filter_vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
         if risk.opaque:
             result = RESULTS.where(underflown(final.log_gradient_norm), RESULTS.gradient_underflow, result)

@@ -4,7 +4,7 @@ The recession cone of the data (`jaxflow.margin.recession`) decides what kind of
 
 - no direction: the loss has one minimum on the affine space $\theta_0+\mathrm{span}(a_k)$ of the flow, and the flow of
   a convex function tends to it;
-- some direction: the margins of the rows D grow for ever, and those of the rows S tend to the minimum of their own
+- some direction: the margins of the rows D diverge, and those of the rows S tend to the minimum of their own
   loss (Ji and Telgarsky 2019, Theorem 2.1). The direction is $\min\|w\|$ s.t. $a_k^\top w\ge1$ on D, $a_k^\top w=0$ on
   S (Soudry et al. 2018, Theorem 3, where S is empty); the path adds it to that minimum.
 

@@ -15,7 +15,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -71,8 +71,6 @@ class AnyAttentionGears(AbstractProblem):
     timed: bool = eqx.field(static=True)
     composes: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
-
-    onwards: ClassVar[bool] = True
 
     @property
     def gears(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ r"""One-layer attention with a linear head: its gears, and when one follows anot
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -117,8 +117,6 @@ class AttentionGears(AbstractProblem):
     solver: MultiplierNewton = MultiplierNewton()
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     direct: bool = eqx.field(static=True, default=False)
-
-    onwards: ClassVar[bool] = False
 
     @property
     def gears(self) -> tuple[str, ...]:

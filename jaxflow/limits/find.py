@@ -1,7 +1,7 @@
 """`find_limit`: from an instance to a certified limit."""
 
 import dataclasses
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from jaxflow._core import (
     as_boolean,
     as_integer,
     checked,
-    compiled_around,
     compiled_once,
     good,
     is_concrete,
@@ -32,13 +31,13 @@ from jaxflow.limits.linear_limit import LinearLimit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
 from jaxflow.limits.model_limit import ModelLimit
 from jaxflow.limits.own_model import find_own_limit, is_own
-from jaxflow.limits.path import AbstractProblem, Way, begin, go_on
+from jaxflow.limits.path import Underway, by_gears, under_way
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
 from jaxflow.limits.stages import STATIONARY, Count, Positive, kept, rests, stationarity
-from jaxflow.limits.units import Units, units_of
+from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
@@ -135,8 +134,8 @@ def find_limit(
       `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
-    - `progress`: say what is about to happen, and once a second how far the flow has come: on standard error, or to
-      a function that receives each line. Such a program is not kept in the compilation cache.
+    - `progress`: announce each stage, and print one line a second with the progress of the flow: on standard error, or
+      to a function that receives each line. Such a program is not kept in the compilation cache.
 
     **Returns:** a `Limit`, for a linear network on `LinearData` a `LinearLimit`, for other models a `ModelLimit`;
     `print` it.
@@ -222,10 +221,11 @@ def _scores(data: TokenData, head: Any) -> tuple[Array, Array]:
 def _has_twins(data: TokenData) -> bool:
     """Whether some token stands twice in its sequence. A traced value cannot be inspected: False, and such an
     instance of a batch may end undecided. A `solver` of the method's own has the whole batch followed in stages."""
-    if not is_concrete(data.tokens):
+    if not is_concrete(data.tokens, data.mask):
         return False
-    visible: Any = np.asarray(data.visible)
-    seen = visible if data.single_query else visible.any(axis=1)
+    # By NumPy: within `jit` operations of JAX are traced, whatever they are on.
+    visible = np.ones(data.tokens.shape[:-1], bool) if data.mask is None else np.asarray(data.mask)
+    seen = visible if visible.ndim == 2 else visible.any(axis=1)
     rows = [tokens[kept] for tokens, kept in zip(np.asarray(data.tokens), seen, strict=True)]
     return any(len(np.unique(some, axis=0)) < len(some) for some in rows)
 
@@ -234,9 +234,9 @@ def _has_twins(data: TokenData) -> bool:
 def _find_limit(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> Limit:
     # Several d share what one call compiles. Within a larger program there is nothing to share.
     shared = is_concrete(risk, model, jnp.zeros(()))
-    small = _reduced(risk, model, rule, shared) if isinstance(method, Staged) else None
     if not isinstance(method, Staged):
         return _by_method(risk, model, method, gap, max_steps, rule)
+    small = _reduced(risk, model, rule, shared)
     if small is None:
         return _by_gears(risk, model, method, gap, max_steps, rule)
     return _lifted(small, risk, _by_gears(small.risk, small.model, method, gap, max_steps, rule), rule)
@@ -247,50 +247,31 @@ _reduced = compiled_once(reduced)
 
 @compiled_once
 def _lifted(small: Any, risk: EmpiricalRisk, limit: Limit, rule: Rule) -> Limit:
-    del rule  # as in `_Instance`
+    del rule  # as in `_begun`
     return small.lift(risk, limit)
 
 
-class _Instance(NamedTuple):
-    """What is followed, and what of it the limit is concluded from: with the units of the path, where it has some."""
-
-    risk: EmpiricalRisk
-    model: Any
-    gap: Positive
-    max_steps: Count
-    within: tuple[EmpiricalRisk, Any]
-    units: Units | None
-    problem: AbstractProblem
-    way: Way
-    # What is compiled holds its program: another rule is another one.
-    rule: Rule
-
-
-def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_steps: Count, rule: Rule) -> _Instance:
+def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_steps: Count, rule: Rule) -> Underway:
     own_lengths = (method.near, method.far, method.horizon, method.cap) == (None,) * 4
     units = units_of(risk, model) if own_lengths else None
     within = (risk, model) if units is None else units.inward(risk, model)
-    problem = method.problem(*within, gap)
-    return _Instance(risk, model, gap, max_steps, within, units, problem, begin(problem, *within), rule)
+    # What is compiled holds the program of the rule: another rule is another one.
+    return under_way((method.problem(*within, gap),), *within, max_steps, (risk, model, units, gap, rule))
 
 
-def _followed(one: _Instance) -> _Instance:
-    return one._replace(way=go_on(one.problem, one.within[0], one.way, one.max_steps))
+def _concluded(one: Underway) -> Limit:
+    risk, model, units, gap, _ = one.known
+    return conclude(risk, model, one.path if units is None else units.outward(one.path, model), gap)
 
 
-def _concluded(one: _Instance) -> Limit:
-    path = one.way.path if one.units is None else one.units.outward(one.way.path, one.model)
-    return conclude(one.risk, one.model, path, one.gap)
-
-
-_by_gears = compiled_around(_begun, _followed, _concluded)
+_by_gears = by_gears(_begun, _concluded)
 
 
 @compiled_once
 def _by_method(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
 ) -> Limit:
-    del rule  # as in `_Instance`
+    del rule  # as in `_begun`
     return conclude(risk, model, method.follow(risk, model, max_steps, gap), gap)
 
 
@@ -338,7 +319,7 @@ def conclude(
     # Where several tokens are selected, equalities that do not hold yet leave values without a meaning.
     comparable = attends & (~jnp.any(program.equal) | (own.feasibility <= MASKED_ATTENTION))
     contradicted = verdict.contradicted & comparable
-    # A budget that ran out is no failure: the question is open. Nor is a program that nobody asked about.
+    # A budget that ran out is no failure: the question is open. Nor is an unsolved program of an undecided path.
     spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = attends & (solution.result == ProgramResult.failed)
     broken = ~(followed | spent) | (followed & unsolved)

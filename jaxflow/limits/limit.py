@@ -55,7 +55,7 @@ class Rate(eqx.Module):
 
 
 class Limit(eqx.Module):
-    """The limit of gradient flow from one start; every number beside who vouches for it.
+    """The limit of gradient flow from one start, with the certificate of each number.
 
     - `kind`: `direction`, `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
     - `selection`: selected tokens, Booleans `(n, [k,] T)`; `selection_status`: what Definition 2 says of them

@@ -1,6 +1,6 @@
 """Limits of linear networks: a direction or a point, with everything that vouches for it."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +12,6 @@ from jaxflow._core import (
     Code,
     Outcome,
     SelectionStatus,
-    compiled_around,
     compiled_once,
     good,
     is_concrete,
@@ -27,9 +26,8 @@ from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
 from jaxflow.limits.linear_method import SMALL_START, LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
-from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.network_units import NetworkUnits, network_units
-from jaxflow.limits.path import Way, begin, go_on
+from jaxflow.limits.path import Underway, by_gears, under_way
 from jaxflow.limits.progress import Progress
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
@@ -107,41 +105,23 @@ def _units(risk: EmpiricalRisk, model: Any, method: AbstractMethod) -> NetworkUn
     return network_units(risk, model) if own_lengths else None
 
 
-class _Instance(NamedTuple):
-    """What is followed out along a direction, in its units where it has some, and what the limit is concluded from."""
-
-    risk: EmpiricalRisk
-    model: Any
-    gap: Positive
-    max_steps: Count
-    units: NetworkUnits | None
-    within: tuple[EmpiricalRisk, Any]
-    problem: NetworkGears
-    way: Way
-    rule: Rule
-
-
 def _begun(
     risk: EmpiricalRisk, model: Any, method: LinearStaged, gap: Positive, max_steps: Count, rule: Rule
-) -> _Instance:
+) -> Underway:
     units = _units(risk, model, method)
     within = (risk, model) if units is None else units.inward(risk, model)
-    problem = method.problem(within[1], gap)
-    return _Instance(risk, model, gap, max_steps, units, within, problem, begin(problem, *within), rule)
+    known = (risk, model, units, within[1], gap, rule)
+    return under_way((method.problem(within[1], gap),), *within, max_steps, known)
 
 
-def _followed(one: _Instance) -> _Instance:
-    return one._replace(way=go_on(one.problem, one.within[0], one.way, one.max_steps))
-
-
-def _concluded(one: _Instance) -> LinearLimit:
-    path, units = one.way.path, one.units
+def _concluded(one: Underway) -> LinearLimit:
+    risk, model, units, begun, gap, _ = one.known
     if units is None:
-        return conclude_direction(one.risk, one.model, path, one.gap)
-    return conclude_direction(one.risk, one.model, units.outward(path), one.gap, (*one.within, path))
+        return conclude_direction(risk, model, one.path, gap)
+    return conclude_direction(risk, model, units.outward(one.path), gap, (one.risk, begun, one.path))
 
 
-_outwards = compiled_around(_begun, _followed, _concluded)
+_outwards = by_gears(_begun, _concluded)
 
 
 def conclude_direction(

@@ -170,8 +170,9 @@ def checked_gap(gap: float | None, dtype: Any) -> float:
     require(
         gap >= 100 * eps,
         "gap",
-        f"{gap} is below what {dtype} can certify (about {100 * eps:.0e}); enable x64 with "
-        "jax.config.update('jax_enable_x64', True), or ask for less",
+        f"{gap} is below what {dtype} can certify (about {100 * eps:.0e}); "
+        + ("enable x64 with jax.config.update('jax_enable_x64', True), or " if eps > 1e-12 else "")
+        + "ask for a larger gap",
     )
     return gap
 

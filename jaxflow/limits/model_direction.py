@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, compiled_around, good, require
+from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, require
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
@@ -29,7 +29,7 @@ from jaxflow.limits.method import check_report
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
 from jaxflow.limits.own_gears import OwnGears
-from jaxflow.limits.path import Way, begin, go_on
+from jaxflow.limits.path import Underway, by_gears, under_way
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
@@ -48,7 +48,7 @@ SCALINGS = (0.5, 2.0, 3.0)
 
 
 class ModelStaged(eqx.Module):
-    r"""How `find_limit` follows models that are nobody's but the user's.
+    r"""How `find_limit` follows a model of the user's own.
 
     **Arguments:** `degree`: L, where the margins are known to be homogeneous of it in the trained parameters
     ($q(s\theta)=s^Lq(\theta)$; two for two layers without a last bias); None: `model.degree` if there is one, else it
@@ -91,43 +91,22 @@ class Margins(NamedTuple):
     selection: Bool[Array, "..."] | None
 
 
-class _Instance(NamedTuple):
-    """What is followed, and what the limit is concluded from."""
-
-    risk: EmpiricalRisk
-    model: Any
-    method: ModelStaged
-    gap: float
-    max_steps: int
-    # What is compiled holds its program: another rule is another one.
-    rule: Rule | None
-    # Of homogeneity, and the deviation from it.
-    degree: Float[Array, ""]
-    deviation: Float[Array, ""]
-    problem: OwnGears
-    way: Way
-
-
 def _begun(
     risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
-) -> _Instance:
+) -> Underway:
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
     # Homogeneity belongs to the model: at a start of zero, say, no margin shows it.
     generic = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
-    degree, deviation = _degree(at_start, generic, _declared(method, model))
+    degree = _degree(at_start, generic, _declared(method, model))
     problem = _gears(model, method, kink_count(at_start.function, start))
-    way = begin(problem, risk, model)
-    return _Instance(risk, model, method, gap, max_steps, rule, degree, deviation, problem, way)
+    # What is compiled holds the program of the rule: another rule is another one.
+    return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
 
-def _followed(one: _Instance) -> _Instance:
-    return one._replace(way=go_on(one.problem, one.risk, one.way, one.max_steps))
-
-
-def _concluded(one: _Instance) -> ModelLimit:
-    risk, model, method, gap, rule = one.risk, one.model, one.method, one.gap, one.rule
-    degree, deviation, trajectory = one.degree, one.deviation, one.way.path
+def _concluded(one: Underway) -> ModelLimit:
+    risk, trajectory = one.risk, one.path
+    model, method, gap, rule, (degree, deviation) = one.known
     final = trajectory.final
     theta, unravel = flat(risk, final.model)
     margins, pulls = _counted(margins_of(risk, final.model, unravel), final)
@@ -205,7 +184,7 @@ def _concluded(one: _Instance) -> ModelLimit:
 
 
 # The limit of a flow whose loss has an exponential tail.
-direction_of = compiled_around(_begun, _followed, _concluded)
+direction_of = by_gears(_begun, _concluded)
 
 
 def _positive(x: Array) -> Array:

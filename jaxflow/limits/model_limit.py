@@ -72,7 +72,7 @@ class StationaryFacts(eqx.Module):
 class LinearFacts(eqx.Module):
     r"""What is known of the limit of a model that is affine in its trained parameters, beside the rest.
 
-    - `separability`: which data these are, and `growing` `(n,)`: the data whose margins grow for ever, as the recession
+    - `separability`: which data these are, and `growing` `(n,)`: the data whose margins diverge, as the recession
       cone proves (see `jaxflow.margin.recession_cone`).
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none.
@@ -97,7 +97,7 @@ class LinearFacts(eqx.Module):
 class ModelLimit(eqx.Module):
     r"""The limit of gradient flow of any model from one start.
 
-    - `kind`: `direction` (margins grow for ever), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` says that
+    - `kind`: `direction` (margins diverge), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` says that
       the direction is stationary for the parameter-space margin problem, $\min\frac12\|\theta\|^2$ s.t.
       $q_k(\theta)\ge1$. It never says that it is optimal, not even locally. `limit_point`: the flow
       interpolates, at a point.
@@ -261,7 +261,7 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
     if limit.kind == LimitKind.none:
         return (
             f"Undecided at {when} ({end}): the loss of this linear model has no minimum, because the margins of {data} "
-            f"grow for ever; the flow's direction was followed to an excess of {float(limit.excess):.1e} over the "
+            f"diverge; the flow's direction was followed to an excess of {float(limit.excess):.1e} over the "
             f"optimum.{precision_note(limit)}"
         )
     beside = ""
@@ -272,7 +272,7 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
             f"loss, a point of norm {float(size):.3g}."
         )
     return (
-        f"The loss of this linear model has no minimum: the margins of {data} grow for ever, and the flow's direction "
+        f"The loss of this linear model has no minimum: the margins of {data} diverge, and the flow's direction "
         f"is that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to "
         f"{when}."
     )

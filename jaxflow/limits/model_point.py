@@ -1,7 +1,7 @@
 r"""The limit point of any model: losses that have their infimum at finite outputs (squared error, hinges)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, compiled_around, good, linalg
+from jaxflow._core import RESULTS, Code, Outcome, good, linalg
 from jaxflow._core.kinks import kink_count
 from jaxflow.limits.limit import LimitKind, Rate
 from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts
 from jaxflow.limits.own_gears import OwnGears
-from jaxflow.limits.path import Way, begin, go_on
+from jaxflow.limits.path import Underway, by_gears, under_way
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.risk import EmpiricalRisk
 
@@ -33,17 +33,7 @@ def no_facts(dtype: Any) -> StationaryFacts:
     return StationaryFacts(nan, nan, jnp.zeros((), int), jnp.full((), jnp.inf, dtype))
 
 
-class _Instance(NamedTuple):
-    """What is followed, at a tolerance and at a hundredth of it, and what the limit is concluded from."""
-
-    risk: EmpiricalRisk
-    model: Any
-    max_steps: int
-    problems: tuple[OwnGears, ...]
-    ways: tuple[Way, ...]
-
-
-def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> _Instance:
+def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
     theta, unravel = flat(risk, model)
     smooth = kink_count(lambda x: risk.source.outputs(unravel(x)), theta) == 0
     # Sliding costs steps in proportion to accuracy.
@@ -53,17 +43,13 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     fine = OwnGears(
         log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
     )
-    problems = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol), fine
-    return _Instance(risk, model, max_steps, problems, (begin(fine, risk, model),) * 2)
+    # The rough one tells how far the other is off.
+    rough = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol)
+    return under_way((rough, fine), risk, model, max_steps, model)
 
 
-def _followed(one: _Instance) -> _Instance:
-    ways = (go_on(p, one.risk, way, one.max_steps) for p, way in zip(one.problems, one.ways, strict=True))
-    return one._replace(ways=tuple(ways))
-
-
-def _concluded(one: _Instance) -> ModelLimit:
-    risk, model, (rough, fine) = one.risk, one.model, (way.path for way in one.ways)
+def _concluded(one: Underway) -> ModelLimit:
+    risk, model, (rough, fine) = one.risk, one.known, (way.path for way in one.ways)
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
     start, _ = flat(risk, model)
@@ -109,7 +95,7 @@ def _concluded(one: _Instance) -> ModelLimit:
 
 
 # The limit of a flow whose loss has its infimum at finite outputs: followed in log t until the loss is flat.
-point_of = compiled_around(_begun, _followed, _concluded)
+point_of = by_gears(_begun, _concluded)
 
 
 def settle(

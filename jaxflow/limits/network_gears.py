@@ -12,7 +12,7 @@ r"""Linear networks under a margin loss: their gears, and when one follows anoth
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -66,7 +66,7 @@ SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
 FIRST_STEP = 0.01
 # What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
 DEEP_STATIONARY = 1e-12
-# Lengths turn into times where pushes cancel, as for attention: a path into a finite point has no length to go.
+# The clock becomes a time where pushes cancel, as for attention: a path into a finite point has finite length.
 FLOOR = 0.03
 # Newton's method for the weights is driven to lengths that can be written down.
 WEIGHTS_FAR = 1e100
@@ -100,8 +100,6 @@ class NetworkGears(AbstractProblem):
     pairs: bool = eqx.field(static=True)
     convex: bool = eqx.field(static=True)
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
-
-    onwards: ClassVar[bool] = False
 
     @property
     def gears(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ A loss that has its infimum at finite outputs leads to a point, and both gears r
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -31,7 +31,9 @@ EXPLICIT, IMPLICIT = 0, 1
 FAR, LOG_FAR = 1e6, 100.0
 # Log time at which a flow to a point that has not come to an end is left: at rates of 1e-6 it has.
 LOG_TIME = 30.0
-# Lengths turn into times where pushes cancel: a path into a finite point has no length to go.
+# Steps of the implicit gear, each of which costs as much as some fifty explicit ones and more.
+IMPLICIT_STEPS = 4096
+# The clock becomes a time where pushes cancel: a path into a finite point has finite length.
 FLOOR = 0.03
 # The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
 FIRST_STEP = 0.01
@@ -56,8 +58,6 @@ class OwnGears(AbstractProblem):
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
     saves: int = 0
 
-    onwards: ClassVar[bool] = True
-
     @property
     def gears(self) -> tuple[str, ...]:
         return ("explicit", "implicit") if self.stiff else ("explicit",)
@@ -73,7 +73,7 @@ class OwnGears(AbstractProblem):
         digits = jnp.maximum(1e-2 * rtol, DIGITS)
         solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=digits, atol=digits, norm=state_norm))
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-        return Drive(solver, controller, stop, max_steps, self.report)
+        return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
     def lane(
         self,

@@ -7,8 +7,9 @@ lanes for each gear (`jaxflow.limits.many`).
 """
 
 import abc
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,11 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxflow._core import RESULTS, Code, compiled_once, good, is_concrete, strongly_typed, tree_norm
+from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed, tree_norm
 from jaxflow.flow import Drive, Lane
 from jaxflow.limits.stages import Count
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # What stands for a gear where a path has come to its end.
 ENDED = -1
@@ -57,8 +61,6 @@ class AbstractProblem(eqx.Module):
     """
 
     saves: eqx.AbstractVar[int]
-    # Whether no gear is followed by itself or one before it.
-    onwards: eqx.AbstractClassVar[bool]
 
     @property
     @abc.abstractmethod
@@ -150,9 +152,39 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
             way = jax.tree.map(partial(_where, ~idle), moved, way)
         return eqx.filter(way, eqx.is_array)
 
-    onwards = problem.onwards
-    found = turn(arrays) if onwards else jax.lax.while_loop(lambda w: w.gear != ENDED, turn, arrays)
-    return eqx.combine(found, fixed)
+    return eqx.combine(jax.lax.while_loop(lambda way: way.gear != ENDED, turn, arrays), fixed)
+
+
+class Underway(NamedTuple):
+    """What is followed (by one problem or several), and `known`: what the limit is concluded from beside it."""
+
+    problems: tuple[AbstractProblem, ...]
+    ways: tuple[Way, ...]
+    risk: EmpiricalRisk
+    max_steps: Count
+    known: Any
+
+    @property
+    def path(self) -> Trajectory:
+        """Of the last problem."""
+        return self.ways[-1].path
+
+
+def under_way(
+    problems: tuple[AbstractProblem, ...], risk: EmpiricalRisk, model: Any, max_steps: Count, known: Any
+) -> Underway:
+    """Paths at their start."""
+    return Underway(problems, tuple(begin(problem, risk, model) for problem in problems), risk, max_steps, known)
+
+
+def _followed(one: Underway) -> Underway:
+    ways = (go_on(p, one.risk, way, one.max_steps) for p, way in zip(one.problems, one.ways, strict=True))
+    return one._replace(ways=tuple(ways))
+
+
+def by_gears(begun: Callable[P, Underway], concluded: Callable[[Underway], R]) -> Callable[P, R]:
+    """A function that follows an instance from where `begun` puts it, and concludes."""
+    return compiled_around(begun, _followed, concluded)
 
 
 def _turned(

@@ -11,7 +11,7 @@ from jaxflow._core import is_concrete, require
 
 
 def to_stderr(line: str) -> None:
-    """A line for whoever sits before the terminal; what a program prints stays its own."""
+    """Lines on standard error for a person at the terminal; standard output stays the program's own."""
     print(line, file=sys.stderr, flush=True)
 
 

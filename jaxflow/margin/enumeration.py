@@ -20,7 +20,7 @@ from jaxflow.margin.norms import AbstractNorm, as_norm
 from jaxflow.margin.solve import solve
 from jaxflow.models import token_scores
 
-# More choices than this take hours: a mistake rather than a wish. (n = T = 8 has 1.7e7.)
+# More choices than this take hours, which is probably not intended. (n = T = 8 has 1.7e7.)
 MAX_SELECTIONS = 20_000_000
 
 

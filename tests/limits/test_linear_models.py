@@ -50,7 +50,7 @@ def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     # The intercept comes to rest where the five data that stay have it: one against four.
     np.testing.assert_allclose(found.component.w[:, 0], np.log(4.0), rtol=1e-10)
     one = jf.find_limit(jf.EmpiricalRisk((inputs[2], LABELS), "logistic"), Linear(starts[2]))
-    assert "no minimum" in str(one) and "3 of 8 data grow" in str(one) and "Ji and Telgarsky" in str(one)
+    assert "no minimum" in str(one) and "3 of 8 data diverge" in str(one) and "Ji and Telgarsky" in str(one)
     assert one.point is None and one.outcome == "globally_optimal"
 
 

@@ -1,5 +1,6 @@
 """Sequence-to-sequence and causal attention from start to certified limit, in both coordinates."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,3 +114,13 @@ def test_nothing_depends_on_what_stands_under_a_mask(model, padding):
     assert not np.any(limit.selection[:, 3:])
     # Both are within 1e-8 of the optimum, so that they differ by the root of it at most.
     np.testing.assert_allclose(limit.direction, plain.direction, atol=2e-4)
+
+
+def test_data_that_a_compiled_function_closes_over():
+    """Within `jit` concrete data stay what they are, duplicates of tokens among them."""
+    data, head = jf.data.random_tokens(jax.random.key(0), n=2, T=3, d=3)
+    for tokens in (data.tokens, data.tokens.at[:, 1].set(data.tokens[:, 0])):
+        risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, data.queries, data.labels), "logistic")
+        model = jf.models.CombinedAttention.init(jax.random.key(1), risk.data, head)
+        shapes = eqx.filter_eval_shape(lambda m, risk=risk: jf.find_limit(risk, m, throw=False), model)
+        assert shapes.selection.shape == (2, 3)
