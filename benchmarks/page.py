@@ -152,9 +152,10 @@ def program_peers() -> str:
         "failed",
     )
     text = (
-        "Our batch under `vmap`, between two measurements of each peer, the faster of which is reported. *Difference*: of "
-        "the norm of the answer at margin one from ours, relative; for our own rows the certified gap. Times include "
-        "stating the program; settings are in the record. DAQP and OSQP are C libraries, called program by program."
+        "Our batch under `vmap`, between two measurements of each peer, the faster of which is reported. "
+        "*Difference*: of the norm of the answer at margin one from ours, relative; for our own rows the certified "
+        "gap. Times include stating the program; settings are in the record. DAQP and OSQP are C libraries, called "
+        "program by program."
     )
     return section("Programs beside other solvers", text, markdown(columns, rows), found, "program_peers.py", load=True)
 

@@ -1,6 +1,7 @@
 """The answer: where the flow goes, which program its limit solves, and how sure that is."""
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, Outcome, is_concrete
+from jaxflow._core import Code, Outcome, as_html, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.limits.head_state import HeadState
 from jaxflow.margin import L1, Certificate, CertificateSource, Frobenius, Nuclear, Solution, finite_component, solve
@@ -144,13 +145,21 @@ class Limit(eqx.Module):
         return draw_limit_of(self, self.weights, "gap of the weights along the flow")
 
     def __str__(self) -> str:
-        if not is_concrete(self.kind):
-            return "a traced limit"
-        if self.kind.value.ndim > 0:
-            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
-            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
-            return f"{self.kind.value.size} limits: {', '.join(parts)}"
-        return _sentence(self)
+        return in_words(self, _sentence)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
+
+def in_words(limit: Any, sentence: Callable[[Any], str]) -> str:
+    """A limit of any class as `print` shows it: a sentence, or the outcomes of a batch."""
+    if not is_concrete(limit.kind):
+        return "a traced limit"
+    if limit.kind.value.ndim == 0:
+        return sentence(limit)
+    codes, counts = np.unique(np.asarray(limit.outcome), return_counts=True)
+    parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
+    return f"{limit.kind.value.size} limits: {', '.join(parts)}"
 
 
 def _sentence(limit: Limit) -> str:

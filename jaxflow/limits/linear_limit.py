@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, Outcome, is_concrete
+from jaxflow._core import Code, Outcome, as_html, is_concrete
 from jaxflow.limits.closed_form import ClosedForm
-from jaxflow.limits.limit import LimitKind, Rate, bound_of, draw_limit_of, gaps_of, precision_note, when_of
+from jaxflow.limits.limit import LimitKind, Rate, bound_of, draw_limit_of, gaps_of, in_words, precision_note, when_of
 from jaxflow.margin import Certificate, Solution
 from jaxflow.theory import InterpolationProgram, Prediction
 from jaxflow.trajectory import Trajectory, describe
@@ -120,13 +120,10 @@ class LinearLimit(eqx.Module):
         return draw_limit_of(self, self.coefficients, "gap along the flow", self.program_solution.primal)
 
     def __str__(self) -> str:
-        if not is_concrete(self.kind):
-            return "a traced limit"
-        if self.kind.value.ndim > 0:
-            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
-            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
-            return f"{self.kind.value.size} limits: {', '.join(parts)}"
-        return _sentence(self)
+        return in_words(self, _sentence)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
 
 
 def _sentence(limit: LinearLimit) -> str:

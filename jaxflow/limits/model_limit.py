@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import Code, Outcome, is_concrete
-from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, precision_note, when_of
+from jaxflow._core import Code, Outcome, as_html, in_numbers, is_concrete
+from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, in_words, precision_note, when_of
 from jaxflow.margin import Certificate, Separability, Solution
 from jaxflow.models import OwnModel
 from jaxflow.theory import Prediction
@@ -44,6 +44,9 @@ class KKTPoint(eqx.Module):
     sliding: Bool[Array, " g"]
     kink_distance: Float[Array, ""]
 
+    def __str__(self) -> str:
+        return in_numbers(self)
+
 
 class StationaryFacts(eqx.Module):
     r"""What is known of a limit point.
@@ -67,6 +70,9 @@ class StationaryFacts(eqx.Module):
     eigenvalue: Float[Array, ""]
     rank: Int[Array, ""]
     error: Float[Array, ""]
+
+    def __str__(self) -> str:
+        return in_numbers(self)
 
 
 class LinearFacts(eqx.Module):
@@ -184,13 +190,10 @@ class ModelLimit(eqx.Module):
         return draw_limit_of(self, self.params if point else self.unit, "distance from the limit along the flow")
 
     def __str__(self) -> str:
-        if not is_concrete(self.kind):
-            return "a traced limit"
-        if self.kind.value.ndim > 0:
-            codes, counts = np.unique(np.asarray(self.outcome), return_counts=True)
-            parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
-            return f"{self.kind.value.size} limits: {', '.join(parts)}"
-        return _sentence(self)
+        return in_words(self, _sentence)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
 
 
 def _bare(model: Any) -> Any:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import Code, as_array, require, shown, unknown_name
+from jaxflow._core import Code, as_array, as_html, in_numbers, require, shown, unknown_name
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
@@ -96,6 +96,12 @@ class Certificate(eqx.Module):
         """Whether the multipliers are a Farkas certificate to rounding accuracy."""
         return self.farkas <= FARKAS_MULTIPLE * jnp.finfo(self.farkas.dtype).eps
 
+    def __str__(self) -> str:
+        return in_numbers(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
+
 
 class Solution(eqx.Module):
     """A program's answer with its certificate.
@@ -116,6 +122,12 @@ class Solution(eqx.Module):
     certificate: Certificate
     result: Code
     iterations: Int[Array, ""]
+
+    def __str__(self) -> str:
+        return in_numbers(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(str(self))
 
 
 def _safe(x: Float[Array, "..."], fallback: float = 1.0) -> Float[Array, "..."]:

@@ -1,0 +1,46 @@
+"""What `print` and a notebook show of results."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+import jaxflow as jf
+from jaxflow._core import as_html, in_numbers
+from jaxflow.margin import Certificate, max_margin, solve
+
+
+def solved():
+    inputs = jnp.array([[1.0, 2.0], [2.0, 1.0], [-1.0, -3.0]])
+    return solve(max_margin(inputs, jnp.array([1.0, 1.0, -1.0]), "l2"))
+
+
+def test_a_certificate_prints_its_numbers_in_a_few_lines():
+    solution = solved()
+    text = str(solution.certificate)
+    assert text.startswith("Certificate(primal value ") and "duality gap" in text and "source program" in text
+    assert f"{float(solution.certificate.primal_value):.6g}" in text
+    assert len(str(solution).splitlines()) <= 6 and "result optimal" in str(solution)
+    assert "f64[" not in text and "Certificate(primal value" in solution.certificate._repr_html_()
+
+
+def test_a_batch_prints_ranges_and_a_trace_says_so():
+    one = solved().certificate
+    batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x if eqx.is_inexact_array(x) else x]), one)
+    assert f"(2,) from {float(one.primal_value):.6g} to {2 * float(one.primal_value):.6g}" in str(batch)
+    seen = []
+    jax.jit(lambda value: seen.append(str(eqx.tree_at(lambda c: c.primal_value, one, value))))(1.0)
+    assert seen == ["a traced Certificate"]
+    assert in_numbers(Certificate.none()).count("inf") >= 3
+
+
+def test_a_notebook_shows_the_sentence_of_a_limit():
+    data, head = jf.data.random_tokens(jax.random.key(0), n=2, T=3, d=3)
+    risk = jf.EmpiricalRisk(data, "logistic")
+    shapes = eqx.filter_eval_shape(
+        lambda m: jf.find_limit(risk, m, throw=False), jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+    )
+    batch = jax.tree.map(
+        lambda x: jnp.ones((2, *x.shape), x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x, shapes
+    )
+    assert str(batch) == "2 limits: 2 globally_optimal" and batch._repr_html_() == as_html(str(batch))
+    assert as_html("a < b") == "<pre style='white-space: pre-wrap'>a &lt; b</pre>"
