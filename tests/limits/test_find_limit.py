@@ -146,6 +146,7 @@ def test_factors_are_certified_by_their_own_direction_and_say_so(norm, factors):
     assert limit.flow_certificate.primal_value >= limit.program_solution.certificate.dual_value * (1 - 1e-9)
     assert limit.rate.exponent > 0 and 0 < limit.rate.predicted <= 1
     assert norm in str(limit) and "the flow's own gap" in str(limit) and "Sheen et al." in str(limit)
+    assert norm in limit._repr_html_() and str(limit.certificate).startswith("Certificate(primal value")
 
 
 def test_factors_certify_their_own_nuclear_limits(factors):
