@@ -111,9 +111,9 @@ def test_several_dimensions_share_what_is_compiled():
     traced = []
 
     class Counted(jf.Staged):
-        def follow(self, *args):
+        def problem(self, *args):
             traced.append(1)
-            return super().follow(*args)
+            return super().problem(*args)
 
     for d in (5, 6, 8, 14, 21):
         data, head = jf.data.random_tokens(jax.random.key(4), N, T, d, score_gap=0.1)
