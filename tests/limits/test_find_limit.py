@@ -176,7 +176,7 @@ def test_the_budget_leaves_the_question_open():
 
 def test_bad_input_is_named_before_anything_is_traced():
     risk, model = small(jf.models.CombinedAttention)
-    with pytest.raises(ValueError, match=r"^gap: 1e-15 is below what float64 can certify \(about 2e-14\); ask for a larger"):
+    with pytest.raises(ValueError, match=r"^gap: 1e-15 is below what float64 can certify .*; ask for a larger"):
         find_limit(risk, model, gap=1e-15)
     with pytest.raises(ValueError, match=r"^method: "):
         find_limit(risk, model, method="staged")
