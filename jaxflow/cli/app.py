@@ -160,7 +160,7 @@ def verify(
     executor: ExecutorName = None,
     as_json: AsJson = False,
 ) -> None:
-    """The statements of a paper, held to instances: how many, the worst residual, a verdict; killed, it goes on."""
+    """Check the statements of a paper on instances: how many, the worst residual, a verdict. A killed run resumes."""
     from jaxflow import papers
     from jaxflow.cli.session import configure
 

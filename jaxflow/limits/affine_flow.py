@@ -108,8 +108,8 @@ def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, 
 
 
 class Path(eqx.Module):
-    """An end: s, r, the velocity and its multipliers there, whether the budget of steps sufficed, and the steps taken
-    and rejected."""
+    """An end: s, r, the velocity and its multipliers (at 2s, of a path that came to its end before it was certified),
+    whether the budget of steps sufficed, and the steps taken and rejected."""
 
     s: Float[Array, ""]
     r: Float[Array, " m"]
@@ -152,15 +152,18 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
     assert found.ts is not None and found.ys is not None
     steps, rejected = found.stats["num_steps"], found.stats["num_rejected_steps"]
     s, r = jnp.expm1(found.ts[-1]), found.ys[-1] * jnp.exp(found.ts[-1])
-    velocity, pushes = frame.velocity(s, r)
+    relaxed, solved = _relaxed(frame, s, r)
     # A path that is certified before its end is left as it is.
-    far = found.result == diffrax.RESULTS.successful
-    velocity, pushes = jax.tree.map(lambda a, b: jnp.where(far, a, b), _relaxed(frame, s, r), (velocity, pushes))
+    last = solved & (found.result == diffrax.RESULTS.successful)
+    velocity, pushes = jax.tree.map(lambda a, b: jnp.where(last, a, b), relaxed, frame.velocity(s, r))
     return Path(s, r, velocity, pushes, good, steps, rejected)
 
 
-def _relaxed(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The velocity and its multipliers after a step of implicit Euler from s to 2s.
+def _relaxed(
+    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]
+) -> tuple[tuple[Float[Array, " m"], Float[Array, " n"]], Bool[Array, ""]]:
+    """The velocity and its multipliers after a step of implicit Euler from s to 2s; and whether Newton's method brought
+    the equation of the step closer.
 
     Kvaerno5 has an explicit first stage and leaves the velocity with an error of the size of its tolerance, which this
     step damps by the rate of the path times s. Where r is large its products with the rows have roundings that the
@@ -174,8 +177,9 @@ def _relaxed(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[
     def newton(x: Array, _: None) -> tuple[Array, None]:
         return x - linalg.solve(jax.jacfwd(left)(x), left(x)), None
 
-    x, _ = lax.scan(newton, jnp.zeros_like(r), None, length=RELAXATIONS)
-    return moved.velocity(2.0 * s, x)
+    start = jnp.zeros_like(r)
+    x, _ = lax.scan(newton, start, None, length=RELAXATIONS)
+    return moved.velocity(2.0 * s, x), jnp.linalg.norm(left(x)) <= jnp.linalg.norm(left(start))
 
 
 class Rest(eqx.Module):

@@ -2,7 +2,7 @@ r"""Linear networks under a margin loss: their gears, and when one follows anoth
 
 1. **Explicit**: Tsit5 in arc length, until all data are fitted and coordinates are selected.
 2. **Saddle**, of three layers and more whose coordinates do not mix convexly: where explicit steps stand still Kvaerno5
-   in log time. Where coordinates wait their turn at a saddle, unit speed is a matter of roundings.
+   in log time. Near a saddle the gradient of small coordinates is of the size of roundings, and so is unit speed.
 3. **Multipliers**, of two layers: `MultiplierNewton` in log arc length until the flow certifies its direction or its
    direction is at rest. Of a component with slack $1-\kappa$ the share $\rho^{-2(1-\kappa)}$ is left, so that log ρ is
    allowed to be a million.
@@ -64,7 +64,7 @@ EXPLICIT_SHARE, SADDLE_SHARE, WEIGHTS_SHARE = 4, 4, 8
 SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
 # The first step there: Diffrax's own rule looks ahead to where the field overflows.
 FIRST_STEP = 0.01
-# What is 0.01 and waits its turn in four layers has a gradient of 1e-6: a saddle, and no end.
+# Four layers with an entry of 0.01 each have a gradient of 1e-6 there: a saddle, not a stationary limit.
 DEEP_STATIONARY = 1e-12
 # The clock becomes a time where pushes cancel, as for attention: a path into a finite point has finite length.
 FLOOR = 0.03

@@ -136,7 +136,7 @@ def follow(problem: AbstractProblem, risk: EmpiricalRisk, model: Any, max_steps:
 def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Count) -> Way:
     """A path to its end. Of one concrete instance each gear is a program, compiled when the path first needs it."""
     if is_concrete(problem, risk, way, max_steps, jnp.zeros(())):
-        # One program for every budget.
+        # As an array: another budget compiles nothing.
         most: Any = np.asarray(max_steps)
         while (gear := int(way.gear)) != ENDED:
             way = _stretch(problem, gear, risk, way, most)

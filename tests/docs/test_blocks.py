@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from typer.main import get_command
@@ -103,37 +104,51 @@ def test_the_sections_are_those_that_are_timed() -> None:
     assert [name for name in sections() if name] == list(OUTCOMES)
 
 
-# Seconds of processor of each section from a cold process, nothing compiled before, and the most of one over the median
-# of all: what a machine is worth that day cancels. Seconds themselves are a matter of benchmarks/latency.py.
-SECONDS: dict[str, float] = {}
+# The most processor time of one section over the median of all: what a machine is worth that day cancels. Seconds
+# themselves are a matter of benchmarks/latency.py.
 MOST = 2.0
+
+
+class Run(NamedTuple):
+    """A section in a cold process, nothing compiled before: what it printed, and its seconds of processor."""
+
+    done: subprocess.CompletedProcess[str]
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Every section of docs/own-model.md."""
+    found, out = sections(), {}
+    for name in OUTCOMES:
+        folder = tmp_path_factory.mktemp("section")
+        script = folder / "ten_lines.py"
+        script.write_text(as_script([*found[""], *found[name]]))
+        cold = environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+        # As on a user's machine.
+        for variable in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
+            cold.pop(variable, None)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, str(script)], cwd=folder, env=cold, capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        out[name] = Run(done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_ten_lines_from_a_cold_process(name: str, tmp_path: Path) -> None:
-    found = sections()
-    script = tmp_path / "ten_lines.py"
-    script.write_text(as_script([*found[""], *found[name]]))
-    cold = environment() | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    # As on a user's machine.
-    for variable in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
-        cold.pop(variable, None)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, env=cold, capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_ten_lines_from_a_cold_process(name: str, runs: dict[str, Run]) -> None:
+    done = runs[name].done
     assert done.returncode == 0, done.stderr[-4000:]
     assert OUTCOMES[name] in done.stdout, done.stdout
-    SECONDS[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    lines = [line for block in found[name] for line in block.text.splitlines() if line.strip()]
+    lines = [line for block in sections()[name] for line in block.text.splitlines() if line.strip()]
     assert len(lines) <= 22, "no longer a short script"
 
 
 @pytest.mark.slow
-def test_no_section_takes_much_longer_than_the_others() -> None:
-    if len(SECONDS) < len(OUTCOMES):
-        pytest.skip("compares the processor times of all sections, and some were not run or failed")
-    assert max(SECONDS.values()) <= MOST * statistics.median(SECONDS.values()), SECONDS
+def test_no_section_takes_much_longer_than_the_others(runs: dict[str, Run]) -> None:
+    seconds = {name: run.seconds for name, run in runs.items()}
+    assert max(seconds.values()) <= MOST * statistics.median(seconds.values()), seconds
 
 
 def commands(page: Page) -> list[str]:

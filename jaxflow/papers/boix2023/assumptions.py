@@ -18,7 +18,7 @@ from jaxflow.theory.incremental_limit import PUSH, limit_from, product_slopes
 def stage_assumptions(stages: Stages, model: HadamardNetwork) -> tuple[Assumption, ...]:
     r"""Assumptions 4.3 (all three clauses) and 4.4 over the stages that were learned, with their slack.
 
-    Assumption 2.1 (smooth loss, bounded data) holds for every finite sample and every loss here whose derivative
+    Assumption 2.1 (smooth loss, bounded data) is met by every finite sample and every loss here whose derivative
     is continuous; Assumption 4.5 is measured by `return_distances`.
 
     **Arguments:** `stages` of `model`, whose weights at the start are looked at.
