@@ -225,7 +225,7 @@ def _has_twins(data: TokenData) -> bool:
         return False
     # By NumPy: within `jit` operations of JAX are traced, whatever they are on.
     visible = np.ones(data.tokens.shape[:-1], bool) if data.mask is None else np.asarray(data.mask)
-    seen = visible if visible.ndim == 2 else visible.any(axis=1)
+    seen = np.asarray(visible if visible.ndim == 2 else np.any(visible, axis=1))
     rows = [tokens[kept] for tokens, kept in zip(np.asarray(data.tokens), seen, strict=True)]
     return any(len(np.unique(some, axis=0)) < len(some) for some in rows)
 
