@@ -96,7 +96,7 @@ def flawed_inputs(data: Any, name: str) -> Any:
 
 
 def _limit(found: Any) -> Answer:
-    numbers = found.weights if hasattr(found, "weights") else found.coefficients
+    numbers = found.flow_direction
     return Answer(jnp.stack([found.outcome.value, found.kind.value]), numbers.ravel(), found.kind != "none")
 
 
@@ -147,8 +147,8 @@ def _own() -> Case:
     def answer(data: Any, model: Any) -> Answer:
         found = jf.find_limit(_risk(data), model, throw=False, max_steps=4_000)
         decided = found.kind != "none"
-        unit = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(found.unit)])
-        point = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(eqx.filter(found.params, eqx.is_array))])
+        unit = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(found.flow_direction)])
+        point = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(eqx.filter(found.end, eqx.is_array))])
         numbers = jnp.where(found.kind == "point", point, unit)
         return Answer(jnp.stack([found.outcome.value, found.kind.value]), numbers, decided)
 

@@ -74,7 +74,7 @@ def rows(cell: str, count: int, confirm: int) -> Iterator[dict[str, Any]]:
         risk, model = setup(jax.random.key(90_000 + i))
         begun = time.perf_counter()
         limit = jf.find_limit(risk, model, throw=False)
-        jax.block_until_ready(limit.weights)
+        jax.block_until_ready(limit.flow_direction)
         seconds.append(time.perf_counter() - begun)
         taken = int(limit.trajectory.stats["num_steps"])
         (open_steps if limit.outcome == jf.Outcome.undecided else steps).append(taken)

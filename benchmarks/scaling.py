@@ -31,6 +31,7 @@ import jaxflow as jf
 from jaxflow.flow.queue import counted_queue
 from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
 from jaxflow.limits.many import begun_paths, turned
+from jaxflow.limits.path import Start
 from jaxflow.limits.reduction import reduced
 from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.study import TokenSelection
@@ -197,7 +198,8 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
         drive = make(*jax.tree.map(lambda x: x[0], (risks, models))).drive(gear, models, whole, jnp.asarray(False))
 
         def lane(risk: Any, model: Any, way: Any) -> Any:
-            return make(risk, model).lane(gear, drive, risk, way.path.final, way.lost, whole, way.gear != gear)
+            begun = Start(risk, way.path.final, way.lost, whole, way.gear != gear)
+            return make(risk, model).lane(gear, drive, begun)
 
         lanes, iterations = counted_queue(drive, eqx.filter_vmap(lane)(risks, models, ways), width=width)
         return lanes.num_steps, iterations

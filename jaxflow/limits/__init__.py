@@ -1,21 +1,27 @@
 """Floor 8: flow and program together, a certified limit."""
 
+from jaxflow.limits.attention_facts import AttentionFacts as AttentionFacts
+from jaxflow.limits.attention_facts import HeadState as HeadState
 from jaxflow.limits.closed_form import ClosedForm as ClosedForm
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
-from jaxflow.limits.head_state import HeadState as HeadState
 from jaxflow.limits.limit import Limit as Limit
 from jaxflow.limits.limit import LimitKind as LimitKind
 from jaxflow.limits.limit import Rate as Rate
-from jaxflow.limits.linear_limit import ErrorSource as ErrorSource
-from jaxflow.limits.linear_limit import LinearLimit as LinearLimit
 from jaxflow.limits.linear_method import LinearStaged as LinearStaged
 from jaxflow.limits.method import AbstractMethod as AbstractMethod
 from jaxflow.limits.method import Staged as Staged
 from jaxflow.limits.model_direction import ModelStaged as ModelStaged
-from jaxflow.limits.model_limit import KKTPoint as KKTPoint
-from jaxflow.limits.model_limit import ModelLimit as ModelLimit
-from jaxflow.limits.model_limit import StationaryFacts as StationaryFacts
+from jaxflow.limits.model_facts import KKTPoint as KKTPoint
+from jaxflow.limits.model_facts import LinearFacts as LinearFacts
+from jaxflow.limits.model_facts import ModelFacts as ModelFacts
+from jaxflow.limits.model_facts import StationaryFacts as StationaryFacts
+from jaxflow.limits.network_facts import ErrorSource as ErrorSource
+from jaxflow.limits.network_facts import NetworkFacts as NetworkFacts
 from jaxflow.limits.parallel import find_limits as find_limits
 from jaxflow.limits.self_certificate import flow_certificate as flow_certificate
 from jaxflow.limits.self_certificate import flow_certifier as flow_certifier
+
+# One class for every model; these were names of its own for two families.
+LinearLimit = Limit
+ModelLimit = Limit

@@ -18,13 +18,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, is_affine, linalg
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
-from jaxflow.limits.limit import LimitKind, Rate
-from jaxflow.limits.model_limit import KKTPoint, LinearFacts, ModelLimit, StationaryFacts
+from jaxflow.limits.limit import Limit, Rate
+from jaxflow.limits.model_direction import held_against
+from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
 from jaxflow.limits.model_point import flat
+from jaxflow.limits.outcome import decided
 from jaxflow.limits.units import exponent_of, power_of_two
-from jaxflow.limits.verdict import ELSEWHERE
+from jaxflow.limits.verdict import with_the_better_bound
 from jaxflow.losses import log_slope_excess, self_concordance, tail_rate
 from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
 from jaxflow.margin.linear import MaxMarginProgram
@@ -71,7 +73,7 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
     return convex and is_affine(lambda x: risk.source.outputs(unravel(x)).reshape(-1), theta)
 
 
-def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> ModelLimit:
+def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> Limit:
     """The limit of such a flow. `ruled`: what a rule registered for the model's class says of a limit model, see
     `jaxflow.limits.model_direction`."""
     theta, unravel = flat(risk, model)
@@ -141,7 +143,7 @@ def _concluded(
     optimum: Float[Array, ""],
     gap: float,
     ruled: Any,
-) -> ModelLimit:
+) -> Limit:
     path, frame, rest = found
     cone, program, growing = problem.cone, problem.program, problem.cone.growing
     kappa = tail_rate(risk.loss)
@@ -164,19 +166,15 @@ def _concluded(
     # Whatever was seen of the path: a convex loss with a minimum has no other limit.
     rests = known & ~some & (error <= LARGEST_POINT_ERROR)
 
-    outcome = jnp.where(certified, Outcome.globally_optimal.value, Outcome.undecided.value)
     unit = outside(velocity)
     unit = unit / _positive(jnp.linalg.norm(unit))
     prediction: Any = Prediction(program, THEOREM, ())
+    optimal, contradicted = Outcome.globally_optimal, False
+    certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
         prediction, solution, excess = ruled(unravel(unit))
-        solved = jnp.abs(solution.certificate.duality_gap) <= gap
-        outcome = jnp.where(certified, Outcome.kkt_point.value, outcome)
-        outcome = jnp.where(certified & solved & (excess <= gap), Outcome.globally_optimal.value, outcome)
-        outcome = jnp.where(certified & solved & (excess > ELSEWHERE), Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(rests, Outcome.finite_stationary_point.value, outcome)
-    kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
-    kind = jnp.where(rests, LimitKind.point.value, kind)
+        optimal, contradicted = held_against(certified, solution, excess, gap)
+    kind, outcome = decided(rests=rests, contradicted=contradicted, certified=certified, optimal=optimal)
 
     trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
     nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
@@ -194,34 +192,38 @@ def _concluded(
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
-    return ModelLimit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
-        params=unravel(theta + outside(end)),
-        unit=eqx.filter(unravel(jnp.where(some, unit, (theta + outside(end)))), risk.filter(unravel(theta))),
-        margin=jnp.where(some, jnp.min(jnp.where(growing, program.inputs @ (problem.basis.T @ unit), jnp.inf)), nan)
-        * problem.unit,
-        degree=jnp.ones((), theta.dtype),
-        homogeneity=jnp.zeros((), theta.dtype),
-        kkt=kkt,
-        flow_kkt=kkt,
-        turned=nan,
-        path_error=nan,
-        growth=nan,
+    margin = jnp.min(jnp.where(growing, program.inputs @ (problem.basis.T @ unit), jnp.inf)) * problem.unit
+    return Limit(
+        kind=kind,
+        outcome=outcome,
         selection=None,
-        stationary=facts,
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        flow_direction=eqx.filter(unravel(jnp.where(some, unit, (theta + outside(end)))), risk.filter(unravel(theta))),
+        end=unravel(theta + outside(end)),
+        certificate=certificate,
+        flow_certificate=own,
         stationarity=gradient / _positive(total),
         prediction=prediction,
         program_solution=solution,
         excess=jnp.where(some, excess, infinite),
         rate=Rate(jnp.where(certified, 1.0, nan), nan, jnp.zeros(0), jnp.zeros(0)),
         trajectory=trajectory,
-        linear=LinearFacts(
-            separability=cone.separability,
-            growing=growing,
-            component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
-            flow_certificate=own,
-            steps=cone.steps,
+        details=ModelFacts(
+            margin=jnp.where(some, margin, nan),
+            degree=jnp.ones((), theta.dtype),
+            homogeneity=jnp.zeros((), theta.dtype),
+            kkt=kkt,
+            flow_kkt=kkt,
+            turned=nan,
+            path_error=nan,
+            growth=nan,
+            stationary=facts,
+            linear=LinearFacts(
+                separability=cone.separability,
+                growing=growing,
+                component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
+                steps=cone.steps,
+            ),
         ),
     )
 

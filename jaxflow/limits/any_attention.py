@@ -39,10 +39,10 @@ from jaxflow.flow import (
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
 from jaxflow.limits.stages import STATIONARY, Count, stationarity
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Trajectory
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
@@ -96,33 +96,24 @@ class AnyAttentionGears(AbstractProblem):
         euler = diffrax.ImplicitEuler(root_finder=linalg.newton(rtol=1e-8, atol=1e-8, norm=state_norm))
         return Drive(euler, diffrax.ConstantStepSize(), None, max_steps, self.report)
 
-    def lane(
-        self,
-        gear: int,
-        drive: Drive,
-        risk: EmpiricalRisk,
-        here: Point,
-        lost: Int[Array, ""],
-        budget: Count,
-        idle: Bool[Array, ""] | bool = False,
-    ) -> Lane:
+    def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         name = self.gears[gear]
-        start = partial(drive.start, risk, here.model, coordinates=self.coordinates, budget=budget, idle=idle)
+        lane = partial(start.lane, drive, coordinates=self.coordinates)
         if name == "explicit":
-            return start(clock=ArcLength(floor=self.floor, timed=self.timed), until=self.near)
+            return lane(clock=ArcLength(floor=self.floor, timed=self.timed), until=self.near)
         if name == "mixing":
-            return start(clock=LogTime(), until=MIXING_LOG_TIME)
+            return lane(clock=LogTime(), until=MIXING_LOG_TIME)
         if name == "implicit":
             # Rates are fitted where the flow is the exact one.
             end = min(self.far, max(self.cap, 2.5 * self.near))
-            return start(
+            return lane(
                 clock=LogArcLength(unit=self.near, floor=self.floor, cap=self.cap, timed=self.timed),
                 until=float(np.log(self.horizon - self.near)),
                 save_at=jnp.linspace(np.log(max(end / 100, self.near)), np.log(end - self.near), self.saves),
             )
         clock = LogArcLength(unit=self.far, timed=self.timed)
         until = clock.reading(jnp.asarray(RELAXATION_STEPS * RELAXATION_STEP))
-        return start(clock=clock, until=until, dt0=RELAXATION_STEP)
+        return lane(clock=clock, until=until, dt0=RELAXATION_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, followed = self.gears[gear], good(stretch.result)

@@ -11,7 +11,6 @@ r"""One-layer attention with a linear head: its gears, and when one follows anot
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import diffrax
@@ -43,12 +42,12 @@ from jaxflow.flow import (
 )
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, broken
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
 from jaxflow.limits.self_certificate import settled
 from jaxflow.limits.stages import SETTLED_STATIONARY, STATIONARY, Count, Positive, rests, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Trajectory
 
 EXPLICIT, IMPLICIT, MULTIPLIERS = 0, 1, 2
 
@@ -146,31 +145,23 @@ class AttentionGears(AbstractProblem):
         ends = ends | StationaryPoint(STATIONARY, model.degree, pairs=pairs)
         return Drive(self.solver, controller, ends, jnp.maximum(whole // MULTIPLIERS_SHARE, 1), self.report)
 
-    def lane(
-        self,
-        gear: int,
-        drive: Drive,
-        risk: EmpiricalRisk,
-        here: Point,
-        lost: Int[Array, ""],
-        budget: Count,
-        idle: Bool[Array, ""] | bool = False,
-    ) -> Lane:
-        start = partial(drive.start, risk, here.model, budget=budget, idle=idle)
+    def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
+        risk, here = start.risk, start.here
         model: Any = here.model
         coordinates: Any = coordinates_of(risk, model, self.conserved)
         if gear == EXPLICIT:
             clock = ArcLength(floor=self.floor, timed=self.timed)
-            return start(coordinates=coordinates, clock=clock, until=self.near)
+            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near)
         # The length so far, or the size of the weights where they have not moved that far yet.
         unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
         if gear == IMPLICIT:
             clock = LogArcLength(unit=unit, floor=self.floor, timed=False)
-            return start(
+            return start.lane(
+                drive,
                 coordinates=_fewest(coordinates, risk, model),
                 clock=clock,
                 until=self.log_horizon,
-                least=clock.reading(self._careful(lost)),
+                least=clock.reading(self._careful(start.lost)),
                 dt0=FIRST_STEP,
             )
         # The state x/ρ goes to the unit velocity, and an implicit step is as long as its way there is straight.
@@ -180,7 +171,8 @@ class AttentionGears(AbstractProblem):
         elif self.direct:
             unit = jnp.exp(here.log_norm)
         save_at = jnp.linspace(jnp.log(self.far / 100), jnp.log(0.99 * self.far), self.saves) if self.saves else None
-        return start(
+        return start.lane(
+            drive,
             coordinates=coordinates,
             clock=LogArcLength(unit=unit, cap=self.cap, timed=False),
             until=self.log_horizon,

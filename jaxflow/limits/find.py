@@ -1,7 +1,7 @@
 """`find_limit`: from an instance to a certified limit."""
 
 import dataclasses
-from typing import Any, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import (
-    RESULTS,
     Code,
     Outcome,
     SelectionStatus,
@@ -23,16 +22,15 @@ from jaxflow._core import (
     require,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
+from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.composition import composed_scores
-from jaxflow.limits.head_state import head_state
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import find_linear_limit
-from jaxflow.limits.linear_limit import LinearLimit
 from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
-from jaxflow.limits.model_limit import ModelLimit
+from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import find_own_limit, is_own
-from jaxflow.limits.path import Underway, by_gears, under_way
-from jaxflow.limits.progress import Progress
+from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
+from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
@@ -41,17 +39,10 @@ from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
 from jaxflow.margin.local_optimality import decide
-from jaxflow.models import (
-    AbstractAttention,
-    AbstractLinearNetwork,
-    CombinedAttention,
-    DiagonalAttention,
-    FactoredAttention,
-    token_scores,
-)
+from jaxflow.models import AbstractAttention, AbstractLinearNetwork, token_scores
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule, predict, rule_of
-from jaxflow.trajectory import Trajectory, describe
+from jaxflow.trajectory import Trajectory
 
 # Steps of the methods for attention: of 1,600 paths in crowded cells the longest that was decided took 1,239.
 MAX_STEPS = 2000
@@ -59,33 +50,6 @@ MAX_STEPS = 2000
 NETWORK_STEPS = 4096
 
 
-@overload
-def find_limit(
-    risk: EmpiricalRisk,
-    model: AbstractLinearNetwork,
-    *,
-    method: Any = None,
-    gap: float | None = None,
-    max_steps: int | None = None,
-    throw: bool = True,
-    progress: Any = False,
-) -> LinearLimit: ...
-
-
-@overload
-def find_limit(
-    risk: EmpiricalRisk,
-    model: CombinedAttention | FactoredAttention | DiagonalAttention,
-    *,
-    method: Any = None,
-    gap: float | None = None,
-    max_steps: int | None = None,
-    throw: bool = True,
-    progress: Any = False,
-) -> Limit: ...
-
-
-@overload
 def find_limit(
     risk: EmpiricalRisk,
     model: Any,
@@ -95,19 +59,7 @@ def find_limit(
     max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
-) -> Any: ...
-
-
-def find_limit(
-    risk: EmpiricalRisk,
-    model: Any,
-    *,
-    method: Any = None,
-    gap: float | None = None,
-    max_steps: int | None = None,
-    throw: bool = True,
-    progress: Any = False,
-) -> Limit | LinearLimit | ModelLimit:
+) -> Limit:
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
     The flow is followed in logarithmic clocks as far as `method` goes. The program that theory predicts for the
@@ -122,7 +74,7 @@ def find_limit(
       in `jax.jit` what runs more than once (on a CPU the lanes of a batch are followed one after the other). Layers in
       parallel: see `jaxflow.limits.find_limits`. Or a linear
       network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error). Or
-      any other model, a plain callable on one input too: see `ModelLimit` and the page "Your own model".
+      any other model, a plain callable on one input too: see `jaxflow.limits.ModelFacts` and the page "Your own model".
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks, `ModelStaged()` for
       models that are the caller's own.
     - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
@@ -137,8 +89,7 @@ def find_limit(
     - `progress`: announce each stage, and print one line a second with the progress of the flow: on standard error, or
       to a function that receives each line. Such a program is not kept in the compilation cache.
 
-    **Returns:** a `Limit`, for a linear network on `LinearData` a `LinearLimit`, for other models a `ModelLimit`;
-    `print` it.
+    **Returns:** a `Limit`; `print` it.
 
     **Raises:** `ValueError` naming the argument: NaN data, wrong shapes, tied optimal tokens (with their
     indices, if `throw`), a head that is trained, a gap below what the dtype can certify; `RuntimeError` if
@@ -169,15 +120,12 @@ def find_limit(
         method = dataclasses.replace(method, solver=accurate_solver())
     if throw:
         refuse_ties(data, model.head)
-    lines = Progress(progress, "find_limit", risk, model)
-    limit = _find_limit(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rule_of(model))
-    lines.done(limit)
-    if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
-        raise RuntimeError(
-            f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
-            "pass throw=False to look at the limit"
-        )
-    return limit
+    numbers = arguments_of(method, gap, max_steps, data)
+
+    def found(method: Any) -> Limit:
+        return _find_limit(risk, model, method, *numbers, rule_of(model))
+
+    return told(found, method, risk, model, throw=throw, progress=progress)
 
 
 def check_arguments(
@@ -310,7 +258,7 @@ def conclude(
 
     rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
 
-    followed = good(trajectory.result)
+    followed, spent = good(trajectory.result), out_of_steps(trajectory)
     stationary = rests(risk, inside, kept(model), ratio, program)
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
@@ -318,49 +266,50 @@ def conclude(
     certified = verdict.certified & ((status != SelectionStatus.not_local) | (own.duality_gap <= gap))
     # Where several tokens are selected, equalities that do not hold yet leave values without a meaning.
     comparable = attends & (~jnp.any(program.equal) | (own.feasibility <= MASKED_ATTENTION))
-    contradicted = verdict.contradicted & comparable
     # A budget that ran out is no failure: the question is open. Nor is an unsolved program of an undecided path.
-    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
     unsolved = attends & (solution.result == ProgramResult.failed)
     broken = ~(followed | spent) | (followed & unsolved)
-
     tied = jnp.any(tied_sequences(token_scores(data, model.head), data.visible))
-    infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
-    by_status = [
-        (SelectionStatus.global_, Outcome.globally_optimal),
-        (SelectionStatus.local, Outcome.locally_optimal),
-        (SelectionStatus.not_local, Outcome.not_locally_optimal),
-    ]
-    outcome = jnp.asarray(Outcome.undecided.value)
-    for name, meaning in by_status:
-        outcome = jnp.where(certified & (status == name), meaning.value, outcome)
-    outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
-    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(spent, Outcome.undecided.value, outcome)
-    outcome = jnp.where(stationary & ~broken, Outcome.finite_stationary_point.value, outcome)
     unclear = certified & (status == SelectionStatus.ambiguous)
-    outcome = jnp.where(tied | unclear, Outcome.ambiguous.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-
-    kind = jnp.where((certified | contradicted) & followed, LimitKind.direction.value, LimitKind.none.value)
-    kind = jnp.where(stationary, LimitKind.point.value, kind)
-    kind = jnp.where(broken, LimitKind.none.value, kind)
+    kind, outcome = decided(
+        broken=broken,
+        rests=stationary,
+        spent=spent,
+        contradicted=verdict.contradicted & comparable,
+        infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,
+        certified=certified,
+        optimal=_optimality(status),
+        ambiguous=tied | unclear,
+    )
     is_point = kind == LimitKind.point
+    weights = final.model.combined_weights()
     return Limit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
+        kind=kind,
+        outcome=outcome,
         selection=selection,
         selection_status=Code(
             jnp.where(broken | is_point, SelectionStatus.not_applicable.value, status.value), SelectionStatus
         ),
-        weights=jnp.where(is_point, final.model.combined_weights(), direction),
+        flow_direction=jnp.where(is_point, weights, direction),
+        end=weights,
         certificate=verdict.certificate,
         flow_certificate=own,
         excess=verdict.excess,
         program_solution=solution,
         stationarity=ratio,
-        head_state=head_state(final.model, data),
         prediction=prediction,
         rate=rate,
         trajectory=trajectory,
+        details=AttentionFacts(head_state(final.model, data)),
     )
+
+
+def _optimality(status: Code) -> Array:
+    """What a certified direction is called, by Definition 2 of its selected tokens."""
+    named = {
+        SelectionStatus.global_: Outcome.globally_optimal,
+        SelectionStatus.local: Outcome.locally_optimal,
+        SelectionStatus.not_local: Outcome.not_locally_optimal,
+    }
+    facts = [jnp.asarray(status == name) for name in named]
+    return jnp.select(facts, [jnp.asarray(x, jnp.uint8) for x in named.values()], int(Outcome.undecided))

@@ -1,20 +1,19 @@
 """The answer: where the flow goes, which program its limit solves, and how sure that is."""
 
+import abc
 import enum
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import Code, Outcome, as_html, is_concrete
 from jaxflow.data import TokenData
-from jaxflow.limits.head_state import HeadState
-from jaxflow.margin import L1, Certificate, CertificateSource, Frobenius, Nuclear, Solution, finite_component, solve
-from jaxflow.theory import Prediction
+from jaxflow.margin import AttentionProgram, Certificate, CertificateSource, Solution, finite_component, solve
+from jaxflow.models import OwnModel
 from jaxflow.trajectory import Trajectory, describe
 
 
@@ -55,25 +54,44 @@ class Rate(eqx.Module):
     gaps: Float[Array, " saves"]
 
 
-class Limit(eqx.Module):
-    """The limit of gradient flow from one start, with the certificate of each number.
+class AbstractFacts(eqx.Module):
+    """What a limit has beside the fields that every limit has."""
 
-    - `kind`: `direction`, `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
-    - `selection`: selected tokens, Booleans `(n, [k,] T)`; `selection_status`: what Definition 2 says of them
-      (where several are composed, of the slopes of the head at the mixture in place of scores).
-    - `direction`: the flow's direction at margin one, $V/\\mu$ `(d, d)` with V its velocity or its weights, whichever
-      has less norm at margin one; None unless `kind` is `direction`. Never the program's: its optimum is
-      `program_solution.primal`. `flow_direction` is that array whatever the kind (at a point, the point).
-    - `point`: combined weights at a finite limit, None unless `kind` is `point`.
+    # The measure in a picture of the way to the limit, and whether the program's optimum is drawn beside the answer.
+    gap_label: eqx.AbstractClassVar[str]
+    draws_program: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def sentence(self, limit: "Limit") -> str:
+        """What `print` shows of one limit that did not fail."""
+
+
+class Limit(eqx.Module):
+    r"""The limit of gradient flow from one start, with the certificate of each number.
+
+    - `kind`: `direction` (weights diverge), `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
+    - `selection`: of attention the selected tokens, Booleans `(n, [k,] T)`; of a linear network the support vectors
+      `(n,)`; else None. `selection_status`: what Definition 2 says of selected tokens (where several are composed, of
+      the slopes of the head at the mixture in place of scores).
+    - `direction`: where the flow goes; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
+      coefficients `(d,)` at margin one, V/μ with V the flow's velocity or its weights, whichever has less norm at
+      margin one; of other models the trained parameters at norm one, a pytree like the model with `None` where frozen.
+      Never the program's: its optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind
+      (at a point, the point).
+    - `point`: combined weights, linear coefficients or the model at a finite limit; None unless `kind` is `point`.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the
-      program's dual; `source` says whose. `flow_certificate`: by the flow's own multipliers alone;
-      `program_solution`: the program solved by a method that knows nothing of the flow.
-    - `excess`: $N(V)/(\\mu\\cdot\\text{optimum})-1$, how far the flow's direction is above the program's certified
-      optimum; +inf while attention has not settled, and where the program has no optimum.
-    - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end, which certifies a finite stationary point;
-      of data that are a thousand times as large or small as one, in their own units (`jaxflow.limits.units`).
-    - `head_state`: whether the head is smooth there, or an output sits on a kink or where the head is flat.
-    - `prediction`: program, theorem, assumptions; `rate`; `trajectory`.
+      program's dual; `source` says whose (of a program that is not convex, and of a point: the flow's own).
+      `flow_certificate`: by the flow's own multipliers alone; `program_solution`: the program solved by a method that
+      knows nothing of the flow. Of p < 1 the gap is that of the ℓ1 relaxation. Where no
+      program is known the certificates are empty (`Certificate.none`) and the solution is None.
+    - `excess`: $N(V)/(\mu\cdot\text{optimum})-1$, how far the flow's direction (or point) is above the program's
+      certified optimum; +inf where one of the two is missing, and for p < 1. Negative beyond rounding only where the
+      program is not about this flow.
+    - `stationarity`: $\|\nabla L\|/\sum|p|$ at the end, which is small at a stationary point; of data that are a
+      thousand times as large or small as one, in their own units (`jaxflow.limits.units`).
+    - `prediction`: program, theorem, assumptions; `rate`; `trajectory`: the exact flow.
+    - `details`: `AttentionFacts`, `NetworkFacts` or `ModelFacts`, whose fields are attributes of the limit too:
+      `limit.kkt` is `limit.details.kkt`.
 
     In a batch (under `vmap`) `direction` and `point` are arrays for every member; read `kind` first.
 
@@ -89,28 +107,38 @@ class Limit(eqx.Module):
 
     kind: Code
     outcome: Code
-    selection: Bool[Array, "*n T"]
+    selection: Any  # Bool[Array, "..."] | None
     selection_status: Code
-    weights: Float[Array, "d d"]
+    flow_direction: PyTree
+    end: PyTree
     certificate: Certificate
     flow_certificate: Certificate
     excess: Float[Array, ""]
-    program_solution: Solution
+    program_solution: Any  # Solution | None
     stationarity: Float[Array, ""]
-    head_state: Code
-    prediction: Prediction
+    prediction: Any  # Prediction | None
     rate: Rate
     trajectory: Trajectory
+    details: AbstractFacts
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "details":
+            raise AttributeError(name)
+        return getattr(self.details, name)
 
     @property
-    def direction(self) -> Float[Array, "*b d d"] | None:
-        """Combined weights at margin one, or None where the limit is no direction."""
-        return self._weights_if(LimitKind.direction)
+    def direction(self) -> Any:
+        """Where the flow goes, or None where the limit is no direction."""
+        return self._if(LimitKind.direction, eqx.filter(bare(self.flow_direction), eqx.is_array))
 
     @property
-    def flow_direction(self) -> Float[Array, "*b d d"]:
-        """`direction` whatever the kind: combined weights at margin one, at a point those of the point."""
-        return self.weights
+    def point(self) -> Any:
+        """The limit point, or None where there is none."""
+        return self._if(LimitKind.point, bare(self.end))
+
+    def _if(self, kind: LimitKind, value: Any) -> Any:
+        single = is_concrete(self.kind) and self.kind.value.ndim == 0
+        return None if single and int(self.kind) != kind else value
 
     @property
     def settled_outcome(self) -> Code:
@@ -120,83 +148,50 @@ class Limit(eqx.Module):
         settled = (self.outcome == Outcome.undecided) & jnp.isfinite(self.excess)
         return Code(jnp.where(settled, Outcome.selection_settled.value, self.outcome.value), Outcome)
 
-    @property
-    def point(self) -> Float[Array, "*b d d"] | None:
-        """Combined weights at the limit point, or None where there is none."""
-        return self._weights_if(LimitKind.point)
-
     def finite_component(self) -> Solution:
         r"""$W^{fin}$ of least norm that sets the proportions of attention inside the selected sets (eq. 7).
 
         Beside it the direction solves (Gen-SVM). Where one token is selected a query, it is zero. `result` is
         `infeasible` where no W has these proportions.
         """
-        program: Any = self.prediction.program
+        program: Any = None if self.prediction is None else self.prediction.program
+        if not isinstance(program, AttentionProgram) or self.selection is None:
+            raise ValueError("limit: a finite component belongs to the selected tokens of attention")
         labels = jnp.ones(program.selection.shape[:-1], program.tokens.dtype)
         data = TokenData(program.tokens, program.queries, labels, program.visible)
         return solve(finite_component(data, self.selection, self.trajectory.final.model.attention(data)))
 
-    def _weights_if(self, kind: LimitKind) -> Float[Array, "*b d d"] | None:
-        single = is_concrete(self.kind) and self.kind.value.ndim == 0
-        return None if single and int(self.kind) != kind else self.weights
-
     def plot(self) -> Any:
-        """A Matplotlib figure: the weights' gap along the flow, and the direction (or the point) as a matrix."""
-        return draw_limit_of(self, self.weights, "gap of the weights along the flow")
+        """A Matplotlib figure: the gap along the flow, and the direction (or the point)."""
+        at_point = is_concrete(self.kind) and self.kind.value.ndim == 0 and int(self.kind) == LimitKind.point
+        shown = self.end if at_point else self.flow_direction
+        solution = self.program_solution if self.details.draws_program else None
+        return draw_limit_of(self, shown, self.details.gap_label, None if solution is None else solution.primal)
 
     def __str__(self) -> str:
-        return in_words(self, _sentence)
+        return in_words(self)
 
     def _repr_html_(self) -> str:
         return as_html(str(self))
 
 
-def in_words(limit: Any, sentence: Callable[[Any], str]) -> str:
-    """A limit of any class as `print` shows it: a sentence, or the outcomes of a batch."""
+def bare(model: Any) -> Any:
+    """The user's own model, where it was wrapped."""
+    return model.module if isinstance(model, OwnModel) else model
+
+
+def in_words(limit: Limit) -> str:
+    """A limit as `print` shows it: a sentence, or the outcomes of a batch."""
     if not is_concrete(limit.kind):
         return "a traced limit"
     if limit.kind.value.ndim == 0:
-        return sentence(limit)
+        if limit.outcome == "failed":
+            solved = "" if limit.program_solution is None else f" (program: {limit.program_solution.result})"
+            return f"Failed: {describe(limit.trajectory.result)}{solved}."
+        return limit.details.sentence(limit)
     codes, counts = np.unique(np.asarray(limit.outcome), return_counts=True)
     parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
     return f"{limit.kind.value.size} limits: {', '.join(parts)}"
-
-
-def _sentence(limit: Limit) -> str:
-    outcome = Outcome(int(limit.outcome))
-    when = when_of(limit.trajectory)
-    if outcome is Outcome.failed:
-        return f"Failed: {describe(limit.trajectory.result)} (program: {limit.program_solution.result})."
-    if outcome is Outcome.finite_stationary_point:
-        return (
-            f"Gradient flow ends at a finite stationary point of norm {float(jnp.linalg.norm(limit.weights)):.3g} "
-            f"(|grad L| / sum |p| = {float(limit.stationarity):.1e}); no max-margin program describes it."
-            f"{_head_note(limit)}"
-        )
-    tokens = _tokens(np.asarray(limit.selection))
-    program = f"the {_norm_name(limit)} max-margin program"
-    if outcome is Outcome.infeasible_program:
-        return (
-            f"Gradient flow stands still at {when} with attention on tokens {tokens}, but {program} of these tokens "
-            f"has no solution.{_head_note(limit)}"
-        )
-    numbers = gaps_of(limit)
-    if outcome is Outcome.prediction_contradicted:
-        return (
-            f"The prediction is contradicted: gradient flow selects tokens {tokens}, and at {when} its direction "
-            f"stands still elsewhere than at the optimum of {program}: {numbers}. {limit.prediction.sentence()}"
-            f"{_head_note(limit)}"
-        )
-    open_ = outcome is Outcome.ambiguous and limit.kind == LimitKind.none
-    if outcome is Outcome.undecided or open_:
-        return (
-            f"{outcome.name.capitalize()} at {when}: attention is on tokens {tokens}; of its direction and {program}, "
-            f"{numbers} ({describe(limit.trajectory.result)}).{precision_note(limit)}{_head_note(limit)}"
-        )
-    return (
-        f"Gradient flow selects tokens {tokens} ({outcome.name.replace('_', ' ')}) and its direction solves {program}, "
-        f"certified by {bound_of(limit)} at {when}: {numbers}. {limit.prediction.sentence()}{_head_note(limit)}"
-    )
 
 
 def when_of(trajectory: Trajectory) -> str:
@@ -228,27 +223,6 @@ def precision_note(limit: Any) -> str:
     if jnp.finfo(limit.excess.dtype).eps < 1e-12:
         return ""
     return " This is single precision: jax.config.update('jax_enable_x64', True) decides more."
-
-
-def _head_note(limit: Limit) -> str:
-    notes = {
-        HeadState.on_kink: " An output sits on a kink of the head: the flow slides, a smooth integrator stalls.",
-        HeadState.flat: " The head is flat at some output, whose query moves no more.",
-    }
-    return notes.get(HeadState(int(limit.head_state)), "")
-
-
-def _tokens(selection: np.ndarray) -> str:
-    rows = selection.reshape(-1, selection.shape[-1])
-    names = ["+".join(str(int(t)) for t in np.flatnonzero(row)) or "-" for row in rows]
-    shown = names if len(names) <= 12 else [*names[:12], "..."]
-    return "(" + ", ".join(shown) + ")"
-
-
-def _norm_name(limit: Limit) -> str:
-    norm: Any = limit.prediction.program.norm
-    names = {Frobenius: "Frobenius-norm", Nuclear: "nuclear-norm", L1: "l1-norm"}
-    return names.get(type(norm), type(norm).__name__)
 
 
 # What the arrays are called by kind of limit.

@@ -2,41 +2,41 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow._core import (
-    RESULTS,
     Code,
     Outcome,
     SelectionStatus,
     compiled_once,
     good,
-    is_concrete,
     one_lane_at_a_time,
     require,
 )
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.closed_form import closed_direction
-from jaxflow.limits.limit import LimitKind, Rate
-from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
+from jaxflow.limits.limit import Limit, LimitKind, Rate
 from jaxflow.limits.linear_method import SMALL_START, LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
+from jaxflow.limits.network_certificate import network_bounds
+from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
 from jaxflow.limits.network_units import NetworkUnits, network_units
-from jaxflow.limits.path import Underway, by_gears, under_way
-from jaxflow.limits.progress import Progress
+from jaxflow.limits.outcome import decided
+from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
+from jaxflow.limits.progress import told
 from jaxflow.limits.rate import observed_rate
+from jaxflow.limits.self_certificate import better_of
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, Lp, ProgramResult, Separability, Solution, certify, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, predict, primal_map, rule_of, singular_residual
-from jaxflow.trajectory import Trajectory, describe
+from jaxflow.trajectory import Trajectory
 
 # Margins this close to the smallest, relative to it, are those of support vectors.
 SUPPORT = 1e-3
@@ -58,7 +58,7 @@ def find_linear_limit(
     max_steps: int = 4096,
     throw: bool = True,
     progress: Any = False,
-) -> LinearLimit:
+) -> Limit:
     """`find_limit` for linear networks; arguments and errors are the same."""
     data = risk.data
     if not isinstance(data, LinearData):
@@ -71,19 +71,16 @@ def find_linear_limit(
     require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")
     gap = checked_gap(gap, jnp.result_type(data.inputs, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
-    lines = Progress(progress, "find_limit", risk, model)
-    limit = _find(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rule_of(model))
-    lines.done(limit)
-    if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
-        raise RuntimeError(
-            f"find_limit: {describe(limit.trajectory.result)} (program: {limit.program_solution.result}); "
-            "pass throw=False to look at the limit"
-        )
-    return limit
+    numbers = arguments_of(method, gap, max_steps, data)
+
+    def found(method: Any) -> Limit:
+        return _find(risk, model, method, *numbers, rule_of(model))
+
+    return told(found, method, risk, model, throw=throw, progress=progress)
 
 
 @one_lane_at_a_time
-def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> LinearLimit:
+def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max_steps: Any, rule: Rule) -> Limit:
     if risk.loss.margin and isinstance(method, LinearStaged):
         return _outwards(risk, model, method, gap, max_steps, rule)
     return _by_method(risk, model, method, gap, max_steps, rule)
@@ -92,7 +89,7 @@ def _find(risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Any, max
 @compiled_once
 def _by_method(
     risk: EmpiricalRisk, model: Any, method: AbstractMethod, gap: Positive, max_steps: Count, rule: Rule
-) -> LinearLimit:
+) -> Limit:
     # As for attention: another rule is another program to compile.
     del rule
     if risk.loss.margin:
@@ -114,7 +111,7 @@ def _begun(
     return under_way((method.problem(within[1], gap),), *within, max_steps, known)
 
 
-def _concluded(one: Underway) -> LinearLimit:
+def _concluded(one: Underway) -> Limit:
     risk, model, units, begun, gap, _ = one.known
     if units is None:
         return conclude_direction(risk, model, one.path, gap)
@@ -130,7 +127,7 @@ def conclude_direction(
     trajectory: Trajectory,
     gap: Positive,
     inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
-) -> LinearLimit:
+) -> Limit:
     """The limit direction that a trajectory of a margin loss points at; `inside`: data, start and path in the units in
     which it was followed, where those are others. Lengths and rests are judged there."""
     within, begun, followed_path = (risk, model, trajectory) if inside is None else inside
@@ -142,21 +139,14 @@ def conclude_direction(
     solution = solve(program)
     multipliers: Any = final.multipliers
     dual = jnp.abs(multipliers)
-    # Of ρ and its velocity, the one with the smaller gap; ρ alone where the objective is not convex.
-    primal = read(final.model)
-    _, moving = eqx.filter_jvp(read, (final.model,), (final.velocity,))
     convex = not isinstance(program.norm, Lp)
-    candidates = jnp.stack([_unit(moving) if convex else _unit(primal), _unit(primal)])
-    certificates = jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(candidates)
-    best = jnp.argmin(certificates.primal_value)
-    own: Certificate = jax.tree.map(lambda x: x[best], certificates)
-    chosen = candidates[best]
+    certificates, candidates = network_bounds(program, read, final.model, final.velocity, multipliers)
+    own, chosen = better_of(program, certificates, candidates)
     margins = program.margins(chosen)
     margin = jnp.min(margins)
     positive = (margin > 0) & jnp.isfinite(margin)
     support = positive & (margins <= (1.0 + SUPPORT) * margin)
-    own_primal = chosen / jnp.where(positive, margin, 1.0)
-    own_beta = own_primal if program.transform is None else program.coefficients(own_primal)
+    own_beta = chosen if program.transform is None else program.coefficients(chosen)
     if not read.faithful:
         # Theorem 3: ρ lives on the singular values of one datum; β is the network's own.
         beta = final.model.linear_coefficients()
@@ -165,12 +155,10 @@ def conclude_direction(
     ratio = stationarity(followed_path)
     seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
     still = seems_still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
-    followed = good(trajectory.result)
-    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
+    followed, spent = good(trajectory.result), out_of_steps(trajectory)
     unsolved = solution.result == ProgramResult.failed
     broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
     verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
-    infeasible = (solution.result == ProgramResult.infeasible) & verdict.stands_still
     if convex:
         certificate, excess = verdict.certificate, verdict.excess
         # Where entries mix, a mode as small as the start may be lost among roundings, and the flow at rest without it:
@@ -189,35 +177,39 @@ def conclude_direction(
         certified, contradicted = stationary & positive & complementary, jnp.asarray(False)
         optimal = Outcome.locally_optimal
 
-    outcome = jnp.where(certified, optimal.value, Outcome.undecided.value)
-    outcome = jnp.where(infeasible, Outcome.infeasible_program.value, outcome)
-    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(followed, outcome, Outcome.undecided.value)
-    outcome = jnp.where(still & followed, Outcome.finite_stationary_point.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    kind = jnp.where((certified | contradicted) & followed, LimitKind.direction.value, LimitKind.none.value)
-    kind = jnp.where(still & followed, LimitKind.point.value, kind)
-    kind = jnp.where(broken, LimitKind.none.value, kind)
-    return LinearLimit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
+    kind, outcome = decided(
+        broken=broken,
+        rests=still & followed,
+        spent=spent,
+        contradicted=contradicted,
+        infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,
+        certified=certified,
+        optimal=optimal,
+    )
+    beta = final.model.linear_coefficients()
+    return Limit(
+        kind=kind,
+        outcome=outcome,
         selection=support,
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
-        coefficients=jnp.where(kind == LimitKind.point, final.model.linear_coefficients(), own_beta),
+        flow_direction=jnp.where(kind == LimitKind.point, beta, own_beta),
+        end=beta,
         certificate=certificate,
         flow_certificate=own,
         excess=excess,
         program_solution=solution,
         stationarity=ratio,
-        singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
-        residual=jnp.asarray(jnp.nan),
-        error=jnp.asarray(jnp.nan),
-        error_source=Code(jnp.asarray(ErrorSource.none.value), ErrorSource),
-        flow_distance=jnp.asarray(0.0),
-        closed_form=closed_direction(risk, model, own_beta),
         prediction=prediction,
         rate=fit_linear_rate(program, read, solution, own, trajectory, convex),
         trajectory=trajectory,
+        details=NetworkFacts(
+            singular_residual=singular_residual(final.model, risk.data, multipliers),  # pyright: ignore
+            residual=jnp.asarray(jnp.nan),
+            error=jnp.asarray(jnp.nan),
+            error_source=Code(ErrorSource.none, ErrorSource),
+            flow_distance=jnp.asarray(0.0),
+            closed_form=closed_direction(risk, model, own_beta),
+        ),
     )
 
 
@@ -255,10 +247,6 @@ def fit_linear_rate(
 
     gaps = jax.vmap(gap)(saved.model)
     return observed_rate(program, solution, saved, gaps)
-
-
-def _unit(x: Array) -> Array:
-    return x / _positive(jnp.max(jnp.abs(x)))
 
 
 def _positive(x: Array) -> Array:

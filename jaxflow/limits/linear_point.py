@@ -6,13 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, good, linalg
+from jaxflow._core import Code, SelectionStatus, linalg
 from jaxflow.limits.closed_form import closed_point, relative_distance
-from jaxflow.limits.limit import LimitKind, Rate
-from jaxflow.limits.linear_limit import ErrorSource, LinearLimit
+from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
+from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
 from jaxflow.limits.network_units import NetworkUnits
+from jaxflow.limits.outcome import decided
+from jaxflow.limits.path import broken
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
@@ -72,7 +74,7 @@ def find_point(
     gap: Positive,
     max_steps: Count,
     units: NetworkUnits | None = None,
-) -> LinearLimit:
+) -> Limit:
     """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
     `units`, where they are given."""
     known = known_of(risk, model)
@@ -93,7 +95,7 @@ def conclude_point(
     known: Known,
     spread: Float[Array, ""],
     inside: tuple[EmpiricalRisk, Any, Trajectory] | None = None,
-) -> LinearLimit:
+) -> Limit:
     """The limit point that a trajectory of a regression has reached; `spread`: its error by `continued`; `inside`:
     data, start and path in the units in which it was followed."""
     within, begun, path = (risk, model, trajectory) if inside is None else inside
@@ -118,47 +120,44 @@ def conclude_point(
     eps = float(jnp.finfo(residual.dtype).eps)
     reached = residual <= max(INTERPOLATES, 100.0 * eps)
     still = network_at_rest(within.data, begun, path)  # pyright: ignore[reportArgumentType]
-    spent = (trajectory.result == RESULTS.max_steps_reached) | (trajectory.result == RESULTS.max_steps_rejected)
-    broken = ~(good(trajectory.result) | spent | reached)
-    outcome = jnp.where(still, Outcome.finite_stationary_point.value, Outcome.undecided.value)
-    outcome = jnp.where(reached, Outcome.limit_point.value, outcome)
     # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
     solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
     excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
     excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
     contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
-    outcome = jnp.where(contradicted, Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    kind = jnp.where((reached | still) & ~broken, LimitKind.point.value, LimitKind.none.value)
+    failed = broken(trajectory) & ~reached
+    kind, outcome = decided(broken=failed, interpolates=reached, rests=still, contradicted=contradicted)
     point, error, source = polished(risk, model, final.model, known, spread)
     # Where the flow has not arrived its end is no answer to polish.
-    arrived = reached & ~broken
-    point = jnp.where(arrived, point, beta)
+    point = jnp.where(reached, point, beta)
     estimated = still & jnp.isfinite(spread)
-    source = jnp.where(arrived, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
+    source = jnp.where(reached, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
     # What has not come to rest is no limit, whatever two runs agree on.
-    error = jnp.where(arrived, error, jnp.where(still, spread, jnp.inf))
+    error = jnp.where(reached, error, jnp.where(still, spread, jnp.inf))
     nothing = jnp.full(1, jnp.nan)
-    return LinearLimit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
+    return Limit(
+        kind=kind,
+        outcome=outcome,
         selection=jnp.ones(data.targets.shape, bool),
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
-        coefficients=point,
+        flow_direction=point,
+        end=point,
         certificate=own,
         flow_certificate=own,
         excess=excess,
         program_solution=solution,
         stationarity=stationarity(path),
-        singular_residual=jnp.asarray(jnp.nan),
-        residual=residual,
-        error=error,
-        error_source=Code(source, ErrorSource),
-        flow_distance=relative_distance(beta, point),
-        closed_form=closed_point(risk, model, known.pairs, beta),
         prediction=prediction,
         rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
         trajectory=trajectory,
+        details=NetworkFacts(
+            singular_residual=jnp.asarray(jnp.nan),
+            residual=residual,
+            error=error,
+            error_source=Code(source, ErrorSource),
+            flow_distance=relative_distance(beta, point),
+            closed_form=closed_point(risk, model, known.pairs, beta),
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool
 
 from jaxflow._core import tree_where
 from jaxflow.flow import run_queue
-from jaxflow.limits.path import ENDED, AbstractProblem, Way, after, begin
+from jaxflow.limits.path import ENDED, AbstractProblem, Start, Way, after, begin
 from jaxflow.limits.stages import Count
 from jaxflow.risk import EmpiricalRisk
 
@@ -68,8 +68,8 @@ def turned(
     idle = (ways.gear != gear) | ((ways.lost > 0) != again)
 
     def lane(risk: Any, start: Any, way: Way, idle: Any) -> Any:
-        budget = max_steps - jnp.sum(way.steps)
-        return make(risk, start).lane(gear, drive, risk, way.path.final, way.lost, budget, idle)
+        begun = Start(risk, way.path.final, way.lost, max_steps - jnp.sum(way.steps), idle)
+        return make(risk, start).lane(gear, drive, begun)
 
     lanes = run_queue(drive, eqx.filter_vmap(lane)(risks, starts, ways, idle), width=width)
 

@@ -19,21 +19,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, as_integer, check_real, good, require
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, as_integer, check_real, good, require
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
 from jaxflow.limits.kantorovich import kantorovich
-from jaxflow.limits.limit import LimitKind, Rate
+from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
-from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts, is_homogeneous
+from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
 from jaxflow.limits.model_point import flat, no_facts, settle
+from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
-from jaxflow.limits.path import Underway, by_gears, under_way
+from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
-from jaxflow.margin import ProgramResult, Solution, certify, solve
+from jaxflow.margin import Certificate, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
@@ -104,7 +105,7 @@ def _begun(
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
 
-def _concluded(one: Underway) -> ModelLimit:
+def _concluded(one: Underway) -> Limit:
     risk, trajectory = one.risk, one.path
     model, method, gap, rule, (degree, deviation) = one.known
     final = trajectory.final
@@ -142,44 +143,42 @@ def _concluded(one: Underway) -> ModelLimit:
     stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
     # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
     stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
-    spent = trajectory.result == RESULTS.max_steps_reached
-    broken = ~(good(trajectory.result) | spent)
-    certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~broken
-    outcome = jnp.where(certified, Outcome.kkt_point.value, Outcome.undecided.value)
-    if prediction is not None and solution is not None:
-        solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-        solved = solved & (jnp.abs(solution.certificate.duality_gap) <= gap) & certified
-        outcome = jnp.where(solved & (excess <= gap), Outcome.globally_optimal.value, outcome)
-        outcome = jnp.where(solved & (excess > ELSEWHERE), Outcome.prediction_contradicted.value, outcome)
-    outcome = jnp.where(stationary, Outcome.finite_stationary_point.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    kind = jnp.where(certified, LimitKind.direction.value, LimitKind.none.value)
-    kind = jnp.where(stationary & ~broken, LimitKind.point.value, kind)
+    failed = broken(trajectory)
+    certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~failed
+    optimal, contradicted = held_against(certified, solution, excess, gap)
+    kind, outcome = decided(
+        broken=failed, rests=stationary, contradicted=contradicted, certified=certified, optimal=optimal
+    )
     facts: StationaryFacts = jax.tree.map(lambda a, b: jnp.where(stationary, a, b), facts, no_facts(theta.dtype))
     # Ties between margins of the exact flow fall like 1/log t whatever else does.
     speed = jnp.minimum(path.slack / degree, 1.0)
     empty = jnp.zeros(0)
-    return ModelLimit(
-        kind=Code(kind, LimitKind),
-        outcome=Code(outcome, Outcome),
-        params=unravel(jnp.where(stationary, rest, theta)),
-        unit=eqx.filter(unravel(unit), risk.filter(model)),
-        margin=jnp.min(jnp.where(margins.present, margins.function(unit), jnp.inf)),
-        degree=degree,
-        homogeneity=deviation,
-        kkt=kkt,
-        flow_kkt=own,
-        turned=jnp.where(found, jnp.linalg.norm(unit - theta / _positive(jnp.linalg.norm(theta))), jnp.nan),
-        path_error=path.error,
-        growth=path.log_growth,
+    return Limit(
+        kind=kind,
+        outcome=outcome,
         selection=margins.selection,
-        stationary=facts,
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        flow_direction=eqx.filter(unravel(unit), risk.filter(model)),
+        end=unravel(jnp.where(stationary, rest, theta)),
+        certificate=Certificate.none(),
+        flow_certificate=Certificate.none(),
+        excess=excess,
+        program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        program_solution=solution,
-        excess=excess,
         rate=Rate(jnp.where(found, speed, jnp.nan), jnp.full_like(speed, jnp.nan), empty, empty),
         trajectory=trajectory,
+        details=ModelFacts(
+            margin=jnp.min(jnp.where(margins.present, margins.function(unit), jnp.inf)),
+            degree=degree,
+            homogeneity=deviation,
+            kkt=kkt,
+            flow_kkt=own,
+            turned=jnp.where(found, jnp.linalg.norm(unit - theta / _positive(jnp.linalg.norm(theta))), jnp.nan),
+            path_error=path.error,
+            growth=path.log_growth,
+            stationary=facts,
+        ),
     )
 
 
@@ -296,3 +295,16 @@ def predicted(
     optimum = solution.certificate.dual_value
     usable = jnp.isfinite(value) & (optimum > 0)
     return prediction, solution, jnp.where(usable, value / jnp.where(usable, optimum, 1.0) - 1.0, jnp.inf)
+
+
+def held_against(
+    certified: Bool[Array, ""], solution: Solution | None, excess: Float[Array, ""], gap: float
+) -> tuple[Array | int, Bool[Array, ""] | bool]:
+    """What a certified KKT point is beside the program of a rule, where there is one: its outcome, and whether it
+    contradicts the program."""
+    if solution is None:
+        return Outcome.kkt_point, False
+    solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
+    solved = solved & (jnp.abs(solution.certificate.duality_gap) <= gap) & certified
+    optimal = jnp.where(solved & (excess <= gap), Outcome.globally_optimal.value, Outcome.kkt_point.value)
+    return optimal.astype(jnp.uint8), solved & (excess > ELSEWHERE)

@@ -9,13 +9,15 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, good, linalg
+from jaxflow._core import Code, SelectionStatus, good, linalg
 from jaxflow._core.kinks import kink_count
-from jaxflow.limits.limit import LimitKind, Rate
-from jaxflow.limits.model_limit import KKTPoint, ModelLimit, StationaryFacts
+from jaxflow.limits.limit import Limit, Rate
+from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts
+from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
-from jaxflow.limits.path import Underway, by_gears, under_way
+from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
 
 # Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
@@ -48,7 +50,7 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     return under_way((rough, fine), risk, model, max_steps, model)
 
 
-def _concluded(one: Underway) -> ModelLimit:
+def _concluded(one: Underway) -> Limit:
     risk, model, (rough, fine) = one.risk, one.known, (way.path for way in one.ways)
     theta, unravel = flat(risk, fine.final.model)
     first, _ = flat(risk, rough.final.model)
@@ -61,36 +63,36 @@ def _concluded(one: Underway) -> ModelLimit:
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
     ratio = stationarity(fine)
     rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
-    broken = ~(good(fine.result) | (fine.result == RESULTS.max_steps_reached))
-    outcome = jnp.asarray(Outcome.undecided.value)
-    outcome = jnp.where(known & rests, Outcome.finite_stationary_point.value, outcome)
-    outcome = jnp.where(known & interpolates, Outcome.limit_point.value, outcome)
-    outcome = jnp.where(broken, Outcome.failed.value, outcome)
-    decided = known & (rests | interpolates) & ~broken
+    kind, outcome = decided(broken=broken(fine), interpolates=known & interpolates, rests=known & rests)
     nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
     empty = jnp.zeros(0, theta.dtype)
     nothing = KKTPoint(infinite, nan, empty, empty, jnp.zeros(0, bool), nan)
-    return ModelLimit(
-        kind=Code(jnp.where(decided, LimitKind.point.value, LimitKind.none.value), LimitKind),
-        outcome=Code(outcome, Outcome),
-        params=unravel(point),
-        unit=eqx.filter(unravel(point / _positive(jnp.linalg.norm(point))), risk.filter(model)),
-        margin=nan,
-        degree=nan,
-        homogeneity=nan,
-        kkt=nothing,
-        flow_kkt=nothing,
-        turned=nan,
-        path_error=nan,
-        growth=nan,
+    return Limit(
+        kind=kind,
+        outcome=outcome,
         selection=None,
-        stationary=facts,
+        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
+        flow_direction=eqx.filter(unravel(point / _positive(jnp.linalg.norm(point))), risk.filter(model)),
+        end=unravel(point),
+        certificate=Certificate.none(),
+        flow_certificate=Certificate.none(),
+        excess=infinite,
+        program_solution=None,
         stationarity=ratio,
         prediction=None,
-        program_solution=None,
-        excess=infinite,
         rate=Rate(nan, nan, empty, empty),
         trajectory=fine,
+        details=ModelFacts(
+            margin=nan,
+            degree=nan,
+            homogeneity=nan,
+            kkt=nothing,
+            flow_kkt=nothing,
+            turned=nan,
+            path_error=nan,
+            growth=nan,
+            stationary=facts,
+        ),
     )
 
 

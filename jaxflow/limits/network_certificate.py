@@ -9,36 +9,39 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
 from jaxflow._core import ScaledGradient
+from jaxflow.limits.self_certificate import better_of
 from jaxflow.margin import Certificate, Lp, certify
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import predict, primal_map
 
 
+def network_bounds(
+    program: Any, read: Any, model: Any, velocity: PyTree, multipliers: Any
+) -> tuple[Certificate, Inexact[Array, "2 m"]]:
+    r"""The flow's certificates of two primal points, stacked, with one lower bound; and both points, of any size.
+
+    They are the velocity of ρ (see `jaxflow.theory.primal_map`) and ρ; ρ alone, twice, where the program is not convex.
+    """
+    primal, moving = eqx.filter_jvp(read, (model,), (velocity,))
+    candidates = jnp.stack([_unit(primal if isinstance(program.norm, Lp) else moving), _unit(primal)])
+    dual = jnp.abs(multipliers)
+    return jax.vmap(lambda rho: certify(program, rho, dual, "flow"))(candidates), candidates
+
+
 def network_certificate(
     risk: EmpiricalRisk, model: Any, velocity: PyTree, multipliers: Any
 ) -> tuple[Certificate, Inexact[Array, " m"]]:
-    r"""The certificate of a linear network's direction by its multipliers, and that direction, of any size.
-
-    Of ρ (see `jaxflow.theory.primal_map`) and its velocity the one with less norm at margin one; ρ alone where the
-    program is not convex.
-
-    **Raises:** `ValueError` where no theorem names a program.
-    """
-    program: Any = predict(risk, model).program
-    read: Any = primal_map(risk, model)
-    primal, moving = eqx.filter_jvp(read, (model,), (velocity,))
-    candidates = jnp.stack([_unit(primal), _unit(primal if isinstance(program.norm, Lp) else moving)])
-    certificates = jax.vmap(lambda rho: certify(program, rho, jnp.abs(multipliers), "flow"))(candidates)
-    best = jnp.argmin(certificates.duality_gap)
-    return jax.tree.map(lambda x: x[best], certificates), candidates[best]
+    """The better of these certificates, and its point at margin one. **Raises:** `ValueError` where no theorem names a
+    program."""
+    program, read = predict(risk, model).program, primal_map(risk, model)
+    return better_of(program, *network_bounds(program, read, model, velocity, multipliers))
 
 
 def network_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
     """What `CertificateGap` evaluates after every step of a linear network under a margin loss."""
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
-        certificate, _ = network_certificate(risk, model, velocity, scaled.multipliers)
-        return certificate
+        return network_certificate(risk, model, velocity, scaled.multipliers)[0]
 
     return certifier
 

@@ -41,10 +41,10 @@ from jaxflow.flow import (
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import LOG_HORIZON
 from jaxflow.limits.network_certificate import network_certifier
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
 from jaxflow.limits.stages import STATIONARY, Count, Positive, stationarity
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Trajectory
 
 # ρ^L at which the flow passes to its limiting dynamics. Margins keep a floor of one over it, and what rounding leaves
 # of an exponent, ρ^L ε, is still small against one. Newton's method for the weights themselves loses digits that the
@@ -138,23 +138,14 @@ class NetworkGears(AbstractProblem):
         most = steps if len(caps) == 1 else _share(steps, WEIGHTS_SHARE)
         return Drive(solver, controller, still | certified if self.convex else still, most, self.report)
 
-    def lane(
-        self,
-        gear: int,
-        drive: Drive,
-        risk: EmpiricalRisk,
-        here: Point,
-        lost: Int[Array, ""],
-        budget: Count,
-        idle: Bool[Array, ""] | bool = False,
-    ) -> Lane:
+    def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
         coordinates = Halves(self.conserved) if self.pairs else Weights()
-        start = partial(drive.start, risk, here.model, coordinates=coordinates, budget=budget, idle=idle)
-        name, near = self.gears[gear], self.near
+        lane = partial(start.lane, drive, coordinates=coordinates)
+        name, near, here = self.gears[gear], self.near, start.here
         if name == "explicit":
-            return start(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
+            return lane(clock=ArcLength(), until=PATIENCE * near if self.degree == 2 else near)
         if name == "saddle":
-            return start(clock=LogTime(), until=SADDLE_LOG_TIME, dt0=FIRST_STEP)
+            return lane(clock=LogTime(), until=SADDLE_LOG_TIME, dt0=FIRST_STEP)
         # Rates are fitted where the flow is the exact one.
         saves = jnp.linspace(np.log(0.5 * self._exact - near), np.log(self._exact - near), self.saves)
         if name == "multipliers":
@@ -162,12 +153,12 @@ class NetworkGears(AbstractProblem):
             unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
             clock = LogArcLength(unit=unit, cap=max(MARGIN_CAP**0.5, self._exact), timed=False)
             until = LOG_HORIZON if self.far is None else float(np.log(self.far - near))
-            return start(clock=clock, until=until, save_at=saves)
+            return lane(clock=clock, until=until, save_at=saves)
         caps = jnp.asarray([cap for cap, _ in self._caps(here.log_norm.dtype)])
-        cap = jnp.maximum(caps[jnp.minimum(lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)
+        cap = jnp.maximum(caps[jnp.minimum(start.lost, caps.size - 1)] ** (1.0 / self.degree), self._exact)
         clock = LogArcLength(unit=near, floor=FLOOR, cap=cap)
         far = WEIGHTS_FAR if self.far is None else self.far
-        return start(clock=clock, until=float(np.log(far - near)), save_at=saves)
+        return lane(clock=clock, until=float(np.log(far - near)), save_at=saves)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         name, last, yes = self.gears[gear], jnp.asarray(len(self.gears) - 1), jnp.asarray(True)

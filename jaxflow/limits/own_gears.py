@@ -20,10 +20,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxflow._core import good, linalg
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, broken
+from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
 from jaxflow.limits.stages import STATIONARY, Count, Positive
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.trajectory import Point, Trajectory
+from jaxflow.trajectory import Trajectory
 
 EXPLICIT, IMPLICIT = 0, 1
 # An arc length that no flow needs: explicit steps to it would be a million and more. And its logarithm for implicit
@@ -75,23 +75,14 @@ class OwnGears(AbstractProblem):
         controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
         return Drive(solver, controller, stop, jnp.minimum(max_steps, IMPLICIT_STEPS), self.report)
 
-    def lane(
-        self,
-        gear: int,
-        drive: Drive,
-        risk: EmpiricalRisk,
-        here: Point,
-        lost: Int[Array, ""],
-        budget: Count,
-        idle: Bool[Array, ""] | bool = False,
-    ) -> Lane:
-        start = partial(drive.start, risk, here.model, coordinates=Weights(), budget=budget, idle=idle)
+    def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
+        lane = partial(start.lane, drive, coordinates=Weights())
         if self.point:
-            return start(clock=LogTime(), until=LOG_TIME)
+            return lane(clock=LogTime(), until=LOG_TIME)
         if gear == EXPLICIT:
-            return start(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
-        unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
-        return start(clock=LogArcLength(unit=unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
+            return lane(clock=ArcLength(floor=FLOOR, timed=False), until=FAR)
+        unit = jnp.exp(jnp.logaddexp(start.here.log_arc_length, start.here.log_norm))
+        return lane(clock=LogArcLength(unit=unit, floor=FLOOR, timed=False), until=LOG_FAR, dt0=FIRST_STEP)
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         final, yes = stretch.final, jnp.asarray(True)

@@ -7,27 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxflow._core import (
-    Outcome,
-    as_boolean,
-    as_integer,
-    compiled_once,
-    is_concrete,
-    one_lane_at_a_time,
-    require,
-)
+from jaxflow._core import as_boolean, as_integer, compiled_once, one_lane_at_a_time, require
 from jaxflow.data import TokenData
 from jaxflow.limits.affine_limit import affine_limit, is_linear
+from jaxflow.limits.limit import Limit, bare
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
-from jaxflow.limits.model_limit import ModelLimit
 from jaxflow.limits.model_point import point_of
-from jaxflow.limits.progress import Progress
+from jaxflow.limits.progress import told
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
-from jaxflow.trajectory import describe
 
 # Trained numbers for which dense Newton systems are no burden: 2,000 are some seconds a step.
 MOST_WEIGHTS = 2000
@@ -51,7 +42,7 @@ def find_own_limit(
     max_steps: int | None = None,
     throw: bool = True,
     progress: Any = False,
-) -> ModelLimit:
+) -> Limit:
     """`find_limit` for any other model; arguments and errors are the same."""
     method = ModelStaged() if method is None else method
     require(isinstance(method, ModelStaged), "method", "expected ModelStaged for such a model", got=method)
@@ -86,12 +77,11 @@ def find_own_limit(
         f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem says "
         "what the flow tends to. Follow it with integrate",
     )
-    lines = Progress(progress, "find_limit", risk, getattr(model, "module", model))
-    limit = _find(risk, model, lines.method(method), gap, max_steps, rule)
-    lines.done(limit)
-    if throw and is_concrete(limit.outcome) and bool(limit.outcome == Outcome.failed):
-        raise RuntimeError(f"find_limit: {describe(limit.trajectory.result)}; pass throw=False to look at the limit")
-    return limit
+
+    def found(method: Any) -> Limit:
+        return _find(risk, model, method, gap, max_steps, rule)
+
+    return told(found, method, risk, bare(model), throw=throw, progress=progress)
 
 
 def _wrapped(risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
@@ -124,9 +114,7 @@ class _OfModule(eqx.Module):
 
 
 @one_lane_at_a_time
-def _find(
-    risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None
-) -> ModelLimit:
+def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     if not isinstance(model, AbstractAttention) and is_linear(risk, model):
         return _linear(risk, model, gap, max_steps, rule)
     if tail_of(risk.loss) is Tail.exponential:
@@ -135,6 +123,6 @@ def _find(
 
 
 @compiled_once
-def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> ModelLimit:
+def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
     return affine_limit(risk, model, gap, max_steps, ruled)

@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import Outcome, as_boolean, as_integer, check_kind, is_concrete, one_lane_at_a_time
+from jaxflow._core import as_boolean, as_integer, check_kind, one_lane_at_a_time
 from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
-from jaxflow.limits.progress import Progress
+from jaxflow.limits.progress import told
 from jaxflow.limits.stages import Count, Positive
 from jaxflow.models import MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
-from jaxflow.trajectory import Point, Trajectory, describe
+from jaxflow.trajectory import Point, Trajectory
 
 THEOREM = (
     "No theorem is printed for layers in parallel: in the flow of one layer the others appear only in the output "
@@ -63,16 +63,12 @@ def find_limits(
         for part in model.parts:
             refuse_ties(data, part.head)
     rules = tuple(rule_of(part) for part in model.parts)
-    lines = Progress(progress, "find_limits", risk, model)
-    limits = _find_limits(risk, model, lines.method(method), *arguments_of(method, gap, max_steps, data), rules)
-    lines.done(limits[0])
-    for h, limit in enumerate(limits):
-        if throw and is_concrete(limit.outcome) and int(limit.outcome) == Outcome.failed:
-            raise RuntimeError(
-                f"find_limits: layer {h}: {describe(limit.trajectory.result)} (program: "
-                f"{limit.program_solution.result}); pass throw=False to look at the limits"
-            )
-    return limits
+    numbers = arguments_of(method, gap, max_steps, data)
+
+    def found(method: Any) -> tuple[Limit, ...]:
+        return _find_limits(risk, model, method, *numbers, rules)
+
+    return told(found, method, risk, model, throw=throw, progress=progress, name="find_limits")
 
 
 @one_lane_at_a_time

@@ -54,6 +54,21 @@ class Shift(NamedTuple):
     keep: Bool[Array, ""]
 
 
+class Start(NamedTuple):
+    """Where a stretch begins: an instance, where its path is now, how many stretches it has lost, the steps that are
+    left, and whether the lane stands for a path that is elsewhere."""
+
+    risk: EmpiricalRisk
+    here: Point
+    lost: Int[Array, ""]
+    budget: Count
+    idle: Bool[Array, ""] | bool = False
+
+    def lane(self, drive: Drive, **how: Any) -> Lane:
+        """A lane of `drive` from here, in coordinates and by a clock as `Drive.start` takes them."""
+        return drive.start(self.risk, self.here.model, budget=self.budget, idle=self.idle, **how)
+
+
 class AbstractProblem(eqx.Module):
     """What a model family knows of its flow: gears, and when one follows another.
 
@@ -73,17 +88,8 @@ class AbstractProblem(eqx.Module):
         a stretch of the path was lost."""
 
     @abc.abstractmethod
-    def lane(
-        self,
-        gear: int,
-        drive: Drive,
-        risk: EmpiricalRisk,
-        here: Point,
-        lost: Int[Array, ""],
-        budget: Count,
-        idle: Bool[Array, ""] | bool = False,
-    ) -> Lane:
-        """A lane at the start of the next stretch, from `here`, after so many lost ones, with so many steps left."""
+    def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
+        """A lane at the start of the next stretch."""
 
     @abc.abstractmethod
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
@@ -99,7 +105,7 @@ def begin(problem: AbstractProblem, risk: EmpiricalRisk, model: Any) -> Way:
 
     def first() -> Trajectory:
         drive = problem.drive(0, model, 1, jnp.asarray(False))
-        return _with_saves(drive.trajectory(problem.lane(0, drive, risk, here, zero, 1, True)), problem.saves)
+        return _with_saves(drive.trajectory(problem.lane(0, drive, Start(risk, here, zero, 1, True))), problem.saves)
 
     # The shapes of a path, and nothing that would have to be computed.
     shapes, fixed = eqx.partition(eqx.filter_eval_shape(first), lambda x: isinstance(x, jax.ShapeDtypeStruct))
@@ -193,7 +199,7 @@ def _turned(
     """The way after a stretch in a gear."""
     here = way.path.final
     drive = problem.drive(gear, here.model, max_steps, way.lost > 0)
-    lane = problem.lane(gear, drive, risk, here, way.lost, max_steps - jnp.sum(way.steps), idle)
+    lane = problem.lane(gear, drive, Start(risk, here, way.lost, max_steps - jnp.sum(way.steps), idle))
     return after(problem, gear, risk, way, drive.trajectory(drive.run(lane)), max_steps)
 
 
@@ -252,7 +258,11 @@ def _with_saves(stretch: Trajectory, count: int) -> Trajectory:
     return eqx.tree_at(lambda t: t.saved, stretch, saved, is_leaf=lambda x: x is None)
 
 
+def out_of_steps(path: Trajectory) -> Bool[Array, ""]:
+    """Whether a path ended because its budget did."""
+    return (path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected)
+
+
 def broken(path: Trajectory) -> Bool[Array, ""]:
-    """Whether a stretch ended otherwise than by a rule, at its end, or out of steps."""
-    spent = (path.result == RESULTS.max_steps_reached) | (path.result == RESULTS.max_steps_rejected)
-    return ~(good(path.result) | spent)
+    """Whether a path ended otherwise than by a rule, at its end, or out of steps."""
+    return ~(good(path.result) | out_of_steps(path))

@@ -3,11 +3,14 @@
 import dataclasses
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 
 from jaxflow._core import is_concrete, require
+
+R = TypeVar("R")
 
 
 def to_stderr(line: str) -> None:
@@ -54,3 +57,26 @@ class Progress:
         if self._say is not None:
             steps = int(limit.trajectory.stats["num_steps"])
             self._say(f"{self._name}: {limit.outcome}, {steps} steps, {time.monotonic() - self._begun:.1f} s in all")
+
+
+def told(
+    find: Callable[[Any], R],
+    method: Any,
+    risk: Any,
+    model: Any,
+    *,
+    throw: bool,
+    progress: Any,
+    name: str = "find_limit",
+) -> R:
+    """`find(method)`, a limit or several of one path, with its progress. **Raises:** `RuntimeError` if `throw` and a
+    concrete one failed."""
+    lines = Progress(progress, name, risk, model)
+    found = find(lines.method(method))
+    limits: Any = found if isinstance(found, tuple) else (found,)
+    lines.done(limits[0])
+    for h, limit in enumerate(limits):
+        if throw and is_concrete(limit.outcome) and limit.outcome.value.ndim == 0 and limit.outcome == "failed":
+            which = "" if len(limits) == 1 else f" (layer {h})"
+            raise RuntimeError(f"{name}: {limit}{which} Pass throw=False to look at the limit")
+    return found

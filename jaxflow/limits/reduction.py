@@ -83,16 +83,13 @@ class Reduction(eqx.Module):
         )
         solution = limit.program_solution
         # At a point what does not move is part of the answer; a direction leaves it behind.
-        weights = jax.lax.cond(
-            limit.kind.value == LimitKind.point.value,
-            lambda: path.final.model.combined_weights(),
-            lambda: matrix(limit.weights),
-        )
+        end = path.final.model.combined_weights()
+        direction = jnp.where(limit.kind == LimitKind.point, end, matrix(limit.flow_direction))
         prediction = predict(risk, self.full, limit.selection)
         return eqx.tree_at(
-            lambda x: (x.weights, x.program_solution.primal, x.prediction, x.trajectory),
+            lambda x: (x.flow_direction, x.end, x.program_solution.primal, x.prediction, x.trajectory),
             limit,
-            (weights, matrix(solution.primal), prediction, path),
+            (direction, end, matrix(solution.primal), prediction, path),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Inexact, PyTree
 
 from jaxflow._core import ScaledGradient, checked
 from jaxflow.margin import AbstractProgram, AttentionProgram, Certificate, certify
@@ -44,9 +44,9 @@ def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array
     return out
 
 
-def as_primal(program: AbstractProgram, weights: Float[Array, "d d"]) -> Float[Array, "..."]:
-    """Combined weights in the program's primal shape: the diagonal for programs on diagonal weights."""
-    return jnp.diagonal(weights) if program.primal_zero.ndim == 1 else weights
+def as_primal(program: AbstractProgram, weights: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
+    """Weights in the program's primal shape: the diagonal of combined ones for programs on diagonal weights."""
+    return jnp.diagonal(weights) if program.primal_zero.ndim < weights.ndim else weights
 
 
 def dual_weights(program: AttentionProgram, multipliers: Float[Array, "*n T"]) -> Float[Array, "*n T"]:
@@ -97,8 +97,8 @@ def flow_certificate(
 
 
 def better_of(
-    program: AttentionProgram, certificates: Certificate, directions: Float[Array, "2 d d"]
-) -> tuple[Certificate, Float[Array, "d d"]]:
+    program: AbstractProgram, certificates: Certificate, directions: Inexact[Array, "2 ..."]
+) -> tuple[Certificate, Inexact[Array, "..."]]:
     """Of two stacked certificates the one with the smaller primal value, and its direction at margin one."""
     best = jnp.argmin(certificates.primal_value)
     certificate = jax.tree.map(lambda x: x[best], certificates)

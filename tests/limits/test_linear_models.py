@@ -45,7 +45,7 @@ def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     starts = 0.1 * jax.random.normal(jax.random.key(1), (len(UNITS), 2)).at[0].set(0.0)
     found = limits_of(inputs, jnp.tile(LABELS, (len(UNITS), 1)), starts)
     assert set(found.outcome.name) == {"globally_optimal"} and np.all(found.excess <= 1e-8)
-    np.testing.assert_allclose(found.unit.module.w, np.tile([0.0, 1.0], (len(UNITS), 1)), atol=1e-8)
+    np.testing.assert_allclose(found.flow_direction.module.w, np.tile([0.0, 1.0], (len(UNITS), 1)), atol=1e-8)
     assert np.all(np.asarray(found.linear.growing) == (SLOPES != 0)[None, :])
     # The intercept comes to rest where the five data that stay have it: one against four.
     np.testing.assert_allclose(found.component.w[:, 0], np.log(4.0), rtol=1e-10)
@@ -90,7 +90,7 @@ def test_overlapping_data_end_at_the_minimum_in_every_unit() -> None:
         p = 1.0 / (1.0 + np.exp(labels * (base @ w)))
         rows = labels[:, None] * base
         w += np.linalg.solve((rows * (p * (1 - p))[:, None]).T @ rows, rows.T @ p)
-    np.testing.assert_allclose(found.params.module.w * units, np.tile(w, (5, 1)), rtol=1e-8)
+    np.testing.assert_allclose(found.end.module.w * units, np.tile(w, (5, 1)), rtol=1e-8)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", lambda q: jnp.log1p(jnp.exp(-2.0 * q))])

@@ -68,7 +68,7 @@ def test_a_tiny_start_has_an_error_that_is_no_less_than_the_true_one():
         known = np.linalg.norm(again - exact) / np.linalg.norm(exact)
         # Of two tolerances that differ by 9e-12, ten times as much.
         assert known < 1e-10
-        apart = np.linalg.norm(found.coefficients[i] - exact) / np.linalg.norm(exact)
+        apart = np.linalg.norm(found.flow_direction[i] - exact) / np.linalg.norm(exact)
         assert apart <= found.error[i] + known
         # And it says something.
         assert found.error[i] < 1e-6
@@ -110,7 +110,7 @@ def test_saddles_of_five_layers_are_passed_at_looser_tolerances():
     for i in range(len(chosen)):
         plain, again = (rested(x[i], y[i], [w[i] for w in layers], rtol) for rtol in (1e-11, 1e-10))
         known = 10 * np.linalg.norm(again - plain) / np.linalg.norm(plain)
-        apart = np.linalg.norm(found.coefficients[i] - plain) / np.linalg.norm(plain)
+        apart = np.linalg.norm(found.flow_direction[i] - plain) / np.linalg.norm(plain)
         assert known < 1e-6 and apart <= found.error[i] + known
 
 
@@ -159,7 +159,7 @@ def test_deep_fully_connected_networks_are_certified_by_default(loss, depth):
     for i in range(8):
         exact = hard_margin(y[i][:, None] * x[i])
         # A relative excess of 1e-8 leaves a direction the root of twice that.
-        apart = np.linalg.norm(found.coefficients[i] - exact) / np.linalg.norm(exact)
+        apart = np.linalg.norm(found.flow_direction[i] - exact) / np.linalg.norm(exact)
         assert apart <= 2e-4
 
 
@@ -171,7 +171,7 @@ def test_three_layers_that_cannot_fit_come_to_rest():
     found = jf.find_limit(jf.EmpiricalRisk(data, "exponential"), start)
     assert found.outcome == jf.Outcome.finite_stationary_point
     # The loss is convex in the coefficients: no push is left.
-    push = jnp.exp(-x @ found.coefficients) @ x
+    push = jnp.exp(-x @ found.flow_direction) @ x
     assert float(jnp.max(jnp.abs(push))) < 1e-4
 
 
@@ -231,7 +231,7 @@ def test_four_layers_leave_saddles(kind, seed, chosen):
     assert bool(jnp.all(found.outcome == jf.Outcome.locally_optimal))
     diagonal = kind is DiagonalLinearNetwork
     for i in range(len(chosen)):
-        beta = np.asarray(found.coefficients[i])
+        beta = np.asarray(found.flow_direction[i])
         modes = (lambda v: v) if diagonal else (lambda v: np.fft.fft(v, norm="ortho"))
         # What is claimed is a residual of 1e-5.
         assert sparse_residual(y[i][:, None] * x[i], beta, 4, modes) < 1e-4
@@ -268,7 +268,7 @@ def test_a_support_vector_that_comes_last_is_waited_for(kind):
     modes = (lambda v: v) if kind is DiagonalLinearNetwork else (lambda v: np.fft.fft(v, norm="ortho"))
     for i in said:
         # Of rows within a thousandth of the least margin alone.
-        assert sparse_residual(y[i][:, None] * x[i], np.asarray(found.coefficients[i]), 3, modes) < 1e-4
+        assert sparse_residual(y[i][:, None] * x[i], np.asarray(found.flow_direction[i]), 3, modes) < 1e-4
 
 
 def size_of(kind, loss, size, target=1.0):
@@ -292,7 +292,7 @@ def test_inputs_of_another_size_have_the_same_limit_in_other_units(kind, loss):
     expected = jf.Outcome.limit_point if loss == "squared" else jf.Outcome.globally_optimal
     assert plain.outcome == moved.outcome == expected
     # What is polished outside of the units has a few roundings of its own.
-    np.testing.assert_allclose(moved.coefficients * size / target, plain.coefficients, rtol=1e-9)
+    np.testing.assert_allclose(moved.flow_direction * size / target, plain.flow_direction, rtol=1e-9)
     final, other = plain.trajectory.final, moved.trajectory.final
     root = np.log(target / size) / 2
     np.testing.assert_allclose(other.log_norm - final.log_norm, root, rtol=1e-9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.limits.model_limit import HOMOGENEOUS
+from jaxflow.limits.model_facts import HOMOGENEOUS
 from jaxflow.margin import max_margin, solve
 
 N, D, WIDTH = 6, 2, 8
@@ -63,7 +63,7 @@ def test_a_relu_network_ends_at_a_kkt_point(batch) -> None:
     inputs, labels, _, limits = batch
     for i in range(4):
         x, y = np.asarray(inputs[i]), np.asarray(labels[i])
-        W, a = (np.asarray(leaf[i]) for leaf in (limits.unit.module.W, limits.unit.module.a))
+        W, a = (np.asarray(leaf[i]) for leaf in (limits.flow_direction.module.W, limits.flow_direction.module.a))
         np.testing.assert_allclose(np.sum(W**2) + np.sum(a**2), 1.0, rtol=1e-12)
         margins = y * (np.maximum(x @ W.T, 0.0) @ a)
         np.testing.assert_allclose(margins.min(), limits.margin[i], rtol=1e-10)
@@ -104,7 +104,7 @@ def test_the_hard_margin_flow_goes_where_the_exact_flow_goes(batch) -> None:
         throw=False,
     )
     theta = np.concatenate([np.ravel(fine.direction.W), np.ravel(fine.direction.a)])
-    limit = np.concatenate([np.ravel(limits.unit.module.W[0]), np.ravel(limits.unit.module.a[0])])
+    limit = np.concatenate([np.ravel(limits.flow_direction.module.W[0]), np.ravel(limits.flow_direction.module.a[0])])
     assert np.linalg.norm(theta - limit) < 0.9 * float(limits.turned[0])
 
 

@@ -40,11 +40,11 @@ def test_the_limit_is_that_of_all_dimensions(both):
     risk, model, limit, whole = both
     assert limit.outcome == whole.outcome == jf.Outcome.globally_optimal
     np.testing.assert_array_equal(limit.selection, whole.selection)
-    assert limit.weights.shape == (D, D)
+    assert limit.flow_direction.shape == (D, D)
     assert float(limit.flow_certificate.duality_gap) <= GAP
-    theirs = whole.weights / jnp.linalg.norm(whole.weights)
+    theirs = whole.flow_direction / jnp.linalg.norm(whole.flow_direction)
     # Two directions within 1e-8 of one optimum are within its square root of each other.
-    np.testing.assert_allclose(limit.weights / jnp.linalg.norm(limit.weights), theirs, atol=2e-4)
+    np.testing.assert_allclose(limit.flow_direction / jnp.linalg.norm(limit.flow_direction), theirs, atol=2e-4)
     attention = limit.trajectory.final.model.attention(risk.data)
     np.testing.assert_allclose(attention, whole.trajectory.final.model.attention(risk.data), atol=1e-6)
 

@@ -59,7 +59,7 @@ def test_a_rest_is_found_and_is_a_minimum(key: int) -> None:
     limit, (risk, model) = limits()[key], instance(key)
     assert limit.outcome == jf.Outcome.finite_stationary_point
     assert key in SETTLED_REST or limit.trajectory.stats["num_steps"] < 4096
-    slope, curvature = derivatives(risk, model, np.diagonal(limit.weights))
+    slope, curvature = derivatives(risk, model, np.diagonal(limit.flow_direction))
     values = np.linalg.eigvalsh(curvature)
     assert values[0] > 1e-9 * values[-1]
     # Newton's step to the minimum moves no logit by more than a hundredth: it is the minimum of this valley.

@@ -127,7 +127,7 @@ for name in ("DeepLinearNetwork", "DiagonalLinearNetwork") if sys.argv[3] == "ne
             model = jf.models.DeepLinearNetwork((start.T, start[:, 0])) if name[1] == "e" else (
                 jf.models.DiagonalLinearNetwork((start[0], start[1])))
             limit = jf.find_limit(jf.EmpiricalRisk(data, loss), model, throw=False)
-            return limit.outcome.value, limit.excess, limit.coefficients
+            return limit.outcome.value, limit.excess, limit.flow_direction
         answers[name + type(loss).__name__] = jax.jit(
             lambda *given: jax.lax.map(lambda one: network(*one), given)
         )(loaded["inputs"], loaded["targets"], loaded["starts"])

@@ -66,7 +66,7 @@ def follow(key: Any, setting: Setting) -> Components:
         network = LinearTensorNetwork.from_decomposition(Decomposition(T, (jnp.eye(d), jnp.eye(d))), layers)
     limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), network, throw=False)
     # T is orthonormal: T^{-⊤} = T.
-    components = T @ limit.coefficients
+    components = T @ limit.flow_direction
     return Components(components, teacher, limit.outcome.value, limit.flow_certificate.duality_gap, limit.excess)
 
 

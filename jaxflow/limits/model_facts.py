@@ -1,6 +1,6 @@
-"""What `find_limit` returns for a model without a known program, and the sentence that it prints."""
+"""What a limit of a model without a known program has beside the rest, and the sentence that it prints."""
 
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import Code, Outcome, as_html, in_numbers, is_concrete
-from jaxflow.limits.limit import LimitKind, Rate, draw_limit_of, in_words, precision_note, when_of
-from jaxflow.margin import Certificate, Separability, Solution
-from jaxflow.models import OwnModel
-from jaxflow.theory import Prediction
-from jaxflow.trajectory import Trajectory, describe
+from jaxflow._core import Code, Outcome, in_numbers
+from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, precision_note, when_of
+from jaxflow.margin import Separability
+from jaxflow.trajectory import describe
 
 
 class KKTPoint(eqx.Module):
@@ -82,7 +80,6 @@ class LinearFacts(eqx.Module):
       cone proves (see `jaxflow.margin.recession_cone`).
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none.
-    - `flow_certificate`: of the flow's velocity by the flow's own multipliers.
     - `steps`: of the interior point.
 
     **Example:**
@@ -96,33 +93,29 @@ class LinearFacts(eqx.Module):
     separability: Code
     growing: Bool[Array, " n"]
     component: PyTree
-    flow_certificate: Certificate
     steps: Int[Array, ""]
 
 
-class ModelLimit(eqx.Module):
-    r"""The limit of gradient flow of any model from one start.
+class ModelFacts(AbstractFacts):
+    r"""What a limit of any other model has beside the rest.
 
-    - `kind`: `direction` (margins diverge), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` says that
-      the direction is stationary for the parameter-space margin problem, $\min\frac12\|\theta\|^2$ s.t.
-      $q_k(\theta)\ge1$. It never says that it is optimal, not even locally. `limit_point`: the flow
-      interpolates, at a point.
-    - `direction`: $\theta/\|\theta\|$ over the trained parameters, a pytree like the model with `None` where frozen;
-      None unless `kind` is `direction`. `point`: the model at a limit point, else None.
+    Its `outcome` `kkt_point` reports that the direction is stationary for the parameter-space margin problem,
+    $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$: not that it is optimal, not even locally.
+
     - `margin`: $\min_kq_k(\theta/\|\theta\|)$ of the direction. `degree`: of homogeneity, as declared or found;
       `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
       point.
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
-      flow where it was left, with the multipliers and gates by which it goes on there.
+      flow where it was left, with the multipliers and gates by which it goes on there. `support`: Booleans `(n,)`, the
+      margins with a multiplier.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
       estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
-    - `support`: Booleans `(n,)`, the margins with a multiplier. `selection`: of attention, the tokens, else None.
-    - `stationary`: of a limit point, see `StationaryFacts`. `stationarity`: $\|\nabla L\|/\sum|p|$ at the flow's end.
-    - `prediction`, `program_solution`, `excess`: where a rule is registered for the model's class, the program that it
-      names, its solution, and how far the flow's coefficients at margin one are above its optimum; else None and +inf.
-    - `rate`: the distance from the limit falls like $(\log t)^{-\text{exponent}}$. `trajectory`: the exact flow.
+    - `stationary`: of a limit point, see `StationaryFacts`.
     - `linear`: of a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
       max-margin one and its direction optimal, with no hard-margin flow (`turned`, `path_error` and `growth` are NaN).
+
+    The `rate` of such a limit is that of the distance from it, $(\log t)^{-\text{exponent}}$. `prediction`,
+    `program_solution` and `excess` are those of the rule registered for the model's class, where there is one.
 
     **Example:**
 
@@ -133,10 +126,8 @@ class ModelLimit(eqx.Module):
     ```
     """
 
-    kind: Code
-    outcome: Code
-    params: PyTree
-    unit: PyTree
+    gap_label: ClassVar[str] = "distance from the limit along the flow"
+    draws_program: ClassVar[bool] = False
     margin: Float[Array, ""]
     degree: Float[Array, ""]
     homogeneity: Float[Array, ""]
@@ -145,14 +136,7 @@ class ModelLimit(eqx.Module):
     turned: Float[Array, ""]
     path_error: Float[Array, ""]
     growth: Float[Array, ""]
-    selection: Bool[Array, "..."] | None
     stationary: StationaryFacts
-    stationarity: Float[Array, ""]
-    prediction: Prediction | None
-    program_solution: Solution | None
-    excess: Float[Array, ""]
-    rate: Rate
-    trajectory: Trajectory
     linear: LinearFacts | None = None
 
     @property
@@ -166,39 +150,12 @@ class ModelLimit(eqx.Module):
         return self.kkt.multipliers > 0
 
     @property
-    def direction(self) -> PyTree | None:
-        """Trained parameters of norm one, or None where the limit is no direction."""
-        return None if self._is_not(LimitKind.direction) else eqx.filter(_bare(self.unit), eqx.is_array)
-
-    @property
-    def point(self) -> PyTree | None:
-        """The model at the limit point, or None where there is none."""
-        return None if self._is_not(LimitKind.point) else _bare(self.params)
-
-    @property
     def component(self) -> PyTree | None:
         """The finite point to which a direction is added where some margins of a linear model stay; else None."""
-        return None if self.linear is None else eqx.filter(_bare(self.linear.component), eqx.is_array)
+        return None if self.linear is None else eqx.filter(bare(self.linear.component), eqx.is_array)
 
-    def _is_not(self, kind: LimitKind) -> bool:
-        single = is_concrete(self.kind) and self.kind.value.ndim == 0
-        return single and int(self.kind) != kind
-
-    def plot(self) -> Any:
-        """A Matplotlib figure: the distance from the limit along the flow, and the trained parameters of the limit."""
-        point = self.kind.value.ndim == 0 and int(self.kind) == LimitKind.point
-        return draw_limit_of(self, self.params if point else self.unit, "distance from the limit along the flow")
-
-    def __str__(self) -> str:
-        return in_words(self, _sentence)
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
-
-def _bare(model: Any) -> Any:
-    """The user's own model, where it was wrapped."""
-    return model.module if isinstance(model, OwnModel) else model
+    def sentence(self, limit: Limit) -> str:
+        return _sentence(limit)
 
 
 # Deviations from homogeneity above this are no rounding; in single precision a hundred roundings are more.
@@ -210,11 +167,9 @@ def is_homogeneous(deviation: Float[Array, "*b"]) -> Bool[Array, "*b"]:
     return deviation <= max(HOMOGENEOUS, 100.0 * float(jnp.finfo(deviation.dtype).eps))
 
 
-def _sentence(limit: ModelLimit) -> str:
+def _sentence(limit: Limit) -> str:
     outcome, when = Outcome(int(limit.outcome)), when_of(limit.trajectory)
     end = describe(limit.trajectory.result)
-    if outcome is Outcome.failed:
-        return f"Failed: {end}."
     if limit.linear is not None and limit.kind != LimitKind.direction:
         return _linear_sentence(limit, limit.linear, when, end)
     if limit.kind == LimitKind.point:
@@ -240,7 +195,7 @@ def _sentence(limit: ModelLimit) -> str:
     return " ".join(parts)
 
 
-def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str) -> str:
+def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> str:
     separability, count = Separability(int(facts.separability)), int(jnp.sum(facts.growing))
     if separability is Separability.unknown:
         return (
@@ -281,21 +236,19 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
     )
 
 
-def _theory_sentence(limit: ModelLimit, outcome: Outcome) -> str:
-    prediction: Any = limit.prediction
-    solution: Any = limit.program_solution
+def _theory_sentence(limit: Limit, outcome: Outcome) -> str:
     numbers = (
         f"excess over the optimum {float(limit.excess):.1e}, the program's gap "
-        f"{float(solution.certificate.duality_gap):.1e}"
+        f"{float(limit.program_solution.certificate.duality_gap):.1e}"
     )
     if outcome is Outcome.prediction_contradicted:
-        return f"It is not the optimum of the predicted program: {numbers}. {prediction.sentence()}"
+        return f"It is not the optimum of the predicted program: {numbers}. {limit.prediction.sentence()}"
     if outcome is Outcome.globally_optimal:
-        return f"It solves the predicted program: {numbers}. {prediction.sentence()}"
+        return f"It solves the predicted program: {numbers}. {limit.prediction.sentence()}"
     return f"Of the predicted program nothing was decided: {numbers}."
 
 
-def _what_is_open(limit: ModelLimit) -> str:
+def _what_is_open(limit: Limit) -> str:
     if bool(jnp.isfinite(limit.stationary.residual)):
         return (
             f"the flow has come to no point yet: relative residual {float(limit.stationary.residual):.1e}, |grad L| / "
@@ -326,9 +279,9 @@ def _what_is_open(limit: ModelLimit) -> str:
     )
 
 
-def _point_sentence(limit: ModelLimit, outcome: Outcome, when: str) -> str:
+def _point_sentence(limit: Limit, outcome: Outcome, when: str) -> str:
     facts = limit.stationary
-    size = float(jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(limit.params, eqx.is_inexact_array)))))
+    size = float(jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(limit.end, eqx.is_inexact_array)))))
     known = np.isfinite(float(facts.error))
     error = f"relative error at most {float(facts.error):.1e}" if known else "relative error unknown"
     where = f"a point of norm {size:.3g}, {error} (relative residual {float(facts.residual):.1e} at {when})"
