@@ -5,9 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import as_array, as_mask, is_concrete, require, require_finite
+
+# Roundings between two rows of a product of equal rows with a matrix; tokens that differ by no more are one token to
+# every margin that has digits.
+COPIES = 4.0
 
 
 class TokenData(eqx.Module):
@@ -135,6 +139,20 @@ class TokenData(eqx.Module):
             return jnp.ones(shape, dtype=bool)
         mask = self.mask if self.mask.ndim == len(shape) else self.mask[:, None, :]
         return jnp.broadcast_to(mask, shape)
+
+    def copies(self, index: Int[Array, "*n"]) -> Bool[Array, "*n T"]:
+        """The visible tokens that equal the token `index` of their query, itself among them.
+
+        Equal to a few roundings, which a change of basis leaves between copies.
+        """
+        T = self.tokens.shape[-2]
+        tokens = self.tokens if self.single_query else self.tokens[:, None]
+        # A gather takes XLA many times longer to compile.
+        here = (jnp.arange(T) == index[..., None])[..., None]
+        chosen = jnp.sum(jnp.where(here, tokens, 0.0), axis=-2, keepdims=True)
+        apart = jnp.max(jnp.abs(tokens - chosen), axis=-1)
+        eps = float(jnp.finfo(self.tokens.dtype).eps)
+        return self.visible & (apart <= COPIES * eps * jnp.max(jnp.abs(self.tokens)))
 
 
 def _first(flags: Any) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ class AttentionConstraints(AbstractConstraints):
 
     in which nothing cancels. p is positive where t scores less than $\alpha_i$: then it pushes the margin up.
 
-    `index` `(o,)` is $\alpha$; `seen`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
-    $\gamma_{i\alpha_i}$.
+    `index` `(o,)` is $\alpha$; `seen`, `copies`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
+    $\gamma_{i\alpha_i}$. Copies of α share its attention for ever, and are no constraints.
     """
 
     margins: AbstractMargins
@@ -33,12 +33,13 @@ class AttentionConstraints(AbstractConstraints):
     risk: EmpiricalRisk
     index: Int[Array, " o"]
     seen: Bool[Array, "o t"]
+    copies: Bool[Array, "o t"]
     gains: Float[Array, "o t"]
     outputs: Float[Array, " o"]
 
     @property
     def present(self) -> Bool[Array, " N"]:
-        return self.seen.reshape(-1)
+        return (self.seen & ~self.copies).reshape(-1)
 
     @property
     def keeps(self) -> Bool[Array, " N"]:
@@ -79,9 +80,10 @@ def attention_constraints(
     outputs = entry(index, gamma)
     gains = without(index, gamma) - outputs
     seen = without(index, data.visible.reshape(-1, T))
+    copies = without(index, data.copies(index.reshape(data.output_shape)).reshape(-1, T))
     downhill = -data.labels.reshape(-1, 1)
-    signs = jnp.where(seen, jnp.sign(gains * downhill), 0.0).reshape(-1)
-    return AttentionConstraints(margins, signs, risk, index, seen, gains, outputs[:, 0])
+    signs = jnp.where(seen & ~copies, jnp.sign(gains * downhill), 0.0).reshape(-1)
+    return AttentionConstraints(margins, signs, risk, index, seen, copies, gains, outputs[:, 0])
 
 
 def linear_multipliers(
@@ -144,6 +146,14 @@ def top_tokens(model: AbstractAttention, data: TokenData) -> Int[Array, " o"]:
     """The token with the most attention for every output, in one row."""
     logits = jnp.where(data.visible, model.logits(data), -jnp.inf)
     return jnp.argmax(logits, axis=-1).reshape(-1)
+
+
+def leading(attention: Float[Array, "*n T"], data: TokenData) -> Bool[Array, "*n T"]:
+    """The token with the most attention of each query (of each layer), and its copies."""
+    index, copies = jnp.argmax(attention, axis=-1), data.copies
+    for _ in range(index.ndim - data.labels.ndim):
+        copies = jax.vmap(copies)
+    return copies(index)
 
 
 class NetworkConstraints(AbstractConstraints):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import ScaledGradient, as_boolean, as_integer, check_kind, check_real, require
 from jaxflow.data import TokenData
+from jaxflow.flow.constraints import leading
 from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
 
@@ -114,8 +115,8 @@ class CertificateGap(AbstractStop):
 class SelectionSettled(AbstractStop):
     r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
 
-    Every query gives its top token at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other tokens
-    at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh
+    Every query gives its top token, with its copies, at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other
+    tokens at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh
     et al. (2023) asks this of the support tokens of the program, which is decided later.)
 
     **Example:**
@@ -138,16 +139,17 @@ class SelectionSettled(AbstractStop):
         if not isinstance(situation.risk.data, TokenData) or multipliers is None:
             raise ValueError("stop: SelectionSettled needs an attention model on TokenData")
         attention = situation.attention()
-        top = attention == jnp.max(attention, axis=-1, keepdims=True)
+        top = leading(attention, situation.risk.data)
         pull = jnp.where(top, 0.0, multipliers)
         away = jnp.sum(jnp.maximum(-pull, 0.0))
-        settled = jnp.all(jnp.max(attention, axis=-1) >= 1.0 - self.tolerance)
+        settled = jnp.all(jnp.sum(attention, axis=-1, where=top) >= 1.0 - self.tolerance)
         share = self.tolerance if self.pull is None else self.pull
         return settled & (away <= share * jnp.sum(jnp.abs(pull)))
 
 
 class Unsaturated(AbstractStop):
-    """Stops where some query gives its top token less than `share` of its attention: a selection is being left.
+    """Stops where some query gives its top token, with its copies, less than `share` of its attention, and so leaves
+    its selection.
 
     **Example:**
 
@@ -162,7 +164,10 @@ class Unsaturated(AbstractStop):
         check_real("share", self.share, positive=True, most=1.0)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return jnp.any(jnp.max(situation.attention(), axis=-1) < self.share)
+        attention, data = situation.attention(), situation.risk.data
+        if not isinstance(data, TokenData):
+            raise ValueError("stop: Unsaturated needs an attention model on TokenData")
+        return jnp.any(jnp.sum(attention, axis=-1, where=leading(attention, data)) < self.share)
 
 
 class SelfCertified(AbstractStop):

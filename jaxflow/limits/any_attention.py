@@ -128,5 +128,6 @@ class AnyAttentionGears(AbstractProblem):
         last = name == "implicit" and self.cap < self.far
         following = jnp.asarray(ENDED if last else gear + 1)
         if self.composes and name == "explicit":
-            following = jnp.where(selected(stretch.final.model.attention(risk.data), stretch), gear + 2, following)
+            data: Any = risk.data
+            following = jnp.where(selected(stretch, data), gear + 2, following)
         return Shift(jnp.where(ends, ENDED, following), jnp.asarray(True))

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import good, linalg
+from jaxflow.data import TokenData
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -40,6 +41,7 @@ from jaxflow.flow import (
     Unsaturated,
     Weights,
 )
+from jaxflow.flow.constraints import leading
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
@@ -181,16 +183,15 @@ class AttentionGears(AbstractProblem):
         )
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
-        followed, attention = good(stretch.result), stretch.final.model.attention(risk.data)
+        data: Any = risk.data
+        followed = good(stretch.result)
         rest = followed & rests(risk, stretch, self.conserved, stationarity(stretch))
-        top, pulled = jnp.min(jnp.max(attention, axis=-1)), _pulled(attention, stretch)
+        share, pulled = _selection(stretch, data)
         if gear in (EXPLICIT, IMPLICIT):
             stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
-            following = jnp.where(
-                followed & selected(attention, stretch), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED)
-            )
+            following = jnp.where(followed & selected(stretch, data), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
             return Shift(jnp.where(rest, ENDED, following), jnp.asarray(True))
-        left = followed & ~rest & (top < 1.0 - LEAVING)
+        left = followed & ~rest & (share < 1.0 - LEAVING)
         nothing = ~followed | (stationarity(stretch) <= STATIONARY) | (~left & pulled)
         if has_pairs(stretch.final.model):
             nothing = nothing | (followed & _off_the_path(stretch))
@@ -229,17 +230,21 @@ def _still(model: Any) -> AbstractStop:
     return point(SETTLED_STATIONARY) | (point(STATIONARY) & _Unsettled())
 
 
-def selected(attention: Float[Array, "*n T"], path: Trajectory) -> Bool[Array, ""]:
+def selected(path: Trajectory, data: TokenData) -> Bool[Array, ""]:
     """Whether a path has come to where every query selects one token, and next to nothing pulls away from it."""
-    return (jnp.min(jnp.max(attention, axis=-1)) >= 1.0 - SATURATED) & ~_pulled(attention, path)
+    share, pulled = _selection(path, data)
+    return (share >= 1.0 - SATURATED) & ~pulled
 
 
-def _pulled(attention: Float[Array, "*n T"], path: Trajectory) -> Bool[Array, ""]:
-    """Whether the multipliers that pull away from the selected tokens have more than the share `PULL`: a direction at
-    rest between those and the others repels, and only a long implicit step can come to it."""
-    top = attention == jnp.max(attention, axis=-1, keepdims=True)
+def _selection(path: Trajectory, data: TokenData) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """The least share of its attention that a query gives its top token, and whether the multipliers that pull away
+    from these tokens have more than the share `PULL`: a direction at rest between those and the others repels, and only
+    a long implicit step can come to it."""
+    attention = path.final.model.attention(data)
+    top = leading(attention, data)
     pull = jnp.where(top, 0.0, jnp.asarray(path.final.multipliers))
-    return jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
+    pulled = jnp.sum(jnp.maximum(-pull, 0.0)) > PULL * jnp.sum(jnp.abs(pull))
+    return jnp.min(jnp.sum(attention, axis=-1, where=top)), pulled
 
 
 def _off_the_path(stretch: Trajectory) -> Bool[Array, ""]:

@@ -1,11 +1,9 @@
 """`find_limit`: from an instance to a certified limit."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import (
@@ -26,7 +24,7 @@ from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.composition import composed_scores
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import find_linear_limit
-from jaxflow.limits.method import AbstractMethod, Staged, accurate_solver, arguments_of, checked_gap
+from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import find_own_limit, is_own
 from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
@@ -115,9 +113,6 @@ def find_limit(
         )
     method, gap = check_arguments(risk, model, AbstractAttention, method, gap, max_steps)
     data: Any = risk.data
-    if isinstance(method, Staged) and method.solver is None and _has_twins(data):
-        # Two copies share their attention for ever; multipliers want one token with all of it.
-        method = dataclasses.replace(method, solver=accurate_solver())
     if throw:
         refuse_ties(data, model.head)
     numbers = arguments_of(method, gap, max_steps, data)
@@ -164,18 +159,6 @@ def refuse_ties(data: TokenData, head: Any) -> None:
 def _scores(data: TokenData, head: Any) -> tuple[Array, Array]:
     # One small program rather than the nine of its operations.
     return token_scores(data, head), data.visible
-
-
-def _has_twins(data: TokenData) -> bool:
-    """Whether some token stands twice in its sequence. A traced value cannot be inspected: False, and such an
-    instance of a batch may end undecided. A `solver` of the method's own has the whole batch followed in stages."""
-    if not is_concrete(data.tokens, data.mask):
-        return False
-    # By NumPy: within `jit` operations of JAX are traced, whatever they are on.
-    visible = np.ones(data.tokens.shape[:-1], bool) if data.mask is None else np.asarray(data.mask)
-    seen = np.asarray(visible if visible.ndim == 2 else np.any(visible, axis=1))
-    rows = [tokens[kept] for tokens, kept in zip(np.asarray(data.tokens), seen, strict=True)]
-    return any(len(np.unique(some, axis=0)) < len(some) for some in rows)
 
 
 @one_lane_at_a_time
