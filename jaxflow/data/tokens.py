@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -145,10 +146,9 @@ class TokenData(eqx.Module):
 
         Equal to a few roundings, which a change of basis leaves between copies.
         """
-        T = self.tokens.shape[-2]
         tokens = self.tokens if self.single_query else self.tokens[:, None]
         # A gather takes XLA many times longer to compile.
-        here = (jnp.arange(T) == index[..., None])[..., None]
+        here = jax.nn.one_hot(index, self.tokens.shape[-2], dtype=bool)[..., None]
         chosen = jnp.sum(jnp.where(here, tokens, 0.0), axis=-2, keepdims=True)
         apart = jnp.max(jnp.abs(tokens - chosen), axis=-1)
         eps = float(jnp.finfo(self.tokens.dtype).eps)

@@ -124,3 +124,24 @@ def test_data_that_a_compiled_function_closes_over():
         model = jf.models.CombinedAttention.init(jax.random.key(1), risk.data, head)
         shapes = eqx.filter_eval_shape(lambda m, risk=risk: jf.find_limit(risk, m, throw=False), model)
         assert shapes.selection.shape == (2, 3)
+
+
+def test_copies_of_a_token_are_found_within_a_program_as_outside_of_it():
+    """Two copies share their attention for ever, and no multiplier tells them apart."""
+
+    def one(key):
+        data, head = jf.data.random_tokens(key, n=2, T=3, d=3)
+        tokens = jnp.concatenate([data.tokens, data.tokens], axis=1)
+        doubled = jf.data.TokenData(tokens, data.queries, data.labels)
+        model = jf.models.CombinedAttention.init(jax.random.fold_in(key, 1), doubled, head)
+        return jf.find_limit(jf.EmpiricalRisk(doubled, "logistic"), model, throw=False)
+
+    keys = jax.random.split(jax.random.key(2), 3)
+    together = jax.jit(jax.vmap(one))(keys)
+    for i, key in enumerate(keys):
+        alone = one(key)
+        assert alone.outcome == together.outcome[i]
+        np.testing.assert_array_equal(alone.selection, together.selection[i])
+        # Both are certified, which took all steps there are where copies counted as two tokens.
+        assert alone.excess <= 1e-8 and together.excess[i] <= 1e-8
+        assert jnp.all(jnp.sum(alone.selection, axis=1) == 2)
