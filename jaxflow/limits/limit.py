@@ -59,15 +59,15 @@ class Limit(eqx.Module):
     """The limit of gradient flow from one start, with the certificate of each number.
 
     - `kind`: `direction`, `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
-    - `selection`: selected tokens, Booleans `(n, [k,] T)`; `selection_status`: what Definition 2 says of them
+    - `selection`: selected tokens, Booleans `(n, [k,] T)`; `selection_status`: their status by Definition 2
       (where several are composed, of the slopes of the head at the mixture in place of scores).
     - `direction`: the flow's direction at margin one, $V/\\mu$ `(d, d)` with V its velocity or its weights, whichever
-      has less norm at margin one; None unless `kind` is `direction`. Never the program's: its optimum is
+      has less norm at margin one; None unless `kind` is `direction`. The program's optimum is
       `program_solution.primal`. `flow_direction` is that array whatever the kind (at a point, the point).
     - `point`: combined weights at a finite limit, None unless `kind` is `point`.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the
-      program's dual; `source` says whose. `flow_certificate`: by the flow's own multipliers alone;
-      `program_solution`: the program solved by a method that knows nothing of the flow.
+      program's dual; `source` names it. `flow_certificate`: by the flow's own multipliers alone;
+      `program_solution`: the program, solved independently of the flow.
     - `excess`: $N(V)/(\\mu\\cdot\\text{optimum})-1$, how far the flow's direction is above the program's certified
       optimum; +inf while attention has not settled, and where the program has no optimum.
     - `stationarity`: $\\|\\nabla L\\|/\\sum|p|$ at the end, which certifies a finite stationary point;
@@ -227,7 +227,7 @@ def precision_note(limit: Any) -> str:
     """What to switch on, where single precision may be why nothing is decided."""
     if jnp.finfo(limit.excess.dtype).eps < 1e-12:
         return ""
-    return " This is single precision: jax.config.update('jax_enable_x64', True) decides more."
+    return " This is single precision: jax.config.update('jax_enable_x64', True) may decide it."
 
 
 def _head_note(limit: Limit) -> str:

@@ -54,7 +54,7 @@ class LinearLimit(eqx.Module):
       known, the flow's end polished on it, as `error_source` says (its own: `trajectory.final.model`).
     - `selection`: support vectors, Booleans `(n,)`; `selection_status` is `not_applicable`.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
-      dual; `source` says whose (of a program that is not convex, and of a point: the flow's own).
+      dual; `source` names it (of a program that is not convex, and of a point: the flow's own).
       `flow_certificate`: from the flow's own multipliers; `program_solution`: the program solved from the data alone.
       `certificate.duality_gap` of a program with p < 1 is that of its ℓ1 relaxation.
     - `excess`: how far the flow's direction (or point) is above the program's optimum, relative to it; +inf where one

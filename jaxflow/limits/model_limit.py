@@ -103,9 +103,9 @@ class LinearFacts(eqx.Module):
 class ModelLimit(eqx.Module):
     r"""The limit of gradient flow of any model from one start.
 
-    - `kind`: `direction` (margins diverge), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` says that
-      the direction is stationary for the parameter-space margin problem, $\min\frac12\|\theta\|^2$ s.t.
-      $q_k(\theta)\ge1$. It never says that it is optimal, not even locally. `limit_point`: the flow
+    - `kind`: `direction` (margins diverge), `point`, or `none`; `outcome`: one `Outcome`. `kkt_point` means
+      that the direction is stationary for the parameter-space margin problem, $\min\frac12\|\theta\|^2$ s.t.
+      $q_k(\theta)\ge1$. It does not mean that it is optimal, not even locally. `limit_point`: the flow
       interpolates, at a point.
     - `direction`: $\theta/\|\theta\|$ over the trained parameters, a pytree like the model with `None` where frozen;
       None unless `kind` is `direction`. `point`: the model at a limit point, else None.
@@ -113,7 +113,7 @@ class ModelLimit(eqx.Module):
       `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
       point.
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
-      flow where it was left, with the multipliers and gates by which it goes on there.
+      flow at its end, with the multipliers and gates there.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
       estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
     - `support`: Booleans `(n,)`, the margins with a multiplier. `selection`: of attention, the tokens, else None.
@@ -252,7 +252,7 @@ def _linear_sentence(limit: ModelLimit, facts: LinearFacts, when: str, end: str)
         if limit.kind == LimitKind.none:
             return (
                 f"Undecided at {when} ({end}): the data overlap, so that the loss has a minimum, but no bound "
-                f"tells where it is.{precision_note(limit)}"
+                f"on its position was found.{precision_note(limit)}"
             )
         return (
             "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
@@ -298,22 +298,21 @@ def _theory_sentence(limit: ModelLimit, outcome: Outcome) -> str:
 def _what_is_open(limit: ModelLimit) -> str:
     if bool(jnp.isfinite(limit.stationary.residual)):
         return (
-            f"the flow has come to no point yet: relative residual {float(limit.stationary.residual):.1e}, |grad L| / "
-            f"sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
+            f"the flow has not converged to a point: relative residual {float(limit.stationary.residual):.1e}, "
+            f"|grad L| / sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
             f"{float(limit.stationary.eigenvalue):.2e}."
         )
     fitted = float(limit.trajectory.final.log_scale)
     if not bool(jnp.isfinite(limit.homogeneity)):
         return (
-            "its margins at a random point are all zero or not finite, so that whether the model is homogeneous cannot "
-            f"be seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+            "its margins at a random point are all zero or not finite, so that homogeneity of the model cannot be "
+            f"checked; at the end of the flow |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(is_homogeneous(limit.homogeneity)):
         return (
             f"the model is not homogeneous of degree {float(limit.degree):.3g} in its trained parameters (scalings "
-            f"disagree by {float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be "
-            f"said: the loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is "
-            f"{float(limit.stationarity):.1e}."
+            f"disagree by {float(limit.homogeneity):.1e}), so no theorem on the limit of its direction applies. "
+            f"The loss's slopes have fallen to e^{fitted:.3g}, |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(jnp.isfinite(limit.kkt.residual)):
         return (
@@ -336,5 +335,5 @@ def _point_sentence(limit: ModelLimit, outcome: Outcome, when: str) -> str:
     if np.isfinite(float(facts.eigenvalue)):
         hessian += f" and a smallest eigenvalue of {float(facts.eigenvalue):.2e} on its range"
     if outcome is Outcome.limit_point:
-        return f"Gradient flow interpolates: its limit is {where}; {hessian}. No program was asked about it."
+        return f"Gradient flow interpolates: its limit is {where}; {hessian}. It was not compared with a program."
     return f"Gradient flow ends at a finite stationary point, {where}; {hessian}."
