@@ -1,4 +1,4 @@
-"""What a newcomer waits for: python benchmarks/latency.py [--repeats 3] [--clone]
+"""Time to a first result: python benchmarks/latency.py [--repeats 3] [--clone]
 
 Every row is a process of its own, from its start to its last line, on the CPU alone. `cold` has an empty compilation
 cache, `warm` the one that a cold run left. The steps within a process are timed by the process itself. With `--clone`

@@ -53,33 +53,33 @@ def page() -> str:
 
 HEAD = """# Benchmarks
 
-Every number of this page is read from a file of `benchmarks/results`; `python benchmarks/page.py` prints the page, and
-a test holds it to the files. Times are of the machine that is named under each table, and of the day when the file was
-written: compare numbers within one table, not between tables. *First run* includes compilation."""
+Every number of this page is read from a file of `benchmarks/results`. `python benchmarks/page.py` prints the page, and
+a test compares the page with the files. Times were measured on the machine and on the day that are named under each
+table: compare numbers within one table, not between tables. *First run* includes compilation."""
 
 TAIL = """## Run them yourself
 
 ```bash
-make bench                  # every script at a small size, and this page of what was measured: out/bench
+make bench                  # every script at a small size, and this page with its numbers: out/bench
 make bench SCALE=full       # at the sizes of this page: hours
-make bench-gpu SCALE=full   # those of an accelerator, which has to be there, and a million limits
+make bench-gpu SCALE=full   # the scripts for an accelerator (needs one), with a million limits
 ```
 
-Each script says in its first lines what it measures and how to start it alone. Peers come with `pip install
-'.[bench]'`, or from a folder of packages named by `--peers`. Beside the page lie a table of what ran and what did not
-(`suite.json`) and the ratios that fell against the committed ones (`worse.txt`, by `benchmarks/compare.py`; those of a
-small size fall for that reason alone). A result records versions, processor, load and, where it was asked for, the
-commit.
+The first lines of each script describe what it measures and how to run it alone. Install the peers with `pip install
+'.[bench]'`, or name a folder of packages by `--peers`. The folder of the page also has a table of the scripts that ran
+and that did not (`suite.json`) and the ratios that are below the committed ones (`worse.txt`, by
+`benchmarks/compare.py`; ratios of a small size are lower for that reason alone). A result records versions, processor,
+load and, if requested, the commit.
 """
 
 
 def waiting() -> str:
-    """What a newcomer waits for."""
+    """The time until a first result."""
     found = results("latency")
     rows = [(row["what"], row["cache"], seconds(row["seconds"]), seconds(row["processor"])) for row in found["rows"]]
     table = markdown(("what", "compiled programs", "seconds", "seconds of processor"), rows)
     return section(
-        "What a newcomer waits for",
+        "Time to a first result",
         "From the start of the process. *Cold*: nothing compiled before; *warm*: compiled programs are on disk.",
         table,
         found,
@@ -152,9 +152,9 @@ def program_peers() -> str:
         "failed",
     )
     text = (
-        "Our batch under `vmap`, between two measurements of each peer, the faster of which is reported. "
+        "Our batch under `vmap` is measured between two measurements of each peer; the table has the faster one. "
         "*Difference*: of the norm of the answer at margin one from ours, relative; for our own rows the certified "
-        "gap. Times include stating the program; settings are in the record. DAQP and OSQP are C libraries, called "
+        "gap. Times include setting up the program; the record has the settings. DAQP and OSQP are C libraries, called "
         "program by program."
     )
     return section("Programs beside other solvers", text, markdown(columns, rows), found, "program_peers.py", load=True)
@@ -194,12 +194,12 @@ def flow_peers() -> str:
         *(f"{peer} (to reach {target:g})" for peer, target in peers),
     )
     text = (
-        "Flows from fixed random starts to a log t where physical time arrives: how many times as long as ours a peer "
-        "takes for an instance, each at its cheapest tolerance and by its fastest method with that relative error in "
+        "Flows from fixed random starts to a log t that physical time reaches. A peer's number is its time for an "
+        "instance over ours, each at its cheapest tolerance and by its fastest method with that relative error in "
         "the median, of W or of the products β of a diagonal network (n, d). *None*: no tolerance from 1e-3 to 1e-9 "
-        "came to that error; from a start of e^-10000 all of them stay at zero, and nothing but the library itself, at "
-        "a tolerance of 1e-12, says what is right. Absolute tolerances are relative to a start that is small. SciPy "
-        "takes one instance at a time, the others a batch.\n\n"
+        "reached that error. From a start of e^-10000 all peers stay at zero, and the reference is the library itself "
+        "at a tolerance of 1e-12. Absolute tolerances are relative to a small start. SciPy takes one instance at a "
+        "time, the others a batch.\n\n"
         "![Seconds an instance against the relative error, for the library's clocks, vmapped diffeqsolve, SciPy, "
         "torchode and torchdiffeq](images/work-precision.webp)"
     )
@@ -224,7 +224,7 @@ def flow_peers() -> str:
     columns = ("method", "answered", "error, worst of the cases' medians", "ms an instance", "why not")
     text = (
         f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. "
-        "Physical time does not get there: "
+        "Physical time does not reach it: "
         "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
     )
     return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
@@ -267,8 +267,8 @@ def limit_peers() -> str:
         "certified to 1e-8",
     )
     text = (
-        "Ours: certified limits a second. The others: ends of 2,000 steps a second, whatever they are worth; their "
-        "gaps were computed afterwards, by the multipliers of their ends. The published protocol runs one instance "
+        "Ours: certified limits a second. The others: runs of 2,000 steps a second, certified or not; their gaps were "
+        "computed afterwards, from the multipliers at their ends. The published protocol runs one instance "
         "after the other in PyTorch, with `autograd`."
     )
     return section("Limits beside descent elsewhere", text, markdown(columns, rows), found, "limit_peers.py", load=True)
@@ -286,9 +286,9 @@ def limits() -> str:
     columns = ("trained", "n, T, d", "method", "instances", "own gap, median", "below 1e-3", "below 1e-8",
                "steps, median", "seconds an instance")  # fmt: skip
     text = (
-        "The *own gap* is the duality gap of where the method ended, by its own multipliers. Descent is cheaper and "
-        "ends far from the limit; the flow certifies its end. This record is older than the implicit steps for "
-        "(K, Q), whose numbers are in the next table."
+        "The *own gap* is the duality gap at the end of the method, by its own multipliers. Descent is cheaper and "
+        "ends far from the limit; the flow certifies its end. This record predates the implicit steps for "
+        "(K, Q); the tables below have newer numbers."
     )
     return section("Limits: the flow against descent", text, markdown(columns, rows), found, "run.py --scale full")
 
@@ -306,7 +306,7 @@ def crowded() -> str:
     text = (
         "Few dimensions for many tokens: paths are stiff, selections metastable, and some flows end at finite points. "
         "`find_limit` with its defaults; the first definite answers are compared with Kvaerno5 from the start at a "
-        "tolerance of 1e-9 (*open*: it ran out of 6,000 steps)."
+        "tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps)."
     )
     return section("Crowded cells", text, markdown(columns, lines), found, "crowded.py", load=True)
 
@@ -368,7 +368,7 @@ def studies() -> str:
     )
     text = (
         "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
-        "precision), against mapping one integration over a batch."
+        "precision), compared with one integration mapped over a batch."
     )
     return section("Studies", text, markdown(columns, rows), found, "studies.py")
 
@@ -440,12 +440,13 @@ def referee() -> str:
     over = [f"{name} ({100 * share:.2g}%)" for name, share in shares.items() if share > 0.01]
     text = (
         f"{count(sum(total.values()))} instances, drawn and judged without the library: the program of the claimed "
-        "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration says "
-        f"where the flow goes. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
-        f"{100 * open_ones:.2g}% on regular data; {total['unverified']} of which the referee cannot tell (a start so "
-        "far out that an explicit method does not move it, or a path still in transit when it was left). "
-        "Kinds without a row were not run; a row's number follows from `--scale`, which stands in the record, with the "
-        f"commit that it was counted at.{' Regular kinds with more than 1% undecided: ' if over else ''}"
+        "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration "
+        f"follows the flow. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
+        f"{100 * open_ones:.2g}% on regular data; for {total['unverified']} the "
+        "referee cannot decide (a start so far out that an explicit method does not move it, or a path that has not "
+        "settled at its end). "
+        "Kinds without a row were not run. The record has the `--scale` that sets the number of instances, and the "
+        f"commit.{' Regular kinds with more than 1% undecided: ' if over else ''}"
         f"{', '.join(over)}{'.' if over else ''}"
     )
     columns = ("model", "instances are", "number", *words)
@@ -457,10 +458,7 @@ def million() -> str:
     title = "A million limits"
     what = "limits of W and of (K, Q) with n = T = 5, d = 10, selected and certified, their programs solved"
     if not (RESULTS / "million.json").exists():
-        return (
-            f"## {title}\n\n1,000,000 and 100,000 {what} (`benchmarks/million.py`): **not measured**, for no "
-            "accelerator was at hand."
-        )
+        return f"## {title}\n\n1,000,000 and 100,000 {what} (`benchmarks/million.py`): **not measured yet**."
     found = results("million")
     rows = [
         (row["device"], row["parametrization"], count(row["instances"]), seconds(row["first_block_s"]),
@@ -468,7 +466,7 @@ def million() -> str:
         for row in found["rows"]
     ]  # fmt: skip
     columns = ("device", "trained", "instances", "first block, s", "all, s", "a second", "ended")
-    text = f"{what[0].upper()}{what[1:]}. The first block compiles. Asked of an accelerator: a minute each."
+    text = f"{what[0].upper()}{what[1:]}. The first block compiles. The target for an accelerator is a minute each."
     return section(title, text, markdown(columns, rows), found, "million.py", load=True)
 
 

@@ -50,8 +50,8 @@ def descend(
     $$\theta_{k+1}=\theta_k-\eta\,\frac{g_k}{\|g_k\|+\epsilon},\qquad
     g_k=\nabla\left(L(\theta)+\text{ridge}\,\|\theta\|^2\right)_{\theta=\theta_k}$$
 
-    Gradients are carried on a logarithmic scale: normalised steps go on where floating point would have lost
-    the gradient long ago.
+    Gradients are carried on a logarithmic scale: normalised steps stay correct where the gradient
+    underflows.
 
     The trajectory reads like one of the flow. Its length is the sum of the lengths of the steps; its time is
     that of the flow for the same lengths at the gradients met, $t=\sum_k\|\theta_{k+1}-\theta_k\|/\|g_k\|$:
@@ -74,7 +74,7 @@ def descend(
     - `save_at`: increasing numbers of steps, `(m,)`, from 0 (the start) to `steps`, at which to save points.
     - `throw`: raise if the (concrete) descent failed. Under a trace nothing raises; read `result`.
 
-    **Returns:** a `Trajectory`, whose `result` is `successful` or says what went wrong.
+    **Returns:** a `Trajectory`, whose `result` is `successful` or names the failure.
 
     **Raises:** `ValueError` naming the argument; `RuntimeError` if `throw` and the descent failed.
 

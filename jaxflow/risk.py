@@ -124,7 +124,7 @@ def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
         wrong = values[np.abs(values) != 1]
         name = type(loss).__name__
         require(
-            wrong.size == 0, "labels", f"{name} wants labels +1 and -1, got {', '.join(f'{x:g}' for x in wrong[:3])}"
+            wrong.size == 0, "labels", f"{name} needs labels +1 and -1, got {', '.join(f'{x:g}' for x in wrong[:3])}"
         )
     return data
 
@@ -230,7 +230,7 @@ class EmpiricalRisk(eqx.Module):
         return self.trainable(model) if callable(self.trainable) else self.trainable
 
     def check(self, model: Any, values: bool = True) -> None:
-        """Compares the model's shapes with the data, and looks at concrete weights if `values`.
+        """Compares the model's shapes with the data, and checks concrete weights if `values`.
 
         **Raises:** `ValueError` naming the parameter.
         """

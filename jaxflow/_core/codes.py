@@ -38,7 +38,7 @@ class Outcome(enum.IntEnum):
 
 
 class SelectionStatus(enum.IntEnum):
-    """What Definition 2 of Tarzanagh et al. (2023) says of the selected tokens.
+    """The status of the selected tokens by Definition 2 of Tarzanagh et al. (2023).
 
     **Example:**
 

@@ -15,8 +15,8 @@ class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """
 
     gradient_underflow = (
-        "The gradient of an opaque loss fell below the smallest normal number, so the flow cannot go on. Give "
-        "its margins to `EmpiricalRisk.from_margins`, whose gradient is carried on a logarithmic scale."
+        "The gradient of an opaque loss fell below the smallest normal number, so the flow cannot be followed further. "
+        "Give its margins to `EmpiricalRisk.from_margins`, whose gradient is carried on a logarithmic scale."
     )
     nonfinite_data = "Data or initial weights contain NaN or infinite entries; nothing was integrated."
     sliding = (

@@ -122,7 +122,7 @@ def reproduce(
     executor: ExecutorName = None,
     as_json: AsJson = False,
 ) -> None:
-    """A figure of a paper: data, picture, and the paper's claims with verdicts; killed, it goes on."""
+    """A figure of a paper: data, picture, and verdicts on the paper's claims. The same command resumes a killed run."""
     from jaxflow import papers
     from jaxflow.cli.session import configure
 

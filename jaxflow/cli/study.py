@@ -96,7 +96,7 @@ def run(
     spec: Annotated[Path, typer.Argument(help="A TOML file: experiment, data_factors, method_factors, trials, seed.")],
     out: Annotated[Path, typer.Option(help="The store to write, or to continue; RESULTS.zarr.")],
     executor: ExecutorName = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew where there is a study.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing study.")] = False,
     allow_mixed: Mixed = False,
     quiet: Quiet = False,
     as_json: AsJson = False,

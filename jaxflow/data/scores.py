@@ -24,7 +24,7 @@ def optimal_tokens(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -
 
 @checked(nan=["scores"])
 def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> Bool[Array, "*n"]:
-    """True where the optimal token is not unique, so that no theorem says which one is selected.
+    """True where the optimal token is not unique, so that no theorem names the selected one.
 
     **Example:**
 

@@ -21,7 +21,7 @@ Scalar = Float[Array, ""]
 class AbstractClock(eqx.Module):
     """A choice of time variable.
 
-    The field sees the gradient as $e^c G$ with G of order one; a clock returns
+    The gradient is given as $e^c G$ with G of order one; a clock returns
     $\\log(e^c\\,dt/ds)$, so that $d\\theta/ds$ is that factor times −G and no underflow can occur.
 
     **Example:**
@@ -39,9 +39,9 @@ class AbstractClock(eqx.Module):
         r"""$\log(e^c\,dt/ds)$, from c, $\log\|G\|$ and $\log\sum_k|P_k|$ (multipliers on G's scale)."""
 
     def log_time(self, s: Scalar) -> Scalar:
-        """log t for clocks that tell the time; the others raise `TypeError`."""
+        """log t as a function of s; `TypeError` for clocks that integrate log t."""
         if not self.tells_time:
-            raise TypeError(f"{type(self).__name__} does not tell the time; it is integrated along")
+            raise TypeError(f"{type(self).__name__} has no formula for log t; log t is integrated with the path")
         return self.reading(s) if self.reads_negative else jnp.log(self.reading(s))
 
     def log_length(self, s: Scalar) -> Scalar | None:
@@ -58,11 +58,11 @@ class AbstractClock(eqx.Module):
         return float("inf")
 
     def is_exact(self) -> bool:
-        """Whether the flow is known to be followed as it is, however far."""
+        """Whether the exact flow is followed at every distance."""
         return True
 
     def integrates_time(self) -> bool:
-        """Whether t is a state beside the weights'; where it is not, and s does not tell it, $\\log t=r$ with
+        """Whether t is a state beside the weights; where it is not, and is not a function of s, $\\log t=r$ with
         $r=\\log dt/ds$, to leading order."""
         return not self.tells_time
 
@@ -166,10 +166,10 @@ class ArcLength(AbstractClock):
     `timed=False` leaves log t to its leading order: its own equation differentiates the field once more, which
     is more than half of the work (of a compilation, too).
 
-    Where weights escape from next to nothing, nearly all of t passes while the path is shorter than an absolute
-    tolerance that was chosen for weights of size one, and log t is then short or long by an amount that nothing bounds.
-    The default controller of `integrate` therefore knows a small start to its rtol; a controller of your own wants an
-    `atol` below the smallest weights, `diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha)`.
+    Where weights leave a start near zero, nearly all of t passes while the path is shorter than an absolute tolerance
+    that was chosen for weights of size one. The error of log t is then unbounded.
+    The default controller of `integrate` therefore resolves a small start to its rtol; a controller of your own needs
+    an `atol` below the smallest weights, `diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha)`.
 
     **Example:**
 

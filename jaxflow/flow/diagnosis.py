@@ -107,7 +107,7 @@ def diagnose(
 ) -> Diagnosis:
     """What holds a trajectory up at its last point; arguments as those of `integrate` that made it.
 
-    `integrate` says it in its error where the budget is spent. It can be asked of any trajectory:
+    The error of `integrate` names the cause where the budget is spent. `diagnose` takes any trajectory:
 
     ```python
     trajectory = jf.integrate(risk, model, clock="log_time", until=5.0, solver="tsit5", max_steps=5000, throw=False)

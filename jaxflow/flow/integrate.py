@@ -59,7 +59,7 @@ def integrate(
 
     **Arguments:**
 
-    - `risk`, `model`: what flows; written for one instance, batch with `jax.vmap`.
+    - `risk`, `model`: one instance; batch with `jax.vmap`.
     - `clock`: a clock, or its name; `until`: where to end, as a reading of that clock ($\log t$ for
       `LogTime`, a length for `ArcLength`, and so on).
     - `solver`: any of Diffrax's, or its name; None for the clock's default, inside of `Filippov` where model or loss
@@ -81,7 +81,7 @@ def integrate(
     - `progress`: True prints a progress meter (for one long run; not under `vmap`); or one of Diffrax's meters.
 
     **Returns:** a `Trajectory`. `result` is `successful` (reached `until`), `event_occurred` (a rule stopped
-    it), or says what went wrong.
+    it), or names the failure.
 
     **Raises:** `ValueError` naming the argument; `RuntimeError` if `throw` and the integration failed.
 

@@ -16,7 +16,7 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Situation(eqx.Module):
-    """What a stopping rule may look at. The model is decoded only if a rule asks for it.
+    """The quantities of a stopping rule. The model is decoded only where a rule uses it.
 
     **Example:**
 
@@ -43,7 +43,7 @@ class Situation(eqx.Module):
 
 
 class AbstractStop(eqx.Module):
-    """A rule that says when to stop.
+    """A rule that ends an integration.
 
     **Example:**
 

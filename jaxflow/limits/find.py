@@ -60,10 +60,10 @@ def find_limit(
 ) -> Limit:
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
-    The flow is followed in logarithmic clocks as far as `method` goes. The program that theory predicts for the
+    The flow is followed in logarithmic clocks up to the lengths of `method`. The program that theory predicts for the
     selected tokens is solved beside it, from the data alone. The direction is *certified* where that program is
-    solved to `gap` and the flow's own direction is within `gap` of its optimum: the program's own optimality says
-    nothing of the flow. A flow that has settled elsewhere ends as `prediction_contradicted`.
+    solved to `gap` and the flow's own direction is within `gap` of its optimum; the program's own optimality proves
+    nothing about the flow. A flow that has settled elsewhere ends as `prediction_contradicted`.
 
     **Arguments:**
 
@@ -141,8 +141,7 @@ def check_arguments(
     require(
         not trained,
         "trainable",
-        "no theorem says which program the limit solves unless it is that of a fixed head; follow a head that is "
-        "trained with integrate",
+        "theorems name the program of a limit only for a fixed head; follow the flow of a trained head with integrate",
     )
     gap = checked_gap(gap, jnp.result_type(data.tokens, float))
     as_integer("max_steps", max_steps, 1)
@@ -210,9 +209,9 @@ def _by_method(
 def conclude(
     risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: Positive, theorem: str | None = None
 ) -> Limit:
-    """The limit that a trajectory from `model` points at, with everything that vouches for it.
+    """The limit that a trajectory from `model` points at, with its program and certificates.
 
-    `theorem`: what to say in place of the theorem registered for the model, which then claims nothing.
+    `theorem`: the sentence that replaces the theorem registered for the model.
 
     **Example:**
 

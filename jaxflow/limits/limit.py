@@ -71,19 +71,19 @@ class Limit(eqx.Module):
 
     - `kind`: `direction` (weights diverge), `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
     - `selection`: of attention the selected tokens, Booleans `(n, [k,] T)`; of a linear network the support vectors
-      `(n,)`; else None. `selection_status`: what Definition 2 says of selected tokens (where several are composed, of
+      `(n,)`; else None. `selection_status`: the status of selected tokens by Definition 2 (where several are composed, of
       the slopes of the head at the mixture in place of scores).
     - `direction`: where the flow goes; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
       coefficients `(d,)` at margin one, V/μ with V the flow's velocity or its weights, whichever has less norm at
       margin one; of other models the trained parameters at norm one, a pytree like the model with `None` where frozen.
-      Never the program's: its optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind
+      The program's optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind
       (at a point, the point).
     - `point`: combined weights, linear coefficients or the model at a finite limit; None unless `kind` is `point`.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the
-      program's dual; `source` says whose (of a program that is not convex, and of a point: the flow's own).
-      `flow_certificate`: by the flow's own multipliers alone; `program_solution`: the program solved by a method that
-      knows nothing of the flow. Of p < 1 the gap is that of the ℓ1 relaxation. Where no
-      program is known the certificates are empty (`Certificate.none`) and the solution is None.
+      program's dual; `source` names it (of a program that is not convex, and of a point: the flow's own).
+      `flow_certificate`: by the flow's own multipliers alone; `program_solution`: the program, solved independently of
+      the flow. Of p < 1 the gap is that of the ℓ1 relaxation. Where no program is known the certificates are empty
+      (`Certificate.none`) and the solution is None.
     - `excess`: $N(V)/(\mu\cdot\text{optimum})-1$, how far the flow's direction (or point) is above the program's
       certified optimum; +inf where one of the two is missing, and for p < 1. Negative beyond rounding only where the
       program is not about this flow.
@@ -222,7 +222,7 @@ def precision_note(limit: Any) -> str:
     """What to switch on, where single precision may be why nothing is decided."""
     if jnp.finfo(limit.excess.dtype).eps < 1e-12:
         return ""
-    return " This is single precision: jax.config.update('jax_enable_x64', True) decides more."
+    return " This is single precision: jax.config.update('jax_enable_x64', True) may decide it."
 
 
 # What the arrays are called by kind of limit.

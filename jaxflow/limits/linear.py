@@ -1,4 +1,4 @@
-"""Limits of linear networks: a direction or a point, with everything that vouches for it."""
+"""Limits of linear networks: a direction or a point, with its program and certificates."""
 
 from typing import Any
 
@@ -68,7 +68,11 @@ def find_linear_limit(
     require(not isinstance(method, Staged), "method", "Staged is for attention; a linear network has LinearStaged")
     data.check()
     risk.check(model)
-    require(risk.filter(model) == model.trainable(), "trainable", "the theorems want all layers of the network trained")
+    require(
+        risk.filter(model) == model.trainable(),
+        "trainable",
+        "the theorems assume that all layers of the network are trained",
+    )
     gap = checked_gap(gap, jnp.result_type(data.inputs, float))
     require(max_steps >= 1, "max_steps", f"expected at least 1, got {max_steps}")
     numbers = arguments_of(method, gap, max_steps, data)

@@ -106,7 +106,7 @@ class ModelFacts(AbstractFacts):
       `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
       point.
     - `kkt_residual`: short for `kkt.residual`. `kkt`: of the limit direction. `flow_kkt`: of the direction of the exact
-      flow where it was left, with the multipliers and gates by which it goes on there. `support`: Booleans `(n,)`, the
+      flow at its end, with the multipliers and gates there. `support`: Booleans `(n,)`, the
       margins with a multiplier.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
       estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
@@ -207,7 +207,7 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
         if limit.kind == LimitKind.none:
             return (
                 f"Undecided at {when} ({end}): the data overlap, so that the loss has a minimum, but no bound "
-                f"tells where it is.{precision_note(limit)}"
+                f"on its position was found.{precision_note(limit)}"
             )
         return (
             "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
@@ -251,22 +251,21 @@ def _theory_sentence(limit: Limit, outcome: Outcome) -> str:
 def _what_is_open(limit: Limit) -> str:
     if bool(jnp.isfinite(limit.stationary.residual)):
         return (
-            f"the flow has come to no point yet: relative residual {float(limit.stationary.residual):.1e}, |grad L| / "
-            f"sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
+            f"the flow has not converged to a point: relative residual {float(limit.stationary.residual):.1e}, "
+            f"|grad L| / sum |p| = {float(limit.stationarity):.1e}, smallest eigenvalue of the Hessian on its range "
             f"{float(limit.stationary.eigenvalue):.2e}."
         )
     fitted = float(limit.trajectory.final.log_scale)
     if not bool(jnp.isfinite(limit.homogeneity)):
         return (
-            "its margins at a random point are all zero or not finite, so that whether the model is homogeneous cannot "
-            f"be seen; where the flow was left |grad L| / sum |p| is {float(limit.stationarity):.1e}."
+            "its margins at a random point are all zero or not finite, so that homogeneity of the model cannot be "
+            f"checked; at the end of the flow |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(is_homogeneous(limit.homogeneity)):
         return (
             f"the model is not homogeneous of degree {float(limit.degree):.3g} in its trained parameters (scalings "
-            f"disagree by {float(limit.homogeneity):.1e}), so no theorem says what its direction tends to. What can be "
-            f"said: the loss's slopes have fallen to e^{fitted:.3g} and |grad L| / sum |p| is "
-            f"{float(limit.stationarity):.1e}."
+            f"disagree by {float(limit.homogeneity):.1e}), so no theorem on the limit of its direction applies. "
+            f"The loss's slopes have fallen to e^{fitted:.3g}, |grad L| / sum |p| is {float(limit.stationarity):.1e}."
         )
     if not bool(jnp.isfinite(limit.kkt.residual)):
         return (
@@ -289,5 +288,5 @@ def _point_sentence(limit: Limit, outcome: Outcome, when: str) -> str:
     if np.isfinite(float(facts.eigenvalue)):
         hessian += f" and a smallest eigenvalue of {float(facts.eigenvalue):.2e} on its range"
     if outcome is Outcome.limit_point:
-        return f"Gradient flow interpolates: its limit is {where}; {hessian}. No program was asked about it."
+        return f"Gradient flow interpolates: its limit is {where}; {hessian}. It was not compared with a program."
     return f"Gradient flow ends at a finite stationary point, {where}; {hessian}."

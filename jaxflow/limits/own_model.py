@@ -27,7 +27,7 @@ MAX_STEPS = 200_000
 
 
 def is_own(risk: EmpiricalRisk, model: Any) -> bool:
-    """Whether no room of the library knows what the limit of this model is."""
+    """Whether no theorem registered in the library names the limit of this model."""
     if isinstance(model, AbstractAttention):
         return not has_rule(model)
     return not isinstance(risk.data, TokenData)
@@ -74,8 +74,8 @@ def find_own_limit(
     require(
         ends,
         "loss",
-        f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem says "
-        "what the flow tends to. Follow it with integrate",
+        f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem on "
+        "the limit is known. Follow the flow with integrate",
     )
 
     def found(method: Any) -> Limit:

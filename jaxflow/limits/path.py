@@ -1,7 +1,7 @@
 """The loop over gears: one path in stretches, each by the method that it needs, until it ends.
 
 A **gear** is how a stretch is followed: coordinates, clock, solver, controller, and the rules that end it. A problem
-(what a model family knows) has a few of them, and decides after each stretch which one goes on. The path keeps one
+(one for each model family) has a few of them, and chooses the next one after each stretch. The path keeps one
 ledger of log t, lengths and steps, and one budget. A study follows many paths by the same functions, with a queue of
 lanes for each gear (`jaxflow.limits.many`).
 """
@@ -36,7 +36,7 @@ class Way(eqx.Module):
     """A path under way.
 
     - `path`: from the start to where it is now; its result is that of the last stretch.
-    - `gear`: the one that goes on, or `ENDED`. `lost`: how many stretches were dropped.
+    - `gear`: the next one, or `ENDED`. `lost`: how many stretches were dropped.
     - `steps`, `stretches` `(gears,)`: of each gear, those of dropped stretches included.
     """
 
@@ -70,7 +70,7 @@ class Start(NamedTuple):
 
 
 class AbstractProblem(eqx.Module):
-    """What a model family knows of its flow: gears, and when one follows another.
+    """The gears of a model family, and when one follows another.
 
     Methods are written for one instance. `gear` is a number of Python, an index of `gears`; a path starts in the first.
     """

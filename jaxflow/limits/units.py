@@ -2,8 +2,8 @@ r"""Tokens and queries of any size: attention is followed in units in which both
 
 Logits are $x_{it}^\top Wz_i$. With tokens a times and queries b times as large as in those units, $W'=abW$ gives the
 same logits; parameters of a model of degree L are $(ab)^{1/L}$ times as large, arc lengths too, and times
-$(ab)^{2/L}$. Lengths of stages, and what counts as standing still, are those of data of order one. Data that are
-within a thousand of it have no units: the path is to the last bit what it is without them.
+$(ab)^{2/L}$. Lengths of stages and tolerances of rest are those of data of order one. Data within a factor of a
+thousand of order one have no units, and their path has the same bits as without units.
 """
 
 from typing import Any
@@ -33,8 +33,8 @@ class Units(eqx.Module):
         return self.tokens ** (1.0 / self.degree) * self.queries ** (1.0 / self.degree)
 
     def inward(self, risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
-        """Data and model in these units. A sequence whose query is zero pays the same attention for ever and pushes
-        nothing: its tokens become zero, so that its multipliers do not count beside those that push."""
+        """Data and model in these units. The attention of a sequence with a zero query never changes and has no
+        gradient: its tokens become zero, so that its multipliers do not count beside the others."""
         data: Any = risk.data
         a, b = self.tokens, self.queries
         tokens = data.tokens / a

@@ -13,7 +13,7 @@ from jaxflow.trajectory import Trajectory
 
 # A flow that stands elsewhere: its direction is this far above the optimum, and stays there. At log ρ a component with
 # slack c = 2(1 - κ) has decayed to ρ^-c of the direction; velocity and weights then differ by c of it, in the excess
-# as in the direction, and it adds at most c/2 to the excess. One slow enough to pass for standing still (c <= `STILL`)
+# as in the direction, and it adds at most c/2 to the excess. A component below the drift tolerance (c <= `STILL`)
 # is therefore below `ELSEWHERE`: only a limit that is not the program's is above it and stays.
 ELSEWHERE = 1e-3
 STILL = 1e-3
@@ -25,7 +25,7 @@ class Verdict(eqx.Module):
     r"""What is known of a flow's direction D and of the program that was predicted for it.
 
     - `certificate`: of D. The primal value is the flow's, $N(D)/\mu$; the dual value the larger of two lower bounds,
-      the flow's own and the program's, and `source` says whose; feasibility and stationarity are the flow's.
+      the flow's own and the program's, and `source` names it; feasibility and stationarity are the flow's.
     - `excess`: $N(D)/(\mu\cdot\text{optimum})-1$ with the program's certified lower bound for the optimum; +inf where
       one of the two is missing.
     - `certified`: the program is solved, and both its own gap and the excess are at most what was asked for.
@@ -50,7 +50,7 @@ def judge(
     gap: Positive,
     start: Any,
 ) -> Verdict:
-    r"""Holds the flow's direction against a solved program; a program's own optimality says nothing of the flow.
+    r"""Compares the flow's direction with a solved program; a program's own optimality proves nothing about the flow.
 
     The flow contradicts a program where, with $e(D)=N(D)/(\mu(D)\cdot\text{optimum})-1$,
 

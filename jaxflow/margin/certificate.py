@@ -1,4 +1,4 @@
-r"""Certificates: bounds on a program's optimum that trust neither a solver nor a flow."""
+r"""Certificates: bounds on a program's optimum that hold whatever solver or flow gave the points."""
 
 import enum
 from typing import Any

@@ -74,8 +74,8 @@ def solve(
     return _solve(program, tolerance, max_steps, starts)
 
 
-# The certified gap that counts as solved where nobody says otherwise: of a method that nobody here has measured, that
-# of the interior point methods.
+# The certified gap that counts as solved by default. For a method without a measured one, that of the interior point
+# methods.
 OWN_TOLERANCE = 4.5e5
 
 

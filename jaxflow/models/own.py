@@ -55,7 +55,7 @@ class OwnModel(eqx.Module):
 
 
 class AbstractOwnAttention(AbstractAttention):
-    r"""One-layer attention with any parametrisation of W: a subclass says what its `combined_weights()` are.
+    r"""One-layer attention with any parametrisation of W: a subclass defines its `combined_weights()`.
 
     All of its arrays are trained but for those of the `head`, which comes first: a callable, or an array `(d,)` for a
     linear one. `degree` is that of W in the trained parameters; where it is not declared, `find_limit` looks for it.

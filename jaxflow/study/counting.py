@@ -54,7 +54,7 @@ def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray
 
     $$\frac{\hat p+\frac{z^2}{2n}\pm z\sqrt{\frac{\hat p(1-\hat p)}{n}+\frac{z^2}{4n^2}}}{1+z^2/n}$$
 
-    It stays within 0 and 1 and says something where the count is 0 or `total` (Wilson 1927).
+    It stays within 0 and 1, and is not empty where the count is 0 or `total` (Wilson 1927).
 
     **Arguments:** arrays that broadcast; `confidence` between 0 and 1.
 

@@ -181,11 +181,11 @@ def as_experiment(experiment: Any) -> AbstractExperiment:
 
 
 def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> None:
-    """**Raises:** `ValueError` for a factor the experiment does not know (with the nearest that it does), or lacks."""
+    """**Raises:** `ValueError` for an unknown factor (with the nearest known name), or a missing one."""
     try:
         parameters = list(experiment.signature().parameters.values())
     except (TypeError, ValueError) as error:
-        raise ValueError(f"experiment: {experiment.name()} does not say what it takes ({error})") from error
+        raise ValueError(f"experiment: the arguments of {experiment.name()} cannot be read ({error})") from error
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, _REST)
     takes = bool(parameters) and parameters[0].kind in positional
     require(takes, "experiment", f"{experiment.name()} takes no key; its first argument is the key of an instance")

@@ -64,7 +64,7 @@ def plot(
     if kind == "curves":
         return draw_percentage_curves(curves(results, x, outcome, conditional=conditional))
     others = [name for name in names if name != x]
-    require(bool(others), "y", "a heat map wants two factors")
+    require(bool(others), "y", "a heat map needs two factors")
     return draw_heat_map(heat_map(results, x, others[0] if y is None else y, outcome))
 
 

@@ -22,8 +22,8 @@ def open_results(store_path: StorePath) -> Any:
     """The results as an `xarray.Dataset`; numbers are read when they are used.
 
     The axes are the factors and `trial`; instances that have not run yet have the outcome `not_run`. Every chunk is
-    held to its checksum when it is read, and nothing that the store names is imported. Plain `xarray.open_zarr` reads
-    the same, with the checksums of the blocks beside it, but takes a chunk that is gone for one that has not run.
+    compared with its checksum when it is read, and nothing that the store names is imported. Plain `xarray.open_zarr`
+    reads the same numbers and the checksums of the blocks, but counts a missing chunk as not run.
 
     **Raises:** `FileNotFoundError`; `ValueError` for what is no study, has another schema or is damaged; the same when
     a damaged chunk is read.

@@ -91,7 +91,7 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
         require(array.size > 0, who, f"{name} has the shape {list(array.shape[1:])} for each key, which holds nothing")
         arrays[name] = array.astype(array.dtype.newbyteorder("="))
     if "outcome" not in arrays:
-        require(not own_outcome, who, "an experiment says how each instance ended: `outcome` is missing")
+        require(not own_outcome, who, "`outcome` is missing; return one code of an outcome for each instance")
         arrays["outcome"] = _unclaimed(arrays, width)
     outcome, known = arrays["outcome"], meanings.setdefault("outcome", OUTCOMES)
     valid = [code for code in known.values() if code != Outcome.not_run]

@@ -23,7 +23,7 @@ DEATHS = 3
 
 
 class Interrupted(KeyboardInterrupt):
-    """The study was asked to stop; blocks in flight were finished, and the message says how to go on.
+    """The study was interrupted; blocks in flight were finished, and the message names the command that resumes it.
 
     **Example:**
 
@@ -75,7 +75,7 @@ class Run:
         if self._done < total:
             raise Interrupted(
                 f"stopped; {self._done} of {total} blocks are complete in {store.shown}. "
-                "Run the same command again, or `jaxflow study resume`, to go on"
+                "Run the same command again, or `jaxflow study resume`, to finish it"
             )
 
     def _audit(self, complete: list[Index]) -> None:

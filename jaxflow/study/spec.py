@@ -74,10 +74,10 @@ def study_from(entries: Mapping[str, Any]) -> Study:
 
 
 def study_of_store(path: StorePath, announce: Callable[[str], None] | None = None) -> Study:
-    """The study that a store belongs to, made again from what the store says.
+    """The study of a store, made again from the attributes of the store.
 
-    The experiment is imported by the name that the store gives: of a store that somebody else has made, look at that
-    name first. Nothing else that a store says is ever run.
+    The experiment is imported by the name in the store: check that name first where somebody else has made the store.
+    Nothing else in a store is ever run.
 
     **Arguments:** `announce`: called with the name before it is imported.
 

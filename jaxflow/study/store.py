@@ -316,7 +316,8 @@ def _mixed(path: Path, attributes: Mapping[str, Any], now: Mapping[str, Any], al
     found = manifest.mixed(stored, now)
     if found and not allow:
         raise OtherStudy(
-            f"store: results in {path} would not be equal bit by bit: {'; '.join(found)}. Allow a mixed store to go on"
+            f"store: results in {path} would not be equal bit by bit: {'; '.join(found)}. "
+            "To mix them, give allow_mixed=True (--allow-mixed)"
         )
     known = [line for line in str(attributes.get("mixed", "")).split("; ") if line]
     return "; ".join([*known, *(line for line in found if line not in known)])

@@ -79,7 +79,7 @@ class Study:
         overwrite: bool = False,
         allow_mixed: bool = False,
     ) -> Any:
-        """Computes what the store does not hold yet; interrupted at any moment, the same call goes on.
+        """Computes the missing blocks of the store. If a run was interrupted at any moment, the same call resumes it.
 
         A store of the same study with fewer trials grows: the instances that it holds stay as they are, to the bit,
         and only the others are computed.
@@ -90,8 +90,8 @@ class Study:
         - `executor`: None (one block at a time), `"devices"` (all local ones), `"dask"` (a cluster on this
           machine), `"tcp://host:port"` (a Dask scheduler), or any executor of `concurrent.futures`. The results
           do not depend on it.
-        - `overwrite`: begin anew where the store holds a study.
-        - `allow_mixed`: continue results of other versions or another kind of device; the store says so.
+        - `overwrite`: replace a study that the store holds.
+        - `allow_mixed`: continue results of other versions or another kind of device; the store records it.
 
         **Returns:** an `xarray.Dataset`, read lazily from the store.
 

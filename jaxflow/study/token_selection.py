@@ -93,7 +93,11 @@ class TokenSelection(AbstractExperiment):
             as_real(name, getattr(self, name))
         if self.scout not in SCOUTS:
             raise unknown_name("scout", self.scout, SCOUTS)
-        require(self.scout == "double" or self.method is None, "scout", "a method of its own goes in one precision")
+        require(
+            self.scout == "double" or self.method is None,
+            "scout",
+            "single precision cannot be combined with a `method`; leave one of them out",
+        )
 
     def check_cell(
         self,

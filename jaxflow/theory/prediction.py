@@ -39,7 +39,7 @@ class Assumption(eqx.Module):
 
 
 class Prediction(eqx.Module):
-    """What the theory says: the program that the limit direction solves, the theorem, its hypotheses.
+    """A prediction: the program that the limit direction solves, the theorem, its hypotheses.
 
     Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of
     `theorem`; those that it can are `assumptions`. The theorem's name ends at its first colon.
@@ -187,7 +187,7 @@ def rule_of(model: Any) -> Rule:
 
 
 def attention_assumptions(risk: EmpiricalRisk, model: AbstractAttention) -> tuple[Assumption, ...]:
-    """What the theorems on one-layer attention ask of the instance and can be checked on it."""
+    """The assumptions of the theorems on one-layer attention that can be checked on the instance."""
     data = _token_data(risk)
     scores = jnp.where(data.visible, token_scores(data, model.head), -jnp.inf)
     top = jax.nn.one_hot(jnp.argmax(scores, axis=-1), scores.shape[-1], dtype=bool)

@@ -206,8 +206,11 @@ def test_closes_its_own_gap(name):
 def test_deeper_networks_and_other_losses_are_refused():
     solver = MultiplierNewton()
     cases = [
-        (*network(DiagonalLinearNetwork, depth=3), "coordinates: Weights knows no margins here"),
-        (*network(DiagonalLinearNetwork, loss=jf.losses.Squared()), "coordinates: Weights knows no margins here"),
+        (*network(DiagonalLinearNetwork, depth=3), "coordinates: Weights gives no margins of this model"),
+        (
+            *network(DiagonalLinearNetwork, loss=jf.losses.Squared()),
+            "coordinates: Weights gives no margins of this model",
+        ),
     ]
     for risk, model, message in cases:
         system, x = make_system(LogArcLength(timed=False), Weights(), risk, model)
@@ -217,7 +220,7 @@ def test_deeper_networks_and_other_losses_are_refused():
     first = eqx.tree_at(lambda m: m.weights, jax.tree.map(lambda _: False, model), (True, False))
     part = jf.EmpiricalRisk(risk.data, risk.loss, first)
     system, x = make_system(LogArcLength(timed=False), Weights(), part, model)
-    with pytest.raises(ValueError, match="coordinates: Weights knows no margins here"):
+    with pytest.raises(ValueError, match="coordinates: Weights gives no margins of this model"):
         solver.init(as_terms(system.field, solver), jnp.zeros(()), jnp.ones(()), system.start(x), None)
 
 

@@ -212,11 +212,11 @@ def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
     limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), model, max_steps=3_000)
     assert str(limit.outcome) == "undecided" and limit.direction is None and limit.point is None
     assert float(limit.homogeneity) > HOMOGENEOUS
-    assert "not homogeneous of degree" in str(limit) and "What can be said" in str(limit)
+    assert "not homogeneous of degree" in str(limit) and "no theorem on the limit" in str(limit)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 0.0, 1.0]))}, "labels: Logistic wants labels"),
+    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 0.0, 1.0]))}, "labels: Logistic needs labels"),
     ({"data": (np.ones((4, 2)),)}, r"data: expected a pair \(inputs, labels\)"),
     ({"data": (np.ones((4, 2)), np.ones(3))}, "labels: expected 4 labels, one for each input"),
     ({"data": (np.full((4, 2), np.nan), np.ones(4))}, "inputs: NaN or infinite entry"),

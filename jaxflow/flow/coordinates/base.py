@@ -43,15 +43,15 @@ class AbstractCoordinates(eqx.Module):
         """Attention of the model at a state; where the coordinates know it without the model, from them alone."""
         model = self.decode(context, state)
         if not isinstance(model, AbstractAttention | MultiHeadAttention) or not isinstance(data, TokenData):
-            raise ValueError("stop: only an attention model on TokenData has attention to look at")
+            raise ValueError("stop: this rule needs attention, which only an attention model on TokenData has")
         return model.attention(data)
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         """Margins and what the loss makes of them, around a state; for `MultiplierNewton`.
 
-        **Raises:** `ValueError` where the coordinates know no such structure.
+        **Raises:** `ValueError` where the coordinates have no such structure.
         """
-        raise ValueError(f"coordinates: {type(self).__name__} knows no margins here; use another solver")
+        raise ValueError(f"coordinates: {type(self).__name__} gives no margins of this model; use another solver")
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
         """The rate of what grows fastest from a state, however small it is (`jaxflow.flow.pairs`).
@@ -66,7 +66,7 @@ class AbstractCoordinates(eqx.Module):
 
 
 class AbstractStretchedCoordinates(AbstractCoordinates):
-    r"""Coordinates in which lengths are not those of the weights: $\|G\|e^c$ says nothing of $\|\nabla L\|$."""
+    r"""Coordinates in which lengths are not those of the weights: $\|G\|e^c$ is not $\|\nabla L\|$."""
 
     @abc.abstractmethod
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
