@@ -71,8 +71,8 @@ class Limit(eqx.Module):
 
     - `kind`: `direction` (weights diverge), `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
     - `selection`: of attention the selected tokens, Booleans `(n, [k,] T)`; of a linear network the support vectors
-      `(n,)`; else None. `selection_status`: the status of selected tokens by Definition 2 (where several are composed, of
-      the slopes of the head at the mixture in place of scores).
+      `(n,)`; else None. `selection_status`: the status of selected tokens by Definition 2 (where several are composed,
+      by the slopes of the head at the mixture in place of scores).
     - `direction`: where the flow goes; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
       coefficients `(d,)` at margin one, V/μ with V the flow's velocity or its weights, whichever has less norm at
       margin one; of other models the trained parameters at norm one, a pytree like the model with `None` where frozen.
