@@ -53,8 +53,10 @@ class StationaryFacts(eqx.Module):
       largest at the start.
     - `eigenvalue`: smallest eigenvalue of the loss's Hessian (Gauss-Newton part where the data are interpolated) on its
       range, `rank` numbers; NaN where it has none.
-    - `error`: of the point, relative to its norm: at most $\sqrt{2L/\mu}$ is left of the path of a loss L with least
-      eigenvalue μ (Polyak-Łojasiewicz), plus what Newton's method moved. +inf where nothing bounds it.
+    - `error`: of the point, relative to its norm: a bound for affine models, else an estimate. At most
+      $\sqrt{2L/\mu}$ is left of the path of a loss L with least eigenvalue μ (Polyak-Łojasiewicz); to it are added
+      what Newton's method moved, and a tenth of the distance between the ends at two tolerances. +inf where nothing
+      bounds it.
 
     **Example:**
 
@@ -282,7 +284,7 @@ def _point_sentence(limit: Limit, outcome: Outcome, when: str) -> str:
     facts = limit.stationary
     size = float(jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(limit.end, eqx.is_inexact_array)))))
     known = np.isfinite(float(facts.error))
-    error = f"relative error at most {float(facts.error):.1e}" if known else "relative error unknown"
+    error = f"relative error about {float(facts.error):.1e}" if known else "relative error unknown"
     where = f"a point of norm {size:.3g}, {error} (relative residual {float(facts.residual):.1e} at {when})"
     hessian = f"the Hessian has rank {int(facts.rank)}"
     if np.isfinite(float(facts.eigenvalue)):
