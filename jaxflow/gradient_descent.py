@@ -20,6 +20,7 @@ from jaxflow._core import (
     check_real,
     good,
     is_concrete,
+    positive_or_one,
     raw_array,
     require,
     tree_norm,
@@ -169,7 +170,7 @@ class _Descent(eqx.Module):
         def over_norm(part: PyTree) -> Float[Array, ""]:
             # Of a zero gradient nothing is left, whatever it is divided by; the scale must be a number.
             norm = tree_norm(part)
-            log_norm = log_scale + jnp.log(jnp.where(norm > 0, norm, 1.0))
+            log_norm = log_scale + jnp.log(positive_or_one(norm))
             return log_scale - jnp.logaddexp(log_norm, jnp.log(self.epsilon))
 
         if self.normalised == "jointly":
@@ -211,7 +212,7 @@ class _Descent(eqx.Module):
             log_norm=jnp.log(tree_norm(self.trained(state.model))),
             log_scale=scaled.log_scale,
             log_gradient_norm=scaled.log_norm,
-            velocity=tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), scaled.gradient),
+            velocity=tree_scale(-1.0 / positive_or_one(norm), scaled.gradient),
             multipliers=scaled.multipliers,
             reached=jnp.asarray(True),
         )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxflow._core import exp_nonpositive, require, unknown_name
+from jaxflow._core import exp_nonpositive, positive_or_one, require, unknown_name
 
 Outputs = Float[Array, "..."]
 
@@ -166,7 +166,7 @@ class Squared(AbstractLoss):
     def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
         residual = outputs - targets
         size = lax.stop_gradient(jnp.max(jnp.abs(residual)))
-        return jnp.log(size), residual / jnp.where(size > 0, size, 1.0)
+        return jnp.log(size), residual / positive_or_one(size)
 
 
 # Margins at which the tail of a loss is looked for, up to where exp(-q) underflows.
@@ -221,7 +221,7 @@ class MarginLoss(AbstractLoss):
         q = targets * outputs
         value = _each(self.function, jnp.minimum(q, self.last))
         # An exponential is its own derivative.
-        return jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1.0)), -jnp.inf) - self.decay * jnp.maximum(
+        return jnp.where(value > 0, jnp.log(positive_or_one(value)), -jnp.inf) - self.decay * jnp.maximum(
             q - self.last, 0.0
         )
 
@@ -312,7 +312,7 @@ def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
     if isinstance(loss, MarginLoss):
         near = jnp.minimum(q, loss.last)
         slope = jnp.abs(_each(jax.grad(loss.function), near))
-        return jnp.log(jnp.where(slope > 0, slope, 1.0)) + loss.decay * near
+        return jnp.log(positive_or_one(slope)) + loss.decay * near
     return jnp.zeros_like(q)
 
 
@@ -356,6 +356,6 @@ def self_concordance(loss: AbstractLoss) -> float | None:
         q = jnp.asarray(_GRID)
         first, second, third = (jax.vmap(f)(q) for f in (slope, bend, jax.grad(bend)))
         # A second derivative that has underflown says nothing.
-        ratio = jnp.where(second > 0, jnp.abs(third) / jnp.where(second > 0, second, 1.0), 0.0)
+        ratio = jnp.where(second > 0, jnp.abs(third) / positive_or_one(second), 0.0)
         usable = bool(jnp.all((first < 0) & (second >= 0)) & jnp.any(second > 0))
         return 2.0 * float(jnp.max(ratio)) if usable else None

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_array, is_concrete, require, require_finite, tree_scale
+from jaxflow._core import ScaledGradient, as_array, is_concrete, positive_or_one, require, require_finite, tree_scale
 from jaxflow.data import LinearData, SampleData, TokenData
 from jaxflow.losses import AbstractLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
@@ -272,7 +272,7 @@ class EmpiricalRisk(eqx.Module):
         # Keep the factor of order one for as long as floating point can.
         sizes = [jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(scaled.gradient)]
         size = jax.lax.stop_gradient(jnp.max(jnp.stack(sizes)))
-        size = jnp.where(size > 0, size, 1.0)
+        size = positive_or_one(size)
         return ScaledGradient(scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None)
 
     def _count(self, outputs: Float[Array, "..."]) -> int:

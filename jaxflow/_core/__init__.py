@@ -42,6 +42,7 @@ from jaxflow._core.results import good as good
 from jaxflow._core.scaled import ScaledGradient as ScaledGradient
 from jaxflow._core.scaled import exp_nonpositive as exp_nonpositive
 from jaxflow._core.trees import all_finite as all_finite
+from jaxflow._core.trees import positive_or_one as positive_or_one
 from jaxflow._core.trees import tree_cast as tree_cast
 from jaxflow._core.trees import tree_dot as tree_dot
 from jaxflow._core.trees import tree_norm as tree_norm

@@ -26,6 +26,11 @@ def tree_norm(a: PyTree) -> Float[Array, ""]:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
 
 
+def positive_or_one(x: Any) -> Array:
+    """x where it is positive, else one: for a quotient that counts only where x is positive."""
+    return jnp.where(x > 0, x, 1.0)
+
+
 def tree_scale(factor: Float[Array, ""] | float, a: PyTree) -> PyTree:
     """factor · a on every leaf."""
     return jax.tree.map(lambda x: factor * x, a)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, check_kind
+from jaxflow._core import Code, check_kind, positive_or_one
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
 from jaxflow.flow.filippov import mode_at
@@ -147,7 +147,7 @@ def _diagnose(
         outputs = risk.source.outputs(final.model)
         targets = risk.source.targets(outputs)
         size = jnp.max(jnp.abs(targets))
-        residual = jnp.max(jnp.abs(outputs - targets)) / jnp.where(size > 0, size, 1.0)
+        residual = jnp.max(jnp.abs(outputs - targets)) / positive_or_one(size)
     sliding = jnp.zeros(0, bool)
     if kinks:
         sliding = mode_at(system, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding

@@ -19,6 +19,7 @@ from jaxflow._core import (
     check_real,
     good,
     is_concrete,
+    positive_or_one,
     require,
 )
 from jaxflow.flow.clocks import AbstractClock, as_clock
@@ -163,7 +164,7 @@ def _method(
     if default and isinstance(controller, diffrax.PIDController) and isinstance(coordinates, Weights):
         # What escapes from next to nothing decides log t and the way: it is known to rtol of the start.
         small = jnp.minimum(100.0 * _largest(eqx.filter(model, risk.filter(model))), 1.0)
-        least = controller.atol * jnp.where(small > 0, small, 1.0)
+        least = controller.atol * positive_or_one(small)
         controller = eqx.tree_at(lambda c: c.atol, controller, least)
     if not follows:
         return inside, controller

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, linalg
+from jaxflow._core import ScaledGradient, linalg, positive_or_one
 from jaxflow._core.kinks import Gated, gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow.coordinates import AbstractCoordinates, Scores, Weights
@@ -214,7 +214,7 @@ def distances(
 ) -> Float[Array, " g"]:
     """The signed distances of all kinks, to first order; infinite of those that no state is nearer to than this one."""
     _, z, sizes = _normals(coordinates, context, state, gates)
-    return jnp.where(sizes > 0, z / jnp.where(sizes > 0, sizes, 1.0), jnp.inf)
+    return jnp.where(sizes > 0, z / positive_or_one(sizes), jnp.inf)
 
 
 def _normals(

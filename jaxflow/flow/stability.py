@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import tree_norm
+from jaxflow._core import positive_or_one, tree_norm
 
 # The share of the stability interval from which on a step counts as limited by stability. Steps of selection flows
 # that accuracy limits stay below 0.6 of it; those at the limit go between 0.8 and 1.2 (40 instances, d = 2).
@@ -53,7 +53,7 @@ def stability_share(solver: Any, stages: PyTree) -> Float[Array, ""]:
     apart = jax.tree.map(lambda k: jnp.tensordot(weights, k[: weights.size], axes=1), stages)
     turned = jax.tree.map(lambda k: k[-1] - k[-2], stages)
     size = tree_norm(apart)
-    ratio = tree_norm(turned) / jnp.where(size > 0, size, 1.0)
+    ratio = tree_norm(turned) / positive_or_one(size)
     return jnp.where(size > 0, ratio, 0.0) / real_stability_interval(type(solver))
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from jaxflow._core import RESULTS, Code, ScaledGradient, require, tree_norm, tree_scale
+from jaxflow._core import RESULTS, Code, ScaledGradient, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates
 from jaxflow.flow.stopping import AbstractStop, Situation
@@ -137,7 +137,7 @@ class System(eqx.Module):
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
         """‖V − x/‖x‖‖ of the unit velocity V in the coordinates, and the share of what lies outside of them."""
         up, out = tree_norm(gradient), tree_norm(y)
-        up, out = jnp.where(up > 0, up, 1.0), jnp.where(out > 0, out, 1.0)
+        up, out = positive_or_one(up), positive_or_one(out)
         between = tree_norm(jax.tree.map(lambda g, y: g / up + y / out, gradient, y))
         rho, _, beyond = self.scale(s)
         return between + self.coordinates.left_behind(self.context) / (rho * out) * jnp.exp(-beyond)
@@ -161,7 +161,7 @@ class System(eqx.Module):
         if isinstance(self.coordinates, AbstractStretchedCoordinates):
             return self.coordinates.velocity(self.context, state, scaled)
         norm = tree_norm(scaled.gradient)
-        unit = tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), scaled.gradient)
+        unit = tree_scale(-1.0 / positive_or_one(norm), scaled.gradient)
         _, tangent = eqx.filter_jvp(lambda x: self.coordinates.decode(self.context, x), (state,), (unit,))
         return tangent
 

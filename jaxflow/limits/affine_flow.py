@@ -26,7 +26,7 @@ import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
 from jaxflow.margin.recession import null_space, orthonormal_columns
 
@@ -231,7 +231,7 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
         first, scale, factor = derivatives(z)
         change = -scale * linalg.cholesky_solve(factor, scale * (basis.T @ first))
         moved = bend * jnp.max(jnp.abs(basis @ change), initial=0.0)
-        share = jnp.where(moved > 1e-8, jnp.log1p(moved) / jnp.where(moved > 0, moved, 1.0), 1.0)
+        share = jnp.where(moved > 1e-8, jnp.log1p(moved) / positive_or_one(moved), 1.0)
         fine = jnp.isfinite(moved)
         # Near the end a step is at most the square of the last one, until it is rounding.
         ended = ~fine | (moved == 0) | ((moved < 1e-6) & (moved > 0.5 * last))
@@ -262,6 +262,6 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
         decrement=decrement,
         error=jnp.where(proved, 2.0 * E * decrement * spread, jnp.inf),
         proved=proved,
-        eigenvalue=jnp.where(rank > 0, 1.0 / (flow.count * jnp.where(spread > 0, spread, 1.0) ** 2), jnp.nan),
+        eigenvalue=jnp.where(rank > 0, 1.0 / (flow.count * positive_or_one(spread) ** 2), jnp.nan),
         rank=rank,
     )

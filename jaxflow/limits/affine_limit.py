@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, is_affine, linalg
+from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, is_affine, linalg, positive_or_one
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
@@ -167,7 +167,7 @@ def _concluded(
     rests = known & ~some & (error <= LARGEST_POINT_ERROR)
 
     unit = outside(velocity)
-    unit = unit / _positive(jnp.linalg.norm(unit))
+    unit = unit / positive_or_one(jnp.linalg.norm(unit))
     prediction: Any = Prediction(program, THEOREM, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
@@ -202,7 +202,7 @@ def _concluded(
         end=unravel(theta + outside(end)),
         certificate=certificate,
         flow_certificate=own,
-        stationarity=gradient / _positive(total),
+        stationarity=gradient / positive_or_one(total),
         prediction=prediction,
         program_solution=solution,
         excess=jnp.where(some, excess, infinite),
@@ -240,10 +240,10 @@ def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[
     """The conditions at the velocity's direction, with the multipliers that make it: only their complementarity is
     not met."""
     margins = program.inputs @ velocity
-    margin = _positive(jnp.min(margins))
+    margin = positive_or_one(jnp.min(margins))
     psi, weights = velocity / margin, pushes / margin
-    left = jnp.linalg.norm(psi - program.inputs.T @ weights) / _positive(jnp.linalg.norm(psi))
-    slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / _positive(jnp.sum(weights))
+    left = jnp.linalg.norm(psi - program.inputs.T @ weights) / positive_or_one(jnp.linalg.norm(psi))
+    slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / positive_or_one(jnp.sum(weights))
     none = jnp.zeros(0, psi.dtype)
     return KKTPoint(left, slack, weights, none, jnp.zeros(0, bool), jnp.zeros((), psi.dtype))
 
@@ -271,7 +271,7 @@ def _trajectory(
     top = jnp.max(jnp.where(problem.cone.growing, frame.exponents(path.s, path.r), -jnp.inf))
     size = jnp.linalg.norm(push)
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
-    velocity = unravel(problem.basis @ push / _positive(size))
+    velocity = unravel(problem.basis @ push / positive_or_one(size))
     log_time = path.s + jnp.log(-jnp.expm1(-path.s)) + frame.log_unit - 2.0 * jnp.log(problem.unit)
     names: Any = RESULTS
     result = names.where(~path.done, names.max_steps_reached, names.successful)
@@ -298,8 +298,4 @@ def _trajectory(
 
 
 def _unit(x: Array) -> Array:
-    return x / _positive(jnp.linalg.norm(x))
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1.0)
+    return x / positive_or_one(jnp.linalg.norm(x))

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxflow._core import positive_or_one
 from jaxflow.losses import Exponential, Logistic
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -104,4 +105,4 @@ def closed_direction(risk: EmpiricalRisk, model: AbstractLinearNetwork, beta: Fl
 def relative_distance(beta: Float[Array, " d"], aim: Float[Array, " d"]) -> Float[Array, ""]:
     r"""$\|\beta-\beta^\infty\|/\|\beta^\infty\|$; the numerator itself where the limit is zero."""
     size = jnp.linalg.norm(aim)
-    return jnp.linalg.norm(beta - aim) / jnp.where(size > 0, size, 1.0)
+    return jnp.linalg.norm(beta - aim) / positive_or_one(size)

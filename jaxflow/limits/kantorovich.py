@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.kinks import gated
 from jaxflow.limits.model_point import RANK
 from jaxflow.risk import EmpiricalRisk
@@ -66,7 +66,7 @@ def kantorovich(risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Flo
     others = jax.random.normal(jax.random.key(0), (DIRECTIONS, root.size), theta.dtype)
     looked = jnp.concatenate([step[None, :], softest[None, :], jnp.where((root > 0)[None, :], others, 0.0)])
     lengths = jnp.linalg.norm(looked, axis=1, keepdims=True)
-    looked = looked / jnp.where(lengths > 0, lengths, 1.0)
+    looked = looked / positive_or_one(lengths)
 
     def bend(z: Array) -> Array:
         _, change = jax.jvp(hessian_of, (theta,), (white @ z,))

@@ -13,6 +13,7 @@ from jaxflow._core import (
     compiled_once,
     good,
     one_lane_at_a_time,
+    positive_or_one,
     require,
 )
 from jaxflow.data import LinearData
@@ -154,7 +155,7 @@ def conclude_direction(
     if not read.faithful:
         # Theorem 3: ρ lives on the singular values of one datum; β is the network's own.
         beta = final.model.linear_coefficients()
-        own_beta = beta / _positive(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
+        own_beta = beta / positive_or_one(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
     ratio = stationarity(followed_path)
     seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
@@ -251,7 +252,3 @@ def fit_linear_rate(
 
     gaps = jax.vmap(gap)(saved.model)
     return observed_rate(program, solution, saved, gaps)
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1.0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, as_integer, check_kind, check_real, good, linalg, require
+from jaxflow._core import RESULTS, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -176,7 +176,7 @@ class LinearStaged(AbstractMethod):
             done = good(trajectory.result) & ~idle
             better = done & (shaken == 0)
             size = jnp.linalg.norm(beta)
-            apart = jnp.linalg.norm(beta - before) / jnp.where(size > 0, size, 1.0)
+            apart = jnp.linalg.norm(beta - before) / positive_or_one(size)
             apart = apart / jnp.where(freely, LOOSE_FINER, FINER)
             error = jnp.where(better & (count > 0), apart + floor, error)
             finished = finished | ~better | known | (error <= gap)
@@ -190,7 +190,7 @@ class LinearStaged(AbstractMethod):
         (_, error, count, *_, last), (found, betas, done) = jax.lax.scan(run, state, runs)
         if shakes:
             size = jnp.linalg.norm(betas[0])
-            apart = jnp.linalg.norm(betas[strict : strict + 2] - betas[:1], axis=-1) / jnp.where(size > 0, size, 1.0)
+            apart = jnp.linalg.norm(betas[strict : strict + 2] - betas[:1], axis=-1) / positive_or_one(size)
             noise = SAMPLED * jnp.max(jnp.where(done[strict : strict + 2], apart, jnp.inf))
             error = error + jnp.where(small & (count >= 2), noise, 0.0)
         chosen: Any = jax.tree.map(lambda x: x[last], found)
@@ -218,7 +218,7 @@ class LinearStaged(AbstractMethod):
         # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
         # have the roundings of weights that are no longer small.
         least, newton = (jnp.maximum(jnp.where(loose, 1.0, 1e-2) * x, 10.0 * eps) for x in (rtol, digits))
-        least = jnp.where(size > 0, size, 1.0) * least
+        least = positive_or_one(size) * least
         drive = Drive(
             diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=newton, norm=state_norm)),
             diffrax.PIDController(rtol=rtol, atol=least, pcoeff=0.3, icoeff=0.4, norm=state_norm),

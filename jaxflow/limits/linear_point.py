@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, SelectionStatus, linalg
+from jaxflow._core import Code, SelectionStatus, linalg, positive_or_one
 from jaxflow.limits.closed_form import closed_point, relative_distance
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.linear_method import LinearStaged
@@ -106,12 +106,12 @@ def conclude_point(
     rho = primal_map(risk, model)(final.model)
     beta = final.model.linear_coefficients()
     miss = data.inputs @ beta - data.targets
-    residual = jnp.max(jnp.abs(miss)) / _positive(jnp.max(jnp.abs(data.targets)))
+    residual = jnp.max(jnp.abs(miss)) / positive_or_one(jnp.max(jnp.abs(data.targets)))
     if isinstance(program, InterpolationProgram):
         # The flow's own ν = −∫r dt is what its ρ determines: the least squares solution of ∇Q(ρ) = A^T ν.
         slope = program.norm.slope(rho)
         weights = jnp.abs(slope)
-        root = jnp.sqrt(weights / _positive(jnp.max(weights)))
+        root = jnp.sqrt(weights / positive_or_one(jnp.max(weights)))
         nu = linalg.lstsq((program.rows * root[None, :]).T, slope * root)
         own = program.certify(rho, nu, CertificateSource.flow)
     else:
@@ -122,7 +122,7 @@ def conclude_point(
     still = network_at_rest(within.data, begun, path)  # pyright: ignore[reportArgumentType]
     # No interpolation is below the least one: where the theorem's hypotheses hold, such a program is a wrong one.
     solved = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
-    excess = own.primal_value / _positive(solution.certificate.dual_value) - 1.0
+    excess = own.primal_value / positive_or_one(solution.certificate.dual_value) - 1.0
     excess = jnp.where(solved & (solution.certificate.dual_value > 0), excess, jnp.inf)
     contradicted = reached & prediction.applies & (excess < min(BELOW, -1e4 * eps))
     failed = broken(trajectory) & ~reached
@@ -203,7 +203,3 @@ def polished(
 def _pairs(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> AbstractPairs | None:
     data: Any = risk.data
     return pairs_of(model, data.inputs) if isinstance(risk.loss, Squared) else None
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1.0)

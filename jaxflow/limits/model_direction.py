@@ -19,7 +19,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, as_integer, check_real, good, require
+from jaxflow._core import (
+    RESULTS,
+    Code,
+    Outcome,
+    SelectionStatus,
+    as_integer,
+    check_real,
+    good,
+    positive_or_one,
+    require,
+)
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow import HardMarginState, hard_margin_flow
@@ -127,7 +137,7 @@ def _concluded(one: Underway) -> Limit:
     behind = jnp.min(jnp.where(pulls, margins.function(path.state.weights), jnp.inf), initial=jnp.inf)
     found = path.converged & (behind > 1.0 + SHARE_OF_GAP)
     psi = jnp.where(found, path.state.weights, theta)
-    unit = psi / _positive(jnp.linalg.norm(psi))
+    unit = psi / positive_or_one(jnp.linalg.norm(psi))
     own, kkt = (
         eqx.tree_at(lambda k: k.residual, k, jnp.where(path.steps > 0, k.residual, jnp.inf))
         for k in (kkt_point(margins, path.first), kkt_point(margins, path.state))
@@ -174,7 +184,7 @@ def _concluded(one: Underway) -> Limit:
             homogeneity=deviation,
             kkt=kkt,
             flow_kkt=own,
-            turned=jnp.where(found, jnp.linalg.norm(unit - theta / _positive(jnp.linalg.norm(theta))), jnp.nan),
+            turned=jnp.where(found, jnp.linalg.norm(unit - theta / positive_or_one(jnp.linalg.norm(theta))), jnp.nan),
             path_error=path.error,
             growth=path.log_growth,
             stationary=facts,
@@ -184,10 +194,6 @@ def _concluded(one: Underway) -> Limit:
 
 # The limit of a flow whose loss has an exponential tail.
 direction_of = by_gears(_begun, _concluded)
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1.0)
 
 
 def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any]) -> Margins:
@@ -235,13 +241,13 @@ def _degree(
     q = jnp.where(present, margins.function(theta), 0.0)
     top = jnp.max(jnp.abs(q))
     double = jnp.where(present, margins.function(2.0 * theta), 0.0)
-    found = jnp.log2(jnp.linalg.norm(double) / _positive(jnp.linalg.norm(q)))
+    found = jnp.log2(jnp.linalg.norm(double) / positive_or_one(jnp.linalg.norm(q)))
     degree = found if declared is None else jnp.asarray(declared, theta.dtype)
     # A degree within rounding of a whole number is one.
     whole = jnp.round(degree)
     degree = jnp.where(is_homogeneous(jnp.abs(degree - whole)), whole, degree)
     off = [jnp.max(jnp.abs(jnp.where(present, margins.function(s * theta), 0.0) / s**degree - q)) for s in SCALINGS]
-    deviation = jnp.max(jnp.stack(off)) / _positive(top)
+    deviation = jnp.max(jnp.stack(off)) / positive_or_one(top)
     usable = (top > 0) & jnp.isfinite(deviation) & (degree > 0)
     return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
 
@@ -268,12 +274,12 @@ def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
     off = sliding | jnp.where(gates > 0.5, switches < 0, switches > 0)
     excess = jnp.where(margins.present, multipliers * jnp.maximum(q - 1.0, 0.0), 0.0)
     return KKTPoint(
-        residual=jnp.linalg.norm(psi - jax.grad(potential)(psi)) / _positive(jnp.linalg.norm(psi)),
-        complementarity=jnp.max(excess, initial=0.0) / _positive(jnp.sum(multipliers)),
+        residual=jnp.linalg.norm(psi - jax.grad(potential)(psi)) / positive_or_one(jnp.linalg.norm(psi)),
+        complementarity=jnp.max(excess, initial=0.0) / positive_or_one(jnp.sum(multipliers)),
         multipliers=multipliers,
         gates=gates,
         sliding=sliding,
-        kink_distance=jnp.max(jnp.abs(switches), initial=0.0, where=off) / _positive(largest),
+        kink_distance=jnp.max(jnp.abs(switches), initial=0.0, where=off) / positive_or_one(largest),
     )
 
 

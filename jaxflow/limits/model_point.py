@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, SelectionStatus, good, linalg
+from jaxflow._core import Code, SelectionStatus, good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts
@@ -58,7 +58,7 @@ def _concluded(one: Underway) -> Limit:
     slope = jnp.max(jnp.abs(_slopes(risk, unravel(start))[0]))
     point, facts, interpolates = settle(risk, unravel, theta, slope)
     # The error of a method falls at least like its tolerance: of a hundredth, a tenth is on the safe side.
-    followed = 0.1 * jnp.linalg.norm(theta - first) / _positive(jnp.linalg.norm(point))
+    followed = 0.1 * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
     known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
     ratio = stationarity(fine)
@@ -72,7 +72,7 @@ def _concluded(one: Underway) -> Limit:
         outcome=outcome,
         selection=None,
         selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
-        flow_direction=eqx.filter(unravel(point / _positive(jnp.linalg.norm(point))), risk.filter(model)),
+        flow_direction=eqx.filter(unravel(point / positive_or_one(jnp.linalg.norm(point))), risk.filter(model)),
         end=unravel(point),
         certificate=Certificate.none(),
         flow_certificate=Certificate.none(),
@@ -111,7 +111,7 @@ def settle(
     """
     count = 1.0 if risk.reduction == "sum" else float(_slopes(risk, unravel(theta))[0].size)
     slopes, curves = _slopes(risk, unravel(theta))
-    residual = jnp.max(jnp.abs(slopes)) / _positive(slope)
+    residual = jnp.max(jnp.abs(slopes)) / positive_or_one(slope)
     interpolates = residual <= jnp.sqrt(FITTED)
     bent = jnp.sqrt(jnp.maximum(curves, 0.0))
 
@@ -121,11 +121,11 @@ def settle(
     # Fitted: the outputs whose loss is curved are brought to where it is flat, by the shortest way.
     def shortest(theta: Array, _: Any) -> tuple[Array, None]:
         slopes, _ = _slopes(risk, unravel(theta))
-        change = linalg.lstsq(rows(theta), jnp.where(bent > 0, slopes / _positive(bent), 0.0))
+        change = linalg.lstsq(rows(theta), jnp.where(bent > 0, slopes / positive_or_one(bent), 0.0))
         return theta - change, None
 
     fitted, _ = jax.lax.scan(shortest, theta, None, length=NEWTON_STEPS)
-    left = jnp.max(jnp.abs(_slopes(risk, unravel(fitted))[0])) / _positive(slope)
+    left = jnp.max(jnp.abs(_slopes(risk, unravel(fitted))[0])) / positive_or_one(slope)
     values = jnp.stack([linalg.singular_values(rows(x)) ** 2 / count for x in (theta, fitted)])
     on = values > RANK * jnp.max(values)
     lowest = jnp.min(jnp.where(on, values, jnp.inf))
@@ -146,7 +146,7 @@ def settle(
     resting_error = jnp.where(least > 0, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)
 
     point = jnp.where(interpolates, fitted, theta - change)
-    size = _positive(jnp.linalg.norm(point))
+    size = positive_or_one(jnp.linalg.norm(point))
     facts = StationaryFacts(
         residual=residual,
         eigenvalue=jnp.where(interpolates, lowest, least),
@@ -169,7 +169,3 @@ def _slopes(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " m"], Float[
     targets = risk.source.targets(risk.source.outputs(model)).reshape(-1)
     first = jax.grad(lambda f: jnp.sum(risk.loss.value(f, targets)))
     return jax.jvp(first, (outputs,), (jnp.ones_like(outputs),))
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1.0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Inexact, PyTree
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, positive_or_one
 from jaxflow.limits.self_certificate import better_of
 from jaxflow.margin import Certificate, Lp, certify
 from jaxflow.risk import EmpiricalRisk
@@ -48,4 +48,4 @@ def network_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient]
 
 def _unit(x: Array) -> Array:
     size = jnp.max(jnp.abs(x))
-    return x / jnp.where(size > 0, size, 1.0)
+    return x / positive_or_one(size)

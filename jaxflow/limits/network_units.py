@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxflow._core import positive_or_one
 from jaxflow.data import LinearData
 from jaxflow.limits.stages import ORDER_ONE
 from jaxflow.limits.units import exponent_of, power_of_two
@@ -87,7 +88,7 @@ def network_units(risk: EmpiricalRisk, model: Any) -> NetworkUnits | None:
     root = jnp.round((a - b) / model.degree)
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
     # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
-    lost = jnp.log2(jnp.where(largest > 0, largest, 1.0)) + root > MOST
+    lost = jnp.log2(positive_or_one(largest)) + root > MOST
     root, b = jnp.where(lost, 0.0, root), jnp.where(lost, 0.0, b)
     return NetworkUnits(power_of_two(b + model.degree * root), power_of_two(b), power_of_two(root))
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.limits.limit import Rate
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.margin import L1, AbstractProgram, AttentionProgram, Nuclear, Solution, certify
@@ -41,7 +41,7 @@ def observed_rate(program: AbstractProgram, solution: Solution, saved: Any, gaps
     centre = jnp.where(usable, x - jnp.sum(jnp.where(usable, x, 0.0)) / count, 0.0)
     spread = jnp.sum(centre**2)
     enough = (jnp.sum(usable) >= 3) & (spread > 0)
-    slope = jnp.sum(centre * y) / jnp.where(spread > 0, spread, 1.0)
+    slope = jnp.sum(centre * y) / positive_or_one(spread)
     return Rate(
         exponent=jnp.where(enough, -slope, jnp.nan),
         predicted=1.0 - off_support(program, solution),
@@ -70,7 +70,7 @@ def off_support(program: AbstractProgram, solution: Solution) -> Float[Array, ""
         return jnp.zeros(())
     off = sizes <= ZERO * jnp.max(sizes)
     largest = jnp.max(values)
-    return jnp.max(jnp.where(off, values, 0.0)) / jnp.where(largest > 0, largest, 1.0)
+    return jnp.max(jnp.where(off, values, 0.0)) / positive_or_one(largest)
 
 
 def _unreached_to_zero(x: Array, reached: Array) -> Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg, tree_norm
+from jaxflow._core import linalg, positive_or_one, tree_norm
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
@@ -43,7 +43,7 @@ def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
     passed = jnp.isneginf(final.log_scale)
     norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
     # Multipliers that are all zero push nowhere; a NaN is no stationary point.
-    ratio = jax.lax.select(total > 0, norm / jnp.where(total > 0, total, 1.0), jnp.zeros_like(norm))
+    ratio = jax.lax.select(total > 0, norm / positive_or_one(total), jnp.zeros_like(norm))
     return jnp.where(jnp.isnan(total), jnp.inf, ratio)
 
 
@@ -97,7 +97,7 @@ def in_a_valley(program: Any, multipliers: Float[Array, "n ..."]) -> Bool[Array,
     rows = (program.features() * program.queries[..., None, :]).reshape(-1, d)
     p = jnp.where(program.active, multipliers, 0.0).reshape(-1)
     size = jnp.max(jnp.abs(p))
-    p = p / jnp.where(size > 0, size, 1.0)
+    p = p / positive_or_one(size)
     hessian = rows.T @ (p[:, None] * rows)
     moved = rows @ linalg.solve(hessian, p @ rows)
     # Not a number where the Hessian is singular, which is no minimum either.
@@ -124,12 +124,12 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
     """
     final, p = trajectory.final, jnp.asarray(trajectory.final.multipliers)
     scale = jnp.max(jnp.abs(data.inputs))
-    size = scale * jnp.max(jnp.linalg.norm(data.inputs / jnp.where(scale > 0, scale, 1.0), axis=-1))
-    ordinary = (size == 0) | (jnp.abs(jnp.log2(jnp.where(size > 0, size, 1.0))) <= ORDER_ONE)
+    size = scale * jnp.max(jnp.linalg.norm(data.inputs / positive_or_one(scale), axis=-1))
+    ordinary = (size == 0) | (jnp.abs(jnp.log2(positive_or_one(size))) <= ORDER_ONE)
     unit = jnp.where(ordinary, 1.0, size)
     rests = at_rest(final, stationarity(trajectory) / unit, model.degree, kept(model))
     total = jnp.sum(jnp.abs(p))
-    pull = jnp.abs(p @ data.inputs) / (jnp.where(total > 0, total, 1.0) * unit)
+    pull = jnp.abs(p @ data.inputs) / (positive_or_one(total) * unit)
     if not isinstance(model, DiagonalLinearNetwork):
         # Entries mix, and what is zero is not told from what rounding will wake: a start that nothing moves is at rest.
         return rests & ((stationarity(trajectory) == 0) | ~jnp.any(pull > PULLED))

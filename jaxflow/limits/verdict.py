@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
+from jaxflow._core import positive_or_one
 from jaxflow.limits.stages import Positive, kept, left_by_pairs
 from jaxflow.margin import Certificate, ProgramResult, Solution
 from jaxflow.trajectory import Trajectory
@@ -111,5 +112,5 @@ def _stand_still(directions: Inexact[Array, "2 ..."]) -> Bool[Array, ""]:
     usable = jnp.all(jnp.isfinite(flat)) & jnp.all(largest > 0)
     unit = jnp.where(usable, flat / jnp.where(usable, largest, 1.0), 0.0)
     size = jnp.linalg.norm(unit, axis=1, keepdims=True)
-    unit = unit / jnp.where(size > 0, size, 1.0)
+    unit = unit / positive_or_one(size)
     return usable & (jnp.linalg.norm(unit[0] - unit[1]) <= STILL)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 
 
 def step_to_boundary(
@@ -22,7 +22,7 @@ def scaled_cholesky(
 ) -> tuple[Float[Array, "m m"], Float[Array, " m"]]:
     """The Cholesky factor of D K D + regularisation·I with D = diag(K)^(-1/2), and D."""
     diagonal = jnp.diagonal(matrix)
-    scale = 1.0 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1.0))
+    scale = 1.0 / jnp.sqrt(positive_or_one(diagonal))
     identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
     scaled = matrix * scale[:, None] * scale[None, :] + regularisation * identity
     return linalg.cholesky(scaled), scale

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import Candidate, closest, default_tolerance, judge
@@ -80,7 +80,7 @@ def interior_point(
     constraints = Constraints(inequality, equality, targets)
     rows = jnp.where(constraints.used[:, None], rows, 0.0)
     pushed = jnp.max(jnp.abs(start @ rows))
-    weights = 0.5 * start / jnp.where(pushed > 0, pushed, 1.0)
+    weights = 0.5 * start / positive_or_one(pushed)
     state = begin_at(weights, jnp.full((d,), 0.5, targets.dtype) * size, skip)
     if m > d and not jnp.iscomplexobj(rows):
         # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.
@@ -134,7 +134,7 @@ class _VectorPlace(AbstractPlace):
         change_a, closing = move.more
         # The root of room − t·closing − t²|Δa|² = 0, without cancellation.
         root = closing + jnp.sqrt(closing**2 + 4 * jnp.abs(change_a) ** 2 * self.room)
-        to_room = jnp.min(jnp.where(root > 0, 2 * self.room / jnp.where(root > 0, root, 1.0), jnp.inf))
+        to_room = jnp.min(jnp.where(root > 0, 2 * self.room / positive_or_one(root), jnp.inf))
         everywhere = jnp.ones(self.shares.shape, bool)
         return jnp.minimum(to_room, step_to_boundary(self.shares, move.shares, everywhere))
 
@@ -193,8 +193,8 @@ def polish(
     a = weights @ rows
     largest, heaviest = jnp.max(shares), jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
     margins = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
-    support = shares / jnp.where(largest > 0, largest, 1.0) > 1.0 - jnp.abs(a) ** 2
-    active = inequality & (weights / jnp.where(heaviest > 0, heaviest, 1.0) > margins - 1.0)
+    support = shares / positive_or_one(largest) > 1.0 - jnp.abs(a) ** 2
+    active = inequality & (weights / positive_or_one(heaviest) > margins - 1.0)
     active = active | equality
     # A vertex has as many active constraints as unknowns, so that of more rows only the heaviest can matter.
     unknowns = 2 * d if jnp.iscomplexobj(rows) else d

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import positive_or_one
 from jaxflow.margin.conclude import default_tolerance
 
 # Pivots for each basic variable that may leave, and some: random programs take at most two and a half for each.
@@ -71,7 +72,7 @@ def find_vertex(
     rows = jnp.where(used[:, None], rows / sizes[:, None], 0.0)
     targets = jnp.where(used, targets / sizes, 0.0)
     height = jnp.max(jnp.abs(targets))
-    height = jnp.where(height > 0, height, 1.0)
+    height = positive_or_one(height)
     targets = targets / height
     table = jnp.pad(jnp.concatenate([rows.T, targets[None, :]]), ((0, 0), (0, 1)))
     kinds = jnp.where(inequality, WEIGHT, jnp.where(equality, FREE, UNUSED))

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, SelectionStatus, checked
+from jaxflow._core import Code, SelectionStatus, checked, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin.attention import attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -76,7 +76,7 @@ def support_tokens(
     excess = program.margins(solution.primal) - 1.0
     rounding = 1e3 * float(jnp.finfo(solution.dual.dtype).eps)
     largest = jnp.max(solution.dual, initial=0.0)
-    weight = solution.dual / jnp.where(largest > 0, largest, 1.0)
+    weight = solution.dual / positive_or_one(largest)
     near, close = max(SUPPORT_MARGIN, rounding), max(AMBIGUOUS_MARGIN, 10 * rounding)
     # By strong convexity ‖W − W*‖² <= 2·gap·‖W‖²: what an inaccurate answer says of margins.
     gap = jnp.maximum(solution.certificate.duality_gap, 0.0)

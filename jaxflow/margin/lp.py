@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxflow._core import positive_or_one
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.l1 import begin, weighted_l1
@@ -59,7 +60,7 @@ def solve_lp(
         def again(state: tuple, smoothing: Array) -> tuple[tuple, None]:
             rho, _, steps = state
             size = jnp.max(jnp.abs(rho))
-            unit = jnp.abs(rho) / jnp.where(size > 0, size, 1.0)
+            unit = jnp.abs(rho) / positive_or_one(size)
             # Bounded costs keep the Schur matrix solvable: off the support cost is at most ε^(p−1).
             rho, weights, more = solve_weighted((unit**2 + smoothing**2) ** ((p - 1) / 2))
             return (rho, weights, steps + more), None

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import positive_or_one
 from jaxflow.margin._linear_algebra import step_to_boundary
 
 # Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
@@ -156,7 +157,7 @@ def follow(
         affine = jnp.minimum(1.0, longest(move, change_slack))
         reached = place.product_after(move, affine)
         reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * move.weights))
-        ratio = jnp.clip(reached / count / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0)
+        ratio = jnp.clip(reached / count / positive_or_one(mean), 0.0, 1.0)
         correction, second = place.second_order(move)
         product = on * move.weights * change_slack
         move, change_slack = direction(mean * place.centring(ratio, affine), correction, second, product, refine=True)

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import low_rank_solver, scaled_cholesky, step_to_boundary
 from jaxflow.margin.conclude import default_tolerance
 from jaxflow.margin.nearest_face import nearest_face
@@ -80,7 +80,7 @@ def min_norm_point(
     count = jnp.maximum(jnp.sum(on), 1.0)
     diagonal = jnp.where(used, jnp.diagonal(gram), 0.0)
     scale = jnp.sum(diagonal) / jnp.maximum(jnp.sum(used), 1)
-    scale = jnp.where(scale > 0, scale, 1.0)
+    scale = positive_or_one(scale)
     gram = jnp.where(used[:, None] & used[None, :], gram, 0.0) / scale
     # Regularisation at the level of rounding: the Gram matrix is singular when there are more rows than
     # entries.
@@ -134,7 +134,7 @@ def min_norm_point(
         change, change_slack, _ = direction(first, -product)
         affine = longest(change, change_slack)
         predicted = jnp.sum(on * (weights + affine * change) * (slack + affine * change_slack)) / count
-        centre = mean * (predicted / jnp.where(mean > 0, mean, 1.0)) ** 3
+        centre = mean * (predicted / positive_or_one(mean)) ** 3
         target = -product - on * change * change_slack + on * centre
         corrected = solve(right_side(target)[:, None])[:, 0]
         change, change_slack, change_level = direction(corrected, target)
@@ -235,7 +235,7 @@ def interior_weights(
     count = jnp.maximum(jnp.sum(on), 1.0)
     size = jnp.sum(on * rows.sizes()) / count
     distance = jnp.sqrt(jnp.sum(jnp.abs(rows.combine(point.weights)) ** 2))
-    share = jnp.clip(distance / jnp.where(size > 0, size, 1.0), 0.0, 1.0)
+    share = jnp.clip(distance / positive_or_one(size), 0.0, 1.0)
     lifted = jnp.maximum(point.weights, 0.0) + share / count
     return jnp.where(inequality, lifted, jnp.where(equality, point.weights, 0.0))
 
@@ -281,7 +281,7 @@ def _polish(
     # A weight that the exact solution has at zero may come out as −ε: what follows judges the clipped point.
     polished = jnp.where(inequality, jnp.maximum(polished, 0.0), polished)
     total = jnp.sum(on * polished)
-    polished = polished / jnp.where(total > 0, total, 1.0)
+    polished = polished / positive_or_one(total)
 
     # Both bounds on the optimum improve separately: the lower one with λ, the upper one with the primal.
     fine = (total > 0) & jnp.all(jnp.isfinite(polished))
@@ -291,7 +291,7 @@ def _polish(
     def upper(point: Array) -> Array:
         seen = rows.values(point)
         margin = jnp.min(jnp.where(inequality, seen, jnp.inf), initial=jnp.inf)
-        safe = jnp.where(margin > 0, margin, 1.0)
+        safe = positive_or_one(margin)
         broken = jnp.max(jnp.where(equality, jnp.abs(seen), 0.0), initial=0.0)
         return jnp.where(margin > 0, (jnp.sqrt(jnp.sum(jnp.abs(point) ** 2)) + broken) / safe, jnp.inf)
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import as_plain, linalg, require, shown, unknown_name
+from jaxflow._core import as_plain, linalg, positive_or_one, require, shown, unknown_name
 from jaxflow._core.checks import LARGEST
 
 # Singular values and entries below these shares of the largest count as zero in stationarity residuals.
@@ -70,7 +70,7 @@ def _misaligned(
     zero."""
     product = size * dual_size
     inner = jnp.sum(jnp.real(jnp.conj(primal) * adjoint))
-    return jnp.where(product > 0, 1.0 - inner / jnp.where(product > 0, product, 1.0), jnp.inf)
+    return jnp.where(product > 0, 1.0 - inner / positive_or_one(product), jnp.inf)
 
 
 def _euclidean(x: Inexact[Array, "..."]) -> Float[Array, ""]:
@@ -152,7 +152,7 @@ class Nuclear(AbstractNorm):
         u, v = left[0, :, :r], right[0, :r].T
         u, v = jnp.where(kept[None, :], u, 0.0), jnp.where(kept[None, :], v, 0.0)
         pull = jnp.sum(u * (adjoint @ v))
-        scale = jnp.sum(kept) / jnp.where(pull > 0, pull, 1.0)
+        scale = jnp.sum(kept) / positive_or_one(pull)
         defect = jnp.maximum(jnp.max(jnp.abs(scale * adjoint @ v - u)), jnp.max(jnp.abs(scale * adjoint.T @ u - v)))
         return size, dual_size, jnp.where(pull > 0, defect, jnp.inf)
 
@@ -216,7 +216,7 @@ class Lp(AbstractNorm):
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
         size = jnp.max(jnp.abs(primal))
-        unit = jnp.abs(primal) / jnp.where(size > 0, size, 1.0)
+        unit = jnp.abs(primal) / positive_or_one(size)
         return size * jnp.sum(unit**self.p) ** (1 / self.p)
 
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
@@ -231,7 +231,7 @@ class Lp(AbstractNorm):
         # ∂‖ρ‖_p asks nothing off the support (Yun et al., appendix D: the local subdifferential).
         wanted = jnp.where(inside, primal / safe * safe ** (self.p - 1), 0.0)
         inner = jnp.sum(jnp.real(jnp.conj(wanted) * adjoint))
-        scale = jnp.sum(jnp.abs(wanted) ** 2) / jnp.where(inner > 0, inner, 1.0)
+        scale = jnp.sum(jnp.abs(wanted) ** 2) / positive_or_one(inner)
         defect = jnp.abs(scale * adjoint - wanted) / jnp.where(inside, jnp.abs(wanted), 1.0)
         residual = jnp.max(jnp.where(inside, defect, 0.0))
         return self(primal), self.dual(adjoint), jnp.where(inner > 0, residual, jnp.inf)

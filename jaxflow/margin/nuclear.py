@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.lanes import looped_on_cpu
 from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky
 from jaxflow.margin.certificate import Solution
@@ -104,7 +104,7 @@ def interior_point(
         norm = jnp.sqrt(jnp.trace(geometry.square(inside)))
         far = Interior(
             end.steps,
-            0.7 * inside / jnp.where(norm > 0, norm, 1.0),
+            0.7 * inside / positive_or_one(norm),
             0.5 * size * jnp.eye(geometry.size, dtype=inside.dtype),
             jnp.ones_like(inside),
             jnp.zeros((), int),
@@ -282,7 +282,7 @@ def _start(
     Y = 0.5 * (vectors[1] * shares[None, :]) @ vectors[1].T
     slack = jnp.where(inequality & fine, jnp.maximum(margins / margin - 1.0, 0.0) + LIFT, 1.0)
     squared = jnp.sum(rows.combine(least.weights) ** 2)
-    size = 1.0 / jnp.sqrt(jnp.where(squared > 0, squared, 1.0))
+    size = 1.0 / jnp.sqrt(positive_or_one(squared))
     return NEAR * inside / largest[0], Y, slack, inside, size
 
 

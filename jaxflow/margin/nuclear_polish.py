@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import scaled_cholesky
 from jaxflow.margin.conclude import default_tolerance
 
@@ -55,7 +55,7 @@ def polish(
     Q = vectors * jnp.where(kept, jnp.sqrt(jnp.maximum(2 * values, 0.0)), 0.0)[None, :]
     margins = 2 * jnp.sum((H @ Y) * queries, axis=1)
     heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
-    relative = weights / jnp.where(heaviest > 0, heaviest, 1.0)
+    relative = weights / positive_or_one(heaviest)
     support = (inequality & (relative > margins - 1.0)) | equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)

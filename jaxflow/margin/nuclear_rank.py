@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxflow._core import checked, linalg
+from jaxflow._core import checked, linalg, positive_or_one
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary, default_tolerance
 from jaxflow.margin.min_norm_point import min_norm_point
@@ -75,7 +75,7 @@ def solve_nuclear_rank(
         K = point(rows.left, reduced @ Q)[0]
         # Balance K and Q: at a stationary point their norms agree.
         norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
-        ratio = jnp.sqrt(norm_Q / jnp.where(norm_K > 0, norm_K, 1.0))
+        ratio = jnp.sqrt(norm_Q / positive_or_one(norm_K))
         K = K * ratio
         transposed, weights = point(rows.left @ K, reduced)
         return (transposed.T, K, weights), None
@@ -115,7 +115,7 @@ def _refine(
     cross = rows.left @ rows.left.T
     margins = jnp.sum((rows.left @ plain) * queries, axis=1)
     heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
-    relative = weights / jnp.where(heaviest > 0, heaviest, 1.0)
+    relative = weights / positive_or_one(heaviest)
     support = (inequality & (relative > margins - 1.0)) | equality
     on, target = support.astype(Q.dtype), (inequality & support).astype(Q.dtype)
     kept = jnp.ones((Q.shape[1],), Q.dtype)

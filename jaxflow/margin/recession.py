@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, checked, linalg
+from jaxflow._core import Code, checked, linalg, positive_or_one
 from jaxflow.margin._linear_algebra import step_to_boundary
 
 # Steps of the interior point. Of 3,000 random instances none needed more than 30.
@@ -151,7 +151,7 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
     Both by the roots of their largest entries, again and again (Ruiz 2001): the largest entries of all tend to one.
     """
     sizes = jnp.abs(rows)
-    logs = jnp.where(sizes > 0, jnp.log2(jnp.where(sizes > 0, sizes, 1.0)), -jnp.inf)
+    logs = jnp.where(sizes > 0, jnp.log2(positive_or_one(sizes)), -jnp.inf)
 
     def excess(by_row: Array, by_column: Array, axis: int) -> Array:
         largest = jnp.max(logs - by_row[:, None] - by_column[None, :], axis=axis, initial=-jnp.inf)
@@ -314,7 +314,7 @@ def null_space(rows: Float[Array, "n m"]) -> Float[Array, "m m"]:
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
     vectors = jnp.where((values <= least)[:, None], right, 0.0) / columns[None, :]
     size = jnp.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors / jnp.where(size > 0, size, 1.0)
+    vectors = vectors / positive_or_one(size)
     _, values, right = linalg.svd(vectors)
     return jnp.where((values > rank_tolerance(vectors.shape, rows.dtype))[:, None], right, 0.0)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import step_to_boundary
 from jaxflow.margin.recession import DAMPING, MAX_STEPS, rank_tolerance
 
@@ -46,7 +46,7 @@ def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior:
     # In the length of the start at margin one the optimum is at most one long.
     first = interior / jnp.where(usable, margin, 1.0)
     length = jnp.linalg.norm(first)
-    length = jnp.where(length > 0, length, 1.0)
+    length = positive_or_one(length)
     scaled = rows * length
     steps, w, weights, slack = _follow(scaled, present, first / length, usable)
     active = present & (weights > slack)
@@ -54,7 +54,7 @@ def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior:
     better = _margin(scaled, present, fine) / _size(fine) > sharp / _size(w)
     w = jnp.where(better, fine, w)
     margin = _margin(scaled, present, w)
-    w = w / jnp.where(margin > 0, margin, 1.0)
+    w = w / positive_or_one(margin)
     return ThinMargin(jnp.where(usable, w * length, 0.0), jnp.where(present & usable, weights, 0.0), steps)
 
 
@@ -64,7 +64,7 @@ def _margin(rows: Array, present: Array, w: Array) -> Float[Array, ""]:
 
 def _size(w: Array) -> Float[Array, ""]:
     size = jnp.linalg.norm(w)
-    return jnp.where(size > 0, size, 1.0)
+    return positive_or_one(size)
 
 
 def _refined(rows: Float[Array, "n m"], active: Bool[Array, " n"], w: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -109,7 +109,7 @@ def _follow(
         _, change_weights, change_slack = direction(-product)
         affine = jnp.minimum(1.0, longest(change_weights, change_slack))
         left = jnp.sum(on * (weights + affine * change_weights) * (slack + affine * change_slack)) / count
-        centre = mean * jnp.clip(left / jnp.where(mean > 0, mean, 1.0), 0.0, 1.0) ** 3
+        centre = mean * jnp.clip(left / positive_or_one(mean), 0.0, 1.0) ** 3
         change, change_weights, change_slack = direction(on * centre - product - change_weights * change_slack)
         length = jnp.minimum(1.0, DAMPING * longest(change_weights, change_slack))
         moved = jnp.isfinite(length) & (length > 0)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import as_array, as_matrix, as_vector, checked, require
+from jaxflow._core import as_array, as_matrix, as_vector, checked, positive_or_one, require
 from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 
@@ -101,7 +101,7 @@ class MLPHead(eqx.Module):
     def kinks(self, x: Float[Array, " d"]) -> Float[Array, " r"]:
         r"""$V_jx/(\|V_j\|\|x\|)$: signed distances from the kinks, relative to sizes."""
         size = jnp.linalg.norm(self.V, axis=-1) * jnp.linalg.norm(x)
-        return (self.V @ x) / jnp.where(size > 0, size, 1.0)
+        return (self.V @ x) / positive_or_one(size)
 
 
 class ConcaveHead(eqx.Module):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import compile_beside, linalg, require, tree_cast, tree_where, unknown_name
+from jaxflow._core import compile_beside, linalg, positive_or_one, require, tree_cast, tree_where, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.flow import BackwardEuler, MultiplierNewton
@@ -361,7 +361,7 @@ def _one_minus_corr(a: Any, b: Any) -> Any:
     # 0.5 |a - b|^2 of unit vectors: 1 - <a, b> without its cancellation.
     def unit(x: Any) -> Any:
         norm = jnp.linalg.norm(x)
-        return x / jnp.where(norm > 0, norm, 1.0)
+        return x / positive_or_one(norm)
 
     return 0.5 * jnp.sum((unit(a) - unit(b)) ** 2)
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import checked, linalg
+from jaxflow._core import checked, linalg, positive_or_one
 from jaxflow.models.profiles import angle_of, edge, height, height_slope, time_of
 
 # Damped Newton takes 2 to 20 steps (n = 5, d = 20, L = 2 to 5, α from 10 to 0.01). For L > 3 and α = 1e-4 the digits of
@@ -56,7 +56,7 @@ class InterpolationLimit(eqx.Module):
     @property
     def gap(self) -> Float[Array, ""]:
         """Q − D relative to Q."""
-        return (self.value - self.dual_value) / jnp.where(self.value > 0, self.value, 1.0)
+        return (self.value - self.dual_value) / positive_or_one(self.value)
 
     @property
     def converged(self) -> Bool[Array, "*batch"]:
@@ -86,7 +86,7 @@ def interpolation_limit(
     unit = jnp.max(size)
     e = size / unit
     scale = jnp.max(jnp.abs(targets))
-    scale = jnp.where(scale > 0, scale, 1.0)
+    scale = positive_or_one(scale)
     aim = targets / scale
     # Then ρ/scale = K e^L h(e^(L−2) g) with K = unit^L / scale.
     K = unit**depth / scale
@@ -177,6 +177,6 @@ def _polish(rows: Array, aim: Array, e: Array, K: Array, depth: int, angle: Arra
 def solve_scaled(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array, " n"]:
     """A symmetric positive definite system, scaled to a unit diagonal."""
     root = jnp.sqrt(jnp.diagonal(matrix))
-    root = jnp.where(root > 0, root, 1.0)
+    root = positive_or_one(root)
     factor = linalg.cholesky(matrix / root[:, None] / root[None, :])
     return linalg.cholesky_solve(factor, right / root) / root

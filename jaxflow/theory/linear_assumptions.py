@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import checked, linalg, require
+from jaxflow._core import checked, linalg, positive_or_one, require
 from jaxflow.data import LinearData
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -118,7 +118,7 @@ def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"])
     """
     push = inputs.T @ multipliers
     size = jnp.linalg.norm(push)
-    return push / jnp.where(size > 0, size, 1.0)
+    return push / positive_or_one(size)
 
 
 @checked()

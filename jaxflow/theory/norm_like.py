@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import Code, checked, linalg, require
+from jaxflow._core import Code, checked, linalg, positive_or_one, require
 from jaxflow.data import LinearData
 from jaxflow.margin import AbstractNorm, AbstractProgram, Certificate, Solution
 from jaxflow.margin.certificate import CertificateSource, ProgramResult
@@ -71,7 +71,7 @@ class NormLike(AbstractNorm):
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         slope = self.slope(primal)
         size = jnp.max(jnp.abs(slope))
-        off = jnp.max(jnp.abs(slope - adjoint)) / jnp.where(size > 0, size, 1.0)
+        off = jnp.max(jnp.abs(slope - adjoint)) / positive_or_one(size)
         return self(primal), self.dual(adjoint), off
 
     def expression(self, variable: Any) -> Any:
@@ -138,7 +138,7 @@ class InterpolationProgram(AbstractProgram):
         value, conjugate, off = self.norm.measure(primal, self.adjoint(dual))
         bound = self.values_at_inputs @ dual - conjugate
         scale = jnp.max(jnp.abs(self.values_at_inputs))
-        miss = jnp.max(jnp.abs(self.values(primal) - self.values_at_inputs)) / jnp.where(scale > 0, scale, 1.0)
+        miss = jnp.max(jnp.abs(self.values(primal) - self.values_at_inputs)) / positive_or_one(scale)
         usable = jnp.isfinite(value) & jnp.isfinite(bound) & (bound > 0)
         return Certificate(
             primal_value=value,
@@ -170,7 +170,7 @@ class InterpolationProgram(AbstractProgram):
         step = self.coefficients(inverse * (self.adjoint(move) - miss))
         size = jnp.linalg.norm(self.coefficients(primal))
         eps = float(jnp.finfo(primal.dtype).eps)
-        found = SAMPLES * jnp.linalg.norm(step) / jnp.where(size > 0, size, 1.0) + SAMPLES * eps * self.norm.depth
+        found = SAMPLES * jnp.linalg.norm(step) / positive_or_one(size) + SAMPLES * eps * self.norm.depth
         return jnp.where(jnp.isfinite(found) & (size > 0), found, jnp.inf)
 
     def assumptions(self, network: AbstractLinearNetwork, data: LinearData) -> tuple[Assumption, ...]:

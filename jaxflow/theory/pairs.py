@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, linalg
+from jaxflow._core import checked, linalg, positive_or_one
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
@@ -244,7 +244,7 @@ def pair_limit(
     def newton(_: Any, dual: Array) -> Array:
         move = _pseudo(pairs, dual)[0] @ (targets - pairs.outputs(dual))
         size = jnp.max(jnp.abs(pairs.rows.T @ move))
-        return dual + jnp.minimum(1.0, LONGEST / jnp.where(size > 0, size, 1.0)) * move
+        return dual + jnp.minimum(1.0, LONGEST / positive_or_one(size)) * move
 
     dual = jax.lax.fori_loop(0, STEPS, newton, dual)
     return _judged(pairs, network, targets, dual)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_kind, is_concrete, require, tree_norm, tree_scale
+from jaxflow._core import ScaledGradient, check_kind, is_concrete, positive_or_one, require, tree_norm, tree_scale
 from jaxflow.data import LinearData
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import (
@@ -107,7 +107,7 @@ class Dual(AbstractStretchedCoordinates):
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         gradient = self._weights(context, state).gradient
         norm = tree_norm(gradient)
-        return tree_scale(-1.0 / jnp.where(norm > 0, norm, 1.0), gradient)
+        return tree_scale(-1.0 / positive_or_one(norm), gradient)
 
     def _form(self, risk: EmpiricalRisk, model: Any) -> DualForm:
         data = risk.data

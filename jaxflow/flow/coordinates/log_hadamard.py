@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, require
+from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, positive_or_one, require
 from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -111,5 +111,5 @@ class LogHadamard(AbstractStretchedCoordinates):
         logs = self.logs(context, state)
         slopes = scaled.gradient[0] if self.separate else scaled.gradient
         size = jnp.abs(slopes)
-        log_slopes = jnp.where(size > 0, jnp.log(jnp.where(size > 0, size, 1.0)), _LOG_ZERO)
+        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), _LOG_ZERO)
         return 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_real, linalg, require, tree_norm
+from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, require, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import (
     AttentionConstraints,
@@ -113,7 +113,7 @@ class Scores(AbstractCoordinates):
         """The same point from an origin that lies `lead` behind it."""
         gradient = self.field(context, state).gradient
         norm = tree_norm(gradient)
-        offset = (-lead / jnp.where(norm > 0, norm, 1.0)) * gradient
+        offset = (-lead / positive_or_one(norm)) * gradient
         behind = _at(context, -offset)
         origin = eqx.tree_at(lambda m: m.W, behind.initial, behind.combined_weights())
         proxy = eqx.tree_at(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import RESULTS, Outcome, SelectionStatus
+from jaxflow._core import RESULTS, Outcome, SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.limits.rate import off_support
@@ -224,7 +224,7 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     face = limiting_face(rows, solution.dual, beta[-1])
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
-    value = jnp.sum(jnp.abs(beta), axis=-1) / jnp.where(mu > 0, mu, 1.0)
+    value = jnp.sum(jnp.abs(beta), axis=-1) / positive_or_one(mu)
     return {
         "margin": mu,
         "gap": gaps[:, 0],

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked
+from jaxflow._core import checked, positive_or_one
 from jaxflow.data import TokenData
 
 
@@ -70,7 +70,7 @@ def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[A
     ```
     """
     mu = margin_of(data, selection, W)
-    return jnp.where(mu > 0, W / jnp.where(mu > 0, mu, 1.0), jnp.nan)
+    return jnp.where(mu > 0, W / positive_or_one(mu), jnp.nan)
 
 
 @checked()
@@ -89,7 +89,7 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
     margin = jax.vmap(lambda W: margin_of(data, selection, W))(weights)
     by_margin = jax.vmap(lambda W: margin_normalised(data, selection, W))(weights)
     size = jnp.linalg.norm(weights, axis=(-2, -1))[:, None, None]
-    by_norm = jnp.where(size > 0, weights / jnp.where(size > 0, size, 1.0), jnp.nan)
+    by_norm = jnp.where(size > 0, weights / positive_or_one(size), jnp.nan)
     return Directions(margin, by_margin, by_norm, cauchy_gap(by_margin), cauchy_gap(by_norm))
 
 

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import checked, linalg, require
+from jaxflow._core import checked, linalg, positive_or_one, require
 from jaxflow.data import TokenData
 from jaxflow.margin import MaxMarginProgram, max_margin
 
@@ -108,7 +108,7 @@ def alignment_error(
     def error(U: Array, factor: Array) -> Array:
         rotated = U.T @ factor @ V
         size = jnp.linalg.norm(factor)
-        return jnp.linalg.norm(jnp.where(diagonal, 0.0, rotated)) / jnp.where(size > 0, size, 1.0)
+        return jnp.linalg.norm(jnp.where(diagonal, 0.0, rotated)) / positive_or_one(size)
 
     return jnp.maximum(error(frame.keys, K), error(frame.queries, Q))
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, require
+from jaxflow._core import checked, positive_or_one, require
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import AbstractAttention, as_head, token_scores
@@ -61,7 +61,7 @@ def _separable(data: TokenData, head: Any, norm: str, statement: str) -> Assumpt
     solution = solve(attention_svm(data, first, norm))
     found = (solution.result == ProgramResult.optimal) | (solution.result == ProgramResult.inaccurate)
     value = solution.certificate.primal_value
-    margin = jnp.where(found & jnp.isfinite(value) & (value > 0), 1.0 / jnp.where(value > 0, value, 1.0), jnp.nan)
+    margin = jnp.where(found & jnp.isfinite(value) & (value > 0), 1.0 / positive_or_one(value), jnp.nan)
     margin = jnp.where(solution.result == ProgramResult.infeasible, 0.0, margin)
     tied = jnp.any(jnp.sum(best, axis=-1) > 1)
     slack = jnp.where(tied, -jnp.inf, margin)
@@ -89,7 +89,7 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
     best, second = _best_and_second(scores, data.visible)
     lowest = jnp.min(jnp.where(data.visible, scores, jnp.inf), axis=-1)
     gap = best - second
-    spread = jnp.where(gap > 0, (second - lowest) / jnp.where(gap > 0, gap, 1.0), jnp.inf)
+    spread = jnp.where(gap > 0, (second - lowest) / positive_or_one(gap), jnp.inf)
     slack = tolerance - jnp.max(spread)
     return Assumption("all scores but the best are equal in every sequence (Assumption 2)", slack >= 0, slack)
 

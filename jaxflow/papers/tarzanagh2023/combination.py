@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import checked
+from jaxflow._core import checked, positive_or_one
 
 
 class Combination(eqx.Module):
@@ -38,7 +38,7 @@ def best_combination(
 
     def correlation(candidate: Array) -> Array:
         size = jnp.linalg.norm(candidate) * jnp.linalg.norm(weights)
-        return jnp.sum(candidate * weights) / jnp.where(size > 0, size, 1.0)
+        return jnp.sum(candidate * weights) / positive_or_one(size)
 
     bounded = finite + gamma * unit
     # Where the weights lean away from F⊥ the correlation has no maximum: its supremum is at infinity, or at

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jaxflow._core import good
+from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
@@ -255,7 +255,7 @@ def _measured(
     size = jnp.linalg.norm(direction.weights)
     # Without a masked token (Gen-SVM) asks nothing and its solution is zero: there is no direction to add.
     solved = (direction.result == OPTIMAL) & (finite.result == OPTIMAL) & (size > 0)
-    unit = direction.weights / jnp.where(size > 0, size, 1.0)
+    unit = direction.weights / positive_or_one(size)
     last = weights[-1]
     gamma = jnp.sum((last - finite.weights) * unit)
     best = best_combination(last, finite.weights, jnp.where(solved, unit, jnp.ones_like(unit)))
@@ -301,7 +301,7 @@ def kinks(problem: Problem, attention: Array) -> tuple[Array, Array]:
     """Of each sequence: whether all units are off at what attention composes, and how far the nearest kink is."""
     units = jnp.einsum("rd,ntd,nt->nr", problem.V, problem.tokens, attention)
     rows = jnp.linalg.norm(problem.V, axis=-1)
-    distance = jnp.where(rows[None] > 0, jnp.abs(units) / jnp.where(rows > 0, rows, 1.0)[None], jnp.inf)
+    distance = jnp.where(rows[None] > 0, jnp.abs(units) / positive_or_one(rows)[None], jnp.inf)
     return jnp.all(units <= 0, axis=-1), jnp.min(distance, axis=-1)
 
 
@@ -310,7 +310,7 @@ def decorrelation(W: Float[Array, "d d"], V: Float[Array, "d d"]) -> Float[Array
 
     def unit(x: Array) -> Array:
         norm = jnp.linalg.norm(x)
-        return x / jnp.where(norm > 0, norm, 1.0)
+        return x / positive_or_one(norm)
 
     return 0.5 * jnp.sum((unit(W) - unit(V)) ** 2)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import good
+from jaxflow._core import good, positive_or_one
 from jaxflow.flow import ArcLength, LogTime, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
@@ -199,7 +199,7 @@ def descent_end(instance: Instance) -> tuple[Array, Array, Array]:
 
 def _correlation(a: Array, b: Array) -> Array:
     size = jnp.linalg.norm(a) * jnp.linalg.norm(b)
-    return jnp.where(size > 0, jnp.sum(a * b) / jnp.where(size > 0, size, 1.0), jnp.nan)
+    return jnp.where(size > 0, jnp.sum(a * b) / positive_or_one(size), jnp.nan)
 
 
 def predictivity(

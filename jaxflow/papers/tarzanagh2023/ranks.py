@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
@@ -152,7 +152,7 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
         "rank": jnp.where(solved, published, -1),
         "relative_rank": jnp.where(solved, rank, -1),
         "gap": solution.certificate.duality_gap,
-        "outside": jnp.linalg.norm(outside) / jnp.where(total > 0, total, 1.0),
+        "outside": jnp.linalg.norm(outside) / positive_or_one(total),
     }
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import unknown_name
+from jaxflow._core import positive_or_one, unknown_name
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
 # In the order of the paper's legend.
@@ -57,5 +57,5 @@ def _reflection(a: Float[Array, " d"], b: Float[Array, " d"]) -> Float[Array, "d
     """The symmetric orthogonal matrix that exchanges two unit vectors (the identity where they are equal)."""
     normal = a - b
     square = normal @ normal
-    scale = jnp.where(square > 0, 2.0 / jnp.where(square > 0, square, 1.0), 0.0)
+    scale = jnp.where(square > 0, 2.0 / positive_or_one(square), 0.0)
     return jnp.eye(a.shape[0]) - scale * jnp.outer(normal, normal)

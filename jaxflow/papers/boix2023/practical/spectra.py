@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 from jaxflow.papers.boix2023.practical.models import Transformer
 
 Products = dict[str, Float[Array, "layers H d d"]]
@@ -87,7 +87,7 @@ def _singular_values(left: Float[Array, "*b d e"], right: Float[Array, "*b d e"]
 
 def _normalised(singular: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
     top = singular[..., :1]
-    return singular / jnp.where(top > 0, top, 1.0)
+    return singular / positive_or_one(top)
 
 
 def _squares(singular: Float[Array, "*b k"]) -> Float[Array, "*b"]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
@@ -116,7 +117,7 @@ def _support(keys: Array, d: Any) -> Support:
             exact=jnp.all(local.support | best),
             average=jnp.sum(margins) / (N * (T - 1)),
             largest=jnp.max(margins),
-            push=jnp.sum(gradient.W * solution.primal) / jnp.where(sizes > 0, sizes, 1.0),
+            push=jnp.sum(gradient.W * solution.primal) / positive_or_one(sizes),
         )
 
     return jax.vmap(one)(keys)

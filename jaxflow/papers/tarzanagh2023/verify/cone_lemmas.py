@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import SelectionStatus
+from jaxflow._core import SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
@@ -108,7 +108,7 @@ def _global(keys: Array) -> Cone:
         solution = solve(attention_svm(data, best, "frobenius"))
         size = jnp.linalg.norm(solution.primal)
         solved = (solution.result == ProgramResult.optimal) & (size > 0)
-        theta = 1.0 / jnp.where(size > 0, size, 1.0)
+        theta = 1.0 / positive_or_one(size)
         aim = solution.primal * theta
         # From W^mm towards a random direction, by a random share of the way out of the separating set.
         noise = jax.random.normal(key_W, (D, D))
@@ -182,7 +182,7 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
     ) -> Cone:
         scores = token_scores(a, v)
         size = jnp.linalg.norm(aim)
-        theta = 1.0 / jnp.where(size > 0, size, 1.0)
+        theta = 1.0 / positive_or_one(size)
         A = jnp.max(jnp.linalg.norm(a.tokens, axis=2) * jnp.linalg.norm(a.queries, axis=1)[:, None]) / theta
         mu = (jnp.minimum(0.5, delta) / A) ** 2 / 8.0
         own = jnp.sum(jnp.where(selection, scores, 0.0), axis=-1)

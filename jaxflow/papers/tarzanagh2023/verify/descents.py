@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
@@ -174,7 +175,7 @@ def _separating(shape: tuple[int, int, int], keys: Array) -> tuple[Array, ...]:
         best = optimal_tokens(scores, data.visible)
         solution = solve(attention_svm(data, best, "frobenius"))
         size = jnp.linalg.norm(solution.primal)
-        theta = 1.0 / jnp.where(size > 0, size, 1.0)
+        theta = 1.0 / positive_or_one(size)
         down = -_gradient(data, head, jnp.zeros((d, d)))
         margins = jnp.where(best, jnp.inf, _margins(data, best, down))
         holds = jnp.min(margins) > 0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Outcome
+from jaxflow._core import Outcome, positive_or_one
 from jaxflow.data import TokenData
 from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
@@ -185,5 +185,5 @@ def misalignment(a: Array, b: Array) -> Array:
     It is 1 where one of them is zero.
     """
     sizes = [jnp.linalg.norm(x) for x in (a, b)]
-    unit = [x / jnp.where(size > 0, size, 1.0) for x, size in zip((a, b), sizes, strict=True)]
+    unit = [x / positive_or_one(size) for x, size in zip((a, b), sizes, strict=True)]
     return jnp.where((sizes[0] > 0) & (sizes[1] > 0), 0.5 * jnp.sum((unit[0] - unit[1]) ** 2), 1.0)

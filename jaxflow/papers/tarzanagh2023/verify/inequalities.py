@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
@@ -117,7 +118,7 @@ def _gradients(key: Array) -> Gradients:
 def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
     """The cosine of the gradient and W."""
     sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(W)
-    return jnp.sum(gradient.W * W) / jnp.where(sizes > 0, sizes, 1.0)
+    return jnp.sum(gradient.W * W) / positive_or_one(sizes)
 
 
 def _concave(key: Array) -> Concave:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import SelectionStatus
+from jaxflow._core import SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
@@ -174,7 +174,7 @@ def _starts(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: Any, noise
         scores = token_scores(a, v)
         low, high = low_and_high(scores, a.visible, selection)
         size = jnp.linalg.norm(W)
-        unit_W = W / jnp.where(size > 0, size, 1.0)
+        unit_W = W / positive_or_one(size)
 
         def depth_of(V: Array) -> tuple[Array, Array]:
             return cone_depth(CombinedAttention(V, jnp.zeros(W.shape[0])).logits(a), low, high)

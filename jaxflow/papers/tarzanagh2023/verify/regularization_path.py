@@ -20,6 +20,7 @@ from jaxflow._core import (
     check_real,
     checked,
     is_concrete,
+    positive_or_one,
     raw_array,
     require,
     require_finite,
@@ -232,7 +233,7 @@ def _follow(
         if constraint is None:
             return value
         slacks = constraint(there)
-        barrier = -BARRIER * jnp.sum(jnp.log(jnp.where(slacks > 0, slacks, 1.0)))
+        barrier = -BARRIER * jnp.sum(jnp.log(positive_or_one(slacks)))
         return jnp.where(jnp.all(slacks > 0), value + barrier, jnp.nan)
 
     def refine(u: Array, radius: Array) -> tuple[Array, tuple[Any, ...]]:
@@ -292,7 +293,7 @@ class SeparatingCone(eqx.Module):
         r"""Slacks $(x_{it}-x_{i\tau})^\top Wz_i/\|W\|_F-\varepsilon$ for all τ above; 1 where there is none to bar."""
         W = model.combined_weights()
         norm = tree_norm(W)
-        logits = model.logits(self.data) / jnp.where(norm > 0, norm, 1.0)
+        logits = model.logits(self.data) / positive_or_one(norm)
         bar = jnp.sum(jnp.where(self.low, logits, 0.0), axis=-1, keepdims=True)
         return jnp.where(self.high, bar - logits - self.epsilon, 1.0).reshape(-1)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg
+from jaxflow._core import linalg, positive_or_one
 
 # Damping, in units of the Hessian's largest diagonal entry: the start, its floor and where a search gives up.
 DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e-13, 1e8
@@ -90,7 +90,7 @@ def minimize_on_sphere(
         radial = jnp.outer(u, u)
         curved = inner - jnp.dot(state.gradient, u) * (jnp.eye(N) - radial)
         scale = jnp.max(jnp.abs(jnp.diagonal(curved)))
-        scale = jnp.where(scale > 0, scale, 1.0)
+        scale = positive_or_one(scale)
         matrix = curved / scale + radial + state.damping * jnp.eye(N)
         factor = linalg.cholesky(matrix)
         definite = jnp.all(jnp.isfinite(factor))
@@ -111,7 +111,7 @@ def minimize_on_sphere(
         return eqx.tree_at(lambda s: (s.damping, s.steps), chosen, (damping, state.steps + 1))
 
     size = jnp.linalg.norm(start)
-    u = start / jnp.where(size > 0, size, 1.0)
+    u = start / positive_or_one(size)
     # One trace of the objective and its derivatives, in the loop alone: they are most of what there is to compile.
     empty = jnp.zeros_like(u), jnp.eye(u.size, dtype=u.dtype)
     first = _State(u, jnp.asarray(jnp.inf), *empty, jnp.asarray(DAMPING), jnp.asarray(-1))
