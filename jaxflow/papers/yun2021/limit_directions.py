@@ -109,7 +109,8 @@ def follow(key: Any, setting: Setting) -> Direction:
     data = LinearData(X, y)
     model = network_of(setting.network, subkey(key, "start"), data)
     limit = find_limit(classification(X, y), model, throw=False)
-    final, saved = limit.trajectory.final, limit.trajectory.points
+    final: Any = limit.trajectory.final
+    saved: Any = limit.trajectory.points
     end = jax.tree.map(lambda x: x[None], push_direction(X, final.multipliers))
     pushes = jnp.concatenate([jax.vmap(lambda p: push_direction(X, p))(saved.multipliers), end])
     share = jnp.asarray(jnp.nan)
@@ -119,13 +120,12 @@ def follow(key: Any, setting: Setting) -> Direction:
     theirs = limit.program_solution
     program: Any = limit.prediction.program
     aim = theirs.primal if program.transform is None else program.coefficients(theirs.primal)
-    multipliers: Any = final.multipliers
     return Direction(
         outcome=limit.outcome.value,
         start=limit.prediction.assumptions[-1].slack,
         flow_gap=limit.flow_certificate.duality_gap,
         stationarity=limit.flow_certificate.stationarity,
-        least_multiplier=jnp.min(-y * multipliers) / jnp.max(jnp.abs(multipliers)),
+        least_multiplier=jnp.min(-y * final.multipliers) / jnp.max(jnp.abs(final.multipliers)),
         program_gap=theirs.certificate.duality_gap,
         singular=limit.singular_residual,
         share=share,
