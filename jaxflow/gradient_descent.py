@@ -22,6 +22,7 @@ from jaxflow._core import (
     is_concrete,
     raw_array,
     require,
+    tree_in_float,
     tree_norm,
     tree_scale,
 )
@@ -86,6 +87,7 @@ def descend(
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+    risk, model = tree_in_float((risk, model))
     risk.check(model)
     steps, throw = as_integer("steps", steps, 0), as_boolean("throw", throw)
     known = normalised is False or (isinstance(normalised, str) and normalised in NORMALISATIONS)
