@@ -162,7 +162,7 @@ def as_key(argument: str, value: Any) -> jax.Array:
 
     **Raises:** `ValueError` for anything else, and for several keys.
     """
-    plain = as_plain(value)
+    plain, key = as_plain(value), value
     if isinstance(plain, int) and not isinstance(plain, bool):
         return jax.random.key(as_integer(argument, plain))
     known = isinstance(value, jax.Array | np.ndarray)
@@ -173,7 +173,7 @@ def as_key(argument: str, value: Any) -> jax.Array:
     typed = known and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
     require(typed, argument, "expected a key such as jax.random.key(0), or a seed", got=value)
     require(value.shape == (), argument, f"expected one key, got keys of shape {value.shape}: map with jax.vmap")
-    return value
+    return key
 
 
 def as_array(argument: str, value: Any, *, integers: bool = False, mixed: bool = False) -> jax.Array:
