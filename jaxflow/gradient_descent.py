@@ -23,6 +23,7 @@ from jaxflow._core import (
     positive_or_one,
     raw_array,
     require,
+    tree_in_float,
     tree_norm,
     tree_scale,
 )
@@ -87,6 +88,7 @@ def descend(
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+    risk, model = tree_in_float((risk, model))
     risk.check(model)
     steps, throw = as_integer("steps", steps, 0), as_boolean("throw", throw)
     known = normalised is False or (isinstance(normalised, str) and normalised in NORMALISATIONS)

@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, as_array, is_concrete, positive_or_one, require, require_finite, tree_scale
+from jaxflow._core import (
+    ScaledGradient,
+    as_arrays,
+    as_signs,
+    is_concrete,
+    positive_or_one,
+    require,
+    require_finite,
+    require_signs,
+    tree_scale,
+)
 from jaxflow.data import LinearData, SampleData, TokenData
 from jaxflow.losses import AbstractLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
@@ -112,21 +122,23 @@ class OpaqueLoss(AbstractLoss):
 def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     """Data from `(inputs, labels)`. **Raises:** `ValueError` naming `data` or `labels`."""
     require(len(pair) == 2, "data", f"expected a pair (inputs, labels), got {len(pair)} entries")
-    inputs, labels = as_array("inputs", pair[0]), as_array("labels", pair[1])
+    labels = as_signs("labels", pair[1]) if loss.margin else pair[1]
+    inputs, labels = as_arrays(inputs=pair[0], labels=labels)
     require(inputs.ndim >= 1, "data", "expected inputs of shape (n, ...), got a number")
     kind = LinearData if inputs.ndim == 2 and labels.ndim == 1 else SampleData
     expected = f"expected {inputs.shape[0]} labels, one for each input, got shape {labels.shape}"
     require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
     require_finite("labels", labels)
-    data = kind(inputs, labels)
-    if loss.margin and is_concrete(data.targets):
-        values = np.unique(np.asarray(data.targets))
-        wrong = values[np.abs(values) != 1]
-        name = type(loss).__name__
-        require(
-            wrong.size == 0, "labels", f"{name} needs labels +1 and -1, got {', '.join(f'{x:g}' for x in wrong[:3])}"
-        )
-    return data
+    if loss.margin:
+        require_signs("labels", labels)
+    return kind(inputs, labels)
+
+
+def _with_signs(data: LinearData | SampleData) -> LinearData | SampleData:
+    """Data whose targets are labels -1 and 1. **Raises:** `ValueError` naming `targets` for more or fewer classes."""
+    targets = as_signs("targets", data.targets)
+    require_signs("targets", targets)
+    return data if targets is data.targets else type(data)(data.inputs, targets)
 
 
 def _finite(leaf: Any) -> bool:
@@ -141,14 +153,16 @@ class EmpiricalRisk(eqx.Module):
     **Arguments:**
 
     - `data`: `TokenData`, `LinearData`, `SampleData`, a pair `(inputs, labels)` of arrays (or any other
-      `AbstractSource` of outputs and targets).
+      `AbstractSource` of outputs and targets). A loss of the margin takes labels ±1, or two classes in another form,
+      which become ±1 (`risk.data` shows them): True is +1, so is 1 beside 0, and of two strings the later one in sorted
+      order. For other losses targets are real values.
     - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"squared"`, ...), or a function of the
       margin $q=yf$.
     - `trainable`: which parameters move: a pytree of Booleans like the model, a function
       `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
     - `reduction`: `"mean"` over all outputs (default) or `"sum"`; it only rescales time.
 
-    **Raises:** `ValueError` naming the argument for concrete data with NaN, labels other than ±1, or
+    **Raises:** `ValueError` naming the argument for concrete data with NaN, labels of other than two classes, or
     inconsistent shapes.
 
     **Example:**
@@ -176,6 +190,8 @@ class EmpiricalRisk(eqx.Module):
             known = isinstance(data, TokenData | LinearData | SampleData)
             require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
+            if loss.margin and not isinstance(data, TokenData):
+                data = _with_signs(data)
         # A reduction that is an array has no truth value to compare.
         named = isinstance(reduction, str) and reduction in ("mean", "sum")
         require(named, "reduction", "expected 'mean' or 'sum'", got=reduction)

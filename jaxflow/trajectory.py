@@ -128,8 +128,11 @@ class Trajectory(eqx.Module):
     def at(self, reading: Float[Array, "..."] | float) -> Point:
         """The point at any reading of the clock, of an integration with `saveat=diffrax.SaveAt(dense=True)`.
 
-        **Raises:** `ValueError` where there is no dense output.
+        **Raises:** `ValueError` where there is no dense output, for a batch, and for a concrete reading before the
+        start or past the end; a traced one gives NaN.
         """
+        if self.batched:
+            raise ValueError("at: a batch has a curve for each member; read trajectory[0].at(reading), or use jax.vmap")
         if self.dense is None:
             raise ValueError("dense: there is none; pass saveat=diffrax.SaveAt(dense=True) to integrate")
         return self.dense(reading)

@@ -15,10 +15,10 @@ from jax.core import Tracer
 from jaxflow._core.checks import (
     as_boolean,
     as_integer,
+    as_key,
     as_plain,
     check_boolean,
     check_integer,
-    check_key,
     check_kind,
     check_real,
     raw_array,
@@ -192,12 +192,7 @@ class _Rules(NamedTuple):
         dims, bad = hint.dim_str.split(), self._bad(name)
         positive, rising = name in self.positive, name in self.rising
         if "prng_key" in hint.dtypes:
-
-            def key(argument: str, value: Any, sizes: Sizes) -> Any:
-                check_key(argument, value)
-                return value
-
-            return key
+            return lambda argument, value, sizes: as_key(argument, value)
 
         def array(argument: str, value: Any, sizes: Sizes) -> Any:
             found = _numbers(argument, value, kinds, bad)

@@ -157,11 +157,23 @@ def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: 
     require(isinstance(value, kinds), argument, f"expected {what}, got {type(value).__name__}")
 
 
-def check_key(argument: str, value: Any) -> None:
-    """One typed key of JAX. **Raises:** `ValueError` for a seed, an old key of two numbers, or several keys."""
-    typed = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-    require(typed, argument, "expected a key such as jax.random.key(0)", got=value)
+def as_key(argument: str, value: Any) -> jax.Array:
+    """One typed key of JAX, from one, from a seed, or from an old key such as `jax.random.PRNGKey(0)`.
+
+    **Raises:** `ValueError` for anything else, and for several keys.
+    """
+    plain, key = as_plain(value), value
+    if isinstance(plain, int) and not isinstance(plain, bool):
+        return jax.random.key(as_integer(argument, plain))
+    known = isinstance(value, jax.Array | np.ndarray)
+    if known and value.shape == () and jnp.issubdtype(value.dtype, jnp.integer):  # a traced seed
+        return jax.random.key(value)
+    if known and value.dtype == np.uint32 and value.shape == jax.eval_shape(jax.random.PRNGKey, 0).shape:
+        return jax.random.wrap_key_data(jnp.asarray(value))
+    typed = known and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    require(typed, argument, "expected a key such as jax.random.key(0), or a seed", got=value)
     require(value.shape == (), argument, f"expected one key, got keys of shape {value.shape}: map with jax.vmap")
+    return key
 
 
 def as_array(argument: str, value: Any, *, integers: bool = False, mixed: bool = False) -> jax.Array:
@@ -193,12 +205,71 @@ def as_matrix(argument: str, value: Any) -> jax.Array:
     return array
 
 
+def as_arrays(**given: Any) -> list[jax.Array]:
+    """Real numbers in arrays of one floating-point dtype: the widest of theirs, which integers follow.
+
+    **Raises:** `ValueError` naming the argument, as `as_array`.
+    """
+    arrays = [as_array(argument, value, integers=True) for argument, value in given.items()]
+    kinds = [array.dtype for array in arrays if jnp.issubdtype(array.dtype, jnp.floating)]
+    dtype = jnp.result_type(*kinds) if kinds else float
+    return [array.astype(dtype) for array in arrays]
+
+
 def as_mask(argument: str, value: Any) -> jax.Array:
-    """Booleans in an array. **Raises:** `ValueError` for numbers: a mask of zeros and minus infinities means another
-    thing than one of ones and zeros."""
+    """Booleans in an array, from Booleans or from integers 0 and 1. **Raises:** `ValueError` for other numbers: a mask
+    of zeros and minus infinities means another thing than one of ones and zeros."""
     array = raw_array(argument, value)
-    require(array.dtype == np.bool_, argument, f"expected an array of True and False, got {named_dtype(array.dtype)}")
-    return jnp.asarray(array)
+    kind = array.dtype
+    require(
+        kind == np.bool_ or jnp.issubdtype(kind, jnp.integer),
+        argument,
+        f"expected an array of True and False, got {named_dtype(kind)}; in place of an additive mask, of 0 and -inf, "
+        "pass mask == 0",
+    )
+    if kind != np.bool_ and is_concrete(array):
+        binary = np.isin(np.asarray(array), (0, 1)).all()
+        require(bool(binary), argument, "expected True and False, or integers 0 and 1", got=value)
+    return jnp.asarray(array).astype(bool)
+
+
+# How two classes may be written, in an error.
+CLASSES = "-1 and 1, 0 and 1, False and True or two strings, of which the later one is +1"
+
+
+def as_signs(argument: str, labels: Any, *, numbers: bool = True) -> Any:
+    """Labels of two classes as -1 and 1: of False and True, of 0 and 1, and of two strings the later one is +1.
+
+    What else is written in numbers stays as it is, and so do traced labels; see `require_signs`.
+
+    **Arguments:** `numbers`: whether 0 and 1 are classes; they are not where they may be real values.
+    **Raises:** `ValueError` for strings or Booleans of more or fewer classes.
+    """
+    if isinstance(labels, Tracer):
+        return labels
+    array = raw_array(argument, labels)
+    kind = getattr(array.dtype, "kind", "")  # typed keys of JAX have none
+    if kind == "O" and all(isinstance(entry, str) for entry in np.asarray(array).flat):
+        array, kind = array.astype(str), "U"
+    named = kind in tuple("bUS")
+    if not is_concrete(array) or not (named or (numbers and is_real(array.dtype))):
+        return labels
+    classes, places = np.unique(np.asarray(array), return_inverse=True)
+    if len(classes) == 2 and (named or classes.tolist() == [0, 1]):
+        return 2 * places.reshape(array.shape) - 1
+    require(not named, argument, _not_two(classes))
+    return labels
+
+
+def require_signs(argument: str, labels: Any) -> None:
+    """**Raises:** `ValueError` where concrete numbers are not all -1 or 1."""
+    if is_concrete(labels):
+        classes = np.unique(np.asarray(labels))
+        require(bool(np.isin(classes, (-1, 1)).all()), argument, _not_two(classes))
+
+
+def _not_two(classes: np.ndarray) -> str:
+    return f"expected two classes ({CLASSES}), got {shown(classes.tolist())}"
 
 
 def raw_array(argument: str, value: Any) -> Any:

@@ -58,7 +58,9 @@ class Code(eqx.Module):
     """An enumeration value, or a batch of them, carried through `jit` and `vmap`.
 
     `code == "failed"`, `code == Outcome.failed` and `code == 9` all compare elementwise;
-    `str(code)` is the name; `numpy.asarray(code)` gives the `uint8` values to store.
+    `str(code)` is the name; `numpy.asarray(code)` gives the `uint8` values to store. A name that is no member raises an
+    error that lists the names: a misspelt one would never be equal. A code has no hash, because it equals a number and
+    a string, whose hashes differ; the key of a dictionary may be `int(code)` or `str(code)`.
 
     **Example:**
 

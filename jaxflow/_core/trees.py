@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 
@@ -57,6 +58,17 @@ def tree_cast(a: PyTree, inexact: Any, integer: Any, device: Any) -> PyTree:
         elif x.dtype in (jnp.int32, jnp.int64):
             x = x.astype(integer)
         return jax.device_put(x, device)
+
+    return jax.tree.map(cast, a)
+
+
+def tree_in_float(a: PyTree) -> PyTree:
+    """Real floating-point arrays in JAX's default precision, which clocks have too: a loop needs one dtype."""
+    default = jnp.result_type(float)
+
+    def cast(x: Any) -> Any:
+        real = isinstance(x, jax.Array | np.ndarray) and jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(default) if real and x.dtype != default else x
 
     return jax.tree.map(cast, a)
 

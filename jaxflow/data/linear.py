@@ -5,14 +5,16 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_array, is_concrete, require, require_finite
+from jaxflow._core import as_arrays, as_signs, is_concrete, require, require_finite
 
 
 class LinearData(eqx.Module):
     r"""n inputs $x_i\in\mathbb R^d$ with targets $y_i$: labels ±1, or real values for regression.
 
-    **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. As in `TokenData`, the constructor checks shapes
-    and allows common leading batch axes; `LinearData.validated` also checks the values.
+    **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. Booleans and two strings become labels ±1: True is +1, and so is
+    the later string in sorted order. Targets 0 and 1 stay real values here; with a loss of the margin `EmpiricalRisk`
+    takes them as labels −1 and +1. As in `TokenData`, the constructor checks shapes and allows common leading batch
+    axes; `LinearData.validated` also checks the values.
 
     **Example:**
 
@@ -25,8 +27,8 @@ class LinearData(eqx.Module):
     targets: Float[Array, "*b n"]
 
     def __init__(self, inputs: Any, targets: Any):
-        self.inputs = as_array("inputs", inputs)
-        self.targets = as_array("targets", targets).astype(self.inputs.dtype)
+        targets = as_signs("targets", targets, numbers=False)
+        self.inputs, self.targets = as_arrays(inputs=inputs, targets=targets)
 
     def __check_init__(self) -> None:
         require(self.inputs.ndim >= 2, "inputs", f"expected shape (n, d), got {self.inputs.shape}")

@@ -105,7 +105,7 @@ def random_tokens(
 
     **Arguments:**
 
-    - `key`: a JAX key; the same key gives the same instance.
+    - `key`: a JAX key, or a seed; the same key gives the same instance.
     - `n`, `T`, `d`: number of sequences, tokens in each, dimension.
     - `score_gap`: least distance of a sequence's best score to its others, by rejection (see `draw_tokens`).
     - `self_attention`: the query is the first token, $z_i = x_{i1}$.

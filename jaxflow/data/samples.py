@@ -5,14 +5,15 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_array, is_concrete, require, require_finite
+from jaxflow._core import as_arrays, as_signs, is_concrete, require, require_finite
 
 
 class SampleData(eqx.Module):
     r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
     Boix-Adserà et al. (2023).
 
-    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs.
+    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs. Booleans, two
+    strings, and 0 and 1 are treated as in `LinearData`.
 
     **Example:**
 
@@ -25,8 +26,8 @@ class SampleData(eqx.Module):
     targets: Float[Array, "..."]
 
     def __init__(self, inputs: Any, targets: Any):
-        self.inputs = as_array("inputs", inputs)
-        self.targets = as_array("targets", targets).astype(self.inputs.dtype)
+        targets = as_signs("targets", targets, numbers=False)
+        self.inputs, self.targets = as_arrays(inputs=inputs, targets=targets)
 
     @classmethod
     def validated(cls, inputs: Any, targets: Any) -> "SampleData":

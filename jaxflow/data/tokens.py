@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import as_array, as_mask, is_concrete, require, require_finite
+from jaxflow._core import as_array, as_arrays, as_mask, as_signs, is_concrete, require, require_finite, require_signs
 
 # Roundings between two rows of a product of equal rows with a matrix; tokens that differ by no more are one token to
 # every margin that has digits.
@@ -25,10 +25,11 @@ class TokenData(eqx.Module):
 
     - `tokens`: `(n, T, d)`, the rows $x_{it}$.
     - `queries`: `(n, d)` or `(n, k, d)`.
-    - `labels`: `(n,)` or `(n, k)`, each ±1.
-    - `mask`: `(n, T)` or `(n, k, T)`, True where a token is visible to the output. None: all are. A token that is
-      hidden from every query of its sequence (padding) is replaced by the first visible one, so that nothing depends on
-      it, not even a scale or a span.
+    - `labels`: `(n,)` or `(n, k)`, each ±1. Two classes in another form become ±1: True is +1, so is 1 beside 0, and
+      of two strings the later one in sorted order.
+    - `mask`: `(n, T)` or `(n, k, T)`, True (or 1) where a token is visible to the output. None: all are. A token that
+      is hidden from every query of its sequence (padding) is replaced by the first visible one, so that nothing depends
+      on it, not even a scale or a span. In place of an additive mask, of 0 and −inf, pass `mask == 0`.
 
     The constructor checks shapes only, and lets every array carry the same leading batch axes, to be
     mapped over with `jax.vmap`. `TokenData.validated` also checks the values.
@@ -47,9 +48,8 @@ class TokenData(eqx.Module):
     mask: Bool[Array, "..."] | None
 
     def __init__(self, tokens: Any, queries: Any, labels: Any, mask: Any = None):
-        self.tokens = as_array("tokens", tokens)
-        self.queries = as_array("queries", queries)
-        self.labels = as_array("labels", labels).astype(self.tokens.dtype)
+        self.tokens, self.queries = as_arrays(tokens=tokens, queries=queries)
+        self.labels = as_array("labels", as_signs("labels", labels)).astype(self.tokens.dtype)
         self.mask = None if mask is None else as_mask("mask", mask)
         if self.mask is not None:
             self.tokens = _without_padding(self.tokens, self.mask)
@@ -110,8 +110,7 @@ class TokenData(eqx.Module):
             return
         for name, value in (("tokens", self.tokens), ("queries", self.queries)):
             require_finite(name, value)
-        wrong = np.abs(np.asarray(self.labels)) != 1
-        require(not wrong.any(), "labels", f"labels must be +1 or -1; index {_first(wrong)} is not")
+        require_signs("labels", self.labels)
         if self.mask is not None:
             hidden = ~np.asarray(self.mask).any(-1)
             require(not hidden.any(), "mask", f"every token is hidden from query {_first(hidden)}")

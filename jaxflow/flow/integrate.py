@@ -21,6 +21,7 @@ from jaxflow._core import (
     is_concrete,
     positive_or_one,
     require,
+    tree_in_float,
 )
 from jaxflow.flow.clocks import AbstractClock, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, AbstractStretchedCoordinates, Weights, as_coordinates
@@ -94,6 +95,7 @@ def integrate(
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+    risk, model = tree_in_float((risk, model))
     clock = as_clock(clock)
     coordinates = as_coordinates(coordinates)
     if isinstance(coordinates, AbstractStretchedCoordinates):

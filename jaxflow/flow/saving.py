@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxflow._core import check_real, is_concrete, require, require_finite
+from jaxflow._core import as_array, check_real, is_concrete, require, require_finite, shown
 from jaxflow.flow.clocks import AbstractClock
 from jaxflow.flow.flat import FlatState
 from jaxflow.flow.system import System
@@ -28,18 +28,26 @@ class DenseOutput(eqx.Module):
     end: Float[Array, ""]
 
     def __call__(self, reading: Float[Array, "..."] | float) -> Point:
-        """The point, or points with a leading axis, at readings of the clock; `reached` is False past the end."""
-        s = jnp.asarray(self.clock.internal(jnp.asarray(reading, dtype=float)))
+        """The point, or points with a leading axis, at readings of the clock from the start to the end.
 
-        def one(s: Array) -> Point:
+        **Raises:** `ValueError` for other concrete readings. A traced one gives NaN, and `reached` is False.
+        """
+        readings = as_array("reading", reading)
+        s = jnp.asarray(self.clock.internal(readings))
+        # The clock reads the end itself with a rounding of its own.
+        within = (s >= 0.0) & (s <= self.end * (1 + 1e-9))
+        if is_concrete(within) and not bool(jnp.all(within)):
+            first, last = (float(self.clock.reading(bound)) for bound in (jnp.zeros_like(self.end), self.end))
+            raise ValueError(f"reading: the integration went from {first:g} to {last:g}, got {shown(reading)}")
+
+        def one(s: Array, reached: Array) -> Point:
             inside = jnp.clip(s, 0.0, self.end)
-            # The clock reads the end itself with a rounding of its own.
-            reached = s <= self.end * (1 + 1e-9)
             found = self.interpolation.evaluate(inside)
             extended = found if self.form is None else self.form.unpack(found)
-            return self.flow.point(self.risk, inside, extended, reached)
+            point = self.flow.point(self.risk, inside, extended, reached)
+            return jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan) if eqx.is_inexact_array(x) else x, point)
 
-        return (one if s.ndim == 0 else eqx.filter_vmap(one))(s)
+        return (one if s.ndim == 0 else eqx.filter_vmap(one))(s, within)
 
 
 def wanted(

@@ -18,6 +18,7 @@ from jaxflow._core import (
     is_concrete,
     one_lane_at_a_time,
     require,
+    tree_in_float,
 )
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.attention_facts import AttentionFacts, head_state
@@ -75,6 +76,7 @@ def find_limit(
       any other model, a plain callable on one input too: see `jaxflow.limits.ModelFacts` and the page "Your own model".
     - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks, `ModelStaged()` for
       models that are the caller's own.
+      Data and weights of other floating-point types are taken in JAX's default precision.
     - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
       the largest duality gap of the program. Of a limit point: the relative error to which it is followed; what was
       reached is in its `error`. None: 1e-8 in double precision, 1e-4 in single.
@@ -102,6 +104,7 @@ def find_limit(
     ```
     """
     require(isinstance(risk, EmpiricalRisk), "risk", f"expected an EmpiricalRisk, got {type(risk).__name__}")
+    risk, model = tree_in_float((risk, model))
     if not isinstance(model, AbstractLinearNetwork) and is_own(risk, model):
         return find_own_limit(risk, model, method=method, gap=gap, max_steps=max_steps, throw=throw, progress=progress)
     default = NETWORK_STEPS if isinstance(model, AbstractLinearNetwork) else MAX_STEPS

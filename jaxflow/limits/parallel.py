@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import as_boolean, as_integer, check_kind, one_lane_at_a_time
+from jaxflow._core import as_boolean, as_integer, check_kind, one_lane_at_a_time, tree_in_float
 from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
@@ -53,6 +53,7 @@ def find_limits(
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
+    risk, model = tree_in_float((risk, model))
     throw = as_boolean("throw", throw)
     max_steps = MAX_STEPS if max_steps is None else as_integer("max_steps", max_steps, 1)
     method, gap = check_arguments(risk, model, MultiHeadAttention, method, gap, max_steps)

@@ -6,7 +6,6 @@ from jaxflow.margin.certificate import Certificate as Certificate
 from jaxflow.margin.certificate import CertificateSource as CertificateSource
 from jaxflow.margin.certificate import ProgramResult as ProgramResult
 from jaxflow.margin.certificate import Solution as Solution
-from jaxflow.margin.certificate import certify as certify
 from jaxflow.margin.composition import FiniteComponentProgram as FiniteComponentProgram
 from jaxflow.margin.composition import finite_component as finite_component
 from jaxflow.margin.enumeration import AssumptionStatus as AssumptionStatus
@@ -29,4 +28,5 @@ from jaxflow.margin.recession import RecessionCone as RecessionCone
 from jaxflow.margin.recession import Separability as Separability
 from jaxflow.margin.recession import recession_cone as recession_cone
 from jaxflow.margin.reference import solve_cvxpy as solve_cvxpy
+from jaxflow.margin.solve import certify as certify
 from jaxflow.margin.solve import solve as solve

@@ -139,35 +139,10 @@ def _unit(x: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
     return x / _safe(jnp.max(jnp.abs(x), initial=0.0))
 
 
-def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "program") -> Certificate:
-    r"""Bounds on the optimum from any direction and any nonnegative weights, of any scale.
-
-    No solver is trusted: every number is computed from the program's constraints. Negative weights of
-    inequalities count as zero. For equalities the bounds hold up to `feasibility`.
-
-    **Arguments:**
-
-    - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
-    - `primal`: in the program's primal shape. A flow passes its velocity (NUMERICS: it converges
-      exponentially faster than the weights).
-    - `dual`: in the shape of `program.active`. A flow passes its clipped gradient multipliers; for sets of
-      selected tokens also the weights with which the gradient pushes selected tokens (any sign).
-    - `source`: `"program"`, `"flow"`, `"none"` or a `CertificateSource`.
-
-    **Returns:** a `Certificate`. A missing bound (non-positive margin, zero weights, NaN input) gives
-    `duality_gap = +inf`, never NaN. A program without constraints has optimum zero: gap 0.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.attention_svm(data, limit.selection)
-    solution = jf.margin.solve(program)
-    jf.margin.certify(program, 7 * solution.primal, solution.dual)  # of any scale
-    ```
-    """
+def bounds_of(program: AbstractProgram, primal: Any, dual: Any, source: Any = "program") -> Certificate:
+    """`jaxflow.margin.certify` of a primal and a dual point."""
     if isinstance(source, str) and source not in CertificateSource.__members__:
         raise unknown_name("source", source, CertificateSource.__members__)
-    require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
     if not isinstance(source, str | CertificateSource):
         raise ValueError(f"source: expected one of {', '.join(CertificateSource.__members__)}, got {shown(source)}")
     code = CertificateSource[source] if isinstance(source, str) else source
@@ -182,7 +157,7 @@ def certify(program: AbstractProgram, primal: Any, dual: Any, source: Any = "pro
 
 @eqx.filter_jit
 def _certify(program: AbstractProgram, primal: Array, dual: Array, code: Any) -> Certificate:
-    """As `certify`: traced once for the places of a program that want it."""
+    """As `bounds_of`: traced once for the places of a program that want it."""
     active, equal = program.active, program.equal
     direction = _unit(jnp.where(jnp.isfinite(primal), primal, 0.0)) if program.conic else primal
     weights = jnp.where(active, jnp.maximum(dual, 0.0), jnp.where(equal, dual, 0.0))

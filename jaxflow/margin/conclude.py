@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import Code
-from jaxflow.margin.certificate import Certificate, ProgramResult, Solution, certify
+from jaxflow.margin.certificate import Certificate, ProgramResult, Solution, bounds_of
 from jaxflow.margin.program import AbstractProgram, Compact
 
 # An answer whose certified gap is worse than this is called a failure rather than inaccurate.
@@ -37,9 +37,9 @@ def closest(
     Farkas ray must come first."""
     points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
     if len(points) == 1:
-        return Candidate(points[0][0], points[0][1], certify(program, *points[0]))
+        return Candidate(points[0][0], points[0][1], bounds_of(program, *points[0]))
     primals, duals = (jnp.stack(parts) for parts in zip(*points, strict=True))
-    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)
+    certificates = jax.vmap(lambda primal, dual: bounds_of(program, primal, dual))(primals, duals)
     # Broken equalities make a gap look small: they count as much.
     best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
     return jax.tree.map(lambda part: part[best], Candidate(primals, duals, certificates))
@@ -99,7 +99,7 @@ def conclude_stationary(
     `stationary`.
     """
     duals = jax.vmap(lambda part: program.expand(part, compact.slots))(weights)
-    certificates = jax.vmap(lambda primal, dual: certify(program, primal, dual))(primals, duals)
+    certificates = jax.vmap(lambda primal, dual: bounds_of(program, primal, dual))(primals, duals)
     stationary = certificates.stationarity <= tolerance
     closed = jnp.abs(certificates.duality_gap) <= gap_tolerance
     value = certificates.primal_value

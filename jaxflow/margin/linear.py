@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Inexact
 
-from jaxflow._core import as_array, is_concrete, require, unknown_name
+from jaxflow._core import as_array, as_signs, is_concrete, require, require_signs, unknown_name
 from jaxflow.data import LinearData
 from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
@@ -153,7 +153,8 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
 
     **Arguments:**
 
-    - `inputs`: $x_i$, `(n, d)`. `labels`: ±1, `(n,)`.
+    - `inputs`: $x_i$, `(n, d)`. `labels`: ±1, `(n,)`, or two classes in another form, as in
+      `TokenData`.
     - `norm`: `"l2"` (fully connected networks, Cor. 1), `"l1"` (diagonal networks of depth 2, Cor. 2),
       `Lp(2 / L)` (depth L > 2; not convex) or a norm object.
     - `transform`: None, a real or complex S `(m, d)` with full column rank, or `"dft"`, the unitary discrete
@@ -171,13 +172,11 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     jf.margin.solve(jf.margin.max_margin(linear.inputs, linear.targets)).primal
     ```
     """
-    inputs, labels = as_array("inputs", inputs), as_array("labels", labels)
+    inputs, labels = as_array("inputs", inputs), as_array("labels", as_signs("labels", labels), integers=True)
     require(inputs.ndim == 2, "inputs", f"expected shape (n, d), got {inputs.shape}")
     n = inputs.shape[0]
     require(labels.shape == (n,), "labels", f"expected one label for each input, shape {(n,)}, got {labels.shape}")
-    if is_concrete(labels):
-        wrong = np.abs(np.asarray(labels)) != 1
-        require(not wrong.any(), "labels", f"labels must be +1 or -1; index {np.flatnonzero(wrong)[:1]} is not")
+    require_signs("labels", labels)
     data = LinearData(inputs, labels)
     data.check()
     return MaxMarginProgram(
@@ -203,7 +202,7 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
     jf.margin.solve(jf.margin.minimum_norm(linear.inputs, linear.targets)).primal
     ```
     """
-    data = LinearData(inputs, targets)
+    data = LinearData(inputs, as_array("targets", targets, integers=True))
     data.check()
     return MinimumNormProgram(
         norm=_as_vector_norm(norm),

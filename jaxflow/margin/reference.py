@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import Code, check_kind, is_concrete, require, unknown_name
-from jaxflow.margin.certificate import Certificate, CertificateSource, ProgramResult, Solution, certify
+from jaxflow.margin.certificate import Certificate, CertificateSource, ProgramResult, Solution, bounds_of
 from jaxflow.margin.norms import Frobenius, Nuclear
 from jaxflow.margin.program import AbstractProgram, RankOneRows
 
@@ -95,7 +95,7 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
         weights[index] = sign * np.real(item.dual_value)
     dual = program.expand(jnp.asarray(weights), compact.slots)
     primal = jnp.asarray(np.asarray(variable.value))
-    certificate = certify(program, primal, dual, CertificateSource.program)
+    certificate = bounds_of(program, primal, dual, CertificateSource.program)
     believed = status == "optimal" and float(certificate.duality_gap) <= BELIEVED_GAP
     code = ProgramResult.optimal if believed else ProgramResult.inaccurate
     if status == "user_limit":

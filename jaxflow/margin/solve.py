@@ -6,8 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxflow._core import as_integer, check_real, require
-from jaxflow.margin.certificate import Solution
+from jaxflow._core import as_integer, check_kind, check_real, require
+from jaxflow.margin.certificate import Certificate, Solution, bounds_of
 from jaxflow.margin.conclude import conclude, default_tolerance
 from jaxflow.margin.interpolation import solve_interpolation
 from jaxflow.margin.l1 import solve_l1
@@ -62,7 +62,7 @@ def solve(
     assert solution.result == "optimal"
     ```
     """
-    require(isinstance(program, AbstractProgram), "program", f"expected a program, got {type(program).__name__}")
+    check_kind("program", program, AbstractProgram, "a program")
     if tolerance is not None:
         check_real("tolerance", tolerance, positive=True)
     max_steps = None if max_steps is None else as_integer("max_steps", max_steps, 1)
@@ -127,3 +127,37 @@ def _solve_frobenius(program: AbstractProgram, tolerance: float | None, max_step
         spent=~point.converged & (point.steps >= max_steps),
         tolerance=tolerance,
     )
+
+
+def certify(program: AbstractProgram, primal: Any, dual: Any = None, source: Any = "program") -> Certificate:
+    r"""Bounds on the optimum from any direction and any nonnegative weights, of any scale.
+
+    No solver is trusted: every number is computed from the program's constraints. Negative weights of
+    inequalities count as zero. For equalities the bounds hold up to `feasibility`.
+
+    **Arguments:**
+
+    - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
+    - `primal`: in the program's primal shape. A flow passes its velocity (NUMERICS: it converges
+      exponentially faster than the weights).
+    - `dual`: in the shape of `program.active`. A flow passes its clipped gradient multipliers; for sets of
+      selected tokens also the weights with which the gradient pushes selected tokens (any sign). None: the program is
+      solved for it.
+    - `source`: `"program"`, `"flow"`, `"none"` or a `CertificateSource`.
+
+    **Returns:** a `Certificate`. A missing bound (non-positive margin, zero weights, NaN input) gives
+    `duality_gap = +inf`, never NaN. A program without constraints has optimum zero: gap 0.
+
+    **Example:**
+
+    ```python
+    program = jf.margin.attention_svm(data, limit.selection)
+    solution = jf.margin.solve(program)
+    jf.margin.certify(program, 7 * solution.primal, solution.dual)  # of any scale
+    jf.margin.certify(program, limit.direction)  # how far a direction is from the optimum
+    ```
+    """
+    check_kind("program", program, AbstractProgram, "a program")
+    if dual is None:
+        dual = solve(program).dual
+    return bounds_of(program, primal, dual, source)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import require
+from jaxflow._core import as_key, require
 from jaxflow._core.checks import as_integer
 
 # The generator is part of the keys: another default of JAX must not change the instances.
@@ -92,6 +92,4 @@ def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     ```
     """
     require(isinstance(name, str), "name", f"expected what is drawn, as a string, got {name!r}")
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
-    require(typed, "key", "expected one key (`jax.random.key`)")
-    return jax.random.fold_in(key, int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+    return jax.random.fold_in(as_key("key", key), int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))

@@ -120,9 +120,10 @@ def boolean() -> Kind:
 
 
 def key() -> Kind:
-    """One typed key."""
-    wrong = (*NOTHING, 0, 7, -1, 2.5, NAN, True, [], np.uint32([0, 1]), jnp.zeros(2, jnp.uint32), jnp.ones(()))
-    return Kind(lambda value: iter((*wrong, KEYS)))
+    """One key, or a seed."""
+    wrong = (*NOTHING, 2.5, NAN, True, [], [0, 1], 10**400, np.int32([0, 1]), jnp.ones(()), KEYS)
+    others = (0, np.int64(7), jnp.asarray(7), np.uint32([0, 1]), jax.random.PRNGKey(7))
+    return Kind(lambda value: iter(wrong), lambda value: iter(others))
 
 
 def path(*, nothing: bool = False) -> Kind:
@@ -145,18 +146,19 @@ def array(
     lower: bool = True,
     higher: bool = True,
     nothing: bool = False,
+    classes: bool = False,
     values: tuple = (),
 ) -> Kind:
     """Real numbers of the shape of the valid value.
 
     **Arguments:** `infinite`, `nan`: such entries are fine; `mixed`: complex ones too; `lower`, `higher`: whether an
-    axis less or more is wrong; `values`: others that are wrong.
+    axis less or more is wrong; `classes`: two strings, and False and True, are labels; `values`: others that are wrong.
     """
 
     def refused(value: Any) -> Iterator[Any]:
         yield from _optional((*NOTHING, "1", 3 + 0j if not mixed else "a", True, KEY, print, int), nothing)
         valid = np.asarray(value, complex if mixed else float)
-        yield np.asarray(valid, str)
+        yield np.full(valid.shape, "a") if classes else np.asarray(valid, str)
         yield np.ones(valid.shape, bool)
         yield [[1.0, 2.0], [1.0]]
         if not mixed:
@@ -178,22 +180,26 @@ def array(
             yield spoiled
         yield from values
 
-    return Kind(refused, _unless_none(np.asarray, lambda value: np.asarray(value).tolist()))
+    forms = (np.asarray, lambda value: np.asarray(value).tolist())
+    named = (lambda value: np.asarray(value) > 0, lambda value: np.where(np.asarray(value) > 0, "b", "a"))
+    return Kind(refused, _unless_none(*forms, *(named if classes else ())))
 
 
-def mask(*, lower: bool = True, higher: bool = True, nothing: bool = False) -> Kind:
-    """Booleans of the shape of the valid value."""
+def mask(*, lower: bool = True, higher: bool = True, nothing: bool = False, numbers: bool = False) -> Kind:
+    """Booleans of the shape of the valid value; `numbers`: or integers 0 and 1."""
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value)
         yield from _optional((*NOTHING, 1, 0.5, 1j, "True", KEY, print), nothing)
-        yield from (valid.astype(float), valid.astype(int), valid.astype(complex), [[True, False], [True]])
+        yield from (valid.astype(float), valid.astype(complex), [[True, False], [True]])
+        yield 2 * valid.astype(int) if numbers else valid.astype(int)
         if lower:
             yield from (True, valid[0])
         if higher:
             yield valid[None]
 
-    return Kind(refused, _unless_none(np.asarray, lambda value: np.asarray(value).tolist()))
+    forms = (np.asarray, lambda value: np.asarray(value).tolist())
+    return Kind(refused, _unless_none(*forms, *((lambda value: np.asarray(value).astype(int),) if numbers else ())))
 
 
 def integers(*, nothing: bool = False, values: tuple = ()) -> Kind:

@@ -236,7 +236,7 @@ MARGIN: list[Call] = [
         "max_margin",
         g.max_margin,
         inputs=(INPUTS, array()),
-        labels=(LABELS, values([1.0, 0.0, 1.0])),
+        labels=(LABELS, array(classes=True, values=([1.0, 0.0, 2.0],))),
         norm=("l2", values("nuclear", kind=choice())),
         transform=(np.eye(2), values("fft", kind=array(mixed=True, nothing=True))),
     ),
@@ -265,7 +265,7 @@ MARGIN: list[Call] = [
         g.certify,
         program=(VECTOR_PROGRAM, instance()),
         primal=(VECTOR, array(nan=True)),
-        dual=(LABELS, array(nan=True)),
+        dual=(LABELS, array(nan=True, nothing=True)),
         source=("program", choice()),
     ),
     call(

@@ -94,5 +94,7 @@ def test_carried_through_jit_and_vmap():
 
 
 def test_not_hashable():
+    # A hash would have to be that of 1, and that of its name.
+    assert Code(1, Outcome) == 1 and Code(1, Outcome) == "globally_optimal" and hash(1) != hash("globally_optimal")
     with pytest.raises(TypeError, match="unhashable"):
         hash(Code(1, Outcome))

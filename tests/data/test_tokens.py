@@ -3,7 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.data import TokenData
+from jaxflow.data import LinearData, TokenData
+from jaxflow.margin import max_margin
+from jaxflow.risk import EmpiricalRisk
 
 N, T, D, K = 3, 4, 2, 5
 
@@ -43,6 +45,53 @@ def test_mask_of_each_query():
     np.testing.assert_array_equal(TokenData.validated(**arguments(K), mask=causal).visible, causal)
     single = np.asarray([[True, False, True, True]] * N)
     np.testing.assert_array_equal(TokenData.validated(**arguments(), mask=single).visible, single)
+
+
+def test_mask_of_integers_is_one_of_booleans_and_an_additive_one_is_refused():
+    mask = np.asarray([[True, False, True, True]] * N)
+    np.testing.assert_array_equal(TokenData(**arguments(), mask=mask.astype(int)).mask, mask)
+    with pytest.raises(ValueError, match="^mask: .* in place of an additive mask, of 0 and -inf, pass mask == 0"):
+        TokenData(**arguments(), mask=np.where(mask, 0.0, -np.inf))
+    with pytest.raises(ValueError, match="^mask: expected True and False, or integers 0 and 1"):
+        TokenData(**arguments(), mask=-mask.astype(int))
+
+
+# Three labels in every form that two classes may have.
+FORMS = ([1, -1, 1], [1.0, 0.0, 1.0], [1, 0, 1], [True, False, True], ["yes", "no", "yes"])
+
+
+@pytest.mark.parametrize("labels", [*FORMS, np.asarray(["yes", "no", "yes"], object), jnp.asarray([1, 0, 1])])
+def test_two_classes_become_signs(labels):
+    signs = [1.0, -1.0, 1.0]
+    given = arguments()
+    inputs = given["queries"]
+    assert TokenData.validated(**{**given, "labels": labels}).labels.tolist() == signs
+    assert max_margin(inputs, labels).labels.tolist() == signs
+    assert EmpiricalRisk((inputs, labels), "logistic").data.targets.tolist() == signs
+    data = LinearData(inputs, labels)
+    assert EmpiricalRisk(data, "logistic").data.targets.tolist() == signs
+    # Numbers are what they are where they may be real values.
+    real = signs if np.asarray(labels).dtype.kind in "bUO" else np.asarray(labels).tolist()
+    assert EmpiricalRisk(data, "squared").data.targets.tolist() == real
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [1, 2, 1], [0, 0, 0], [True] * 3, ["a"] * 3, ["a", "b", "c"]])
+def test_more_or_fewer_than_two_classes_are_refused(labels):
+    given = arguments()
+    with pytest.raises(ValueError, match="^labels: expected two classes .* of which the later one is [+]1[)], got "):
+        TokenData.validated(**{**given, "labels": labels})
+    with pytest.raises(ValueError, match="^labels: expected two classes"):
+        EmpiricalRisk((given["queries"], labels), "logistic")
+    with pytest.raises(ValueError, match="^targets: expected two classes"):
+        EmpiricalRisk(LinearData(given["queries"], labels), "logistic")
+
+
+def test_several_labels_a_sequence_and_traced_ones():
+    given = arguments(K)
+    data = TokenData.validated(**{**given, "labels": given["labels"] > 0})
+    np.testing.assert_array_equal(data.labels, given["labels"])
+    traced = jax.jit(lambda labels: TokenData(**{**arguments(), "labels": labels}).labels)(jnp.asarray([1.0, 0.0, 1.0]))
+    assert traced.tolist() == [1.0, 0.0, 1.0]
 
 
 def test_one_visible_token_is_legitimate():
@@ -91,7 +140,7 @@ def test_not_finite_names_argument_and_index(name, index, bad):
 def test_labels_are_signs(bad):
     given = arguments()
     given["labels"] = np.asarray([1.0, bad, -1.0])
-    with pytest.raises(ValueError, match=r"^labels: labels must be \+1 or -1; index \(1,\) is not"):
+    with pytest.raises(ValueError, match=r"^labels: expected two classes \(-1 and 1, 0 and 1, "):
         TokenData.validated(**given)
 
 

@@ -51,7 +51,13 @@ def test_dense_output_meets_the_steps_and_the_path_in_between(problem, steps, sa
     assert jnp.max(jnp.abs(at_steps.model.W - dense.points.model.W[:-1])) <= 1e-12
     # Tsit5's interpolant is of order 4; at rtol 1e-8 it was seen to err by 1e-7 between steps.
     assert jnp.max(jnp.abs(dense.at(READINGS).model.W - saved.points.model.W)) <= 1e-6
-    assert bool(dense.at(4.0).reached) and not bool(dense.at(5.0).reached)
+    assert bool(dense.at(4.0).reached)
+    for past in (5.0, jnp.asarray([1.0, 5.0]), float("nan")):
+        with pytest.raises(ValueError, match="reading: the integration went from -inf to 4, got "):
+            dense.at(past)
+    traced = jax.vmap(lambda reading: dense.at(reading))(jnp.asarray([4.0, 5.0]))
+    assert traced.reached.tolist() == [True, False]
+    assert np.isfinite(traced.model.W[0]).all() and np.isnan(traced.model.W[1]).all() and np.isnan(traced.log_norm[1])
     with pytest.raises(ValueError, match="dense: there is none"):
         steps.at(1.0)
 

@@ -216,7 +216,7 @@ def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 0.0, 1.0]))}, "labels: Logistic needs labels"),
+    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 2.0, 1.0]))}, "labels: expected two classes"),
     ({"data": (np.ones((4, 2)),)}, r"data: expected a pair \(inputs, labels\)"),
     ({"data": (np.ones((4, 2)), np.ones(3))}, "labels: expected 4 labels, one for each input"),
     ({"data": (np.full((4, 2), np.nan), np.ones(4))}, "inputs: NaN or infinite entry"),

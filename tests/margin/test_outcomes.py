@@ -120,6 +120,16 @@ def test_any_pair_brackets_the_optimum(seed: int, log_scale: float, norm: str) -
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_without_a_dual_point_the_program_is_solved_for_one(norm: str) -> None:
+    program = attention_svm(*single(4), norm)
+    solution = solve(program)
+    alone, beside = certify(program, 3.0 * solution.primal), certify(program, solution.primal, solution.dual)
+    assert alone.duality_gap == pytest.approx(float(beside.duality_gap), abs=1e-14)
+    off = certify(program, solution.primal + 0.01)
+    assert off.duality_gap > 1e-6 and off.dual_value == alone.dual_value
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_useless_points_give_an_infinite_gap(norm: str) -> None:
     program = attention_svm(*single(5), norm)
     zero, one = program.primal_zero, jnp.ones((4, 4))

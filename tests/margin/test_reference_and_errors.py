@@ -129,7 +129,7 @@ def test_bad_input_names_the_argument() -> None:
         certify(attention_svm(data, selection), jnp.zeros((10, 10)), selection * 1.0, source="flwo")
     with pytest.raises(ValueError, match="tolerance: expected a positive"):
         solve(attention_svm(data, selection), tolerance=0.0)
-    with pytest.raises(ValueError, match="labels: labels must be"):
+    with pytest.raises(ValueError, match="labels: expected two classes"):
         max_margin([[1.0, 2.0]], [2.0])
     with pytest.raises(ValueError, match="transform: unknown name 'fft'; did you mean 'dft'"):
         max_margin([[1.0, 2.0]], [1.0], transform="fft")

@@ -158,7 +158,7 @@ CASES = [
     *(case("trial", s.trial_key, 0, "a", {}, value) for value in ("a", None, 1.5, -1)),
     *(
         case("key", s.subkey, value, "a")
-        for value in (3, None, jnp.zeros(2, jnp.uint32), jax.random.split(jax.random.key(0)))
+        for value in (3.5, None, jnp.zeros(3, jnp.uint32), jax.random.split(jax.random.key(0)))
     ),
     *(case("name", s.subkey, jax.random.key(0), value) for value in (3, None, b"a")),
     *(
