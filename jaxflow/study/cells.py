@@ -9,7 +9,7 @@ from jaxflow._core import require
 from jaxflow.study.blocks import Computer
 from jaxflow.study.keys import as_keys
 from jaxflow.study.plan import Index, Plan
-from jaxflow.study.results import BlockResult, Variable, difference, layout_of
+from jaxflow.study.results import BlockResult, Variable, difference, fill_value, layout_of
 
 
 def looked_at(plan: Plan) -> dict[Index, str]:
@@ -60,7 +60,7 @@ def common_layout(computer: Computer, plan: Plan) -> tuple[Variable, ...] | None
         require(
             not how,
             "results",
-            f"every cell must give the same names, dtypes and shapes, but {cells[index]} changes them at "
+            f"every cell must give the same names, dtypes and shapes, but they depend on {cells[index]}, at "
             f"{plan.values_at(index)}: {how}. Return arrays of one size, or name in `padding` what fills them up",
         )
     return first
@@ -73,5 +73,5 @@ def filled_up(result: BlockResult, layout: tuple[Variable, ...] | None) -> Block
         array: Any = arrays.get(name, np.zeros(0))
         more = [(0, size - own) for size, own in zip(variable.shape, array.shape[1:], strict=False)]
         if array.ndim == 1 + len(variable.shape) and all(after >= 0 for _, after in more):
-            arrays[name] = np.pad(array, [(0, 0), *more], constant_values=variable.padding)
+            arrays[name] = np.pad(array, [(0, 0), *more], constant_values=fill_value(variable))
     return replace(result, arrays=arrays, padding={name: v.padding for name, v in fills.items()})

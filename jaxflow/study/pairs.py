@@ -8,7 +8,7 @@ import numpy as np
 from jaxflow._core import require, unknown_name
 from jaxflow._core.checks import as_plain
 from jaxflow.study.counting import as_codes, outcomes_of, require_results, wilson
-from jaxflow.study.tables import Table, as_text, cells
+from jaxflow.study.tables import Table, as_text, cells, factor_names
 
 
 def paired(
@@ -97,14 +97,14 @@ def _newcombe(both: Any, only_a: Any, only_b: Any, pairs: Any, confidence: float
         return np.sqrt(np.maximum(x**2 - 2 * correlation * x * y + y**2, 0.0))
 
     low, high = p - q - length(p - low_p, high_q - q), p - q + length(high_p - p, q - low_q)
-    return tuple(np.where(pairs > 0, x, np.nan) for x in (low, high))
+    return np.where(pairs > 0, low, np.nan), np.where(pairs > 0, high, np.nan)
 
 
 def method_factors(results: Any) -> list[str]:
     """The factors that share their instances; of results that do not tell their study, all."""
     told = json.loads(results.attrs.get("study", "null"))
-    dims = [str(dim) for dim in results["outcome"].dims if dim != "trial"]
-    return dims if told is None else [name for name, _ in told["method_factors"] if name in dims]
+    names = factor_names(results)
+    return [name for name in names if told is None or name in dict(told["method_factors"])]
 
 
 def comparisons(results: Any) -> list[Table]:
@@ -114,7 +114,7 @@ def comparisons(results: Any) -> list[Table]:
         if results.sizes[factor] != 2:
             continue
         a, b = (as_plain(value) for value in results[factor].values)
-        others = tuple(str(dim) for dim in results["outcome"].dims if dim not in (factor, "trial"))
+        others = tuple(name for name in factor_names(results) if name != factor)
         rows = []
         for name, code in outcomes_of(results).items():
             if code == 0 or not bool((results["outcome"] == code).any()):

@@ -17,8 +17,8 @@ LOG = logging.getLogger("jaxflow.study")
 # Seconds from one line to the next where there is no terminal: a log of a day has fewer than ten thousand.
 INTERVAL = 10.0
 
-# What JAX calls the time that it takes to trace, lower and compile a program.
-COMPILING = "/jax/core/compile/"
+# What JAX calls the time that XLA takes to compile a program. (Traces of programs within programs are counted twice.)
+COMPILING = "/jax/core/compile/backend_compile_duration"
 
 
 class Tally:
@@ -62,7 +62,7 @@ class Silent:
         """The first block of a cell begins."""
 
     def compiled(self, cell: str, seconds: float, compiling: float) -> None:
-        """It is there after `seconds`, of which `compiling` went into programs of this process."""
+        """It is there after `seconds`, in which the threads of this process compiled for `compiling` seconds."""
 
     def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
         """A block was committed."""
@@ -106,7 +106,8 @@ class Lines:
     def compiled(self, cell: str, seconds: float, compiling: float) -> None:
         # Of a study with many cells that compile at once, the lines of the interval tell enough.
         if not self._heard or seconds >= self._interval:
-            LOG.info("first block of %s after %.1f s, of which %.1f s went into compiling", cell, seconds, compiling)
+            told = "first block of %s after %.1f s; all threads together compiled for %.1f s"
+            LOG.info(told, cell, seconds, compiling)
         self._heard, self._busy = True, ""
 
     def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
@@ -229,9 +230,9 @@ class FirstBlocks:
     def __exit__(self, *_: Any) -> None:
         jax.monitoring.unregister_event_duration_listener(self._heard)
 
-    def _heard(self, event: str, seconds: float, **_: Any) -> None:
-        if event.startswith(COMPILING):
-            self._seconds += seconds
+    def _heard(self, event: str, duration_secs: float, **_: Any) -> None:
+        if event == COMPILING:
+            self._seconds += duration_secs
 
 
 def in_words(factors: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def test_lines_at_their_interval(caplog):
         "HostExperiment: 0/40 instances",
         "compiling d=2",
         "HostExperiment: 0/40 instances; compiling d=2 for 10:00:00",
-        "first block of d=2 after 41000.0 s, of which 30000.0 s went into compiling",
+        "first block of d=2 after 41000.0 s; all threads together compiled for 30000.0 s",
         "HostExperiment: 4/40 instances, 5e-05/s, 200:00:00 left, 3 globally_optimal, 1 locally_optimal",
         "HostExperiment: 4/40 instances, 5e-05/s, 200:00:00 left, 3 globally_optimal, 1 locally_optimal",
     ]
@@ -71,7 +71,7 @@ def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path, quick):
     assert (log.level, log.propagate, log.handlers) == before
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("cheap: 0/40 instances\ncompiling d=2, parametrization=W\nfirst block of d=2")
-    assert "s went into compiling" in err and "cheap: 40/40 instances" in err.splitlines()[-1]
+    assert "all threads together compiled for" in err and "cheap: 40/40 instances" in err.splitlines()[-1]
 
 
 def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path, quick):
