@@ -297,6 +297,7 @@ class Twisted(AbstractExperiment):
         return {"outcome": limit.outcome, "excess": limit.excess, self.keep: kept}
 
 
+@pytest.mark.slow
 def test_an_experiment_of_ones_own_is_followed_in_queues(blocks):
     """With the default method it needs nothing else than `setup` and `summarize`; the limit is that of `setup`."""
     _, keys, _, found = blocks
@@ -338,6 +339,7 @@ def test_other_models_and_methods_have_no_queues():
         assert experiment.queues({"d": 3}) is None
 
 
+@pytest.mark.slow
 def test_n_and_T_and_d_are_factors_of_one_study(tmp_path):
     """Tokens are as many as the largest n; where there are fewer, their number is followed by the number of none."""
     experiment = TokenSelection(width=2, parts=1, programs=2)
