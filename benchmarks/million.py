@@ -19,7 +19,7 @@ from _common import RESULTS, configure, environment, print_table, write
 
 import jaxflow as jf
 from jaxflow.study import TokenSelection
-from jaxflow.study.blocks import device_shapes
+from jaxflow.study.shapes import device_shapes
 
 OUT: Path = RESULTS / "million.json"
 SHAPE = {"n": 5, "T": 5, "d": 10}

@@ -35,7 +35,8 @@ from jaxflow.limits.path import Start
 from jaxflow.limits.reduction import reduced
 from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.study import TokenSelection
-from jaxflow.study.blocks import ACCELERATOR, CPU
+from jaxflow.study.queues import Gears
+from jaxflow.study.shapes import ACCELERATOR, CPU
 from jaxflow.theory import rule_of
 
 SHAPE = {"n": 5, "T": 5, "d": 4}
@@ -190,7 +191,7 @@ def iterations_row(parametrization: str, count: int, width: int) -> dict[str, An
     draw = jax.jit(jax.vmap(partial(experiment.in_span, {**SHAPE, "parametrization": parametrization})))
     risks, models = draw(jax.random.split(jax.random.key(SEED), count))
 
-    make: Any = experiment._gears
+    make: Any = Gears(experiment.gap, experiment.rtol, experiment.far_rtol)
     whole = jnp.asarray(experiment.max_steps)
 
     @eqx.filter_jit

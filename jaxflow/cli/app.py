@@ -1,6 +1,7 @@
 """The commands. What they run is imported when they run: `--help` waits for nothing."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,6 +164,7 @@ def verify(
     """Check the statements of a paper on instances: how many, the worst residual, a verdict. A killed run resumes."""
     from jaxflow import papers
     from jaxflow.cli.session import configure
+    from jaxflow.papers.verdicts import Verdict
 
     chosen = tuple(only or ())
     with bad_input_is_exit_2():
@@ -183,6 +185,9 @@ def verify(
         cells = (row.source, row.checked, papers.counted(row), papers.told(row), papers.worst(row), row.verdict.value)
         table.add_row(*map(Text, cells))
     _show(console, table, paths)
+    counts = Counter(row.verdict.value for row in rows)
+    told = ", ".join(f"{counts[verdict.value]} {verdict.value}" for verdict in Verdict if counts[verdict.value])
+    console.print(f"{paper}: {len(rows)} statements: {told or 'none'}", markup=False, soft_wrap=True)
 
 
 @app.command("list", epilog=examples("jaxflow list", "jaxflow list yun2021", "jaxflow list --json"))
@@ -201,8 +206,15 @@ def list_all(
     for found in chosen:
         console.print(f"\n{found.name}  {found.title}", style="bold", markup=False)
         console.print(found.reference, markup=False)
-        table = Table("name", "what", "", *papers.SCALES)
-        for entry in sorted(papers.entries_of(found.name), key=lambda entry: (not entry.draw, entry.name)):
+        entries = sorted(papers.entries_of(found.name), key=lambda entry: (not entry.draw, entry.name))
+        table = Table()
+        # Names are typed, so that they stand whole in one line whatever the width.
+        table.add_column("name", no_wrap=True, min_width=max(len(named.name) for named in (*entries, *found.theorems)))
+        table.add_column("what", overflow="fold")
+        table.add_column("", no_wrap=True, min_width=len("reproduce"))
+        for scale in papers.SCALES:
+            table.add_column(scale, overflow="fold")
+        for entry in entries:
             kind = "reproduce" if entry.draw else "verify"
             table.add_row(*map(Text, (entry.name, entry.title, kind, *(entry.run_times[s] for s in papers.SCALES))))
         for theorem in found.theorems:

@@ -136,13 +136,16 @@ def status(
 ) -> None:
     """How far a study has come. Exit code 0 if it is complete, 3 if not."""
     from jaxflow import study as studies
+    from jaxflow.study.pairs import comparisons
 
     with _errors_in_one_line():
         found = studies.status(store, verify=verify)
         if as_json:
             print_json(_described(found))
         else:
-            Console(file=sys.stdout, soft_wrap=True).print(str(found), markup=False, highlight=False)
+            with studies.open_results(store) as results:
+                lines = [str(found), *(f"\n{table}" for table in comparisons(results) if found.blocks)]
+            Console(file=sys.stdout, soft_wrap=True).print("\n".join(lines), markup=False, highlight=False)
     if not found.complete:
         raise typer.Exit(3)
 

@@ -17,10 +17,11 @@ from jaxtyping import Array, Key
 from jaxflow.papers.attempts import Took, timed, total
 from jaxflow.papers.part_experiment import PartExperiment
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
-from jaxflow.study.blocks import CPU, crowded, device_kind, device_shapes, release_programs
+from jaxflow.study.blocks import crowded, device_kind, release_programs
 from jaxflow.study.files import side_folder, write_file
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
+from jaxflow.study.shapes import CPU, device_shapes
 
 N = TypeVar("N")
 R = TypeVar("R", bound=tuple)
@@ -56,7 +57,7 @@ class Part:
     - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
       alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
     - `trials`: instances of a cell at each scale, or a function that gives them; `block`: how many are computed
-      together, at most (on an accelerator more, where they are mapped: `jaxflow.study.blocks`).
+      together, at most (on an accelerator more, where they are mapped: `jaxflow.study.shapes`).
     - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
       `draw_from(seed, setting)`: the key of a cell, into which the number of the instance is folded, instead of that.
     - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped, where no lane is to wait for the slowest;

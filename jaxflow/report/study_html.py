@@ -12,6 +12,7 @@ from jaxflow._core import as_boolean, as_path
 from jaxflow.plots import study as plots
 from jaxflow.report.outputs import refuse_existing
 from jaxflow.study import counting, pictures
+from jaxflow.study.pairs import comparisons
 from jaxflow.study.tables import Table, as_text, cells, factor_names, quantities, summary
 
 STYLE = """
@@ -67,7 +68,7 @@ def study_html(store_path: str | Path) -> str:
     if ran:
         parts += ["<h2>Outcomes</h2>", *_figures(results), _scroll(summary(results))]
         parts += ["<h2>Percentages</h2>", _scroll(percentage_table(results)), "<h2>Quantities</h2>"]
-        parts += [_scroll(quantities(results))]
+        parts += [_scroll(quantities(results)), *map(_scroll, comparisons(results))]
     parts += ["<h2>Definitions</h2>", _definitions(results)]
     parts += ["<h2>How it came to be</h2>", _manifest(results.attrs)]
     head = f'<meta charset="utf-8"><title>{name}: a study</title><style>{STYLE}</style>'

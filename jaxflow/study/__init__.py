@@ -9,6 +9,7 @@ from jaxflow.study.experiment import AbstractExperiment as AbstractExperiment
 from jaxflow.study.experiment import FunctionExperiment as FunctionExperiment
 from jaxflow.study.keys import subkey as subkey
 from jaxflow.study.keys import trial_key as trial_key
+from jaxflow.study.pairs import paired as paired
 from jaxflow.study.pictures import plot as plot
 from jaxflow.study.reading import Status as Status
 from jaxflow.study.reading import open_results as open_results

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -50,28 +50,6 @@ def release_programs() -> None:
     jax.clear_caches()
 
 
-class Shapes(NamedTuple):
-    """How much a kind of device computes at a time: `lanes` of a queue, `parts` of a block side by side, `programs` of
-    a batch that waits for its slowest, trials of a `block`."""
-
-    lanes: int
-    parts: int
-    programs: int
-    block: int
-
-
-# A core of a CPU works at one lane after the other, whatever their number: eight fill its vector units and stay in its
-# caches. An accelerator steps many small lanes in the time of one, and is slow where it waits for few of them. Its
-# numbers are chosen by how often it would step (benchmarks/scaling.py); how long that takes has not been measured.
-CPU = Shapes(lanes=8, parts=2, programs=64, block=256)
-ACCELERATOR = Shapes(lanes=1024, parts=1, programs=1024, block=4096)
-
-
-def device_shapes() -> Shapes:
-    """Those of the devices on which this process computes."""
-    return CPU if jax.default_backend() == "cpu" else ACCELERATOR
-
-
 @dataclass(frozen=True)
 class Job:
     """A block to compute: its factors, and the words of its keys, padded to the full width `(B, 2)`."""
@@ -101,7 +79,7 @@ class Computer:
         started = time.perf_counter()
         where = jax.local_devices()[0] if device is None else device
         with jax.default_device(where):
-            function = self._function(job.factors, len(job.keys), where)
+            function = self.function(job.factors, len(job.keys), where)
             results = function(jax.device_put(as_keys(job.keys), where))
             check_names(self.experiment.name(), results)
             results = jax.block_until_ready(results)
@@ -120,7 +98,9 @@ class Computer:
             },
         )
 
-    def _function(self, factors: Mapping[str, Any], width: int, device: Any) -> Callable[..., Any]:
+    def function(self, factors: Mapping[str, Any], width: int, device: Any = None) -> Callable[..., Any]:
+        """The block function of a cell, kept from one block to the next."""
+        device = jax.local_devices()[0] if device is None else device
         # One for each device: what a block function builds for itself must lie where it runs.
         name = canonical({"factors": dict(factors), "width": width, "device": str(device)})
         with self._lock:

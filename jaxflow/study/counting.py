@@ -225,12 +225,15 @@ def _numbers(argument: str, value: Any) -> np.ndarray:
 
 def outcomes_of(results: Any) -> dict[str, int]:
     """Names and codes of a study's outcomes, in the order of the codes: as stored beside them, else `Outcome`'s."""
-    attributes = results["outcome"].attrs
+    return {name: code for code, name in sorted(_names_of(results["outcome"].attrs).items())}
+
+
+def _names_of(attributes: Mapping[str, Any]) -> dict[int, str]:
+    """Codes and their names, as they are stored beside an array, else `Outcome`'s."""
     if "flag_meanings" not in attributes:
-        return {code.name: int(code) for code in Outcome}
-    values = np.atleast_1d(attributes["flag_values"]).tolist()
-    pairs = zip(str(attributes["flag_meanings"]).split(), map(int, values), strict=True)
-    return dict(sorted(pairs, key=lambda pair: pair[1]))
+        return {int(code): code.name for code in Outcome}
+    values = map(int, np.atleast_1d(attributes["flag_values"]))
+    return dict(zip(values, str(attributes["flag_meanings"]).split(), strict=True))
 
 
 def decided(names: Mapping[str, int]) -> tuple[int, ...]:
@@ -272,10 +275,7 @@ def decode(codes: Any) -> Any:
     ```
     """
     attributes = getattr(codes, "attrs", {})
-    names = {int(code): code.name for code in Outcome}
-    if "flag_meanings" in attributes:
-        values = np.atleast_1d(attributes["flag_values"]).tolist()
-        names = dict(zip(values, str(attributes["flag_meanings"]).split(), strict=True))
+    names = _names_of(attributes)
     values = np.asarray(codes)
     require(values.dtype.kind in "iu" or not values.size, "codes", f"expected numbers of outcomes, got {codes!r}")
     unknown = sorted(set(np.unique(values).tolist()) - names.keys())

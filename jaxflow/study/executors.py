@@ -33,6 +33,8 @@ class AbstractEngine(abc.ABC):
     # How many jobs it can use at once, and what else is written to the log.
     capacity: int = 1
     description: str = ""
+    # What computes in this process, where something does.
+    computer: Computer | None = None
 
     @abc.abstractmethod
     def submit(self, job: Job) -> "Future[BlockResult]":
@@ -58,7 +60,7 @@ class SerialEngine(AbstractEngine):
     """One block at a time, in this thread, on the first device."""
 
     def __init__(self, experiment: AbstractExperiment):
-        self._compute = Computer(experiment)
+        self._compute = self.computer = Computer(experiment)
         self.description = "serial"
 
     def submit(self, job: Job) -> "Future[BlockResult]":
@@ -78,7 +80,7 @@ class DevicesEngine(AbstractEngine):
 
     def __init__(self, experiment: AbstractExperiment):
         devices = jax.local_devices()
-        self._compute = Computer(experiment)
+        self._compute = self.computer = Computer(experiment)
         self._free: SimpleQueue[Any] = SimpleQueue()
         for device in devices:
             self._free.put(device)
@@ -119,7 +121,8 @@ class ExecutorEngine(AbstractEngine):
     ):
         # Threads share what they compute; anything else gets it by name.
         threads = isinstance(executor, ThreadPoolExecutor)
-        self._task = Computer(experiment) if threads else partial(compute_elsewhere, pack(experiment))
+        self.computer = Computer(experiment) if threads else None
+        self._task = self.computer if threads else partial(compute_elsewhere, pack(experiment))
         self._executor = executor
         self._lost = lost
         # What it raises when asked for more: `concurrent.futures` a RuntimeError, of which BrokenExecutor is one.

@@ -20,6 +20,7 @@ from jaxflow._core.checks import as_plain
 from jaxflow.limits import find_limit
 from jaxflow.study.keys import key_data
 from jaxflow.study.plan import Plan
+from jaxflow.study.queues import Queues, block_in_queues
 from jaxflow.study.results import of_one_instance
 
 
@@ -62,13 +63,23 @@ class AbstractExperiment(eqx.Module):
     def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
         """The function of `trial_width` keys `(B,)` that gives the results `(B, ...)` of one cell.
 
-        By default `summarize` of `find_limit` of `setup`, vmapped and compiled: every lane pays for the slowest.
+        By default attention with a linear head on `TokenData` is followed in the gears of `find_limit`, each with a
+        queue of lanes, if `method` is None and `replay` is not overridden. No points are saved on the way there: where
+        `summarize` reads `limit.rate` or `limit.trajectory.saved`, and for any other model, it is `summarize` of
+        `find_limit` of `setup`, vmapped and compiled, and every lane pays for the slowest. (In a queue log t is known
+        to leading order.) A function with an `eval_shape`, such as one of `jax.jit`, is asked for the shapes of all
+        cells before anything is computed.
         """
 
         def one(key: Any) -> dict[str, Any]:
             return of_one_instance(self.name(), self.summarize(self.replay(key, **factors)))
 
-        return jax.jit(jax.vmap(one))
+        return block_in_queues(self.queues(factors), trial_width) or jax.jit(jax.vmap(one))
+
+    def queues(self, factors: dict[str, Any]) -> Queues | None:
+        """A hook: how blocks of a cell are followed in queues, None where they are not."""
+        own_way = getattr(self, "method", None) is not None or type(self).replay is not AbstractExperiment.replay
+        return None if own_way else Queues.of(self, factors)
 
     def replay(self, key: Key[Array, ""], **factors: Any) -> Any:
         """One instance again, in full: by default its limit with trajectory."""
@@ -105,6 +116,11 @@ class AbstractExperiment(eqx.Module):
     def settings(self) -> dict[str, Any]:
         """The fields by name for JSON; what JSON does not know by its `repr`."""
         return {field.name: _for_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def padding(self) -> dict[str, int]:
+        """A hook: results of integers whose arrays have more entries in some cells than in others, by name, with the
+        number that fills up the smaller ones. A study stores them as large as its largest cell has them."""
+        return {}
 
     def definitions(self) -> dict[str, str]:
         """A sentence for each result, stored beside it as `long_name`."""

@@ -109,6 +109,8 @@ class Encoder:
         if variable.meanings:
             attributes["flag_values"] = list(variable.meanings.values())
             attributes["flag_meanings"] = " ".join(variable.meanings)
+        if variable.padding is not None:
+            attributes["padding_value"] = variable.padding
         return group.create_array(
             name,
             shape=(*plan.cells, plan.trials, *variable.shape),
@@ -154,7 +156,8 @@ def is_intact(chunk: bytes) -> bool:
 
 def as_json(variables: Sequence[Variable]) -> str:
     """The layout of the results as a string."""
-    return json.dumps([[v.name, v.dtype, list(v.shape), v.meanings] for v in variables])
+    listed = [[v.name, v.dtype, list(v.shape), v.meanings, v.padding] for v in variables]
+    return json.dumps([entry if entry[-1] is not None else entry[:-1] for entry in listed])
 
 
 def from_json(text: str) -> tuple[Variable, ...]:
@@ -162,14 +165,14 @@ def from_json(text: str) -> tuple[Variable, ...]:
     listed = json.loads(text)
     require(isinstance(listed, list) and len(listed) > 0, "layout", "it lists no results")
     for entry in listed:
-        require(isinstance(entry, list) and len(entry) == 4, "layout", f"{entry!r} describes no result")
+        require(isinstance(entry, list) and len(entry) in (4, 5), "layout", f"{entry!r} describes no result")
         _check_variable(*entry)
     names = [entry[0] for entry in listed]
     require(names == sorted(set(names)) and "outcome" in names, "layout", f"{names} are not the results of a study")
-    return tuple(Variable(name, dtype, tuple(shape), meanings) for name, dtype, shape, meanings in listed)
+    return tuple(Variable(name, dtype, tuple(shape), *more) for name, dtype, shape, *more in listed)
 
 
-def _check_variable(name: Any, dtype: Any, shape: Any, meanings: Any) -> None:
+def _check_variable(name: Any, dtype: Any, shape: Any, meanings: Any, padding: Any = 0) -> None:
     """**Raises:** `ValueError` for what no block can have given. A name is a folder: nothing else may be one."""
     known = isinstance(name, str) and name.isidentifier() and (name == "outcome" or name not in RESERVED)
     require(known, "layout", f"{name!r} is no name for a result")
@@ -180,6 +183,9 @@ def _check_variable(name: Any, dtype: Any, shape: Any, meanings: Any) -> None:
     require(codes, "layout", f"{name} has codes that are none")
     words = all(meaning.isidentifier() for meaning in meanings)
     require(words and len(set(meanings.values())) == len(meanings), "layout", f"the codes of {name} are ambiguous")
+    limits = np.iinfo(dtype) if dtype[0] in "iu" else None
+    fits = type(padding) is int and (padding == 0 or limits is not None and limits.min <= padding <= limits.max)
+    require(fits, "layout", f"{name} is filled up with {padding!r}, which is no {dtype}")
     coded = bool(meanings) or name != "outcome"
     require(coded and (dtype == "u1" or not meanings), "layout", f"{name} has the dtype {dtype}, which is no code's")
     require(name != "outcome" or not shape, "layout", "an instance has more than one outcome")

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core.checks import as_boolean, as_path
-from jaxflow.study import layout, manifest
+from jaxflow.study import manifest
 from jaxflow.study.chunks import zarr_store
 from jaxflow.study.files import StorePath, read_file
-from jaxflow.study.layout import CHECKSUMS, Encoder, chunk_path
+from jaxflow.study.layout import CHECKSUMS, Encoder
 from jaxflow.study.metadata import Head, read_document, read_head
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import CODES, names_of_codes
-from jaxflow.study.store import digest
+from jaxflow.study.store import counted, is_intact
 
 
 def open_results(store_path: StorePath) -> Any:
@@ -114,22 +114,11 @@ def status(store_path: StorePath, verify: bool = False) -> Status:
     total = np.zeros(CODES, int)
     blocks = damaged = 0
     for index in plan.blocks() if variables else ():
-        recorded = read_file(path / chunk_path(CHECKSUMS, index, 1))
-        if recorded is None:
-            continue
-        outcome = read_file(path / chunk_path("outcome", index, 0)) or b""
-        checked = variables if verify else [v for v in variables if v.name == "outcome"]
-        good = all(
-            digest(outcome if v.name == "outcome" else read_file(path / chunk_path(v.name, index, len(v.shape))))
-            == recorded[at * layout.CHECKSUM_BYTES : (at + 1) * layout.CHECKSUM_BYTES]
-            for at, v in enumerate(variables)
-            if v in checked
-        )
-        damaged += not good
-        blocks += good
+        good = is_intact(path, variables, index, None if verify else "outcome")
         if good:
-            codes = np.frombuffer(outcome, np.uint8)[: len(plan.trials_of(index))]
-            total += np.bincount(codes, minlength=CODES)
+            blocks += 1
+            total += counted(path, plan, index)
+        damaged += good is False
     return Status(
         path=path,
         plan=plan,

@@ -17,12 +17,14 @@ Meanings = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Variable:
-    """Name, dtype and shape for each trial of one result; `meanings` where it is a code."""
+    """Name, dtype and shape for each trial of one result; `meanings` where it is a code; `padding`: the number that
+    fills it up in cells where it is smaller."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     meanings: dict[str, int] = field(default_factory=dict)
+    padding: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
@@ -30,16 +32,18 @@ class Variable:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Arrays `(B, ...)` by name, `outcome` among them; the meanings of codes; where it was computed and how long."""
+    """Arrays `(B, ...)` by name, `outcome` among them; the meanings of codes; where it was computed and how long; what
+    the arrays were filled up with."""
 
     arrays: dict[str, np.ndarray]
     meanings: Meanings
     where: dict[str, Any]
+    padding: Mapping[str, int | None] = field(default_factory=dict)
 
     def layout(self) -> tuple[Variable, ...]:
         """What the arrays look like, in the order of their names."""
         return tuple(
-            Variable(name, array.dtype.str.lstrip("<>|="), array.shape[1:], self.meanings.get(name, {}))
+            Variable(name, _named(array.dtype), array.shape[1:], self.meanings.get(name, {}), self.padding.get(name))
             for name, array in sorted(self.arrays.items())
         )
 
@@ -82,9 +86,9 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
         require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
-            meanings[name] = outcome_meanings(value.names) if name == "outcome" else with_not_run(value.names)
+            meanings[name] = _meanings(name, value)
         array = _as_array(who, name, value)
-        known = array.dtype.kind in "biuf" and array.dtype.str.lstrip("<>|=") in DTYPES
+        known = array.dtype.kind in "biuf" and _named(array.dtype) in DTYPES
         require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
         rows = array.shape[0] if array.ndim else 0
         require(rows == width, who, f"{name} has {rows} rows for {width} keys; each key has exactly one result")
@@ -103,6 +107,28 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
         taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
         require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
     return arrays, meanings
+
+
+def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:
+    """The layout of results of which only shapes and dtypes are known. Whether a store can hold them shows later."""
+    check_names(experiment, shapes)
+    found = {"outcome": Variable("outcome", "u1", (), OUTCOMES)}
+    for name, value in shapes.items():
+        coded = isinstance(value, Code)
+        like, meanings = value.value if coded else value, _meanings(name, value) if coded else {}
+        dtype, shape = _named(getattr(like, "dtype", type(like))), tuple(getattr(like, "shape", ()))[1:]
+        found[name] = Variable(name, dtype, shape, meanings)
+    outcome = found["outcome"]
+    found["outcome"] = Variable("outcome", "u1", outcome.shape, outcome.meanings or OUTCOMES)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _named(dtype: Any) -> str:
+    return dtype.str.lstrip("<>|=") if isinstance(dtype, np.dtype) else str(dtype)
+
+
+def _meanings(name: str, code: Code) -> dict[str, int]:
+    return outcome_meanings(code.names) if name == "outcome" else with_not_run(code.names)
 
 
 def _as_array(who: str, name: str, value: Any) -> np.ndarray:
@@ -174,7 +200,9 @@ def failed_block(layout: tuple[Variable, ...], width: int) -> dict[str, np.ndarr
 
 
 def fill_value(variable: Variable) -> Any:
-    """What stands where nothing was computed: NaN, False or 0 (which is `not_run` for a code)."""
+    """What stands where nothing was computed: NaN, False or 0 (which is `not_run` for a code), or the padding."""
+    if variable.padding is not None:
+        return variable.padding
     kind = np.dtype(variable.dtype).kind
     return float("nan") if kind == "f" else False if kind == "b" else 0
 

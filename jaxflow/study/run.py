@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.study.blocks import Job, job_of
+from jaxflow.study.blocks import Computer, job_of
+from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import AbstractEngine
+from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.files import write_log
 from jaxflow.study.plan import Index
+from jaxflow.study.progress import FirstBlocks
 from jaxflow.study.results import CODES, BlockResult, failed_block
 from jaxflow.study.store import Store
 
@@ -39,9 +42,12 @@ class Interrupted(KeyboardInterrupt):
 class Run:
     """One run: what is to do, what is in flight, who is suspected of killing workers."""
 
-    def __init__(self, store: Store, engine: AbstractEngine, progress: Any, key_words: Callable[..., np.ndarray]):
+    def __init__(self, store: Store, engine: AbstractEngine, progress: Any, experiment: AbstractExperiment):
         self.store = store
-        self.key_words = key_words
+        self.experiment = experiment
+        # What all results look like; None where nothing tells it before the first block.
+        self.layout = store.variables
+        self.first_blocks = FirstBlocks(progress)
         self.engine = engine
         self.progress = progress
         self.stop = threading.Event()
@@ -62,7 +68,11 @@ class Run:
         complete = [index for index in store.plan.blocks() if index not in missing]
         self.progress.start(store.plan, store.counts(complete), self._done, store.outcome_names())
         try:
-            with self._first_interrupt_stops():
+            with self._first_interrupt_stops(), self.first_blocks:
+                if self.layout is None and self._waiting:
+                    self.first_blocks.begin(store.plan.values_at(self._waiting[0]))
+                    computer = self.engine.computer or Computer(self.experiment)
+                    self.layout = common_layout(computer, store.plan)
                 if complete and self._waiting:
                     self._audit(complete)
                 while self._submit():
@@ -86,12 +96,12 @@ class Run:
         index = next((index for index in ordered if not self._was_given_up(index)), None)
         if index is None:
             return
-        future = self.engine.submit(self._job(index))
+        future = self._sent(index)
         error = _error(future)
         if error is not None and self.engine.lost_worker(error):
             self._log({"event": "worker lost", "block": list(index), "times": 1})
             return
-        result = future.result()
+        result = filled_up(future.result(), self.layout)
         self.store.check_layout(result.layout(), self.store.plan.values_at(index))
         self.store.check_again(index, result.arrays)
 
@@ -112,10 +122,12 @@ class Run:
         return bool(self._flying)
 
     def _start(self, index: Index) -> None:
-        self._flying[self.engine.submit(self._job(index))] = index
+        self._flying[self._sent(index)] = index
 
-    def _job(self, index: Index) -> Job:
-        return job_of(self.store.plan, index, self.key_words)
+    def _sent(self, index: Index) -> "Future[BlockResult]":
+        job = job_of(self.store.plan, index, self.experiment.key_words)
+        self.first_blocks.begin(job.factors)
+        return self.engine.submit(job)
 
     def _collect(self) -> None:
         # A timeout lets signals in on platforms where a lock does not.
@@ -128,7 +140,7 @@ class Run:
             index = self._flying.pop(future)
             error = _error(future)
             if error is None:
-                self._commit(index, future.result())
+                self._commit(index, filled_up(future.result(), self.layout))
             elif self.engine.lost_worker(error):
                 self._lost(index)
             else:
@@ -151,10 +163,13 @@ class Run:
             raise RuntimeError("executor: workers died in every block that was tried; nothing could be computed")
         arrays = failed_block(self.store.variables, self.store.plan.block)
         self._log({"event": "given up", "block": list(index)})
-        self._commit(index, BlockResult(arrays, {v.name: v.meanings for v in self.store.variables if v.meanings}, {}))
+        known = self.store.variables
+        meanings = {v.name: v.meanings for v in known if v.meanings}
+        self._commit(index, BlockResult(arrays, meanings, {}, {v.name: v.padding for v in known}))
 
     def _commit(self, index: Index, result: BlockResult) -> None:
         self.store.commit(index, result.arrays, result.layout())
+        self.first_blocks.end(self.store.plan.values_at(index))
         self._done += 1
         self.store.done = self._done
         if result.where:

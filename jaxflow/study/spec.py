@@ -48,6 +48,8 @@ def read_spec(path: StorePath) -> Study:
     """
     source = as_path("spec", path)
     require(not source.is_dir(), "spec", f"{source} is a folder")
+    if not source.exists():
+        raise FileNotFoundError(f"spec: there is no file {source}; give the TOML file of a study")
     try:
         entries = tomllib.loads(source.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

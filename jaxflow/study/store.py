@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -163,12 +163,7 @@ class Store:
 
     def is_complete(self, index: Index) -> bool:
         """Whether all chunks of a block are there and match their checksums. Reads them."""
-        if self.variables is None:
-            return False
-        recorded = self.recorded(index)
-        return recorded is not None and recorded == b"".join(
-            digest(read_file(self.path / chunk_path(v.name, index, len(v.shape)))) for v in self.variables
-        )
+        return bool(is_intact(self.path, self.variables or (), index))
 
     def pending(self) -> list[Index]:
         """The blocks to be computed: not there, not whole, or damaged."""
@@ -181,12 +176,7 @@ class Store:
 
     def counts(self, indices: Iterator[Index] | list[Index]) -> np.ndarray:
         """How many trials of complete blocks ended in each outcome."""
-        total = np.zeros(CODES, int)
-        for index in indices:
-            data = read_file(self.path / chunk_path("outcome", index, 0)) or b""
-            codes = np.frombuffer(data, np.uint8)[: len(self.plan.trials_of(index))]
-            total += np.bincount(codes, minlength=CODES)
-        return total
+        return sum((counted(self.path, self.plan, index) for index in indices), np.zeros(CODES, int))
 
     def outcome_names(self) -> dict[int, str]:
         """What the codes of `outcome` mean; those of `Outcome` while nothing is known of the results."""
@@ -269,6 +259,25 @@ def _remove(path: Path) -> None:
         os.replace(path.resolve(), scratch / "overwritten")
     with explained(path, f"what was in {path} lies in {scratch}"):
         shutil.rmtree(scratch / "overwritten")
+
+
+def is_intact(path: Path, variables: Sequence[Variable], index: Index, only: str | None = None) -> bool | None:
+    """Whether the chunks of a block (or `only` that of one result) match their checksums; None without checksums."""
+    sums = read_file(path / chunk_path(CHECKSUMS, index, 1)) if variables else None
+    if sums is None or len(sums) != CHECKSUM_BYTES * len(variables):
+        return None if sums is None else False
+    return all(
+        digest(read_file(path / chunk_path(v.name, index, len(v.shape))))
+        == sums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]
+        for at, v in enumerate(variables)
+        if only in (None, v.name)
+    )
+
+
+def counted(path: Path, plan: Plan, index: Index) -> np.ndarray:
+    """How many trials of a block ended in each outcome."""
+    data = read_file(path / chunk_path("outcome", index, 0)) or b""
+    return np.bincount(np.frombuffer(data, np.uint8)[: len(plan.trials_of(index))], minlength=CODES)
 
 
 def digest(data: bytes | None) -> bytes:

@@ -6,7 +6,8 @@ from typing import Any, SupportsIndex
 
 from jaxflow._core import require, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_path, as_plain
-from jaxflow.study.blocks import Computer, Job, device_shapes
+from jaxflow.study.blocks import Computer, Job
+from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
@@ -14,9 +15,10 @@ from jaxflow.study.keys import as_keys
 from jaxflow.study.metadata import read_plan
 from jaxflow.study.pictures import plot
 from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
-from jaxflow.study.progress import Bar, Silent
+from jaxflow.study.progress import progress_of
 from jaxflow.study.reading import Status, open_results, status
 from jaxflow.study.run import Run
+from jaxflow.study.shapes import device_shapes
 from jaxflow.study.store import Store
 
 # Values of one factor.
@@ -104,7 +106,7 @@ class Study:
         require(not path.is_file(), "store_path", f"{path} is a file, not a folder")
         where = path.absolute()  # an experiment may go to another folder meanwhile
         engine = make_engine(self.experiment, executor)
-        bar = Bar() if progress else Silent()
+        bar = progress_of(progress)
         try:
             with only_writer(path):
                 store = Store.prepare(
@@ -117,7 +119,7 @@ class Study:
                 )
                 with explained(path):
                     write_log(where, {"event": "run", "executor": engine.description})
-                Run(store, engine, bar, self.experiment.key_words)()
+                Run(store, engine, bar, self.experiment)()
                 lacking = store.finish()
                 if lacking:
                     bar.say(
@@ -172,7 +174,9 @@ class Study:
         first = trial - trial % self.plan.block
         trials = range(first, first + self.plan.block)
         words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), trials)
-        found = Computer(self.experiment)(Job((), chosen, words))
+        computer = Computer(self.experiment)
+        layout = common_layout(computer, self.plan) if self.experiment.padding() else None
+        found = filled_up(computer(Job((), chosen, words)), layout)
         return {name: values[trial - first] for name, values in found.arrays.items()}
 
     def _instance(self, trial: Any, factors: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

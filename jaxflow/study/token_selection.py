@@ -1,43 +1,32 @@
 """The built-in experiment: which tokens does gradient flow select, and does its limit solve their program?"""
 
-import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import compile_beside, linalg, positive_or_one, require, tree_cast, tree_where, unknown_name
+from jaxflow._core import linalg, positive_or_one, require, unknown_name
 from jaxflow._core.checks import as_boolean, as_integer, as_real
 from jaxflow.data import TokenData, random_tokens
-from jaxflow.flow import BackwardEuler, MultiplierNewton
-from jaxflow.limits import Limit, conclude, find_limit
-from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, AttentionGears, cap_of
+from jaxflow.limits import Limit, find_limit
 from jaxflow.limits.find import MAX_STEPS
-from jaxflow.limits.many import begun_paths, follow_many, turned
-from jaxflow.limits.path import ENDED, Way
 from jaxflow.limits.self_certificate import as_primal
-from jaxflow.limits.stages import kept
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study.blocks import CPU, device_shapes
 from jaxflow.study.experiment import AbstractExperiment
-from jaxflow.trajectory import Trajectory
-
-# The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3, to the same tokens
-# (benchmarks/selections.py).
-FAR = MultiplierNewton(BackwardEuler(), change=1e-3, max_iterations=8)
+from jaxflow.study.queues import Gears, Instance, Queues
+from jaxflow.study.shapes import device_shapes
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 
 # d where a study does not say.
 DIMENSION = 4
+# The last number of a byte fills up the tokens of a study with several n, so that there are as many tokens to name.
+NO_TOKEN = 255
 
 # Precisions of explicit stretches.
 SCOUTS = ("double", "single")
@@ -60,7 +49,7 @@ class TokenSelection(AbstractExperiment):
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
     CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
-    the experiment is made: `jaxflow.study.blocks`); `max_steps` of an instance; `rtol` of explicit and implicit steps;
+    the experiment is made: `jaxflow.study.shapes`); `max_steps` of an instance; `rtol` of explicit and implicit steps;
     `far_rtol` of a first try by multipliers: one that leaves its selection is followed again at 1e-3, as in
     `find_limit`. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and
     are certified there.) `scout`: `"double"`, or `"single"` for a device that has little of double precision: explicit
@@ -111,6 +100,7 @@ class TokenSelection(AbstractExperiment):
     ) -> None:
         for name, size, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
             as_integer(name, size, least)
+        require(T <= NO_TOKEN, "T", f"a selected token is stored as a byte, which names {NO_TOKEN} of them; got {T}")
         as_real("score_gap", score_gap, positive=False)
         require(0 <= score_gap < 2, "score_gap", f"scores lie in [-1, 1]; got {score_gap}")
         as_boolean("self_attention", self_attention)
@@ -160,12 +150,15 @@ class TokenSelection(AbstractExperiment):
             "num_steps": limit.trajectory.stats["num_steps"].astype(jnp.int32),
         }
 
+    def padding(self) -> dict[str, int]:
+        return {"token": NO_TOKEN}
+
     def definitions(self) -> dict[str, str]:
         return {
             "outcome": "where the flow goes; every instance has exactly one outcome",
             "selection_status": "the selected tokens by Definition 2 of Tarzanagh et al. (2023)",
             "limit_kind": "whether the limit is a direction or a point",
-            "token": "the selected token of each sequence",
+            "token": f"the selected token of each sequence; {NO_TOKEN} beyond the sequences of a cell with fewer",
             "excess": "norm of the flow's direction at margin one over the program's certified optimum, less one",
             "flow_gap": "relative duality gap from the flow's own multipliers and velocity, where it stopped",
             "program_gap": "relative duality gap of the program of the selected tokens, by its own dual",
@@ -178,129 +171,19 @@ class TokenSelection(AbstractExperiment):
             "rounds": "explicit stretches; more than one where a selection was left again",
         }
 
-    def block_function(self, factors: dict[str, Any], trial_width: int) -> Callable[[Any], dict[str, Any]]:
-        single = self.scout == "single"
-        require(jnp.result_type(float) == jnp.float64 or not single, "scout", "single needs jax_enable_x64")
-        draw = jax.jit(jax.vmap(partial(self.in_span, factors)))
-        # Arrays of another length may round differently: how a block is divided depends on nothing but its size.
-        parts = max(1, min(self.parts, trial_width // self.width))
-        size = -(-trial_width // parts)
-        met: list[bool] = []
-
-        def block(keys: Any) -> dict[str, Any]:
-            (device,) = keys.devices()
-            home = jax.local_devices(backend="cpu")[0] if single else device
-            pieces = [keys[np.arange(first, first + size) % len(keys)] for first in range(0, len(keys), size)]
-
-            def part(keys: Any) -> dict[str, Any]:
-                with jax.default_device(home):
-                    return self._follow(draw(jax.device_put(keys, home)), device, first=not met)
-
-            # What is not compiled yet would be compiled by each thread.
-            workers = min(len(pieces), os.cpu_count() or 1) if met and home.platform == "cpu" else 1
-            with ThreadPoolExecutor(workers, thread_name_prefix="part") as threads:
-                found = list(threads.map(part, pieces))
-            met.append(True)
-            return jax.tree.map(lambda *tables: np.concatenate(tables)[: len(keys)], *found)
-
-        return block
-
-    def _follow(self, instances: Any, device: Any, first: bool = False) -> dict[str, Any]:
-        """Results of instances that have been drawn, as NumPy arrays; in single precision they are scouted on
-        `device`. The `first` time what comes last is compiled beside what comes first."""
-        # Pyright takes bound compiled functions for unbound ones.
-        one_by_one: Any = self._with_method
-        risks, models = instances
-        if self.method is not None:
-            found = one_by_one(*instances, self.method)
-            return jax.tree.map(np.asarray, found) | {"rounds": np.ones(len(models.head.v), np.int32)}
-
-        begun = begun_paths(self._gears, risks, models)
-        compilations = self._ahead(instances, begun) if first else {}
-
-        def turn(gear: int, again: bool, risks: Any, models: Any, ways: Way) -> Way:
-            if gear in compilations:
-                wait([compilations[gear]])
-            if self.scout == "single" and gear == EXPLICIT:
-                return self._scouted(again, risks, models, ways, device)
-            return self._turned(gear, again, risks, models, ways)
-
-        ways = follow_many(risks, models, begun, turn)
-        wait(compilations.values())
-        found = self._conclude(instances, ways.path)
-        found["rounds"] = np.asarray(ways.stretches[:, EXPLICIT], np.int32)
-        return found
-
-    def _ahead(self, instances: Any, begun: Way) -> dict[int, Future[Any]]:
-        """Compilations of the last gear and of the conclusion, which go on while paths are in the first gears."""
-        whole, no = jnp.asarray(self.max_steps), jnp.asarray(False)
-        some = _take(self._rows(len(instances[1].head.v))[0], (*instances, begun.path))
-        last = compile_beside(turned, self._gears, MULTIPLIERS, no, *instances, begun, whole, self._lanes(MULTIPLIERS))
-        return {MULTIPLIERS: last, ENDED: compile_beside(TokenSelection._close, self, *some)}
-
-    def _turned(self, gear: int, again: bool, risks: Any, models: Any, ways: Way) -> Way:
-        whole = jnp.asarray(self.max_steps)
-        return turned(self._gears, gear, jnp.asarray(again), risks, models, ways, whole, self._lanes(gear))
-
-    def _lanes(self, gear: int) -> int:
-        return CPU.lanes if self.scout == "single" and gear != EXPLICIT else self.width
-
-    def _scouted(self, again: bool, risks: Any, models: Any, ways: Way, device: Any) -> Way:
-        """Explicit stretches in single precision; those that it gives no selection go again in double."""
-        (home,) = ways.gear.devices()
-        moved = tree_cast((risks, models, ways), jnp.float32, jnp.int32, device)
-        with jax.enable_x64(False), jax.default_device(device):
-            found = self._turned(EXPLICIT, again, *moved)
-        found = tree_cast(found, jnp.float64, jnp.int64, home)
-        open_ = (ways.gear == EXPLICIT) & (found.gear != MULTIPLIERS)
-        found = _chosen(~open_, found, ways)
-        return self._turned(EXPLICIT, again, risks, models, found) if bool(jnp.any(open_)) else found
-
-    def _gears(self, risk: EmpiricalRisk, model: Any) -> AttentionGears:
-        cap = cap_of(model, self.gap)
-        return AttentionGears(
-            conserved=kept(model),
-            gap=self.gap,
-            cap=cap,
-            far=cap,
-            path_rtol=self.rtol,
-            quick_rtol=self.far_rtol,
-            solver=FAR,
-            direct=True,
+    def queues(self, factors: dict[str, Any]) -> Queues:
+        return Queues(
+            self,
+            lambda key: Instance(*self.in_span(factors, key)),
+            Gears(self.gap, self.rtol, self.far_rtol),
+            self.width,
+            self.parts,
+            self.programs,
+            self.scout,
+            self.max_steps,
+            rounds=True,
+            method=self.method,
         )
-
-    @eqx.filter_jit
-    def _with_method(self, risks: Any, models: Any, method: Any) -> dict[str, Any]:
-        """Another method than the rounds, `width` instances at a time."""
-
-        def one(instance: Any) -> dict[str, Any]:
-            return self.summarize(find_limit(*instance, method=method, gap=self.gap, throw=False))
-
-        arrays, static = eqx.partition((risks, models), eqx.is_array)
-        return jax.lax.map(lambda x: one(eqx.combine(x, static)), arrays, batch_size=self.width)
-
-    def _conclude(self, instances: Any, paths: Trajectory) -> dict[str, Any]:
-        """Outcomes in groups of one size: a batch of programs waits for its slowest."""
-        close: Any = self._close
-        number = len(instances[1].head.v)
-        groups = [close(*_take(some, (*instances, paths))) for some in self._rows(number)]
-
-        def joined(*parts: Any) -> np.ndarray:
-            return np.concatenate([np.asarray(part) for part in parts])[:number]
-
-        return jax.tree.map(joined, *groups)
-
-    def _rows(self, number: int) -> list[np.ndarray]:
-        """Instances in groups of one size, the last one filled up."""
-        rows, size = np.arange(number), min(self.programs, number)
-        return [np.resize(rows[first : first + size], size) for first in range(0, number, size)]
-
-    @eqx.filter_jit
-    def _close(self, risks: Any, models: Any, paths: Any) -> dict[str, Any]:
-        def close(risk: Any, model: Any, trajectory: Any) -> dict[str, Any]:
-            return self.summarize(conclude(risk, model, trajectory, self.gap))
-
-        return eqx.filter_vmap(close)(risks, models, paths)
 
     def in_span(self, factors: dict[str, Any], key: Any) -> tuple[EmpiricalRisk, Any]:
         """An instance as it is followed, with the same logits and the same flow: padded with zeros, so that several d
@@ -336,14 +219,6 @@ def _check_parametrization(name: str, m: int | None) -> None:
     if name not in MODELS:
         raise unknown_name("parametrization", name, MODELS)
     require(m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose")
-
-
-_chosen = eqx.filter_jit(tree_where)
-
-
-@eqx.filter_jit
-def _take(rows: Any, tree: Any) -> Any:
-    return jax.tree.map(lambda x: x[rows] if eqx.is_array(x) else x, tree)
 
 
 def padded_size(d: int) -> int:

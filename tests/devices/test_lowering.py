@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -19,6 +18,7 @@ from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
 from jaxflow.limits.many import begun_paths
 from jaxflow.papers import Part, registry
 from jaxflow.study import TokenSelection
+from jaxflow.study.queues import Block
 
 PLATFORMS = ("cuda", "tpu")
 LANES = 3
@@ -106,17 +106,16 @@ def test_a_block_of_a_study_lowers_for_accelerators(parametrization: str) -> Non
     """The host reads which gear goes on, between programs; here all of them are one program."""
     experiment = TokenSelection(width=LANES, programs=LANES)
     factors = {"n": 3, "T": 4, "d": 5, "parametrization": parametrization}
-    # Pyright takes bound compiled functions for unbound ones.
-    steps: Any = experiment
+    block = Block(experiment.queues(factors), LANES)
 
-    def block(keys: Any) -> Any:
-        risks, models = jax.vmap(partial(experiment.in_span, factors))(keys)
-        ways = begun_paths(experiment._gears, risks, models)
+    def one_program(keys: Any) -> Any:
+        instances = block._draw(keys)
+        ways = begun_paths(block.queues.gears, instances.risk, instances.model)
         for gear in (EXPLICIT, IMPLICIT, MULTIPLIERS):
-            ways = steps._turned(gear, False, risks, models, ways)
-        return steps._close(risks, models, ways.path), ways.gear
+            ways = block._turned(gear, False, instances.risk, instances.model, ways)
+        return block._closed(instances, ways.path), ways.gear
 
-    lowers(block)
+    lowers(one_program)
 
 
 PARTS = {

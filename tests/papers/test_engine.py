@@ -26,7 +26,7 @@ from jaxflow.papers.statement import Statement, hold
 from jaxflow.papers.verdicts import Evidence, Verdict, common_rate
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
-from jaxflow.study.blocks import ACCELERATOR
+from jaxflow.study.shapes import ACCELERATOR
 from tests.papers.made_up import experiment
 from tests.papers.made_up.experiment import TOY
 

@@ -137,6 +137,12 @@ CASES = [
         case("confidence", s.percentages, RESULTS, confidence=value)
         for value in (0, 1, 95, -1, float("nan"), "0.95", None, True, [0.9])
     ),
+    *(case("results", s.paired, value, "d", 2, 3) for value in NOT_RESULTS),
+    *(case("factor", s.paired, RESULTS, value, 2, 3) for value in ("dd", "trial", None, 3, ["d"])),
+    *(case("a", s.paired, RESULTS, "d", value, 3) for value in (4, None, "2", [2])),
+    *(case("b", s.paired, RESULTS, "d", 2, value) for value in (2, 4, None, "3")),
+    *(case("outcome", s.paired, RESULTS, "d", 2, 3, outcome=value) for value in ("x", 3, None, [77])),
+    *(case("confidence", s.paired, RESULTS, "d", 2, 3, confidence=value) for value in (0, 1, 95, "a", None)),
     *(case("rule", s.percentages, RESULTS, rule=value) for value in ("setled", None, 3, ["settled"])),
     *(case("confidence", s.wilson, 1, 2, value) for value in (0, 1, 95.0, float("nan"), "a", None, [0.9, 0.8])),
     *(case("count", s.wilson, value, 10) for value in (-1, 11, float("nan"), "a", None, [1, "a"], [[1], [2, 3]])),

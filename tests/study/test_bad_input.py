@@ -1,12 +1,15 @@
 """Wrong arguments are answered by name, before anything is computed or written."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+import xarray
 
 from jaxflow._core import Code, Outcome, SelectionStatus
-from jaxflow.study import Study
+from jaxflow.study import AbstractExperiment, Study
 from jaxflow.study.results import collect
-from tests.study.cheap import HostExperiment, cheap, small_study
+from tests.study.cheap import HostExperiment, cheap, payload, small_study
 
 
 @pytest.mark.parametrize(
@@ -137,3 +140,67 @@ def test_a_file_in_the_way(tmp_path):
     (tmp_path / "r.zarr").write_text("mine")
     with pytest.raises(ValueError, match="is a file, not a folder"):
         small_study(cheap).run(tmp_path / "r.zarr")
+
+
+def test_a_mismatch_is_found_before_anything_is_computed(tmp_path):
+    """In any factor, and where two of them grow together; with the factor and the result in the sentence."""
+    computed = []
+
+    def changes(key, d, k=1, name="a"):
+        jax.debug.callback(lambda: computed.append(d))
+        return {"value": jnp.ones((2 if k == 3 and d == 4 else 1,)), "first" if name == "a" else "second": 1.0}
+
+    for factors, message in [
+        ({"d": [2], "name": ["a", "b"]}, r"but they depend on name, at .*'name': 'b'.*first is missing; second is new"),
+        (
+            {"d": [2, 4], "k": [3, 1]},
+            r"but they depend on d, at .*'d': 4.*value: f8\[1\] became value: f8\[2\].*`pad",
+        ),
+        ({"d": [2, 4], "k": [1, 3]}, r"but they depend on d and k, at .*value: f8\[1\] became value: f8\[2\]"),
+    ]:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.zarr"
+        with pytest.raises(ValueError, match=message):
+            Study(changes, factors, trials=2, block=2).run(path, progress=False)
+        assert not list(path.rglob("c/**/0/0")) and computed == []
+
+
+class Uneven(AbstractExperiment):
+    """As many numbers as d, filled up by -1."""
+
+    def setup(self, key, d):
+        raise NotImplementedError
+
+    def summarize(self, limit):
+        raise NotImplementedError
+
+    def block_function(self, factors, trial_width):
+        def one(key):
+            return {"outcome": Code(1, Outcome), "value": jnp.arange(factors["d"], dtype=jnp.int16)}
+
+        return jax.jit(jax.vmap(one))
+
+    def padding(self):
+        return {"value": -1}
+
+
+def test_results_of_several_lengths_are_filled_up(tmp_path, quick):
+    study = Study(Uneven(), {"d": [2, 4, 3]}, trials=3, block=2)
+    path = tmp_path / "r.zarr"
+    with study.run(path, progress=False) as results:
+        assert results["value"].dtype == np.int16 and results["value"].attrs["padding_value"] == -1
+        assert results["value"].isel(trial=2).values.tolist() == [[0, 1, -1, -1], [0, 1, 2, 3], [0, 1, 2, -1]]
+        with xarray.open_dataset(path, engine="zarr", consolidated=False) as plain:
+            np.testing.assert_array_equal(plain["value"].values, results["value"].values)
+    assert study.recompute(d=3, trial=1)["value"].tolist() == [0, 1, 2, -1]
+    before = payload(path)
+    # A block that is lost, and trials that are added, are filled up in the same way.
+    (path / "value/c/2/0/0").unlink()
+    study.run(path, progress=False).close()
+    assert payload(path) == before and study.status(path).complete
+    grown = Study(Uneven(), {"d": [2, 4, 3]}, trials=5, block=2)
+    with grown.run(path, progress=False) as results:
+        assert results["value"].isel(trial=4).values.tolist() == [[0, 1, -1, -1], [0, 1, 2, 3], [0, 1, 2, -1]]
+    # Of one length nothing is filled up, and the store is the one that it was before there was a padding.
+    with Study(Uneven(), {"d": [3]}, trials=3, block=2).run(tmp_path / "one.zarr", progress=False) as results:
+        assert results["value"].shape == (1, 3, 3) and "padding_value" not in results["value"].attrs
+        assert "-1" not in results.attrs["layout"]

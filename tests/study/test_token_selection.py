@@ -7,7 +7,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow._core import Outcome
-from jaxflow.study import Study, TokenSelection, decode
+from jaxflow.study import AbstractExperiment, Study, TokenSelection, decode, open_results, percentages, queues
 from jaxflow.study.keys import as_keys, key_data
 from jaxflow.study.token_selection import padded_size
 
@@ -237,14 +237,14 @@ def test_scouts_in_single_precision_find_the_same(blocks, monkeypatch, parametri
     _, keys, _, found = blocks
     expected = {name: np.asarray(getattr(value, "value", value)) for name, value in found[parametrization].items()}
     precisions = []
-    original = TokenSelection._turned
+    original = queues.Block._turned
 
     def turned(self, gear, lost, risks, models, ways):
         precisions.append(models.head.v.dtype)
         nothing = again and models.head.v.dtype == jnp.float32
         return ways if nothing else original(self, gear, lost, risks, models, ways)
 
-    monkeypatch.setattr(TokenSelection, "_turned", turned)
+    monkeypatch.setattr(queues.Block, "_turned", turned)
     factors = {**FACTORS, "parametrization": parametrization}
     for again in (False, True):
         precisions.clear()
@@ -278,3 +278,90 @@ def test_another_method_follows_every_instance_too():
     for i in range(2):
         limit = experiment.replay(keys[i], **FACTORS, parametrization="W")
         assert int(limit.outcome) == int(np.asarray(table["outcome"].value)[i])
+
+
+class Twisted(AbstractExperiment):
+    """A distribution of one's own: the instances of `TokenSelection`, with tokens a thousand times as large."""
+
+    size: float = 1.0
+    keep: str = "weights"
+
+    def setup(self, key, n=3, T=3, d=3):
+        risk, model = TokenSelection().setup(key, n=n, T=T, d=d)
+        data = risk.data
+        moved = jf.data.TokenData(self.size * data.tokens, data.queries, data.labels)
+        return jf.EmpiricalRisk(moved, jf.losses.Logistic()), model
+
+    def summarize(self, limit):
+        kept = limit.rate.exponent if self.keep == "rate" else limit.weights
+        return {"outcome": limit.outcome, "excess": limit.excess, self.keep: kept}
+
+
+@pytest.mark.slow
+def test_an_experiment_of_ones_own_is_followed_in_queues(blocks):
+    """With the default method it needs nothing else than `setup` and `summarize`; the limit is that of `setup`."""
+    _, keys, _, found = blocks
+    block = Twisted().block_function(FACTORS, B)
+    assert isinstance(block, queues.Block)
+    table = {name: np.asarray(getattr(value, "value", value)) for name, value in block(keys).items()}
+    np.testing.assert_array_equal(table["outcome"], np.asarray(found["W"]["outcome"].value))
+    assert table["weights"].shape == (B, 3, 3) and np.all(table["excess"] <= 1e-8)
+    limit = Twisted().replay(keys[0], **FACTORS)
+    np.testing.assert_allclose(table["weights"][0], limit.weights, atol=1e-3 * np.abs(limit.weights).max())
+
+
+def test_what_a_queue_does_not_keep_is_computed_by_find_limit():
+    assert not isinstance(Twisted(keep="rate").block_function(FACTORS, B), queues.Block)
+    with pytest.raises(queues.ReadsSaves):
+        queues.Block(Twisted(keep="rate").queues(FACTORS), B).eval_shape(jax.random.split(jax.random.key(0), B))
+
+
+def test_other_models_and_methods_have_no_queues():
+    class Staged(Twisted):
+        method: jf.Staged = jf.Staged()
+
+    class Replayed(Twisted):
+        def replay(self, key, **factors):
+            return super().replay(key, **factors)
+
+    class Linear(Twisted):
+        def setup(self, key, d=2):
+            network = jf.models.DiagonalLinearNetwork((jnp.ones(d), jnp.ones(d)))
+            return jf.EmpiricalRisk(jf.data.LinearData(jnp.eye(d), jnp.ones(d)), "exponential"), network
+
+    class Headed(Twisted):
+        def setup(self, key, d=3):
+            risk, model = super().setup(key, d=d)
+            return jf.EmpiricalRisk(risk.data, "logistic", trainable=jax.tree.map(lambda _: True, model)), model
+
+    assert Twisted().queues({"d": 3}) is not None
+    for experiment in (Staged(), Replayed(), Linear(), Headed()):
+        assert experiment.queues({"d": 3}) is None
+
+
+@pytest.mark.slow
+def test_n_and_T_and_d_are_factors_of_one_study(tmp_path):
+    """Tokens are as many as the largest n; where there are fewer, their number is followed by the number of none."""
+    experiment = TokenSelection(width=2, parts=1, programs=2)
+    study = Study(experiment, {"n": [3, 2], "T": [3], "d": [2]}, {"parametrization": ["W"]}, trials=3, block=2)
+    path = tmp_path / "n.zarr"
+    with study.run(path, progress=False) as results:
+        tokens = results["token"]
+        assert tokens.attrs["padding_value"] == 255 and tokens.dtype == np.uint8
+        assert tokens.shape == (2, 1, 1, 1, 3, 3)
+        assert np.all(tokens.sel(n=3).values < 3) and np.all(tokens.sel(n=2).values[..., :2] < 3)
+        assert np.all(tokens.sel(n=2).values[..., 2] == 255)
+        assert np.all(percentages(results)["ran"] == 3)
+        stored = results.sel(n=2, T=3, d=2, parametrization="W", trial=2).load()
+    for name, value in study.recompute(trial=2, n=2).items():
+        np.testing.assert_array_equal(value, stored[name].values, err_msg=name)
+    limit = study.replay(trial=2, n=2)
+    np.testing.assert_array_equal(np.argmax(limit.selection, axis=-1), stored["token"].values[:2])
+    # A block that is gone comes back with the same bytes, whatever it is filled up with.
+    before = {file: file.read_bytes() for file in path.rglob("c/**/*") if file.is_file()}
+    (path / "outcome/c/1/0/0/0/1").unlink()
+    study.run(path, progress=False).close()
+    assert {file: file.read_bytes() for file in path.rglob("c/**/*") if file.is_file()} == before
+    assert jf.study.status(path, verify=True).complete
+    with open_results(path) as results:
+        assert "token_2" in jf.study.to_dataframe(results)

@@ -1,0 +1,126 @@
+"""What a study says while it runs: on a terminal, in a log, and nothing where nothing is wanted."""
+
+import io
+import logging
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxflow.study import progress
+from jaxflow.study.progress import Bar, FirstBlocks, Lines
+from tests.study.cheap import HostExperiment, cheap, small_study
+
+NAMES = {1: "globally_optimal", 2: "locally_optimal"}
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "jaxflow.study"]
+
+
+def test_lines_at_their_interval(caplog):
+    clock = Clock()
+    with caplog.at_level(logging.INFO, logger="jaxflow.study"):
+        # Its own thread looks every hour: what is told here, the clock has told.
+        lines = Lines(interval=36_000.0, clock=clock)
+        lines.start(small_study(HostExperiment()).plan, np.zeros(3, int), 0, NAMES)
+        lines.compiling("d=2")
+        for second in (9_000, 36_000, 40_000):
+            clock.now = second
+            lines.line()
+        lines.compiled("d=2", 41_000.0, 30_000.0)
+        clock.now = 80_000
+        lines.advance(np.array([0, 3, 1]), NAMES)
+        lines.compiling("d=3")
+        lines.compiled("d=3", 0.5, 0.4)
+        lines.close()
+    assert lines_of(caplog) == [
+        "HostExperiment: 0/40 instances",
+        "compiling d=2",
+        "HostExperiment: 0/40 instances; compiling d=2 for 10:00:00",
+        "first block of d=2 after 41000.0 s; all threads together compiled for 30000.0 s",
+        "HostExperiment: 4/40 instances, 5e-05/s, 200:00:00 left, 3 globally_optimal, 1 locally_optimal",
+        "HostExperiment: 4/40 instances, 5e-05/s, 200:00:00 left, 3 globally_optimal, 1 locally_optimal",
+    ]
+
+
+def test_its_own_thread_tells_while_a_block_takes_its_time(caplog, tmp_path, quick, monkeypatch):
+    monkeypatch.setattr("jaxflow.study.study.progress_of", lambda wanted: Lines(interval=0.05))
+    study = small_study(HostExperiment(pause=0.3), data_factors={"d": [2]}, method_factors={}, trials=4)
+    with caplog.at_level(logging.INFO, logger="jaxflow.study"):
+        study.run(tmp_path / "r.zarr").close()
+    told = lines_of(caplog)
+    assert sum("0/4 instances; compiling d=2 for 0:00" in line for line in told) >= 2
+    assert "4/4 instances" in told[-1]
+
+
+def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path, quick):
+    log = logging.getLogger("jaxflow.study")
+    before = log.level, log.propagate, list(log.handlers)
+    small_study(cheap).run(tmp_path / "r.zarr").close()
+    assert (log.level, log.propagate, log.handlers) == before
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith("cheap: 0/40 instances\ncompiling d=2, parametrization=W\nfirst block of d=2")
+    assert "all threads together compiled for" in err and "cheap: 40/40 instances" in err.splitlines()[-1]
+
+
+def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path, quick):
+    with caplog.at_level(logging.DEBUG, logger="jaxflow.study"):
+        small_study(cheap).run(tmp_path / "r.zarr", progress=False).close()
+    assert capfd.readouterr() == ("", "") and lines_of(caplog) == []
+
+
+def test_a_bar_says_that_it_compiles():
+    screen = io.StringIO()
+    bar = Bar(Console(file=screen, force_terminal=True, width=200, color_system=None))
+    bar.start(small_study(HostExperiment()).plan, np.zeros(3, int), 0, NAMES)
+    bar.compiling("d=2")
+    bar._live.refresh()
+    assert "compiling d=2" in screen.getvalue()
+    bar.compiled("d=2", 1.0, 0.5)
+    bar.advance(np.array([0, 40, 0]), NAMES)
+    bar.close()
+    last = screen.getvalue().rsplit("compiling", 1)[-1]
+    assert "HostExperiment" in last and "40/40" in last
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_the_lines_go(there, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: there, raising=False)
+    found = progress.progress_of(True)
+    found.close()
+    assert isinstance(found, Bar if there else Lines)
+    assert isinstance(progress.progress_of(False), progress.Silent)
+
+
+def test_first_blocks_know_what_compiling_took():
+    told = []
+
+    class Told(progress.Silent):
+        def compiling(self, cell):
+            told.append(cell)
+
+        def compiled(self, cell, seconds, compiling):
+            told.append((cell, seconds, compiling))
+
+    clock = Clock()
+    with FirstBlocks(Told(), clock) as first:
+        first.begin({"d": 2})
+        jax.jit(lambda x: x * 3.25 + 1.5)(1.0)
+        clock.now = 7.0
+        first.end({"d": 2})
+        first.begin({"d": 2})
+        first.end({"d": 2})
+    jax.jit(lambda x: x * 4.25 + 1.5)(1.0)
+    assert told[0] == "d=2" and told[1][:2] == ("d=2", 7.0) and told[1][2] > 0 and len(told) == 2
+    assert first._seconds == told[1][2]
