@@ -35,10 +35,11 @@ ROOMS = (
 # Public callables without a row in the tables, and why.
 RECORDS = """
     Assumption AttentionProgram Certificate ClosedForm Code Dataset Decomposition Diagnosis Entry Enumeration
-    FiniteComponentProgram HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane
-    Limit LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit
-    Paper Part Prediction ProductNetwork Rate RecessionCone Row ScaledGradient Situation Solution Stages Statement
-    StationaryFacts Studies Sweep Theorem Trajectory GatedHead BackwardEuler
+    FiniteComponentProgram HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit
+    LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper
+    Part Prediction ProductNetwork Rate RecessionCone Row ScaledGradient Situation Solution Stages Statement
+    StationaryFacts Studies Sweep Theorem Trajectory GatedHead BackwardEuler AttentionFacts NetworkFacts ModelFacts
+    LinearFacts
 """.split()
 EXEMPT = {
     **dict.fromkeys(RECORDS, "holds what functions of the library computed, or what a paper registers"),
