@@ -50,6 +50,13 @@ def test_list_names_every_paper_figure_and_theorem() -> None:
             assert all(text in found.output for text in entry.run_times.values())
 
 
+def test_names_to_type_stand_whole_in_a_narrow_terminal() -> None:
+    found = runner.invoke(app, ["list", "tarzanagh2023"], env={"COLUMNS": "60"})
+    words = found.output.split()
+    for entry in papers.entries_of("tarzanagh2023"):
+        assert entry.name in words and ("reproduce" if entry.draw else "verify") in words
+
+
 def test_list_of_one_paper_names_no_other() -> None:
     found = runner.invoke(app, ["list", "sheen2024"], env={"COLUMNS": "400"})
     assert found.exit_code == 0 and "multipliers" in found.output and "tarzanagh2023" not in found.output

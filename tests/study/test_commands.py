@@ -92,7 +92,11 @@ def test_bad_specs(change, message, spec, tmp_path):
 
 
 def test_other_refusals(spec, tmp_path):
-    assert invoke("run", "nothing.toml", "--out", "r.zarr")[0] == 2
+    code, output = invoke("run", "nothing.toml", "--out", "r.zarr")
+    assert code == 2 and "spec: there is no file nothing.toml" in output
+    for command in ("resume", "report"):
+        code, output = invoke(command, "nothing.zarr")
+        assert code == 2 and "there is no store at nothing.zarr" in output
     assert invoke("run", tmp_path, "--out", "r.zarr")[0] == 2
     code, output = invoke("status", "nothing.zarr")
     assert code == 2 and "there is no store at nothing.zarr" in output
