@@ -87,8 +87,9 @@ class LinearFacts(eqx.Module):
     **Example:**
 
     ```python
+    one_layer = eqx.nn.Linear(linear.inputs.shape[1], "scalar", key=jax.random.key(0))
     found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), one_layer)
-    assert found.linear.separability == "separable"
+    found.linear.separability, found.linear.growing
     ```
     """
 

@@ -170,7 +170,7 @@ def test_bad_factors_name_themselves():
         TokenSelection(max_steps=0)
     with pytest.raises(ValueError, match="scout.*single"):
         TokenSelection(scout="half")
-    with pytest.raises(ValueError, match="scout: a method"):
+    with pytest.raises(ValueError, match="scout: single precision"):
         TokenSelection(scout="single", method=jf.Staged())
     with jax.enable_x64(False), pytest.raises(ValueError, match="scout.*jax_enable_x64"):
         TokenSelection(scout="single").block_function({}, 4)
