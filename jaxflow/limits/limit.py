@@ -66,6 +66,10 @@ class AbstractFacts(eqx.Module):
         """What `print` shows of one limit that did not fail."""
 
 
+# Fields of the three classes that were before this one.
+_FORMER = {"weights": "flow_direction", "coefficients": "flow_direction", "unit": "flow_direction", "params": "end"}
+
+
 class Limit(eqx.Module):
     r"""The limit of gradient flow from one start, with the certificate of each number.
 
@@ -124,7 +128,8 @@ class Limit(eqx.Module):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "details":
             raise AttributeError(name)
-        return getattr(self.details, name)
+        former = _FORMER.get(name)
+        return getattr(self.details, name) if former is None else getattr(self, former)
 
     @property
     def direction(self) -> Any:

@@ -293,7 +293,7 @@ class Twisted(AbstractExperiment):
         return jf.EmpiricalRisk(moved, jf.losses.Logistic()), model
 
     def summarize(self, limit):
-        kept = limit.rate.exponent if self.keep == "rate" else limit.weights
+        kept = limit.rate.exponent if self.keep == "rate" else limit.flow_direction
         return {"outcome": limit.outcome, "excess": limit.excess, self.keep: kept}
 
 
@@ -307,7 +307,9 @@ def test_an_experiment_of_ones_own_is_followed_in_queues(blocks):
     np.testing.assert_array_equal(table["outcome"], np.asarray(found["W"]["outcome"].value))
     assert table["weights"].shape == (B, 3, 3) and np.all(table["excess"] <= 1e-8)
     limit = Twisted().replay(keys[0], **FACTORS)
-    np.testing.assert_allclose(table["weights"][0], limit.weights, atol=1e-3 * np.abs(limit.weights).max())
+    np.testing.assert_allclose(
+        table["weights"][0], limit.flow_direction, atol=1e-3 * np.abs(limit.flow_direction).max()
+    )
 
 
 def test_what_a_queue_does_not_keep_is_computed_by_find_limit():
