@@ -167,7 +167,7 @@ def test_other_clocks_and_coordinates_name_the_argument(saturated):
     solver = MultiplierNewton()
     with pytest.raises(ValueError, match="clock: MultiplierNewton needs LogArcLength"):
         jf.integrate(risk, model, clock="log_time", until=1.0, solver=solver, coordinates=Factors())
-    with pytest.raises(ValueError, match="coordinates: Weights knows no margins"):
+    with pytest.raises(ValueError, match="coordinates: Weights gives no margins"):
         jf.integrate(risk, model, clock=LogArcLength(timed=False), until=1.0, solver=solver)
     head = jf.models.MLPHead(jnp.eye(4))
     curved = jf.models.FactoredAttention(model.K, model.Q, head)
