@@ -143,15 +143,15 @@ class TokenData(eqx.Module):
     def copies(self, index: Int[Array, "*n"]) -> Bool[Array, "*n T"]:
         """The visible tokens that equal the token `index` of their query, itself among them.
 
-        Equal to a few roundings, which a change of basis leaves between copies.
+        Equal to a few roundings of that token, which a change of basis leaves between copies.
         """
         tokens = self.tokens if self.single_query else self.tokens[:, None]
         # A gather takes XLA many times longer to compile.
         here = jax.nn.one_hot(index, self.tokens.shape[-2], dtype=bool)[..., None]
         chosen = jnp.sum(jnp.where(here, tokens, 0.0), axis=-2, keepdims=True)
-        apart = jnp.max(jnp.abs(tokens - chosen), axis=-1)
+        apart, size = (jnp.max(jnp.abs(x), axis=-1) for x in (tokens - chosen, chosen))
         eps = float(jnp.finfo(self.tokens.dtype).eps)
-        return self.visible & (apart <= COPIES * eps * jnp.max(jnp.abs(self.tokens)))
+        return self.visible & (apart <= COPIES * eps * size)
 
 
 def _first(flags: Any) -> tuple[int, ...]:

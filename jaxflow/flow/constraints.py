@@ -25,7 +25,7 @@ class AttentionConstraints(AbstractConstraints):
     in which nothing cancels. p is positive where t scores less than $\alpha_i$: then it pushes the margin up.
 
     `index` `(o,)` is $\alpha$; `seen`, `copies`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
-    $\gamma_{i\alpha_i}$. Copies of α share its attention for ever, and are no constraints.
+    $\gamma_{i\alpha_i}$. Copies of α have the same attention as α and impose no constraint.
     """
 
     margins: AbstractMargins

@@ -22,6 +22,6 @@ from jaxflow.limits.parallel import find_limits as find_limits
 from jaxflow.limits.self_certificate import flow_certificate as flow_certificate
 from jaxflow.limits.self_certificate import flow_certifier as flow_certifier
 
-# One class for every model; these were names of its own for two families.
+# Former classes of two families of models; aliases.
 LinearLimit = Limit
 ModelLimit = Limit

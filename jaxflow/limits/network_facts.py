@@ -91,14 +91,14 @@ class NetworkFacts(AbstractFacts):
         support = np.flatnonzero(np.asarray(limit.selection)).tolist()
         if outcome is Outcome.locally_optimal:
             residual = float(limit.flow_certificate.stationarity)
-            vouch = f"is a stationary point with KKT residual {residual:.1e} by the flow's multipliers"
+            claim = f"is a stationary point with KKT residual {residual:.1e} by the flow's multipliers"
         else:
-            vouch = f"solves the program, certified by {bound_of(limit)}: {numbers}"
+            claim = f"solves the program, certified by {bound_of(limit)}: {numbers}"
         closed = self.closed_form
         beside = ""
         if closed is not None and bool(closed.applies):
             beside = f" The closed form is {float(closed.distance):.1e} from the flow's direction: {closed.sentence()}"
-        return f"Support vectors {support}; at {when} the limit direction {vouch}. {theorem}{beside}"
+        return f"Support vectors {support}; at {when} the limit direction {claim}. {theorem}{beside}"
 
     def _of_a_point(self, limit: Limit, outcome: Outcome, when: str, theorem: str) -> str:
         size, excess = float(jnp.linalg.norm(limit.end)), float(limit.excess)

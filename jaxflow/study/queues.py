@@ -143,7 +143,10 @@ class Queues(eqx.Module):
         if not found[0]:
             return None
         shapes, gap = device_shapes(), checked_gap(None, jnp.result_type(float))
-        draw = lambda key: Instance.of(*experiment.setup(key, **factors))  # noqa: E731
+
+        def draw(key: Any) -> Instance:
+            return Instance.of(*experiment.setup(key, **factors))
+
         return Queues(experiment, draw, Gears(gap), shapes.lanes, shapes.parts, shapes.programs)
 
 
@@ -282,8 +285,11 @@ class Block:
 def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: Instance, paths: Any) -> dict[str, Any]:
     def close(instance: Instance, path: Any) -> dict[str, Any]:
         limit, nothing = instance.limit(path, gap), _NothingSaved()
-        places = lambda x: (x.rate, x.trajectory.saved)  # noqa: E731
-        return summarize(eqx.tree_at(places, limit, (nothing, nothing), is_leaf=lambda x: x is None))
+
+        def kept_nowhere(limit: Limit) -> tuple[Any, Any]:
+            return limit.rate, limit.trajectory.saved
+
+        return summarize(eqx.tree_at(kept_nowhere, limit, (nothing, nothing), is_leaf=lambda x: x is None))
 
     return eqx.filter_vmap(close)(instances, paths)
 

@@ -182,3 +182,16 @@ def test_traced_values_are_not_judged():
         return data.tokens
 
     assert bool(jnp.isnan(inside(data)[0, 0, 0]))
+
+
+@pytest.mark.parametrize("k", [None, K])
+def test_copies_are_equal_tokens_that_are_visible(k):
+    given = arguments(k)
+    given["tokens"][:, 2] = given["tokens"][:, 0]
+    given["tokens"][:, 3] = given["tokens"][:, 0]
+    # Sizes of other sequences do not matter: here all tokens of the second differ by less than roundings of the first.
+    given["tokens"][0] *= 1e20
+    data = TokenData(**given, mask=np.array([[True, True, True, False]] * N))
+    shape = data.output_shape
+    np.testing.assert_array_equal(data.copies(jnp.zeros(shape, int)), np.broadcast_to([1, 0, 1, 0], (*shape, T)))
+    np.testing.assert_array_equal(data.copies(jnp.ones(shape, int)), np.broadcast_to([0, 1, 0, 0], (*shape, T)))

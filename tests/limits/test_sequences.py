@@ -127,7 +127,7 @@ def test_data_that_a_compiled_function_closes_over():
 
 
 def test_copies_of_a_token_are_found_within_a_program_as_outside_of_it():
-    """Two copies share their attention for ever, and no multiplier tells them apart."""
+    """Two copies have the same attention at all times, and no multiplier distinguishes them."""
 
     def one(key):
         data, head = jf.data.random_tokens(key, n=2, T=3, d=3)
