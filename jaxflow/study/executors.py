@@ -208,6 +208,8 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
     quiet = ExitStack()
     # Of a scheduler that goes away Dask tells with a traceback; the engine does so in one sentence.
     quiet.enter_context(_quiet("distributed.batched", logging.WARNING))
+    # So does the event loop, for a future whose answer was under way.
+    quiet.enter_context(_quiet("tornado.application", logging.CRITICAL))
 
     def close() -> None:
         # A client whose scheduler is gone is still looking for it, and would tell of that at length, too.
