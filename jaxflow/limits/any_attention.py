@@ -120,7 +120,7 @@ class AnyAttentionGears(AbstractProblem):
         if name == "relaxation":
             # Where it does not converge (rounding in exponents of 1e7 and more), the path before it stands.
             return Shift(jnp.asarray(ENDED), followed)
-        ends = ~followed | (stationarity(stretch) <= STATIONARY)
+        ends = ~followed | (stationarity(stretch.final) <= STATIONARY)
         if self.composes and name != "explicit":
             data: Any = risk.data
             ends = ends | composition_resolved(stretch.final.model, data)

@@ -11,7 +11,8 @@ r"""One-layer attention with a linear head: its gears, and when one follows anot
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -22,7 +23,6 @@ from jaxflow._core import good, linalg
 from jaxflow.data import TokenData
 from jaxflow.flow import (
     AbstractCoordinates,
-    AbstractStop,
     ArcLength,
     AtRest,
     Budget,
@@ -35,7 +35,6 @@ from jaxflow.flow import (
     Scores,
     SelectionSettled,
     SelfCertified,
-    Situation,
     StationaryPoint,
     Stiff,
     Unsaturated,
@@ -44,9 +43,8 @@ from jaxflow.flow import (
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
-from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.self_certificate import settled
-from jaxflow.limits.stages import SETTLED_STATIONARY, STATIONARY, Count, Positive, rests, stationarity
+from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
+from jaxflow.limits.stages import ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -69,7 +67,7 @@ LOG_HORIZON = 1e6
 FAR = 1e6
 # The share of the budget for one stretch by multipliers, which takes 10 to 120 steps.
 MULTIPLIERS_SHARE = 8
-# The log arc length by which the implicit gear goes on after multipliers were lost for the first time.
+# The log arc length by which the implicit gear goes on after a stretch that came to nothing, for the first time.
 CAREFUL_LENGTH = 2.0
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
 # with the usual 0.2 and 10 every second one failed there (540 steps; with these 240, and 7 % more on other paths).
@@ -106,6 +104,7 @@ class AttentionGears(AbstractProblem):
     `lane`), for where the path to it is not asked for.
     """
 
+    doubts: ClassVar[bool] = True
     conserved: Any
     gap: Positive
     cap: Positive
@@ -127,17 +126,18 @@ class AttentionGears(AbstractProblem):
         return "explicit", "implicit", "multipliers"
 
     def drive(self, gear: int, model: Any, max_steps: Count, again: Bool[Array, ""]) -> Drive:
-        whole, rtol = jnp.asarray(max_steps), self.path_rtol
-        still, settles = _still(model), SelectionSettled(SATURATED, PULL)
+        whole, rtol, pairs = jnp.asarray(max_steps), self.path_rtol, has_pairs(model)
+        still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
+        settles = SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
-            return Drive(diffrax.Tsit5(), controller, still | settles | Stiff(), whole, self.report)
+            return Drive(diffrax.Tsit5(), controller, still(STATIONARY) | settles | Stiff(), whole, self.report)
         if gear == IMPLICIT:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
             solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-            return Drive(solver, controller, still | settles, whole, self.report)
+            return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report)
         rtol = jnp.asarray(self.rtol)
         if self.quick_rtol is not None:
             rtol = jnp.where(again, rtol, self.quick_rtol)
@@ -153,9 +153,7 @@ class AttentionGears(AbstractProblem):
         certified = SelfCertified(self.gap)
         if self.saves:
             certified = certified & Budget(log_arc_length=jnp.log(self.far))
-        pairs = has_pairs(model)
-        ends = certified | AtRest(pairs=pairs) | Unsaturated(1.0 - LEAVING)
-        ends = ends | StationaryPoint(STATIONARY, model.degree, pairs=pairs)
+        ends = certified | AtRest(pairs=pairs) | Unsaturated(1.0 - LEAVING) | still(ROUNDED)
         return Drive(self.solver, controller, ends, jnp.maximum(whole // MULTIPLIERS_SHARE, 1), self.report)
 
     def lane(self, gear: int, drive: Drive, start: Start) -> Lane:
@@ -195,16 +193,19 @@ class AttentionGears(AbstractProblem):
 
     def shift(self, gear: int, risk: EmpiricalRisk, lost: Int[Array, ""], stretch: Trajectory) -> Shift:
         data: Any = risk.data
+        final: Any = stretch.final
         followed = good(stretch.result)
-        rest = followed & rests(risk, stretch, self.conserved, stationarity(stretch))
         share, pulled = _selection(stretch, data)
         if gear in (EXPLICIT, IMPLICIT):
             stiff = ~broken(stretch) if gear == EXPLICIT else jnp.asarray(False)
             following = jnp.where(followed & selected(stretch, data), MULTIPLIERS, jnp.where(stiff, IMPLICIT, ENDED))
-            return Shift(jnp.where(rest, ENDED, following), jnp.asarray(True))
-        left = followed & ~rest & (share < 1.0 - LEAVING)
-        nothing = ~followed | (stationarity(stretch) <= STATIONARY) | (~left & pulled)
-        if has_pairs(stretch.final.model):
+            # Pushes cancel at a minimum, or for a while.
+            cancels = followed & at_rest(final, stationarity(final), final.model.degree, self.conserved)
+            following = jnp.where(cancels, DOUBT - jnp.maximum(following, IMPLICIT), following)
+            return Shift(following, jnp.asarray(True))
+        left = followed & (share < 1.0 - LEAVING)
+        nothing = ~followed | (stationarity(final) <= ROUNDED) | (~left & pulled)
+        if has_pairs(final.model):
             nothing = nothing | (followed & _off_the_path(stretch))
         following = jnp.where(nothing, IMPLICIT, jnp.where(left, EXPLICIT, ENDED))
         if self.quick_rtol is not None:
@@ -224,21 +225,6 @@ def _fewest(coordinates: AbstractCoordinates, risk: EmpiricalRisk, model: Any) -
     data: Any = risk.data
     scores = isinstance(coordinates, Scores) and data.tokens[..., 0].size <= model.W.size
     return coordinates if scores or not isinstance(coordinates, Scores) else Weights()
-
-
-class _Unsettled(AbstractStop):
-    """Where a token is neither selected nor masked, or none is masked."""
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        data: Any = situation.risk.data
-        return ~settled(situation.attention(), data.visible)
-
-
-def _still(model: Any) -> AbstractStop:
-    def point(tolerance: float) -> AbstractStop:
-        return StationaryPoint(tolerance, model.degree, pairs=has_pairs(model))
-
-    return point(SETTLED_STATIONARY) | (point(STATIONARY) & _Unsettled())
 
 
 def selected(path: Trajectory, data: TokenData) -> Bool[Array, ""]:

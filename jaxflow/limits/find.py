@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from jaxflow._core import (
     Code,
@@ -28,12 +28,12 @@ from jaxflow.limits.linear import find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_model import find_own_limit, is_own
-from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
+from jaxflow.limits.path import RESTS, Underway, by_gears, out_of_steps, under_way
 from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import STATIONARY, Count, Positive, kept, rests, stationarity
+from jaxflow.limits.stages import ROUNDED, Count, Positive, at_rest, kept, minimum_near, stationarity
 from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve
@@ -194,7 +194,8 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_s
 
 def _concluded(one: Underway) -> Limit:
     risk, model, units, gap, _ = one.known
-    return conclude(risk, model, one.path if units is None else units.outward(one.path, model), gap)
+    path = one.path if units is None else units.outward(one.path, model)
+    return conclude(risk, model, path, gap, rests=one.ways[-1].gear == RESTS)
 
 
 _by_gears = by_gears(_begun, _concluded)
@@ -210,11 +211,17 @@ def _by_method(
 
 @checked(positive=["gap"])
 def conclude(
-    risk: EmpiricalRisk, model: Any, trajectory: Trajectory, gap: Positive, theorem: str | None = None
+    risk: EmpiricalRisk,
+    model: Any,
+    trajectory: Trajectory,
+    gap: Positive,
+    theorem: str | None = None,
+    rests: Bool[Array, ""] | None = None,
 ) -> Limit:
     """The limit that a trajectory from `model` points at, with its program and certificates.
 
-    `theorem`: the sentence that replaces the theorem registered for the model.
+    `theorem`: the sentence that replaces the theorem registered for the model. `rests`: whether a minimum of the loss
+    was found at the end; None: it is looked for.
 
     **Example:**
 
@@ -236,15 +243,16 @@ def conclude(
     own, direction = better_of(program, bounds, directions)
     units = units_of(risk, model)
     inside = trajectory if units is None else units.lengths_inward(trajectory)
-    ratio = stationarity(inside)
-    attends = settled(attention, data.visible) & (ratio > STATIONARY)
+    ratio = stationarity(inside.final)
+    attends = settled(attention, data.visible) & (ratio > ROUNDED)
     own = valid_if(attends, own)
     verdict = judge(own, bounds.primal_value, directions, solution, inside, gap, model)
 
     rate = no_rate(program, solution) if trajectory.saved is None else fit_rate(program, solution, trajectory)
 
     followed, spent = good(trajectory.result), out_of_steps(trajectory)
-    stationary = rests(risk, inside, kept(model), ratio, program)
+    if rests is None:
+        rests = minimum_near(risk, final.model, at_rest(inside.final, ratio, final.model.degree, kept(model)))
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
@@ -258,7 +266,7 @@ def conclude(
     unclear = certified & (status == SelectionStatus.ambiguous)
     kind, outcome = decided(
         broken=broken,
-        rests=stationary,
+        rests=rests,
         spent=spent,
         contradicted=verdict.contradicted & comparable,
         infeasible=(solution.result == ProgramResult.infeasible) & verdict.stands_still,

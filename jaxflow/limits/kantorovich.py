@@ -1,9 +1,9 @@
 r"""Whether a minimum is near a point of a loss that is not convex: Newton and Kantorovich, as far as it was looked.
 
 Kantorovich (1948), in the affine invariant form of Deuflhard: with the Hessian H at θ definite, $\eta=\|g\|_{H^{-1}}$
-and $\|H^{-1/2}(H(\theta')-H)H^{-1/2}\|\le\omega\|\theta'-\theta\|_H$ on a ball, $\omega\eta\le\frac12$ proves a
-stationary point there. A small gradient proves nothing, and in no units: along a channel to infinity in which the loss
-falls like $e^{-q}$, ω is $1/\sqrt{H_{qq}}$ and η is $\sqrt{H_{qq}}$, so that $\omega\eta$ is one however far out.
+and $\|H^{-1/2}(H(\theta')-H)H^{-1/2}\|\le\omega\|\theta'-\theta\|_H$ on a ball of radius 2η, $\omega\eta\le\frac12$
+proves a stationary point there. A small gradient proves nothing, and in no units: along a channel to infinity in which
+the loss falls like $e^{-q}$, Newton's step is one unit of q however far out, and H changes by a factor of e.
 """
 
 from collections.abc import Callable
@@ -11,25 +11,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.kinks import gated
-from jaxflow.limits.model_point import RANK
 from jaxflow.risk import EmpiricalRisk
 
-# ω is the largest of a few directions' and not of all: of twice that the half is allowed.
-SAFETY = 2.0
-# Random directions beside Newton's step and the softest one.
-DIRECTIONS = 2
+# Singular values below this share of the largest belong to no range: roundings of a product of a few matrices.
+RANK = 1e-10
 
 
-def kantorovich(risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"]) -> Float[Array, ""]:
-    r"""An estimate of $\omega\eta$ on the directions that change outputs; +inf where H is not definite on these.
+def kantorovich(
+    risk: EmpiricalRisk,
+    unravel: Callable[[Array], Any],
+    theta: Float[Array, " p"],
+    moves: Callable[[Array], Array] | None = None,
+) -> Float[Array, ""]:
+    r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
-    At most one half says that a minimum is there. ω is that of third derivatives at θ, along Newton's step, the
-    softest eigenvector and `DIRECTIONS` random ones, times `SAFETY`; where a kink of the model is
-    crossed within two of Newton's steps, +inf.
+    At most one half says that a minimum is there, within two of Newton's steps. The change of H is measured at that
+    distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, twice
+    what they give is taken. Where a kink of the model is crossed within two of Newton's steps, +inf. Gradients are
+    relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
+
+    **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in
+    which the loss changes (the outputs, if None), whatever its units.
 
     **Example:**
 
@@ -44,11 +51,19 @@ def kantorovich(risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Flo
     def outputs(x: Array) -> Array:
         return risk.source.outputs(unravel(x)).reshape(-1)
 
-    slope_of = jax.grad(lambda x: risk(unravel(x)))
+    scale = risk.scaled_gradient(unravel(theta)).log_scale
+
+    def slope_of(x: Array) -> Array:
+        scaled = risk.scaled_gradient(unravel(x))
+        return ravel_pytree(scaled.gradient)[0] * jnp.exp(scaled.log_scale - scale)
+
     hessian_of = jax.jacfwd(slope_of)
-    gradient, hessian, jacobian = slope_of(theta), hessian_of(theta), jax.jacrev(outputs)(theta)
-    finite = jnp.all(jnp.isfinite(hessian)) & jnp.all(jnp.isfinite(jacobian)) & jnp.all(jnp.isfinite(gradient))
-    _, values, right = linalg.svd(jnp.where(finite, jacobian, 0.0))
+    gradient, hessian = slope_of(theta), hessian_of(theta)
+    rows = jax.jacrev(outputs if moves is None else moves)(theta)
+    finite = jnp.all(jnp.isfinite(hessian)) & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(gradient))
+    rows = jnp.where(finite, rows, 0.0)
+    rows = rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True))
+    _, values, right = linalg.svd(rows)
     moved = jnp.where((values > RANK * jnp.max(values, initial=0.0))[:, None], right, 0.0)
     dead = jnp.all(moved == 0, axis=1)
     inner = moved @ jnp.where(finite, hessian, 0.0) @ moved.T
@@ -61,18 +76,13 @@ def kantorovich(risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Flo
     # Columns of length one in the norm of H.
     white = moved.T @ (vectors * root[None, :])
     step = white.T @ gradient
-    size = jnp.linalg.norm(step)
-    softest = jax.nn.one_hot(jnp.argmax(root), root.size, dtype=theta.dtype)
-    others = jax.random.normal(jax.random.key(0), (DIRECTIONS, root.size), theta.dtype)
-    looked = jnp.concatenate([step[None, :], softest[None, :], jnp.where((root > 0)[None, :], others, 0.0)])
-    lengths = jnp.linalg.norm(looked, axis=1, keepdims=True)
-    looked = looked / positive_or_one(lengths)
+    softest = jnp.linalg.norm(step) * jax.nn.one_hot(jnp.argmax(root), root.size, dtype=theta.dtype)
 
-    def bend(z: Array) -> Array:
-        _, change = jax.jvp(hessian_of, (theta,), (white @ z,))
-        return jnp.linalg.norm(white.T @ change @ white)
+    def change(z: Array) -> Array:
+        return jnp.linalg.norm(white.T @ (hessian_of(theta + 2.0 * white @ z) - hessian) @ white)
 
-    omega = SAFETY * jnp.max(jax.lax.map(bend, looked))
+    # ω·2η at the distance 2η: with twice of it, ωη.
+    bound = jnp.max(jax.lax.map(change, jnp.stack([-step, softest, -softest])))
     there = gated(outputs, theta - 2.0 * white @ step).switches
     crossed = jnp.any((gated(outputs, theta).switches > 0) != (there > 0))
-    return jnp.where(definite & ~crossed & jnp.isfinite(omega), omega * size, jnp.inf)
+    return jnp.where(definite & ~crossed & jnp.isfinite(bound), bound, jnp.inf)

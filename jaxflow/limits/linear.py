@@ -157,7 +157,7 @@ def conclude_direction(
         beta = final.model.linear_coefficients()
         own_beta = beta / positive_or_one(jnp.min(risk.data.targets * (risk.data.inputs @ beta)))  # pyright: ignore
 
-    ratio = stationarity(followed_path)
+    ratio = stationarity(followed_path.final)
     seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
     still = seems_still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
     followed, spent = good(trajectory.result), out_of_steps(trajectory)

@@ -146,7 +146,7 @@ def conclude_point(
         flow_certificate=own,
         excess=excess,
         program_solution=solution,
-        stationarity=stationarity(path),
+        stationarity=stationarity(path.final),
         prediction=prediction,
         rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
         trajectory=trajectory,

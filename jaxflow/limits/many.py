@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool
 
 from jaxflow._core import tree_where
 from jaxflow.flow import run_queue
-from jaxflow.limits.path import ENDED, AbstractProblem, Start, Way, after, begin
+from jaxflow.limits.path import DOUBT, AbstractProblem, Start, Way, after, begin, looked_at
 from jaxflow.limits.stages import Count
 from jaxflow.risk import EmpiricalRisk
 
@@ -33,7 +33,10 @@ def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Wa
     ways = begun
     while True:
         gears, lost = np.asarray(ways.gear), np.asarray(ways.lost)
-        waiting = sorted({(int(g), bool(k > 0)) for g, k in zip(gears, lost, strict=True) if g != ENDED})
+        if (gears <= DOUBT).any():
+            ways = looked_at_all(risks, ways)
+            continue
+        waiting = sorted({(int(g), bool(k > 0)) for g, k in zip(gears, lost, strict=True) if g >= 0})
         if not waiting:
             return ways
         # The first gear goes first: most paths begin there, and come to the later ones together.
@@ -44,6 +47,12 @@ def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Wa
 def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
     """Paths at their starts."""
     return eqx.filter_vmap(lambda risk, model: begin(make(risk, model), risk, model))(risks, starts)
+
+
+@eqx.filter_jit
+def looked_at_all(risks: EmpiricalRisk, ways: Way) -> Way:
+    """Paths after those in `DOUBT` were looked at."""
+    return eqx.filter_vmap(looked_at)(risks, ways)
 
 
 @eqx.filter_jit

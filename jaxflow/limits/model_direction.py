@@ -145,7 +145,7 @@ def _concluded(one: Underway) -> Limit:
     limit_model = unravel(psi)
     prediction, solution, excess = predicted(rule, risk, model, limit_model)
 
-    ratio = stationarity(trajectory)
+    ratio = stationarity(trajectory.final)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
     rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))

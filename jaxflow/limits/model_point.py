@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import Code, SelectionStatus, good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
+from jaxflow.limits.kantorovich import RANK
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
@@ -24,8 +25,6 @@ from jaxflow.risk import EmpiricalRisk
 FITTED = 1e-10
 # The gradient, relative to the multipliers, at which such a flow is left.
 STILL = 1e-9
-# Singular values below this share of the largest belong to no range: roundings of a product of a few matrices.
-RANK = 1e-10
 NEWTON_STEPS = 6
 
 
@@ -61,7 +60,7 @@ def _concluded(one: Underway) -> Limit:
     followed = 0.1 * jnp.linalg.norm(theta - first) / positive_or_one(jnp.linalg.norm(point))
     known = good(rough.result) & good(fine.result) & jnp.isfinite(facts.error)
     facts = eqx.tree_at(lambda f: f.error, facts, jnp.where(known, facts.error + followed, jnp.inf))
-    ratio = stationarity(fine)
+    ratio = stationarity(fine.final)
     rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
     kind, outcome = decided(broken=broken(fine), interpolates=known & interpolates, rests=known & rests)
     nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)

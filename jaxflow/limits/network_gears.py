@@ -169,7 +169,7 @@ class NetworkGears(AbstractProblem):
             again = spent & (lost < len(self._caps(stretch.final.log_norm.dtype)) - 1)
             return Shift(jnp.where(again, last, ENDED), ~again)
         least = self._rest * jnp.exp((self.degree - 1) * jnp.minimum(stretch.final.log_norm, 0.0))
-        outwards = stationarity(stretch) > least
+        outwards = stationarity(stretch.final) > least
         # Out of steps a path that waits at a saddle goes on there, and one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, ENDED) if self.convex else jnp.asarray(ENDED)
         onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards

@@ -9,7 +9,7 @@ lanes for each gear (`jaxflow.limits.many`).
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,15 +19,16 @@ from jaxtyping import Array, Bool, Int
 
 from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed, tree_norm
 from jaxflow.flow import Drive, Lane
-from jaxflow.limits.stages import Count
+from jaxflow.limits.stages import ROUNDED, Count, minimum_near, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What stands for a gear where a path has come to its end.
-ENDED = -1
+# What stands for a gear where a path has come to its end, and where a minimum of the loss was found there. Where pushes
+# cancel and it has to be seen whether one is there, `DOUBT - k` stands for the gear k that follows if not.
+ENDED, RESTS, DOUBT = -1, -2, -3
 
 COUNTS = ("num_steps", "num_accepted_steps", "num_rejected_steps", "num_failed_solves")
 
@@ -36,7 +37,7 @@ class Way(eqx.Module):
     """A path under way.
 
     - `path`: from the start to where it is now; its result is that of the last stretch.
-    - `gear`: the next one, or `ENDED`. `lost`: how many stretches were dropped.
+    - `gear`: the next one, or what stands for one. `lost`: how many stretches were dropped or proved nothing.
     - `steps`, `stretches` `(gears,)`: of each gear, those of dropped stretches included.
     """
 
@@ -48,7 +49,8 @@ class Way(eqx.Module):
 
 
 class Shift(NamedTuple):
-    """What follows a stretch: the next gear, or `ENDED`; and whether the stretch belongs to the path, or is dropped."""
+    """What follows a stretch: the next gear, or what stands for one; and whether the stretch belongs to the path, or is
+    dropped."""
 
     gear: Int[Array, ""]
     keep: Bool[Array, ""]
@@ -76,6 +78,8 @@ class AbstractProblem(eqx.Module):
     """
 
     saves: eqx.AbstractVar[int]
+    # Whether a stretch may end in `DOUBT`.
+    doubts: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -125,7 +129,7 @@ def after(problem: AbstractProblem, gear: int, risk: EmpiricalRisk, way: Way, st
     # A stretch of no step is a turn of the loop all the same.
     steps = way.steps.at[gear].add(jnp.maximum(stretch.stats["num_steps"], 1))
     path = joined(way.path, _with_saves(stretch, problem.saves), keep)
-    spent = (following != ENDED) & (jnp.sum(steps) >= most)
+    spent = (following >= 0) & (jnp.sum(steps) >= most)
     exhausted: Any = RESULTS.max_steps_reached
     # A path that has come to its end has its result, wherever the budget ends.
     path = eqx.tree_at(lambda p: p.result, path, RESULTS.where(spent, exhausted, path.result))
@@ -144,8 +148,8 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
     if is_concrete(problem, risk, way, max_steps, jnp.zeros(())):
         # As an array: another budget compiles nothing.
         most: Any = np.asarray(max_steps)
-        while (gear := int(way.gear)) != ENDED:
-            way = _stretch(problem, gear, risk, way, most)
+        while (gear := int(way.gear)) not in (ENDED, RESTS):
+            way = _looked_at(risk, way) if gear <= DOUBT else _stretch(problem, gear, risk, way, most)
         return way
     arrays, fixed = eqx.partition(way, eqx.is_array)
 
@@ -156,9 +160,27 @@ def go_on(problem: AbstractProblem, risk: EmpiricalRisk, way: Way, max_steps: Co
             idle = way.gear != gear
             moved = _turned(problem, gear, risk, way, max_steps, idle)
             way = jax.tree.map(partial(_where, ~idle), moved, way)
-        return eqx.filter(way, eqx.is_array)
+        return eqx.filter(looked_at(risk, way) if problem.doubts else way, eqx.is_array)
 
-    return eqx.combine(jax.lax.while_loop(lambda way: way.gear != ENDED, turn, arrays), fixed)
+    return eqx.combine(jax.lax.while_loop(lambda way: ~ended(way), turn, arrays), fixed)
+
+
+def ended(way: Way) -> Bool[Array, "..."]:
+    """Whether nothing follows."""
+    return (way.gear == ENDED) | (way.gear == RESTS)
+
+
+def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
+    """The way after it was seen whether a minimum is near a path that is in `DOUBT`. If none is, the path goes on while
+    its gradient has digits."""
+    here, doubt = way.path.final, way.gear <= DOUBT
+    proved = minimum_near(risk, here.model, doubt)
+    following = jnp.where(stationarity(here) > ROUNDED, DOUBT - way.gear, ENDED)
+    gear = jnp.where(doubt, jnp.where(proved, RESTS, following), way.gear)
+    return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~proved)))
+
+
+_looked_at = compiled_once(looked_at)
 
 
 class Underway(NamedTuple):

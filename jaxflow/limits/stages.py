@@ -5,24 +5,22 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import linalg, positive_or_one, tree_norm
+from jaxflow._core import one_lane_at_a_time, positive_or_one, tree_norm
 from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs, pair_growth
 from jaxflow.flow.stopping import GROWTH
-from jaxflow.limits.self_certificate import settled
-from jaxflow.margin import AttentionProgram
-from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork
+from jaxflow.limits.kantorovich import kantorovich
+from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
-
-# The same where attention has settled. There it is a cancellation among multipliers that are all small: a path passes
-# by such a place and goes on (seen at 1e-6, with logits of 100), and what has come to rest gets closer.
-SETTLED_STATIONARY = 1e-10
+# The same ratio where roundings are what is left of the gradient: a hundred thousand of them.
+ROUNDED = 1e-10
 
 # What pulls at a coordinate of a linear network at rest, relative to the multipliers: its layers are of order 0.1 or
 # more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
@@ -35,10 +33,9 @@ Positive = float | Float[Array, ""]
 Count = int | Int[Array, ""]
 
 
-def stationarity(trajectory: Trajectory) -> Float[Array, ""]:
-    r"""$\|\nabla L\|/\sum_k|p_k|$ at the end: of order one under saturation, zero at a stationary point."""
-    final = trajectory.final
-    total = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
+def stationarity(final: Point) -> Float[Array, ""]:
+    r"""$\|\nabla L\|/\sum_k|p_k|$: of order one under saturation, zero at a stationary point."""
+    total = jnp.sum(jnp.abs(jnp.asarray(final.multipliers)))
     # Both are minus infinity where limiting dynamics have left every exponent behind: no stationary point is there.
     passed = jnp.isneginf(final.log_scale)
     norm = jnp.exp(jnp.where(passed, jnp.inf, final.log_gradient_norm - jnp.where(passed, 0.0, final.log_scale)))
@@ -63,48 +60,28 @@ def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any =
     return rests & ((ratio == 0) | (growth <= STATIONARY / jnp.where(ratio == 0, 1.0, ratio)))
 
 
-def rests(
-    risk: EmpiricalRisk, path: Trajectory, conserved: Any, ratio: Float[Array, ""], program: Any = None
-) -> Bool[Array, ""]:
-    """Whether attention has come to a finite stationary point: to `STATIONARY`, or to `SETTLED_STATIONARY` where
-    attention has settled. With the `program` of the selected tokens diagonal attention that has settled on single
-    tokens has to be in a valley instead.
-
-    `ratio`: `stationarity` in the units in which the path was followed; `conserved` as in `pair_growth`.
-    """
-    final: Any = path.final
+def minimum_near(risk: EmpiricalRisk, model: Any, looked: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether `kantorovich` says that a minimum of the loss is near attention with these weights, on the directions
+    that move logits; False where it is not `looked` for."""
     data: Any = risk.data
-    done = settled(final.model.attention(data), data.visible)
-    exact = ratio <= SETTLED_STATIONARY
-    if isinstance(program, AttentionProgram) and isinstance(final.model, DiagonalAttention):
-        single = done & ~jnp.any(program.equal)
-        valley = jax.lax.cond(single, in_a_valley, lambda *_: jnp.asarray(False), program, final.multipliers)
-        exact = jnp.where(single, valley, exact)
-    return at_rest(final, ratio, final.model.degree, conserved) & (exact | ~done)
+    params, frozen = eqx.partition(model, risk.filter(model))
+    theta, unravel = ravel_pytree(params)
+    top = jnp.argmax(model.attention(data), axis=-1)[..., None]
 
+    def model_at(x: Array) -> Any:
+        return eqx.combine(unravel(x), frozen)
 
-def in_a_valley(program: Any, multipliers: Float[Array, "n ..."]) -> Bool[Array, ""]:
-    r"""Whether the loss of saturated diagonal attention has a minimum beside the path, as a function of $k\odot q$.
+    def gaps(x: Array) -> Array:
+        logits = jnp.where(data.visible, model_at(x).logits(data), 0.0)
+        return jnp.where(data.visible, logits - jnp.take_along_axis(logits, top, axis=-1), 0.0).reshape(-1)
 
-    Where every query attends to one token the loss is $\sum_kc_ke^{-a_k}$ up to a constant, with margins
-    $a=A(k\odot q)$ and multipliers $p_k=c_ke^{-a_k}$ of either sign: its Hessian is $A^\top\mathrm{diag}(p)A$. A step
-    of Newton's that moves no margin by more than δ changes none of the $|p_k|$ by more than some $2δ|p_k|$ on the way:
-    the Hessian has to stay definite with twice that taken off. A long implicit step may end at a saddle, too.
+    # For few of the lanes of a batch, which a CPU follows one after the other.
+    @one_lane_at_a_time
+    def proved(looked: Array, theta: Array) -> Array:
+        bound = jax.lax.cond(looked, lambda x: kantorovich(risk, model_at, x, gaps), lambda _: jnp.inf, theta)
+        return bound <= 0.5
 
-    **Arguments:** `program` of the selected tokens; `multipliers` on any scale, which are those of its constraints.
-    """
-    d = program.tokens.shape[-1]
-    rows = (program.features() * program.queries[..., None, :]).reshape(-1, d)
-    p = jnp.where(program.active, multipliers, 0.0).reshape(-1)
-    size = jnp.max(jnp.abs(p))
-    p = p / positive_or_one(size)
-    hessian = rows.T @ (p[:, None] * rows)
-    moved = rows @ linalg.solve(hessian, p @ rows)
-    # Not a number where the Hessian is singular, which is no minimum either.
-    bend = 4.0 * jnp.max(jnp.abs(moved))
-    values = linalg.eigvalsh(jnp.nan_to_num(hessian - bend * (rows.T @ (jnp.abs(p)[:, None] * rows))))
-    # Relative to roundings of the sums.
-    return (size > 0) & (bend < 1.0) & (values[0] > 1e-12 * jnp.max(jnp.abs(values)))
+    return proved(looked, theta)
 
 
 def _readable(final: Point) -> Bool[Array, ""]:
@@ -127,12 +104,12 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
     size = scale * jnp.max(jnp.linalg.norm(data.inputs / positive_or_one(scale), axis=-1))
     ordinary = (size == 0) | (jnp.abs(jnp.log2(positive_or_one(size))) <= ORDER_ONE)
     unit = jnp.where(ordinary, 1.0, size)
-    rests = at_rest(final, stationarity(trajectory) / unit, model.degree, kept(model))
+    rests = at_rest(final, stationarity(final) / unit, model.degree, kept(model))
     total = jnp.sum(jnp.abs(p))
     pull = jnp.abs(p @ data.inputs) / (positive_or_one(total) * unit)
     if not isinstance(model, DiagonalLinearNetwork):
         # Entries mix, and what is zero is not told from what rounding will wake: a start that nothing moves is at rest.
-        return rests & ((stationarity(trajectory) == 0) | ~jnp.any(pull > PULLED))
+        return rests & ((stationarity(final) == 0) | ~jnp.any(pull > PULLED))
     # Two layers that are zero in a coordinate keep it at zero.
     moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
     return rests & ~jnp.any(moves & (pull > PULLED))

@@ -19,7 +19,7 @@ from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, AttentionGears, cap_
 from jaxflow.limits.find import MAX_STEPS, check_arguments
 from jaxflow.limits.many import begun_paths, follow_many, turned
 from jaxflow.limits.method import checked_gap
-from jaxflow.limits.path import ENDED, Way
+from jaxflow.limits.path import ENDED, RESTS, Way
 from jaxflow.limits.reduction import Reduction, reduced
 from jaxflow.limits.stages import kept
 from jaxflow.limits.units import Units, units_of
@@ -28,7 +28,6 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.results import of_one_instance
 from jaxflow.study.shapes import CPU, device_shapes
 from jaxflow.theory import rule_of
-from jaxflow.trajectory import Trajectory
 
 # The far stretch of a block, in less than half of the time of Kvaerno5 at 1e-3, to the same tokens
 # (benchmarks/selections.py).
@@ -57,12 +56,14 @@ class Instance(eqx.Module):
         units = units_of(*inside)
         return Instance(*(inside if units is None else units.inward(*inside)), units, small, (risk, model))
 
-    def limit(self, path: Trajectory, gap: float) -> Limit:
+    def limit(self, way: Way, gap: float) -> Limit:
         """The limit that a path points at."""
+        path, rests = way.path, way.gear == RESTS
         if self.whole is None:
-            return conclude(self.risk, self.model, path, gap)
+            return conclude(self.risk, self.model, path, gap, rests=rests)
         inside = self.whole if self.small is None else (self.small.risk, self.small.model)
-        found = conclude(*inside, path if self.units is None else self.units.outward(path, inside[1]), gap)
+        path = path if self.units is None else self.units.outward(path, inside[1])
+        found = conclude(*inside, path, gap, rests=rests)
         return found if self.small is None else self.small.lift(self.whole[0], found)
 
 
@@ -204,7 +205,7 @@ class Block:
             if self.queues.method is not None:
                 return self._with_method(one)
             ways = begun_paths(self.queues.gears, one.risk, one.model)
-            found = self._closed(*_take(self._rows(self._size)[0], (one, ways.path)))
+            found = self._closed(*_take(self._rows(self._size)[0], (one, ways)))
             return found | ({"rounds": jnp.zeros(1, jnp.int32)} if self.queues.rounds else {})
 
         return eqx.filter_eval_shape(look, keys)
@@ -229,12 +230,12 @@ class Block:
 
         ways = follow_many(risks, models, begun, turn)
         wait(compilations.values())
-        found = self._conclude(instances, ways.path)
+        found = self._conclude(instances, ways)
         return found | ({"rounds": np.asarray(ways.stretches[:, EXPLICIT], np.int32)} if queues.rounds else {})
 
     def _ahead(self, instances: Instance, begun: Way) -> dict[int, Future[Any]]:
         """Compilations of the last gear and of the conclusion, which go on while paths are in the first gears."""
-        some = _take(self._rows(self._size)[0], (instances, begun.path))
+        some = _take(self._rows(self._size)[0], (instances, begun))
         last = compile_beside(turned, *self._stretch(MULTIPLIERS, False, instances.risk, instances.model, begun))
         return {MULTIPLIERS: last, ENDED: compile_beside(_close, self._summarize, self.queues.gears.gap, *some)}
 
@@ -263,17 +264,17 @@ class Block:
         queues = self.queues
         return _one_by_one(self._summarize, queues.gears.gap, queues.method, queues.width, instances)
 
-    def _conclude(self, instances: Instance, paths: Trajectory) -> dict[str, Any]:
+    def _conclude(self, instances: Instance, ways: Way) -> dict[str, Any]:
         """Outcomes in groups of one size: a batch of programs waits for its slowest."""
-        groups = [self._closed(*_take(some, (instances, paths))) for some in self._rows(self._size)]
+        groups = [self._closed(*_take(some, (instances, ways))) for some in self._rows(self._size)]
 
         def joined(*parts: Any) -> np.ndarray:
             return np.concatenate([np.asarray(part) for part in parts])[: self._size]
 
         return jax.tree.map(joined, *groups)
 
-    def _closed(self, instances: Instance, paths: Trajectory) -> dict[str, Any]:
-        return _close(self._summarize, self.queues.gears.gap, instances, paths)
+    def _closed(self, instances: Instance, ways: Way) -> dict[str, Any]:
+        return _close(self._summarize, self.queues.gears.gap, instances, ways)
 
     def _rows(self, number: int) -> list[np.ndarray]:
         """Instances in groups of one size, the last one filled up."""
@@ -282,16 +283,16 @@ class Block:
 
 
 @eqx.filter_jit
-def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: Instance, paths: Any) -> dict[str, Any]:
-    def close(instance: Instance, path: Any) -> dict[str, Any]:
-        limit, nothing = instance.limit(path, gap), _NothingSaved()
+def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: Instance, ways: Way) -> dict[str, Any]:
+    def close(instance: Instance, way: Way) -> dict[str, Any]:
+        limit, nothing = instance.limit(way, gap), _NothingSaved()
 
         def kept_nowhere(limit: Limit) -> tuple[Any, Any]:
             return limit.rate, limit.trajectory.saved
 
         return summarize(eqx.tree_at(kept_nowhere, limit, (nothing, nothing), is_leaf=lambda x: x is None))
 
-    return eqx.filter_vmap(close)(instances, paths)
+    return eqx.filter_vmap(close)(instances, ways)
 
 
 @eqx.filter_jit

@@ -229,7 +229,7 @@ def test_two_layers_end_at_rest_where_no_gap_is_small_enough():
     # No certificate satisfies it.
     path = eqx.filter_jit(lambda risk, model: jf.LinearStaged().follow(risk, model, 1000, 1e-300))(risk, model)
     assert path.result == jf.RESULTS.event_occurred
-    assert float(stationarity(path)) > STATIONARY
+    assert float(stationarity(path.final)) > STATIONARY
     final = path.final
     certificate, _ = network_certificate(risk, final.model, final.velocity, final.multipliers)
     # The floor of the margins is a few over the exponents of 1e12.

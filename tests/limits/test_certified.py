@@ -24,6 +24,7 @@ from jaxflow.models import (
     FactoredAttention,
 )
 from jaxflow.models.base import mark_trainable
+from jaxflow.study import TokenSelection
 from jaxflow.theory import prediction as predictions
 from jaxflow.theory import register, rule_of
 
@@ -368,3 +369,48 @@ def test_what_overflows_is_said_on_another_scale(followed):
     assert when_of(path) == f"log t = {float(path.final.log_time):.3g}"
     far = with_final(path, log_time=jnp.asarray(jnp.inf), log_log_time=jnp.asarray(2e6))
     assert when_of(far) == "log log t = 2e+06"
+
+
+def nearly_twice(offset: float, size: float = 1.0):
+    """W on two sequences whose tokens come a second time at this distance; the first sequence at another size."""
+    data, head = jf.data.random_tokens(jax.random.key(3), 2, 3, 3)
+    near = data.tokens + offset * jax.random.normal(jax.random.key(8), data.tokens.shape)
+    tokens = jnp.concatenate([data.tokens, near], axis=1).at[0].multiply(size)
+    data = jf.data.TokenData(tokens, data.queries, data.labels)
+    return jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+
+
+def test_pushes_that_cancel_between_nearly_equal_tokens_are_no_minimum():
+    """The gradient is as small beside its multipliers as the tokens are apart, wherever the flow is: a small ratio was
+    taken for a finite stationary point of all four. No minimum is there."""
+    find = jax.jit(lambda risk, model: jf.find_limit(risk, model, throw=False))
+    for offset, size in ((1e-14, 1.0), (1e-12, 1.0), (1e-6, 1.0), (0.1, 1e17)):
+        limit = find(*nearly_twice(offset, size))
+        assert limit.outcome != "finite_stationary_point" and limit.kind != jf.limits.LimitKind.point
+    # What is further apart is decided.
+    assert find(*nearly_twice(1e-2)).outcome == "globally_optimal"
+
+
+def test_a_minimum_is_found_and_proved_alone_and_in_a_batch():
+    """Of a cell with finite points (5, 5, 2): a minimum by its Hessian, and lower than what is around."""
+    experiment = TokenSelection()
+    keys = [jax.random.key(90_000 + k) for k in (1, 10)]
+    pairs = [experiment.setup(key, n=5, T=5, d=2) for key in keys]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *pairs)
+    together = jax.jit(jax.vmap(lambda risk, model: jf.find_limit(risk, model, throw=False)))(*stacked)
+    outcomes = []
+    for i, (risk, model) in enumerate(pairs):
+        alone = jf.find_limit(risk, model, throw=False)
+        assert int(together.outcome.value[i]) == int(alone.outcome)
+        outcomes.append(str(alone.outcome))
+        if alone.outcome != "finite_stationary_point":
+            continue
+
+        def loss(row, risk=risk, model=model):
+            return risk(eqx.tree_at(lambda m: m.W, model, row.reshape(2, 2)))
+
+        row = alone.end.reshape(-1)
+        assert jnp.linalg.eigvalsh(jax.hessian(loss)(row))[0] > 0
+        around = row[None, :] + 1e-2 * jnp.linalg.norm(row) * jax.random.normal(jax.random.key(0), (50, row.size))
+        assert jnp.all(jax.vmap(loss)(around) > loss(row))
+    assert "finite_stationary_point" in outcomes

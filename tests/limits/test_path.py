@@ -9,12 +9,12 @@ import pytest
 import jaxflow as jf
 from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS, AttentionGears, cap_of
 from jaxflow.limits.many import begun_paths, follow_many, turned
-from jaxflow.limits.path import ENDED, follow
+from jaxflow.limits.path import ENDED, RESTS, follow
 from jaxflow.limits.stages import kept
 from jaxflow.study import TokenSelection
 
-# Of W at (5, 5, 2): stiff paths, finite points, and one that leaves a selection again (the last).
-KEYS = (0, 1, 4, 8, 24, 92)
+# Of W at (5, 5, 2): stiff paths, a finite point, and one that leaves a selection again (the last).
+KEYS = (0, 1, 4, 10, 24, 92)
 BUDGET = 2000
 
 
@@ -66,7 +66,7 @@ def test_a_queue_for_each_gear_follows_the_same_paths(paths, instances):
 
     risks, models = instances
     ways = follow_many(risks, models, begun_paths(gears, risks, models), turn)
-    assert np.all(np.asarray(ways.gear) == ENDED)
+    assert set(np.asarray(ways.gear).tolist()) == {ENDED, RESTS}
     assert np.all(np.asarray(ways.stretches)[:, EXPLICIT] >= 1)
     for i, path in enumerate(paths):
         # Lanes side by side round differently, so that steps may be a few more or less.
