@@ -195,7 +195,8 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Staged, gap: Positive, max_s
 def _concluded(one: Underway) -> Limit:
     risk, model, units, gap, _ = one.known
     path = one.path if units is None else units.outward(one.path, model)
-    return conclude(risk, model, path, gap, rests=one.ways[-1].gear == RESTS)
+    rests = one.ways[-1].gear == RESTS if one.problems[-1].doubts else None
+    return conclude(risk, model, path, gap, rests=rests)
 
 
 _by_gears = by_gears(_begun, _concluded)
@@ -252,7 +253,7 @@ def conclude(
 
     followed, spent = good(trajectory.result), out_of_steps(trajectory)
     if rests is None:
-        rests = minimum_near(risk, final.model, at_rest(inside.final, ratio, final.model.degree, kept(model)))
+        rests = minimum_near(risk, trajectory.final, at_rest(inside.final, ratio, final.model.degree, kept(model)))
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
     # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.

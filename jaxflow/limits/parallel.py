@@ -12,7 +12,7 @@ from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_tie
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
 from jaxflow.limits.progress import told
-from jaxflow.limits.stages import Count, Positive
+from jaxflow.limits.stages import Count, Positive, at_rest, minimum_near, stationarity
 from jaxflow.models import MultiHeadAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Rule, rule_of
@@ -85,10 +85,11 @@ def _find_limits(
     # As in `find_limit`: other rules are another program to compile.
     del rules
     joint = method.follow(risk, model, max_steps, gap)
-    limits: list[Limit] = []
-    for h, part in enumerate(model.parts):
-        limits.append(conclude(risk, part, layer_trajectory(joint, h), gap, THEOREM))
-    return tuple(limits)
+    ratio = stationarity(joint.final)
+    rests = minimum_near(risk, joint.final, at_rest(joint.final, ratio, model.degree or 1))
+    layers = (layer_trajectory(joint, h) for h in range(len(model.parts)))
+    parts = zip(model.parts, layers, strict=True)
+    return tuple(conclude(risk, part, layer, gap, THEOREM, rests) for part, layer in parts)
 
 
 def layer_trajectory(joint: Trajectory, h: int) -> Trajectory:

@@ -174,7 +174,7 @@ def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
     """The way after it was seen whether a minimum is near a path that is in `DOUBT`. If none is, the path goes on while
     its gradient has digits."""
     here, doubt = way.path.final, way.gear <= DOUBT
-    proved = minimum_near(risk, here.model, doubt)
+    proved = minimum_near(risk, here, doubt)
     following = jnp.where(stationarity(here) > ROUNDED, DOUBT - way.gear, ENDED)
     gear = jnp.where(doubt, jnp.where(proved, RESTS, following), way.gear)
     return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~proved)))

@@ -60,19 +60,21 @@ def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any =
     return rests & ((ratio == 0) | (growth <= STATIONARY / jnp.where(ratio == 0, 1.0, ratio)))
 
 
-def minimum_near(risk: EmpiricalRisk, model: Any, looked: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether `kantorovich` says that a minimum of the loss is near attention with these weights, on the directions
-    that move logits; False where it is not `looked` for."""
+def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> Bool[Array, ""]:
+    """Whether a path of attention is at rest: nothing pushes at all, or `kantorovich` says that a minimum of the loss
+    is near, on the directions that move logits. False where it is not `looked` for."""
     data: Any = risk.data
+    model: Any = here.model
     params, frozen = eqx.partition(model, risk.filter(model))
     theta, unravel = ravel_pytree(params)
-    top = jnp.argmax(model.attention(data), axis=-1)[..., None]
 
     def model_at(x: Array) -> Any:
         return eqx.combine(unravel(x), frozen)
 
     def gaps(x: Array) -> Array:
-        logits = jnp.where(data.visible, model_at(x).logits(data), 0.0)
+        layers = getattr(model_at(x), "parts", (model_at(x),))
+        logits = jnp.where(data.visible, jnp.stack([layer.logits(data) for layer in layers]), 0.0)
+        top = jnp.argmax(jnp.where(data.visible, logits, -jnp.inf), axis=-1, keepdims=True)
         return jnp.where(data.visible, logits - jnp.take_along_axis(logits, top, axis=-1), 0.0).reshape(-1)
 
     # For few of the lanes of a batch, which a CPU follows one after the other.
@@ -81,7 +83,8 @@ def minimum_near(risk: EmpiricalRisk, model: Any, looked: Bool[Array, ""]) -> Bo
         bound = jax.lax.cond(looked, lambda x: kantorovich(risk, model_at, x, gaps), lambda _: jnp.inf, theta)
         return bound <= 0.5
 
-    return proved(looked, theta)
+    nothing = stationarity(here) == 0
+    return looked & (nothing | proved(looked & ~nothing, theta))
 
 
 def _readable(final: Point) -> Bool[Array, ""]:
