@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from jaxflow._core import Code, SelectionStatus, checked, is_concrete, require
 from jaxflow.data import TokenData, optimal_tokens, require_untied
@@ -123,8 +123,8 @@ class _Decided(eqx.Module):
     """How a choice ended, and for three conditions `(3,)` whether each is met and whether it may be: that some query,
     or every one that selects another token, has the optimal one as support, and that all tokens are support."""
 
-    result: Int[Array, "..."]
-    status: Int[Array, "..."]
+    result: UInt8[Array, "..."]
+    status: UInt8[Array, "..."]
     value: Float[Array, "..."]
     gap: Float[Array, "..."]
     meets: Bool[Array, "... 3"]
