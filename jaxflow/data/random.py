@@ -52,8 +52,6 @@ def draw_tokens(
     assert draws.shape == (3,)
     ```
     """
-    for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
-        require(value >= low, name, f"expected at least {low}, got {value}")
     require(
         not is_concrete(score_gap) or 0 <= score_gap < 2,
         "score_gap",

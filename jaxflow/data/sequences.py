@@ -21,8 +21,6 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     assert jf.data.causal_mask(1, 3)[0].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
     ```
     """
-    require(n >= 1, "n", f"expected at least 1, got {n}")
-    require(T >= 1, "T", f"expected at least 1, got {T}")
     return jnp.broadcast_to(jnp.tril(jnp.ones((T, T), dtype=bool)), (n, T, T))
 
 

@@ -113,7 +113,7 @@ class TokenData(eqx.Module):
         require_signs("labels", self.labels)
         if self.mask is not None:
             hidden = ~np.asarray(self.mask).any(-1)
-            require(not hidden.any(), "mask", f"every token is hidden from query {_first(hidden)}")
+            require(not hidden.any(), "mask", f"every token is hidden from query {first_index(hidden)}")
 
     @property
     def named_sizes(self) -> dict[str, int]:
@@ -154,7 +154,8 @@ class TokenData(eqx.Module):
         return self.visible & (apart <= COPIES * eps * size)
 
 
-def _first(flags: Any) -> tuple[int, ...]:
+def first_index(flags: Any) -> tuple[int, ...]:
+    """Where the first of them is; `()` where none is."""
     return next((tuple(int(i) for i in index) for index in np.argwhere(flags)), ())
 
 

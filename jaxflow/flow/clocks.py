@@ -48,10 +48,14 @@ class AbstractClock(eqx.Module):
         r"""$\log\rho$, with ρ the scale of lengths that grows like $e^s$; None where lengths do not."""
         return None
 
+    def log_unit(self) -> Scalar | None:
+        r"""log u of a clock that reads a logarithm and integrates in $\log(1+\cdot/u)$; None of others."""
+        return None
+
     @property
     def reads_negative(self) -> bool:
         """Whether readings may be negative: a logarithm's."""
-        return False
+        return self.log_unit() is not None
 
     def log_cap(self) -> float | Float[Array, ""]:
         """Log of the length beyond which the dynamics are the limiting ones; infinite for the exact flow."""
@@ -68,11 +72,13 @@ class AbstractClock(eqx.Module):
 
     def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
         """The integration variable at a reading of the clock."""
-        return jnp.asarray(reading)
+        unit = self.log_unit()
+        return jnp.asarray(reading) if unit is None else jax.nn.softplus(jnp.asarray(reading) - unit)
 
     def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
         """The reading of the clock at an integration variable."""
-        return s
+        unit = self.log_unit()
+        return s if unit is None else s + jnp.log(-jnp.expm1(-s)) + unit
 
 
 class PhysicalTime(AbstractClock):
@@ -141,18 +147,11 @@ class LogTime(AbstractClock):
     def __check_init__(self) -> None:
         check_real("unit", self.unit, positive=True)
 
-    @property
-    def reads_negative(self) -> bool:
-        return True
+    def log_unit(self) -> Scalar:
+        return jnp.log(self.unit)
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return log_scale + s + jnp.log(self.unit)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _log_expm1(s) + jnp.log(self.unit)
 
 
 class ArcLength(AbstractClock):
@@ -228,9 +227,8 @@ class LogArcLength(AbstractClock):
     def integrates_time(self) -> bool:
         return self.timed
 
-    @property
-    def reads_negative(self) -> bool:
-        return True
+    def log_unit(self) -> Scalar:
+        return jnp.log(self.unit)
 
     def log_speed(self, s: Scalar, log_scale: Scalar, log_norm: Scalar, log_sum: Scalar) -> Scalar:
         return s + jnp.log(self.unit) - _floored(log_norm, log_sum, self.floor)
@@ -243,12 +241,6 @@ class LogArcLength(AbstractClock):
 
     def log_cap(self) -> float | Float[Array, ""]:
         return math.log(self.cap) if isinstance(self.cap, float) else jnp.log(self.cap)
-
-    def internal(self, reading: Float[Array, "..."] | float) -> Float[Array, "..."]:
-        return jax.nn.softplus(jnp.asarray(reading) - jnp.log(self.unit))
-
-    def reading(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _log_expm1(s) + jnp.log(self.unit)
 
 
 class LossTime(AbstractClock):
@@ -298,7 +290,3 @@ def as_clock(clock: AbstractClock | str) -> AbstractClock:
 
 def _floored(log_norm: Scalar, log_sum: Scalar, floor: float) -> Scalar:
     return log_norm if floor == 0.0 else jnp.logaddexp(log_norm, jnp.log(floor) + log_sum)
-
-
-def _log_expm1(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    return s + jnp.log(-jnp.expm1(-s))

@@ -4,13 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import exp_nonpositive
-from jaxflow.data import LinearData, TokenData
+from jaxflow.data import TokenData
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, entry, without
-from jaxflow.models import AbstractAttention, is_linear, token_scores
+from jaxflow.models import AbstractAttention, Saturation, is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -41,11 +39,6 @@ class AttentionConstraints(AbstractConstraints):
     def present(self) -> Bool[Array, " N"]:
         return (self.seen & ~self.copies).reshape(-1)
 
-    @property
-    def keeps(self) -> Bool[Array, " N"]:
-        # Another token would have the attention.
-        return self.present
-
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
         relative = jnp.where(self.seen, -q.reshape(self.seen.shape), -jnp.inf)
         top = -jnp.log1p(jnp.sum(jnp.exp(relative), axis=1, keepdims=True))
@@ -53,7 +46,10 @@ class AttentionConstraints(AbstractConstraints):
         moved = jnp.sum(moved, axis=1, keepdims=True)
         size = jnp.abs(self.gains - moved)
         live = self.seen & (size > 0)
-        logs = _log_weights(self.risk, self.outputs + moved[:, 0])[:, None] + top
+        labels = _of(self.risk).labels
+        scale, weights = self.risk.loss.scaled_derivative((self.outputs + moved[:, 0]).reshape(labels.shape), labels)
+        count = labels.size if self.risk.reduction == "mean" else 1
+        logs = scale + jnp.log(jnp.abs(weights) / count).reshape(-1, 1) + top
         return jnp.where(live, relative + logs + jnp.log(jnp.where(live, size, 1.0)), 0.0).reshape(-1)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
@@ -62,7 +58,7 @@ class AttentionConstraints(AbstractConstraints):
         token, index = jnp.arange(rows.shape[1] + 1)[None, :], self.index[:, None]
         before, after = jnp.pad(rows, ((0, 0), (0, 1))), jnp.pad(rows, ((0, 0), (1, 0)))
         table = jnp.where(token == index, own, jnp.where(token < index, before, after))
-        return table.reshape(*_labels(self.risk).shape, -1)
+        return table.reshape(*_of(self.risk).labels.shape, -1)
 
 
 def attention_constraints(
@@ -89,57 +85,22 @@ def attention_constraints(
 def linear_multipliers(
     risk: EmpiricalRisk, head: Any, logits: Float[Array, "*n T"]
 ) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
-    r"""$\partial L/\partial a_{it}=e^MP_{it}$ as `(M, P)` for a linear head, with one exponential for each token.
+    r"""$\partial L/\partial a_{it}=e^MP_{it}$ as `(M, P)` for a linear head, whose slopes are scores and stand still.
 
-    What `EmpiricalRisk.scaled_gradient` finds for any head. Here slopes are scores and stand still: with gains
-    $g_{it}=\gamma_{it}-\gamma_{i\alpha_i}$ over the token with the most attention
-
-    $$P_{it}=w_i(r_{it}g_{it}-s_{it}\hat m_i),\qquad r_{it}=s_{it}e^{-m},\qquad\hat m_i=\sum_\tau r_{i\tau}g_{i\tau},$$
-
-    where $e^m$ is the largest attention, relative to its query's top token, of all tokens that gain or lose on it.
-    Those without a gain have r g = 0 and may have any attention. The top token takes minus the sum of the others.
+    What `EmpiricalRisk.scaled_gradient` finds for any head.
     """
-    data: Any = risk.data
-    visible, labels = data.visible, data.labels
+    data = _of(risk)
     # Scores carry the label, outputs do not.
-    slopes = token_scores(data, head) * labels[..., None]
-    shown = jnp.where(visible, logits, -jnp.inf)
-    relative = shown - lax.stop_gradient(jnp.max(shown, axis=-1, keepdims=True))
-    top = jax.nn.one_hot(jnp.argmax(shown, axis=-1), shown.shape[-1], dtype=bool)
-    own = jnp.sum(jnp.where(top, slopes, 0.0), axis=-1, keepdims=True)
-    gains = slopes - own
-    moves = visible & (gains != 0)
-    largest = lax.stop_gradient(jnp.max(jnp.where(moves, relative, -jnp.inf)))
-    # -inf: no query sees two tokens that differ, so every multiplier is zero.
-    largest = jnp.where(jnp.isneginf(largest), 0.0, largest)
-    sizes = exp_nonpositive(jnp.where(moves, relative - largest, relative))
-    small = jnp.exp(largest)
-    attention = jnp.where(moves, sizes * small, sizes)
-    total = jnp.sum(attention, axis=-1, keepdims=True)
-    pushes = jnp.where(moves, sizes * gains, 0.0)
-    mean = jnp.sum(pushes, axis=-1, keepdims=True) / total
-    scale, weights = risk.loss.scaled_derivative((own + small * mean)[..., 0], labels)
-    weights = weights / (labels.size if risk.reduction == "mean" else 1)
-    # The largest logarithm of attention itself is the scale that the risk carries.
-    common = jnp.max(jnp.where(moves, relative - jnp.log(total), -jnp.inf))
-    common = lax.stop_gradient(jnp.where(jnp.isneginf(common), 0.0, common))
-    weights = weights * jnp.exp(largest - common)
-    others = jnp.where(top, 0.0, (weights[..., None] / total) * (pushes - attention * mean))
-    return scale + common, jnp.where(top, -jnp.sum(others, axis=-1, keepdims=True), others)
+    slopes = token_scores(data, head) * data.labels[..., None]
+    saturation = Saturation.at(logits, data.visible, slopes)
+    scale, weights = risk.loss.scaled_derivative(saturation.mean_slopes(), data.labels)
+    own, multipliers = saturation.multipliers(weights / (weights.size if risk.reduction == "mean" else 1))
+    return scale + own, multipliers
 
 
-def _labels(risk: EmpiricalRisk) -> Array:
-    data = risk.data
-    if not isinstance(data, TokenData):
-        raise ValueError("risk: expected a risk on TokenData")
-    return data.labels
-
-
-def _log_weights(risk: EmpiricalRisk, outputs: Float[Array, " o"]) -> Float[Array, " o"]:
-    r"""$\log|\partial L/\partial f_i|$."""
-    labels = _labels(risk)
-    scale, weights = risk.loss.scaled_derivative(outputs.reshape(labels.shape), labels)
-    return scale + jnp.log(jnp.abs(weights)).reshape(-1) - (jnp.log(labels.size) if risk.reduction == "mean" else 0.0)
+def _of(risk: EmpiricalRisk) -> Any:
+    """The data of a risk that has some."""
+    return risk.data
 
 
 def top_tokens(model: AbstractAttention, data: TokenData) -> Int[Array, " o"]:
@@ -179,12 +140,4 @@ class NetworkConstraints(AbstractConstraints):
         return scale + jnp.log(jnp.abs(weight[:, 0])) - (jnp.log(q.size) if self.risk.reduction == "mean" else 0.0)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
-        data = self.risk.data
-        if not isinstance(data, LinearData):
-            raise ValueError("risk: expected a risk on LinearData")
-        return -data.targets * weights
-
-
-def network_constraints(risk: EmpiricalRisk, margins: AbstractMargins, n: int) -> NetworkConstraints:
-    """The constraints of a linear network on n data."""
-    return NetworkConstraints(margins, jnp.ones(n), risk)
+        return -_of(self.risk).targets * weights

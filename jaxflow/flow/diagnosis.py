@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import Code, check_kind, positive_or_one
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
@@ -27,8 +27,6 @@ NEAR = 1e-5
 INTERPOLATED = 1e-10
 # Explicit methods are stable while step times rate is below about three.
 STABLE = 3.0
-# Power iterations for the largest rate, which is asked for to a factor of two.
-ITERATIONS = 30
 
 
 class Cause(enum.IntEnum):
@@ -119,23 +117,13 @@ def diagnose(
     clock, coordinates = as_clock(clock), as_coordinates(coordinates)
     check_until(clock, until)
     # By its name, or the clock's default: what `integrate` made of it.
-    solver = as_solver(solver, clock)
-    kinks = has_kinks(coordinates, risk, trajectory.final.model)
-    implicit = isinstance(solver, diffrax.AbstractImplicitSolver)
-    steps = jnp.asarray(trajectory.stats["num_steps"])
-    return _diagnose(trajectory, risk, clock, jnp.asarray(until, float), coordinates, kinks, implicit, steps)
+    implicit = isinstance(as_solver(solver, clock), diffrax.AbstractImplicitSolver)
+    return _diagnose(trajectory, risk, clock, jnp.asarray(until, float), coordinates, implicit)
 
 
 @eqx.filter_jit
 def _diagnose(
-    trajectory: Trajectory,
-    risk: EmpiricalRisk,
-    clock: AbstractClock,
-    until: Array,
-    coordinates: AbstractCoordinates,
-    kinks: bool,
-    implicit: bool,
-    taken: Int[Array, ""],
+    trajectory: Trajectory, risk: EmpiricalRisk, clock: AbstractClock, until: Array, coordinates: Any, implicit: bool
 ) -> Diagnosis:
     final = trajectory.final
     system, state = make_system(clock, coordinates, risk, final.model)
@@ -149,9 +137,9 @@ def _diagnose(
         size = jnp.max(jnp.abs(targets))
         residual = jnp.max(jnp.abs(outputs - targets)) / positive_or_one(size)
     sliding = jnp.zeros(0, bool)
-    if kinks:
+    if has_kinks(coordinates, risk, final.model):
         sliding = mode_at(system, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding
-    cause = jnp.where(~implicit & (steps > taken), Cause.stiff.value, Cause.unknown.value)
+    cause = jnp.where((not implicit) & (steps > trajectory.stats["num_steps"]), Cause.stiff.value, Cause.unknown.value)
     cause = jnp.where(jnp.any(sliding), Cause.sliding.value, cause)
     cause = jnp.where(residual <= INTERPOLATED, Cause.interpolated.value, cause)
     cause = jnp.where(underflown(final.log_gradient_norm), Cause.underflown.value, cause)
@@ -197,4 +185,5 @@ def _rate(system: System, s: Array, state: Any) -> Array:
         size = jnp.linalg.norm(image)
         return jnp.where(size > 0, image, v), size
 
-    return jax.lax.fori_loop(0, ITERATIONS, power, (start, jnp.zeros((), flat.dtype)))[1]
+    # It is asked for to a factor of two.
+    return jax.lax.fori_loop(0, 30, power, (start, jnp.zeros((), flat.dtype)))[1]

@@ -117,6 +117,14 @@ class Lane(eqx.Module):
     most: Int[Array, ""]
 
 
+def changing(lane: Lane) -> tuple[Any, ...]:
+    """What a step changes of a lane; the rest is the problem."""
+    return (
+        *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved, lane.result),
+        *(lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves, lane.stiff_steps),
+    )
+
+
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
@@ -260,22 +268,10 @@ class Drive(eqx.Module):
         stiff = jnp.where(accepted, jnp.where(limited, lane.stiff_steps + 1, 0), lane.stiff_steps)
         result = _RESULTS.where(jnp.asarray(accepted), _promoted(solver_result), _RESULTS.successful)
         result = _RESULTS.where(result == _RESULTS.successful, _promoted(controller_result), result)
-        return eqx.tree_at(
-            lambda n: (
-                *(n.s, n.s_next, n.state, n.solver_state, n.controller_state, n.saved, n.result),
-                *(n.stopped, n.num_steps, n.num_accepted_steps, n.num_failed_solves, n.stiff_steps),
-            ),
-            lane,
-            (
-                *(s, s_next, kept, solver_state, controller_state, saved, result),
-                (s >= lane.least) & self._stops(lane.system, lane.risk, s, kept, solver_state, stiff),
-                lane.num_steps + 1,
-                lane.num_accepted_steps + accepted,
-                lane.num_failed_solves + ~solved,
-                stiff,
-            ),
-            is_leaf=lambda x: x is None,
-        )
+        stops = (s >= lane.least) & self._stops(lane.system, lane.risk, s, kept, solver_state, stiff)
+        counts = (lane.num_steps + 1, lane.num_accepted_steps + accepted, lane.num_failed_solves + ~solved, stiff)
+        moved = (s, s_next, kept, solver_state, controller_state, saved, result, stops, *counts)
+        return eqx.tree_at(changing, lane, moved, is_leaf=lambda x: x is None)
 
     def run(self, lane: Lane) -> Lane:
         """Steps to the end of the path."""

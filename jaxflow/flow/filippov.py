@@ -1,6 +1,7 @@
 r"""Steps of a piecewise smooth flow: piece by piece, across kinks and along them (floor 6)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import diffrax
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import RESULTS, ScaledGradient, all_finite, as_integer, check_kind, tree_scale
 from jaxflow.flow.pieces import Mode, Pieces, across, distances, kinks_at, largest, projected
 from jaxflow.flow.solvers import as_terms
-from jaxflow.flow.system import System
+from jaxflow.flow.system import System, system_of
 
 # A kink is passed where its switch is on the wrong side by this share of the largest one so far: a hundred thousand
 # roundings of what the projection onto a kink leaves.
@@ -22,7 +23,7 @@ PASSED = 1e-11
 # then positive beyond doubt.
 LEFT = 1e-8
 # What gates and speeds, in that size, may be off by in a mode that is consistent.
-CONSISTENT = 1e-7
+CONSISTENT = 10 * LEFT
 # Where a piece ends is located to this share of the step, in at most so many evaluations.
 LOCATED, LOCATIONS = 1e-13, 60
 # A step of this share of the variable that still cannot be finished is the last.
@@ -131,7 +132,7 @@ class Filippov(diffrax.AbstractSolver):
         return terms.vf(t0, y0, args)
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any) -> SlidingState:
-        system = _system_of(terms)
+        system = system_of(terms, "Filippov")
         mode = mode_at(system, system.unpack(t0, y0)[0])
         zero = jnp.zeros((), int)
         return SlidingState(mode, zero, jnp.sum(mode.sliding), zero)
@@ -139,7 +140,7 @@ class Filippov(diffrax.AbstractSolver):
     def step(
         self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any, solver_state: SlidingState, made_jump: Any
     ) -> tuple[PyTree, PyTree, Any, SlidingState, Any]:
-        system = _system_of(terms)
+        system = system_of(terms, "Filippov")
 
         def piece(s: Array, target: Array, y: PyTree, mode: Mode) -> tuple[PyTree, PyTree, Any]:
             inside = as_terms(_on(system, mode).field, self.method)
@@ -184,22 +185,19 @@ class Filippov(diffrax.AbstractSolver):
 
             at, found = _first(room, under.s, under.target, jnp.where(hit, left, jnp.inf), met)
             done = _finished(system, under.target, after, under)
-            done = eqx.tree_at(
-                lambda u: (u.s, u.error, u.target, u.ending, u.pieces, u.ends, u.dense),
+            done = replace(
                 done,
-                (
-                    under.target,
-                    jax.tree.map(lambda a, b: a + jnp.abs(b), under.error, error),
-                    jnp.asarray(t1),
-                    jnp.asarray(False),
-                    under.pieces + 1,
-                    under.ends.at[under.pieces].set(under.target),
-                    jax.tree.map(lambda all, one: all.at[under.pieces].set(one), under.dense, dense),
-                ),
+                s=under.target,
+                error=jax.tree.map(lambda a, b: a + jnp.abs(b), under.error, error),
+                target=jnp.asarray(t1),
+                ending=jnp.asarray(False),
+                pieces=under.pieces + 1,
+                ends=under.ends.at[under.pieces].set(under.target),
+                dense=jax.tree.map(lambda all, one: all.at[under.pieces].set(one), under.dense, dense),
             )
-            shortened = eqx.tree_at(lambda u: (u.target, u.ending, u.which), under, (at, jnp.asarray(True), found))
+            shortened = replace(under, target=at, ending=jnp.asarray(True), which=found)
             new = jax.tree.map(lambda a, b: jnp.where(met, a, b), shortened, done)
-            return eqx.tree_at(lambda u: u.usable, new, usable)
+            return replace(new, usable=usable)
 
         end = lax.while_loop(going, body, start)
         through = end.usable & end.settled & (end.s >= t1)
@@ -236,15 +234,6 @@ def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
     if near is not None:
         on = jnp.abs(distances(system.coordinates, system.context, x, mode.gates)) <= near
     return lax.cond(jnp.any(on), lambda: _settle(system, x, mode, on, on)[0], lambda: mode)
-
-
-def _system_of(terms: Any) -> System:
-    """The system whose field the terms are. **Raises:** `ValueError` for another field."""
-    term = getattr(terms, "term", terms)
-    system = getattr(getattr(term, "vector_field", None), "__self__", None)
-    if not isinstance(system, System):
-        raise ValueError("solver: Filippov belongs to `integrate` and to `Drive`")
-    return system
 
 
 def _on(system: System, mode: Mode) -> System:
@@ -334,8 +323,7 @@ def _finished(system: System, s: Array, after: PyTree, under: _Under) -> _Under:
         under.now.met + jnp.sum(mode.sliding & ~old.sliding),
         under.now.left + jnp.sum(old.sliding & ~mode.sliding),
     )
-    state = (tree_scale(1.0 / rho, x), w, length)
-    return eqx.tree_at(lambda u: (u.state, u.now, u.settled), under, (state, now, known))
+    return replace(under, state=(tree_scale(1.0 / rho, x), w, length), now=now, settled=known)
 
 
 def _log_rate(system: System, s: Array, x: PyTree) -> Array:

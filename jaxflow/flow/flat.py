@@ -7,6 +7,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optimistix
 from jaxtyping import PyTree
 
@@ -38,11 +39,8 @@ class FlatState(eqx.Module):
 
     def unpack(self, flat: PyTree) -> PyTree:
         y, *rest = flat
-        leaves, start = [], 0
-        for shape in self.shapes:
-            size = math.prod(shape)
-            leaves.append(jnp.reshape(y[start : start + size], shape))
-            start += size
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
+        leaves = [part.reshape(shape) for part, shape in zip(jnp.split(y, ends), self.shapes, strict=True)]
         return (jax.tree.unflatten(self.tree, leaves), *rest)
 
 

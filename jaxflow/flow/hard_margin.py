@@ -19,6 +19,7 @@ itself is crossed.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -102,26 +103,6 @@ class HardMarginPath(eqx.Module):
     newton_steps: Int[Array, ""]
 
 
-class _Step(eqx.Module):
-    state: HardMarginState
-    solved: Bool[Array, ""]
-    newton_steps: Int[Array, ""]
-
-
-class _Progress(eqx.Module):
-    state: HardMarginState
-    first: HardMarginState
-    length: Float[Array, ""]
-    log_growth: Float[Array, ""]
-    error: Float[Array, ""]
-    residual: Float[Array, ""]
-    slack: Float[Array, ""]
-    tried: Int[Array, ""]
-    steps: Int[Array, ""]
-    newton_steps: Int[Array, ""]
-    begun_anew: Int[Array, ""]
-
-
 @checked(least={"max_steps": 1}, positive=["degree", "tolerance", "target"], infinite=["until"])
 def hard_margin_flow(
     margins: Margins,
@@ -164,87 +145,73 @@ def hard_margin_flow(
 
     start = blank(scaled)
     zero, count = jnp.zeros((), weights.dtype), jnp.zeros((), int)
-    infinite = jnp.full((), jnp.inf, weights.dtype)
+    infinite, unseen = jnp.full_like(zero, jnp.inf), jnp.full_like(zero, jnp.nan)
+    begun = HardMarginPath(start, start, infinite, zero, zero, unseen, infinite <= target, count, count)
     first = jnp.where(ready, FIRST_STEP, 0.0).astype(weights.dtype)
-    begun = _Progress(
-        start, start, first, zero, zero, infinite, jnp.full_like(zero, jnp.nan), count, count, count, count
-    )
 
-    def going(now: _Progress) -> Bool[Array, ""]:
-        under_way = (now.tried < max_steps) & (now.length > SHORTEST_STEP) & (now.log_growth < until)
-        return under_way & ~(now.residual <= target)
+    def going(carry: tuple[HardMarginPath, Array, Array, Array]) -> Bool[Array, ""]:
+        now, length, tried, _ = carry
+        return (tried < max_steps) & (length > SHORTEST_STEP) & (now.log_growth < until) & ~now.converged
 
-    def body(now: _Progress) -> _Progress:
+    def body(carry: tuple[HardMarginPath, Array, Array, Array]) -> tuple[HardMarginPath, Array, Array, Array]:
+        now, length, tried, begun_anew = carry
         # The last step ends at `until`, to roundings.
-        length = jnp.minimum(now.length, jnp.expm1(until - now.log_growth) * (1.0 + 1e-12))
+        length = jnp.minimum(length, jnp.expm1(until - now.log_growth) * (1.0 + 1e-12))
         half = jnp.sqrt(1.0 + length) - 1.0
 
         # One step, a half, and another half from there: one trace of Newton's method for the three.
-        def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, _Step]:
-            origin = jax.tree.map(lambda a, b: jnp.where(which == 2, a, b), carry, now.state)
+        def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, Any]:
+            origin = _where(which == 2, carry, now.state)
             found = _project(margins, present, origin, jnp.where(which == 0, length, half))
-            return found.state, found
+            return found[0], found
 
-        _, three = lax.scan(one, now.state, jnp.arange(3))
-        solved = jnp.all(three.solved)
-        fine: HardMarginState = jax.tree.map(lambda x: x[2], three.state)
-        apart = jnp.linalg.norm(_unit(three.state.weights[0]) - _unit(fine.weights))
+        _, (three, solved, newton_steps) = lax.scan(one, now.state, jnp.arange(3))
+        solved = jnp.all(solved)
+        fine: HardMarginState = jax.tree.map(lambda x: x[2], three)
+        apart = jnp.linalg.norm(_unit(three.weights[0]) - _unit(fine.weights))
         apart = jnp.where(solved, apart, jnp.inf)
         accepted = apart <= tolerance
-        moved = jnp.linalg.norm(three.state.weights[1] - fine.weights)
+        moved = jnp.linalg.norm(three.weights[1] - fine.weights)
         residual = moved / (half * jnp.linalg.norm(fine.weights))
         # Steps of implicit Euler take a component with slack c down by 1 + c h.
-        halved = jnp.linalg.norm(now.state.weights - three.state.weights[1]) / moved
+        halved = jnp.linalg.norm(now.state.weights - three.weights[1]) / moved
         slack = jnp.where((residual < 1e-3) & (residual > 1e-9), (halved - 1.0) / half, now.slack)
         # The error of a step is of second order in its length.
         wanted = 0.8 * jnp.sqrt(tolerance / jnp.maximum(apart, 1e-12))
         factor = jnp.where(accepted, jnp.clip(wanted, 0.2, 4.0), jnp.where(solved, jnp.clip(wanted, 0.2, 0.8), 0.25))
-        keep = _Progress(
-            fine,
-            jax.tree.map(lambda a, b: jnp.where(now.log_growth < SETTLING, a, b), fine, now.first),
-            jnp.minimum(length * factor, LONGEST_STEP),
-            now.log_growth + jnp.log1p(length),
-            now.error + apart,
-            residual,
-            slack,
-            now.tried + 1,
-            now.steps + 1,
-            now.newton_steps + jnp.sum(three.newton_steps),
-            now.begun_anew,
+        keep = HardMarginPath(
+            state=fine,
+            first=_where(now.log_growth < SETTLING, fine, now.first),
+            residual=residual,
+            log_growth=now.log_growth + jnp.log1p(length),
+            error=now.error + apart,
+            slack=slack,
+            converged=residual <= target,
+            steps=now.steps + 1,
+            newton_steps=now.newton_steps + jnp.sum(newton_steps),
         )
-        drop = eqx.tree_at(
-            lambda p: (p.length, p.tried, p.newton_steps), now, (keep.length, keep.tried, keep.newton_steps)
-        )
-        new = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), keep, drop)
+        new = _where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
+        length = jnp.minimum(length * factor, LONGEST_STEP)
         # An active set that no step can be solved from is given up: it is found again from the weights alone.
-        stuck = (new.length <= SHORTEST_STEP) & (new.begun_anew < FRESH_STARTS)
-        fresh = eqx.tree_at(
-            lambda p: (p.state, p.length, p.begun_anew),
-            new,
-            (blank(new.state.weights), first, new.begun_anew + 1),
-        )
-        return jax.tree.map(lambda a, b: jnp.where(stuck, a, b), fresh, new)
+        stuck = (length <= SHORTEST_STEP) & (begun_anew < FRESH_STARTS)
+        new = replace(new, state=_where(stuck, blank(new.state.weights), new.state))
+        return new, jnp.where(stuck, first, length), tried + 1, begun_anew + stuck
 
-    end = lax.while_loop(going, body, begun)
-    return HardMarginPath(
-        end.state,
-        end.first,
-        end.residual,
-        end.log_growth,
-        end.error,
-        end.slack,
-        end.residual <= target,
-        end.steps,
-        end.newton_steps,
-    )
+    return lax.while_loop(going, body, (begun, first, count, count))[0]
+
+
+def _where(which: Array, a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(which, x, y), a, b)
 
 
 def _unit(x: Array) -> Array:
     return x / jnp.linalg.norm(x)
 
 
-def _project(margins: Margins, present: Array, origin: HardMarginState, length: Array) -> _Step:
-    """One step of implicit Euler."""
+def _project(
+    margins: Margins, present: Array, origin: HardMarginState, length: Array
+) -> tuple[HardMarginState, Array, Array]:
+    """One step of implicit Euler, whether it was solved, and Newton steps."""
     share = length / (1.0 + length)
     pulled = (1.0 - share) * origin.weights
 
@@ -266,7 +233,7 @@ def _project(margins: Margins, present: Array, origin: HardMarginState, length: 
     begun = eqx.tree_at(lambda s: s.multipliers, origin, share * origin.multipliers)
     state, status, count = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
     state = eqx.tree_at(lambda s: s.multipliers, state, state.multipliers / share)
-    return _Step(state, status == 1, count)
+    return state, status == 1, count
 
 
 def _consistent(margins: Margins, present: Array, state: HardMarginState) -> Array:

@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optimistix
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
@@ -34,7 +35,7 @@ from jaxflow.flow.pieces import has_kinks, knows_pieces
 from jaxflow.flow.saving import DenseOutput, check_save_at, check_saveat, check_until, kept, only_times, wanted
 from jaxflow.flow.solvers import as_controller, as_solver, as_terms, with_tolerances
 from jaxflow.flow.stopping import AbstractStop
-from jaxflow.flow.system import System, make_system
+from jaxflow.flow.system import make_system
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory, describe
 
@@ -121,18 +122,22 @@ def integrate(
     plain = adjoint is None and only_times(saveat)
     solver, controller = _method(solver, controller, clock, coordinates, risk, model, plain)
     until = jnp.asarray(until, dtype=float)
+    problem = (risk, model, clock, until, solver, controller, coordinates, stop)
     if isinstance(solver, Filippov):
-        save_at, saveat = save_at if saveat is None else jnp.asarray(saveat.subs.ts), None
-        trajectory: Any = _slide(
-            risk, model, clock, until, solver, controller, coordinates, stop, save_at, dt0, max_steps, bool(progress)
-        )
+        readings = save_at if saveat is None else jnp.asarray(saveat.subs.ts)
+        trajectory: Any = _slide(*problem, readings, dt0, max_steps, bool(progress))
     else:
-        trajectory = _integrate(
-            risk, model, clock, until, solver, controller, coordinates, stop, save_at,
-            saveat, diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint, dt0, max_steps, progress,
-        )  # fmt: skip
-    if saveat is not None:
-        trajectory = _with_points(*trajectory, steps=saveat.subs.steps if saveat.subs else 0)
+        adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+        meter: Any = progress
+        if isinstance(progress, bool):
+            meter = diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter()
+        trajectory, points = _integrate(*problem, save_at, saveat, adjoint, dt0, max_steps, meter)
+        if points is not None:
+            # How many steps were taken is known when all of them are.
+            flow, saved = points
+            saved = kept(*saved, steps=saveat.subs.steps)  # pyright: ignore
+            found: Any = eqx.filter_jit(flow.points)(risk, *saved)
+            trajectory = eqx.tree_at(lambda t: t.saved, trajectory, found, is_leaf=lambda x: x is None)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         why = ""
         if bool(trajectory.result == RESULTS.max_steps_reached):  # pyright: ignore[reportAttributeAccessIssue]
@@ -165,7 +170,8 @@ def _method(
     controller = as_controller(controller, inside, clock)
     if default and isinstance(controller, diffrax.PIDController) and isinstance(coordinates, Weights):
         # What escapes from next to nothing decides log t and the way: it is known to rtol of the start.
-        small = jnp.minimum(100.0 * _largest(eqx.filter(model, risk.filter(model))), 1.0)
+        trained = eqx.filter(eqx.filter(model, risk.filter(model)), eqx.is_inexact_array)
+        small = jnp.minimum(100.0 * lax.stop_gradient(optimistix.max_norm(trained)), 1.0)
         least = controller.atol * positive_or_one(small)
         controller = eqx.tree_at(lambda c: c.atol, controller, least)
     if not follows:
@@ -175,15 +181,9 @@ def _method(
     return Filippov(inside, solver.pieces) if asked else Filippov(inside), controller
 
 
-def _largest(weights: PyTree) -> Float[Array, ""]:
-    """The largest entry of all that is trained."""
-    leaves = [leaf for leaf in jax.tree.leaves(weights) if eqx.is_inexact_array(leaf) and leaf.size]
-    return lax.stop_gradient(jnp.max(jnp.stack([jnp.zeros(()), *(jnp.max(jnp.abs(leaf)) for leaf in leaves)])))
-
-
 @eqx.filter_jit
 def _integrate(
-    risk, model, clock, until, solver, controller, coordinates, stop, save_at, saveat, adjoint, dt0, max_steps, progress
+    risk, model, clock, until, solver, controller, coordinates, stop, save_at, saveat, adjoint, dt0, max_steps, meter
 ) -> Any:
     flow, state = make_system(clock, coordinates, risk, model)
     # Non-finite input would be integrated step by rejected step to the end of the budget: do not start.
@@ -201,6 +201,9 @@ def _integrate(
         def field(s: Array, extended: PyTree, args: Any) -> PyTree:
             return pack(flow.field(s, unpack(extended), args))
 
+    def stops(s: Any, extended: PyTree, args: Any, **kwargs: Any) -> Array:
+        return flow.stops(risk, stop, s, unpack(extended))
+
     solution = diffrax.diffeqsolve(
         as_terms(field, solver),
         solver,
@@ -211,10 +214,10 @@ def _integrate(
         stepsize_controller=controller,
         saveat=diffrax.SaveAt(subs=subs, solver_state=isinstance(solver, MultiplierNewton), dense=dense),
         adjoint=adjoint,
-        event=_event(flow, risk, stop, unpack),
+        event=None if stop is None and not risk.opaque else diffrax.Event(stops),
         max_steps=max_steps,
         throw=False,
-        progress_meter=_meter(progress),
+        progress_meter=meter,
     )
     end_s, *more_s = solution.ts  # pyright: ignore
     end_y, *more_y = solution.ys  # pyright: ignore
@@ -227,31 +230,10 @@ def _integrate(
         # Its multipliers are a state; read off the weights they would be noise far out.
         known = solver.scaled_gradient(flow, last[0], last[1], solution.solver_state)  # pyright: ignore
     trajectory = flow.trajectory(risk, last[0], last[1], saved, result, solution.stats, known)
-    if saveat is None:
-        return trajectory
     if dense:
         curve = DenseOutput(flow, risk, clock, solution.interpolation, form, last[0])
         trajectory = eqx.tree_at(lambda t: t.dense, trajectory, curve, is_leaf=lambda x: x is None)
-    return trajectory, flow, risk, more[0] if asked else None
-
-
-def _with_points(trajectory: Trajectory, flow: System, risk: EmpiricalRisk, saved: Any, steps: int) -> Trajectory:
-    """A trajectory with the points of the steps that were taken: how many is known when all of them are."""
-    if saved is None:
-        return trajectory
-    points: Any = _points(flow, risk, kept(*saved, steps=steps))
-    return eqx.tree_at(lambda t: t.saved, trajectory, points, is_leaf=lambda x: x is None)
-
-
-@eqx.filter_jit
-def _points(flow: System, risk: EmpiricalRisk, saved: Any) -> Any:
-    return eqx.filter_vmap(lambda s, y: flow.point(risk, s, y, jnp.isfinite(s)))(*saved)
-
-
-def _meter(progress: Any) -> diffrax.AbstractProgressMeter:
-    if isinstance(progress, diffrax.AbstractProgressMeter):
-        return progress
-    return diffrax.TextProgressMeter() if progress else diffrax.NoProgressMeter()
+    return trajectory, None if saveat is None or not asked else (flow, more[0])
 
 
 @eqx.filter_jit
@@ -268,13 +250,3 @@ def _slide(
 
 def _as_it_is(extended: PyTree) -> PyTree:
     return extended
-
-
-def _event(flow: System, risk: EmpiricalRisk, stop: AbstractStop | None, unpack: Any) -> diffrax.Event | None:
-    if stop is None and not risk.opaque:
-        return None
-
-    def condition(t: Any, y: PyTree, args: Any, **kwargs: Any) -> Array:
-        return flow.stops(risk, stop, t, unpack(y))
-
-    return diffrax.Event(condition)

@@ -7,20 +7,21 @@ multipliers, a stage of an implicit method is then one linear system with
 $$B=(1+\kappa)I-\kappa S(\pi),$$
 
 and what its solution does to the margins is the matrix $C_{jk}=\langle\nabla q_j,B^{-1}\nabla q_k\rangle$. Each class
-below solves and multiplies in the structure of its own models; `Quadratic` takes any.
+below solves and multiplies in the structure of its own models; `QuadraticMargins` take any. A state may be any pytree
+whose leaves are those that the class names, a model's trainable part say.
 """
 
 import abc
-import itertools
-import math
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import linalg
+from jaxflow.flow.pairs import nonzero
 
 
 class AbstractInverse(eqx.Module):
@@ -53,9 +54,9 @@ class AbstractMargins(eqx.Module):
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
         """$q(x)$."""
 
-    @abc.abstractmethod
     def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        r"""$\sum_k\pi_k\nabla q_k(x)$."""
+        r"""$\sum_k\pi_k\nabla q_k(x)$: of quadratic forms $S(\pi)x$."""
+        return self.curved(multipliers, x)
 
     @abc.abstractmethod
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
@@ -130,9 +131,9 @@ class BilinearInverse(AbstractInverse):
         return self.lower.T @ (self.lower @ right)
 
     def __call__(self, right: PyTree) -> PyTree:
-        K, Q = right
+        K, Q = self.margins.factors(right)
         inner = self._inner(Q + self.scaled.T @ K)
-        return (K + self.scaled @ inner) / self.alpha, inner / self.alpha
+        return _like(right, (K + self.scaled @ inner) / self.alpha, inner / self.alpha)
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
         # alpha C = (F F^T) o (a a^T) + R R^T with a = Q^T z, R = near (x) keyed + own (x) asked: products of products.
@@ -151,9 +152,9 @@ class BilinearInverse(AbstractInverse):
 
 
 class BilinearMargins(AbstractMargins):
-    r"""$q_k=f_k^\top KQ^\top z_{o(k)}$ with state (K, Q): factored attention, two-layer fully connected networks.
+    r"""$q_k=f_k^\top KQ^\top z_{o(k)}$ with leaves K, Q: factored attention, two-layer fully connected networks.
 
-    `left` `(N, p)` has the rows $f_k$ in equal runs for each row of `right` `(o, q)`.
+    `left` `(N, p)` has the rows $f_k$ in equal runs for each row of `right` `(o, q)`. For q = 1 Q may be a vector.
     """
 
     left: Float[Array, "N p"]
@@ -165,9 +166,14 @@ class BilinearMargins(AbstractMargins):
         N = self.left.shape[0]
         return jnp.repeat(rows, N // self.right.shape[0], axis=0, total_repeat_length=N)
 
+    def factors(self, x: PyTree) -> tuple[Float[Array, "p c"], Float[Array, "q c"]]:
+        """K and Q as matrices."""
+        K, Q = jax.tree.leaves(x)
+        return K, Q.reshape(self.right.shape[1], -1)
+
     def partners(self, x: PyTree) -> tuple[Float[Array, "N c"], Float[Array, "N c"]]:
         r"""$Q^\top z_{o(k)}$ and $K^\top f_k$, with which $f_k$ and $z_{o(k)}$ make up $\nabla q_k$."""
-        K, Q = x
+        K, Q = self.factors(x)
         return self.spread(self.right @ Q), self.left @ K
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
@@ -178,9 +184,6 @@ class BilinearMargins(AbstractMargins):
         r"""$G=\sum_k\pi_kf_kz_{o(k)}^\top$."""
         return self.left.T @ (multipliers[:, None] * self.spread(self.right))
 
-    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return self.curved(multipliers, x)
-
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
         keyed, asked = self.partners(x)
         moved, carried = self.partners(direction)
@@ -188,8 +191,8 @@ class BilinearMargins(AbstractMargins):
 
     def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
         G = self.matrix(multipliers)
-        K, Q = direction
-        return G @ Q, G.T @ K
+        K, Q = self.factors(direction)
+        return _like(direction, G @ Q, G.T @ K)
 
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> BilinearInverse:
         alpha = 1.0 + kappa
@@ -203,49 +206,63 @@ class BilinearMargins(AbstractMargins):
         return linalg.definite(jnp.eye(scaled.shape[1]) - scaled.T @ scaled)
 
 
-class DiagonalInverse(AbstractInverse):
-    """$B^{-1}$ of 2x2 blocks, one for each coordinate."""
+class PairInverse(AbstractInverse):
+    """$B^{-1}$ on a + b and a - b, or where `rotated` on a and b, of each coordinate."""
 
-    rows: Float[Array, "N d"]
-    own: Float[Array, " d"]
-    across: Float[Array, " d"]
+    margins: "PairMargins"
+    plus: Float[Array, " d"]
+    minus: Float[Array, " d"]
 
     def __call__(self, right: PyTree) -> PyTree:
-        k, q = right
-        return self.own * k + self.across * q, self.across * k + self.own * q
+        a, b = jax.tree.leaves(right)
+        if self.margins.rotated:
+            return _like(right, self.plus * a, self.minus * b)
+        own, across = 0.5 * (self.plus + self.minus), 0.5 * (self.plus - self.minus)
+        return _like(right, own * a + across * b, across * a + own * b)
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        k, q = x
-        return (self.rows * (self.own * (k**2 + q**2) + 2.0 * self.across * k * q)[None, :]) @ self.rows.T
+        # The gradient of a margin is a row times the turned state, and turning commutes with the inverse.
+        a, b = (x * y for x, y in zip(jax.tree.leaves(x), jax.tree.leaves(self(x)), strict=True))
+        return (self.margins.rows * (a + b)[None, :]) @ self.margins.rows.T
 
     @property
     def regular(self) -> Bool[Array, ""]:
-        return jnp.all(self.own > 0)
+        return jnp.all(self.plus > 0) & jnp.all(self.minus > 0)
 
 
-class DiagonalMargins(AbstractMargins):
-    r"""$q=A(k\odot q)$ with state (k, q): diagonal attention, two-layer diagonal networks."""
+class PairMargins(AbstractMargins):
+    r"""$q=A(a\odot b)$ with two vectors a, b as leaves: diagonal attention, two-layer diagonal networks.
+
+    `rotated`: the leaves are $u=(a+b)/\sqrt2$ and $v=(a-b)/\sqrt2$, so that $q=\tfrac12A(u\odot u-v\odot v)$.
+    """
 
     rows: Float[Array, "N d"]
+    rotated: bool = eqx.field(static=True, default=False)
     degree: ClassVar[int] = 2
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        return self.rows @ (x[0] * x[1])
+        a, b = jax.tree.leaves(x)
+        # Of halves without cancellation.
+        return self.rows @ (0.5 * (a - b) * (a + b) if self.rotated else a * b)
 
-    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return self.curved(multipliers, x)
+    def turned(self, x: PyTree) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """The gradient of the products by the two leaves."""
+        a, b = jax.tree.leaves(x)
+        return (a, -b) if self.rotated else (b, a)
 
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
-        return self.rows @ (x[0] * direction[1] + x[1] * direction[0])
+        (a, b), (c, d) = self.turned(x), jax.tree.leaves(direction)
+        return self.rows @ (a * c + b * d)
 
     def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
-        g = multipliers @ self.rows
-        return g * direction[1], g * direction[0]
+        g, (a, b) = multipliers @ self.rows, self.turned(direction)
+        return _like(direction, g * a, g * b)
 
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> DiagonalInverse:
-        g, alpha = multipliers @ self.rows, 1.0 + kappa
-        size = (alpha - kappa * g) * (alpha + kappa * g)
-        return DiagonalInverse(self.rows, alpha / size, kappa * g / size)
+    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> PairInverse:
+        push = kappa * (multipliers @ self.rows)
+        sizes = 1.0 + kappa - push, 1.0 + kappa + push
+        # What is not regular says so by its sign, and zero has none.
+        return PairInverse(self, *(jnp.where(x == 0, -1.0, 1.0 / nonzero(x)) for x in sizes))
 
 
 class QuadraticInverse(AbstractInverse):
@@ -255,10 +272,11 @@ class QuadraticInverse(AbstractInverse):
     matrix: Float[Array, "D D"]
 
     def __call__(self, right: PyTree) -> PyTree:
-        return self.matrix @ right
+        flat, unravel = ravel_pytree(right)
+        return unravel(self.matrix @ flat)
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        rows = self.margins.hessians @ x
+        rows = self.margins.hessians @ ravel_pytree(x)[0]
         return rows @ self.matrix @ rows.T
 
     @property
@@ -267,22 +285,20 @@ class QuadraticInverse(AbstractInverse):
 
 
 class QuadraticMargins(AbstractMargins):
-    r"""$q_k=\tfrac12x^\top H_kx$ with a vector as state: any model of degree two, at the price of its size cubed."""
+    r"""$q_k=\tfrac12x^\top H_kx$, x the state as one vector: any model of degree two, for its size cubed."""
 
     hessians: Float[Array, "N D D"]
     degree: ClassVar[int] = 2
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        return 0.5 * (self.hessians @ x) @ x
-
-    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return self.curved(multipliers, x)
+        return 0.5 * self.slopes(x, x)
 
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
-        return (self.hessians @ x) @ direction
+        return (self.hessians @ ravel_pytree(x)[0]) @ ravel_pytree(direction)[0]
 
     def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
-        return jnp.tensordot(multipliers, self.hessians, axes=1) @ direction
+        flat, unravel = ravel_pytree(direction)
+        return unravel(jnp.tensordot(multipliers, self.hessians, axes=1) @ flat)
 
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> QuadraticInverse:
         S = jnp.tensordot(multipliers, self.hessians, axes=1)
@@ -292,71 +308,10 @@ class QuadraticMargins(AbstractMargins):
         return QuadraticInverse(self, lower.T @ lower / (1.0 + kappa))
 
 
-class LeafInverse(AbstractInverse):
-    """$B^{-1}$ of the margins inside, in the structure of the state outside."""
-
-    margins: "LeafMargins"
-    inside: AbstractInverse
-
-    def __call__(self, right: PyTree) -> PyTree:
-        return self.margins.outward(self.inside(self.margins.inward(right)))
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        return self.inside.gram(self.margins.inward(x))
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        return self.inside.regular
-
-
-class LeafMargins(AbstractMargins):
-    """Quadratic margins of a pytree, a model's trainable part: its leaves, reshaped, are the state of `inside`.
-
-    `structure` and `outer` are the pytree's and its leaves' shapes. `inner` are the shapes in which `inside` takes
-    the leaves, in the same order; None where it takes all entries as one vector.
-    """
-
-    inside: AbstractMargins
-    structure: Any = eqx.field(static=True)
-    outer: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    inner: tuple[tuple[int, ...], ...] | None = eqx.field(static=True)
-    degree: ClassVar[int] = 2
-
-    @classmethod
-    def around(cls, inside: AbstractMargins, x: PyTree, inner: tuple[tuple[int, ...], ...] | None) -> "LeafMargins":
-        """Margins of a state like x."""
-        leaves, structure = jax.tree.flatten(x)
-        return cls(inside, structure, tuple(leaf.shape for leaf in leaves), inner)
-
-    def inward(self, x: PyTree) -> PyTree:
-        """The state of `inside`."""
-        leaves = jax.tree.leaves(x)
-        if self.inner is None:
-            return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-        return tuple(leaf.reshape(shape) for leaf, shape in zip(leaves, self.inner, strict=True))
-
-    def outward(self, inner: PyTree) -> PyTree:
-        """A state of `inside` in the structure outside."""
-        if self.inner is None:
-            ends = itertools.accumulate(math.prod(shape) for shape in self.outer)
-            inner = jnp.split(inner, list(ends)[:-1])
-        leaves = [part.reshape(shape) for part, shape in zip(inner, self.outer, strict=True)]
-        return jax.tree.unflatten(self.structure, leaves)
-
-    def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        return self.inside(self.inward(x))
-
-    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return self.outward(self.inside.pull(multipliers, self.inward(x)))
-
-    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
-        return self.inside.slopes(self.inward(x), self.inward(direction))
-
-    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
-        return self.outward(self.inside.curved(multipliers, self.inward(direction)))
-
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> LeafInverse:
-        return LeafInverse(self, self.inside.inverse(multipliers, kappa))
+def _like(x: PyTree, *leaves: Array) -> PyTree:
+    """A state with the structure and shapes of x."""
+    old, structure = jax.tree.flatten(x)
+    return jax.tree.unflatten(structure, [new.reshape(leaf.shape) for new, leaf in zip(leaves, old, strict=True)])
 
 
 class AbstractConstraints(eqx.Module):
@@ -371,9 +326,10 @@ class AbstractConstraints(eqx.Module):
         """The margins that are constraints of the limit, whatever their multipliers do."""
 
     @property
-    @abc.abstractmethod
     def keeps(self) -> Bool[Array, " N"]:
-        """The margins that are positive for as long as these constraints are the right ones."""
+        """The margins that are positive for as long as these constraints are the right ones: else, of attention,
+        another token would have it."""
+        return self.present
 
     @abc.abstractmethod
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:

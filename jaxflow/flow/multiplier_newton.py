@@ -13,14 +13,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
 from jaxflow.flow.clocks import LogArcLength
 from jaxflow.flow.margins import AbstractConstraints, AbstractInverse
-from jaxflow.flow.system import System
+from jaxflow.flow.system import System, system_of
 
 # Newton's method ends where multipliers change by this share of their sum. It converges quadratically: what is left is
 # the square of it.
 CHANGE = 1e-4
-# ... and where logarithms agree to this with what the margins say, for every multiplier above `MATTERS` of the sum.
+# ... and where logarithms agree to it with what the margins say, for every multiplier above this share of the sum.
 # (Without it 4 of 13 instances ended at gaps of 7e-4 to 6e-1 with nothing to show for it.)
-RESIDUAL = 1e-4
 MATTERS = 1e-9
 # Rounding errors of the exponents that a residual is not asked to be below.
 ROUNDINGS = 64.0
@@ -74,8 +73,7 @@ class _Newton(eqx.Module):
     logs: Float[Array, " N"]
     shift: Float[Array, ""]
     state: PyTree
-    change: Float[Array, ""]
-    residual: Float[Array, ""]
+    settled: Bool[Array, ""]
     regular: Bool[Array, ""]
     count: Int[Array, ""]
 
@@ -138,21 +136,22 @@ class MultiplierNewton(diffrax.AbstractSolver):
         return terms.vf(t0, y0, args)
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any) -> StageState:
-        system = system_of(terms)
-        constraints, x = constraints_at(system, t0, y0)
+        system = _system(terms)
+        constraints = constraints_at(system, t0, y0)
         state = y0[0]
-        power, margins = _at(system, constraints, t0)
-        q = margins(state)
-        logs = constraints.log_multipliers(q)
-        largest = _largest(constraints, logs)
-        d, shift = _direction(constraints, logs - largest, state)
-        rate = jax.tree.map(lambda d, y: d - y, d, state)
-        return StageState(rate, logs - largest - shift, -largest - shift, jnp.zeros((), int))
+        _, margins = _at(system, constraints, t0)
+        logs = constraints.log_multipliers(margins(state))
+        largest = jnp.max(jnp.where(constraints.signs != 0, logs, -jnp.inf))
+        g = constraints.margins.pull(constraints.signs * jnp.exp(logs - largest), state)
+        size = tree_norm(g)
+        rate = jax.tree.map(lambda g, y: g / size - y, g, state)
+        shift = -largest - jnp.log(size)
+        return StageState(rate, logs + shift, shift, jnp.zeros((), int))
 
     def step(
         self, terms: Any, t0: Any, t1: Any, y0: PyTree, args: Any, solver_state: StageState, made_jump: Any
     ) -> tuple[PyTree, PyTree, Any, StageState, Any]:
-        system = system_of(terms)
+        system = _system(terms)
         state, w, log1p_length = y0
         h = t1 - t0
         tableau: Any = self.method.tableau  # pyright: ignore[reportAttributeAccessIssue]
@@ -162,7 +161,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         for i, row in enumerate(tableau.a_lower):
             lower = lower.at[i + 1, : len(row)].set(row)
         nodes = jnp.concatenate([jnp.zeros(1), jnp.asarray(tableau.c)])
-        constraints, _ = constraints_at(system, t0, y0)
+        constraints = constraints_at(system, t0, y0)
 
         first = tree_scale(h, solver_state.rate)
         rates = jax.tree.map(lambda k: jnp.zeros((stages, *k.shape), k.dtype).at[0].set(k), first)
@@ -173,8 +172,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
             base = jax.tree.map(lambda y, k: y + jnp.tensordot(known, k, axes=1), state, rates)
             found = self._solve(system, constraints, t0 + nodes[i] * h, gamma * h, base, logs, shift, good)
             rates = jax.tree.map(lambda k, u, b: k.at[i].set((u - b) / gamma), rates, found.state, base)
-            good = good & self._converged(system, constraints, t0 + nodes[i] * h, found)
-            return (rates, found.logs, found.shift, good, count + found.count), None
+            return (rates, found.logs, found.shift, found.regular & found.settled, count + found.count), None
 
         start = (rates, solver_state.log_multipliers, solver_state.shift, jnp.asarray(True), solver_state.iterations)
         (rates, logs, shift, good, count), _ = jax.lax.scan(stage, start, jnp.arange(1, stages))
@@ -188,12 +186,13 @@ class MultiplierNewton(diffrax.AbstractSolver):
         good = good & jnp.all(jnp.where(constraints.keeps, margins_at(after) > 0, True))
         error = jax.tree.map(lambda e: jnp.where(good, e, jnp.inf), weighted(tableau.b_error))
         # Lengths grow like rho by the choice of the clock.
-        grown = jnp.logaddexp(log1p_length, _log_length(system, t0) + h + jnp.log(-jnp.expm1(-h)))
+        log_length: Any = system.clock.log_length
+        grown = jnp.logaddexp(log1p_length, log_length(t0) + h + jnp.log(-jnp.expm1(-h)))
         y1 = (after, w, grown)
         y_error = (error, None if w is None else jnp.zeros_like(w), jnp.zeros_like(grown))
         # For the interpolation, which looks at the rates at the two ends.
         ends = (t0, log1p_length), (t1, grown)
-        begun, done = (h * jnp.exp(_log_length(system, t) - a) for t, a in ends)
+        begun, done = (h * jnp.exp(log_length(t) - a) for t, a in ends)
         lengths = jnp.zeros((stages,), grown.dtype).at[0].set(begun).at[-1].set(done)
         k = (rates, None if w is None else jnp.zeros((stages, *w.shape)), lengths)
         last = jax.tree.map(lambda k: k[-1] / h, rates)
@@ -202,7 +201,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     def scaled_gradient(self, system: System, s: Array, extended: PyTree, solver_state: StageState) -> ScaledGradient:
         """The gradient in the coordinates, with the multipliers that the last stage was solved for."""
-        constraints, x = constraints_at(system, s, extended)
+        constraints = constraints_at(system, s, extended)
         y = extended[0]
         d = jax.tree.map(jnp.add, solver_state.rate, y)
         weights = constraints.signs * jnp.exp(solver_state.log_multipliers)
@@ -223,7 +222,7 @@ class MultiplierNewton(diffrax.AbstractSolver):
         a Cholesky factor exists. (The nuclear norm is the least $\tfrac12(\|K\|^2+\|Q\|^2)$.) For affine margins it is
         $\|d\|\,\|A^\top\lambda\|/(\min_kA_kd\sum\lambda)$ with the velocity d.
         """
-        constraints, _ = constraints_at(system, s, extended)
+        constraints = constraints_at(system, s, extended)
         margins, y = constraints.margins, extended[0]
         weights = jnp.maximum(constraints.signs, 0.0) * jnp.exp(solver_state.log_multipliers)
         if margins.degree == 1:
@@ -263,11 +262,13 @@ class MultiplierNewton(diffrax.AbstractSolver):
             # Of affine margins all of the push stands on this side.
             return jax.tree.map(lambda b, p: b + kappa * p, base, margins.pull(weights, base))
 
-        noise = self._noise(system, constraints, s, base)
+        rho, _, _ = system.scale(s)
+        # The size of the exponents; those of a start far out are not of the order of rho^L.
+        sizes = (rho * jnp.maximum(tree_norm(base), 1.0)) ** margins.degree
+        noise = jnp.maximum(CHANGE, ROUNDINGS * jnp.finfo(sizes.dtype).eps * sizes)
 
         def going(now: _Newton) -> Array:
-            settled = (now.change <= self.change) & (now.residual <= noise)
-            return now.regular & ~settled & (now.count < self.max_iterations)
+            return now.regular & ~now.settled & (now.count < self.max_iterations)
 
         # What is made of the margins alone is no part of what a loop carries.
         own = {id(leaf) for leaf in jax.tree.leaves(margins)}
@@ -313,44 +314,28 @@ class MultiplierNewton(diffrax.AbstractSolver):
             inverse, u, F = solved(new, new_shift)
             pushes = jnp.abs(weights_of(new))
             matters = live & (pushes > MATTERS * jnp.sum(pushes))
-            residual = jnp.max(jnp.where(matters, jnp.abs(F), 0.0))
+            settled = (change <= self.change) & (jnp.max(jnp.where(matters, jnp.abs(F), 0.0)) <= noise)
             regular = fine & inverse.regular
-            return _Newton(new, new_shift, u, change, residual, regular, now.count + 1), F, moving(inverse)
+            return _Newton(new, new_shift, u, settled, regular, now.count + 1), F, moving(inverse)
 
-        inf = jnp.asarray(jnp.inf)
         # A step that has failed in an earlier stage is not worth more iterations.
-        start = _Newton(logs, shift, u, inf, inf, good & first.regular, jnp.zeros((), int))
+        start = _Newton(logs, shift, u, jnp.asarray(False), good & first.regular, jnp.zeros((), int))
         return jax.lax.while_loop(lambda carry: going(carry[0]), body, (start, F, moving(first)))[0]
 
-    def _noise(self, system: System, constraints: AbstractConstraints, s: Array, base: PyTree) -> Array:
-        rho, _, _ = system.scale(s)
-        # The size of the exponents; those of a start far out are not of the order of rho^L.
-        sizes = (rho * jnp.maximum(tree_norm(base), 1.0)) ** constraints.margins.degree
-        return jnp.maximum(RESIDUAL, ROUNDINGS * jnp.finfo(sizes.dtype).eps * sizes)
 
-    def _converged(self, system: System, constraints: AbstractConstraints, s: Array, found: _Newton) -> Array:
-        noise = self._noise(system, constraints, s, found.state)
-        return found.regular & (found.change <= self.change) & (found.residual <= noise)
-
-
-def system_of(terms: Any) -> System:
-    """The system whose field the terms are. **Raises:** `ValueError` for another field or clock."""
-    # `diffeqsolve` wraps the term that it is given.
-    term = getattr(terms, "term", terms)
-    system = getattr(getattr(term, "vector_field", None), "__self__", None)
-    if not isinstance(system, System):
-        raise ValueError("solver: MultiplierNewton belongs to `integrate` and to `Drive`")
+def _system(terms: Any) -> System:
+    """**Raises:** `ValueError` for another field or clock."""
+    system = system_of(terms, "MultiplierNewton")
     clock = system.clock
     fits = isinstance(clock, LogArcLength) and not clock.timed and clock.floor == 0.0
     require(fits, "clock", "MultiplierNewton needs LogArcLength(timed=False) without a floor")
     return system
 
 
-def constraints_at(system: System, s: Array, extended: PyTree) -> tuple[AbstractConstraints, PyTree]:
-    """The constraints of the tokens that have the attention at a state, and the state itself."""
+def constraints_at(system: System, s: Array, extended: PyTree) -> AbstractConstraints:
+    """The constraints of the tokens that have the attention at a state."""
     rho, _, _ = system.scale(s)
-    x = tree_scale(rho, extended[0])
-    return _constraints(system.coordinates, system.context, x), x
+    return _constraints(system.coordinates, system.context, tree_scale(rho, extended[0]))
 
 
 @eqx.filter_jit
@@ -363,18 +348,3 @@ def _at(system: System, constraints: AbstractConstraints, s: Array) -> tuple[Arr
     """ρ^L at s, and the margins as a function of y."""
     rho, _, _ = system.scale(s)
     return rho**constraints.margins.degree, lambda y: constraints.margins(tree_scale(rho, y))
-
-
-def _log_length(system: System, s: Array) -> Array:
-    length: Any = system.clock.log_length(s)
-    return length
-
-
-def _largest(constraints: AbstractConstraints, logs: Array) -> Array:
-    return jnp.max(jnp.where(constraints.signs != 0, logs, -jnp.inf))
-
-
-def _direction(constraints: AbstractConstraints, logs: Array, y: PyTree) -> tuple[PyTree, Array]:
-    g = constraints.margins.pull(constraints.signs * jnp.exp(logs), y)
-    size = tree_norm(g)
-    return tree_scale(1.0 / size, g), jnp.log(size)

@@ -33,11 +33,10 @@ from jaxflow.risk import AbstractSource, EmpiricalRisk
 
 # What is left of a gradient by the projection onto a tangent space, where the tangent space is a point: roundings.
 ROUNDINGS = 1e-13
-# Normals this far below the largest are none: units without weights, and tokens that attention has left for good.
+# Normals this far below the largest are none: units without weights, and tokens that attention has left for good. Kinks
+# with the same normal (of two data that are equal) share what they carry: systems in units of one are moved by as much,
+# so that their gates are known to roundings over it.
 VANISHING = 1e-12
-# Kinks with the same normal (of two data that are equal) share what they carry: systems in units of one are moved by
-# this much, so that their gates are known to roundings over it.
-DEPENDENT = 1e-12
 
 
 class PieceSource(AbstractSource):
@@ -130,12 +129,6 @@ class Pieces(AbstractCoordinates):
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         return self.base.decode(context[0], state)
-
-    def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
-        return self.base.left_behind(context[0])
-
-    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
-        return self.base.attention(context[0], state, data)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         inner, mode = context
@@ -258,7 +251,7 @@ class Crossing(NamedTuple):
         """Speeds that the whole of a gate is worth."""
         size = jnp.abs(jnp.diagonal(self.matrix))
         largest = jnp.max(size, initial=0.0)
-        return jnp.maximum(size, jnp.where(largest > 0, 1e-12 * largest, 1.0))
+        return jnp.maximum(size, jnp.where(largest > 0, VANISHING * largest, 1.0))
 
     @property
     def size(self) -> Float[Array, ""]:
@@ -269,7 +262,7 @@ class Crossing(NamedTuple):
         r"""$c-c_0$ for which the `free` kinks are not left; `fixed` are the gates of the others."""
         both = free[:, None] & free[None, :]
         unit = self.unit
-        rows = jnp.where(both, self.matrix / unit[:, None], 0.0) + jnp.diag(jnp.where(free, -DEPENDENT, 1.0))
+        rows = jnp.where(both, self.matrix / unit[:, None], 0.0) + jnp.diag(jnp.where(free, -VANISHING, 1.0))
         known = jnp.where(free, 0.0, fixed - self.nearest)
         return linalg.solve(rows, jnp.where(free, -(self.speed + self.matrix @ known) / unit, known))
 
@@ -304,7 +297,7 @@ def across(
 
 
 def _gram_solve(rows: Array, on: Array, right: Array) -> Array:
-    gram = rows @ rows.T + jnp.diag(jnp.where(on, DEPENDENT, 1.0))
+    gram = rows @ rows.T + jnp.diag(jnp.where(on, VANISHING, 1.0))
     return linalg.solve(gram, right)
 
 

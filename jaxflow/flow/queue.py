@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxflow._core import checked, require, tree_where
-from jaxflow.flow.drive import Drive, Lane
+from jaxflow._core import checked, tree_where
+from jaxflow.flow.drive import Drive, Lane, changing
 
 
 @checked(least={"width": 1, "stride": 1})
@@ -44,21 +44,18 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
 def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> tuple[Lane, Int[Array, ""]]:
     """As `run_queue`, and how many times the device stepped a pool of `width` lanes: what a device that takes as long
     for all of them as for one pays for."""
-    require(width >= 1, "width", f"expected at least 1, got {width}")
-    require(stride >= 1, "stride", f"expected at least 1, got {stride}")
     # What never changes along a path (the problem: tokens, bases) is not carried from step to step.
-    changing = jax.tree.map(lambda _: False, lanes)
-    marks = jax.tree.map(eqx.is_array, _changing(lanes))
-    changing = eqx.tree_at(_changing, changing, marks, is_leaf=lambda x: x is None)
+    marks = jax.tree.map(eqx.is_array, changing(lanes))
+    moves = eqx.tree_at(changing, jax.tree.map(lambda _: False, lanes), marks, is_leaf=lambda x: x is None)
     arrays, static = eqx.partition(lanes, eqx.is_array)
-    moving, fixed = eqx.partition(arrays, changing)
+    moving, fixed = eqx.partition(arrays, moves)
     width = min(width, lanes.s.shape[0])
 
     def running(pool: Any, problems: Any) -> Any:
         return jax.vmap(lambda lane, problem: drive.running(eqx.combine(lane, problem, static)))(pool, problems)
 
     def step(lane: Any, problem: Any) -> Any:
-        return eqx.filter(drive.step(eqx.combine(lane, problem, static)), changing)
+        return eqx.filter(drive.step(eqx.combine(lane, problem, static)), moves)
 
     def advance(pool: Any, problems: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -103,11 +100,3 @@ def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> 
     carry = (*first, jnp.arange(width), jnp.asarray(width), moving, jnp.asarray(0))
     *_, done, iterations = jax.lax.while_loop(lambda c: jnp.any(c[2] < total), turn, carry)
     return eqx.combine(done, fixed, static), iterations
-
-
-def _changing(lane: Lane) -> tuple[Any, ...]:
-    return (
-        *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved),
-        *(lane.result, lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves),
-        lane.stiff_steps,
-    )

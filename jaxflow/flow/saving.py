@@ -82,7 +82,6 @@ def check_until(clock: AbstractClock, until: Any) -> None:
 
 def check_save_at(save_at: Any, until: Any) -> None:
     """**Raises:** `ValueError` for readings that are no increasing list, or pass the end."""
-    check_real("until", until)
     require_finite("save_at", save_at)
     require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")
     if is_concrete(save_at, until):

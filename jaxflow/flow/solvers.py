@@ -114,22 +114,16 @@ def as_controller(
     if controller is not None:
         return controller
     if isinstance(clock, RescaledTime):
-        rtol = 1e-9 if implicit or _is_stiff(clock) else 1e-6
-        norm = state_norm if implicit else optimistix.rms_norm
-        return diffrax.PIDController(rtol=rtol, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=norm, **_ends())
-    rtol = 1e-4 if implicit else 1e-8
-    floor = float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5
-    rtol = max(rtol, floor)
+        rtol, atol = 1e-9 if implicit or _is_stiff(clock) else 1e-6, 1e-5
+    else:
+        rtol = max(1e-4 if implicit else 1e-8, float(jnp.finfo(jnp.result_type(float)).eps) ** 0.5)
+        atol = 1e-2 * rtol
     norm = state_norm if implicit else optimistix.rms_norm
-    return diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=norm, **_ends())
-
-
-def _ends() -> dict[str, Any]:
-    """A field without a meaning where a step begins rejects every step: it ends once steps are no normal numbers.
-
-    Each is a fifth of the one before, so after 450 of them, whatever the budget is. A batch waits for that lane.
-    """
-    return {"dtmin": float(jnp.finfo(jnp.result_type(float)).tiny), "force_dtmin": False}
+    # A field without a meaning where a step begins rejects every step, each a fifth of the one before: it ends once
+    # steps are no normal numbers, after 450 of them, whatever the budget is. A batch waits for that lane.
+    least = float(jnp.finfo(jnp.result_type(float)).tiny)
+    how: Any = dict(pcoeff=0.3, icoeff=0.4, norm=norm, dtmin=least, force_dtmin=False)
+    return diffrax.PIDController(rtol=rtol, atol=atol, **how)
 
 
 def with_tolerances(

@@ -23,8 +23,6 @@ from jaxflow._core import positive_or_one, tree_norm
 # The share of the stability interval from which on a step counts as limited by stability. Steps of selection flows
 # that accuracy limits stay below 0.6 of it; those at the limit go between 0.8 and 1.2 (40 instances, d = 2).
 LIMITED = 0.75
-# How closely the end of the stability interval is bracketed; the estimate of λ itself is good to some tenths.
-RESOLUTION = 1e-3
 
 
 def estimates_stiffness(solver: Any) -> bool:
@@ -69,7 +67,8 @@ def real_stability_interval(method: type) -> float:
     for _ in range(stages):
         powers.append(float(np.asarray(tableau.b_sol) @ vector))
         vector = A @ vector
+    # Bracketed to a thousandth: the estimate of λ itself is good to some tenths.
     x = 0.0
-    while abs(np.polynomial.polynomial.polyval(-(x + RESOLUTION), powers)) <= 1.0:
-        x += RESOLUTION
+    while abs(np.polynomial.polynomial.polyval(-(x + 1e-3), powers)) <= 1.0:
+        x += 1e-3
     return x

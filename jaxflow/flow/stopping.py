@@ -57,11 +57,11 @@ class AbstractStop(eqx.Module):
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
         """True to stop here."""
 
-    def __or__(self, other: Any) -> "AnyOf":
-        return AnyOf((self, _rule(other)))
+    def __or__(self, other: Any) -> "Joined":
+        return Joined((self, _rule(other)), together=False)
 
-    def __and__(self, other: Any) -> "AllOf":
-        return AllOf((self, _rule(other)))
+    def __and__(self, other: Any) -> "Joined":
+        return Joined((self, _rule(other)), together=True)
 
 
 def _rule(rule: Any) -> AbstractStop:
@@ -69,22 +69,15 @@ def _rule(rule: Any) -> AbstractStop:
     return rule
 
 
-class AnyOf(AbstractStop):
-    """Stops when one of the rules does."""
+class Joined(AbstractStop):
+    """Stops when one of the rules does, or when all of them do."""
 
     rules: tuple[AbstractStop, ...]
+    together: bool = eqx.field(static=True)
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return jnp.any(jnp.stack([rule(situation) for rule in self.rules]))
-
-
-class AllOf(AbstractStop):
-    """Stops when all of the rules do."""
-
-    rules: tuple[AbstractStop, ...]
-
-    def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        return jnp.all(jnp.stack([rule(situation) for rule in self.rules]))
+        fired = jnp.stack([rule(situation) for rule in self.rules])
+        return jnp.all(fired) if self.together else jnp.any(fired)
 
 
 class CertificateGap(AbstractStop):

@@ -105,35 +105,6 @@ class System(eqx.Module):
         w_rate = rho + w * (expansion - jax.lax.stop_gradient(growth))
         return rate, jnp.where(beyond > 0, 0.0, w_rate), length
 
-    def situation(
-        self,
-        risk: EmpiricalRisk,
-        s: Array,
-        extended: PyTree,
-        known: ScaledGradient | None = None,
-        certifies: Callable[[Any], Array] | None = None,
-        stiff_steps: Array | int = 0,
-    ) -> Situation:
-        state, w, log1p_length = self.unpack(s, extended)
-        scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
-        _, _, beyond = self.scale(s)
-        return Situation(
-            risk,
-            self.log_time(s, w, scaled.log_scale, log_speed),
-            _log_expm1(log1p_length),
-            eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
-            log_norm,
-            log_sum,
-            lambda: self.coordinates.decode(self.context, state),
-            lambda: self.velocity(state, scaled),
-            lambda: self.coordinates.attention(self.context, state, risk.data),
-            lambda: self.turning(s, scaled.gradient, extended[0]),
-            _nobody_certifies if certifies is None else certifies,
-            lambda: _safe_log(tree_norm(state)),
-            lambda: self.coordinates.growth(state, scaled.gradient),
-            jnp.asarray(stiff_steps),
-        )
-
     def turning(self, s: Array, gradient: PyTree, y: PyTree) -> Array:
         """‖V − x/‖x‖‖ of the unit velocity V in the coordinates, and the share of what lies outside of them."""
         up, out = tree_norm(gradient), tree_norm(y)
@@ -193,6 +164,11 @@ class System(eqx.Module):
             reached=reached,
         )
 
+    def points(self, risk: EmpiricalRisk, s: Array, extended: PyTree) -> Point:
+        """Saved points; those that were not reached have an infinite s."""
+        # A model may hold functions too (activations), which have no batch axis.
+        return eqx.filter_vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(s, extended)
+
     def trajectory(
         self,
         risk: EmpiricalRisk,
@@ -206,10 +182,7 @@ class System(eqx.Module):
         """The result of an integration that ended at s, with `saved` readings and states or None, and the gradient at
         the end where the solver knows it better."""
         final = self.point(risk, s, extended, jnp.asarray(True), known)
-        points = None
-        if saved is not None:
-            # A model may hold functions too (activations), which have no batch axis.
-            points = eqx.filter_vmap(lambda s, y: self.point(risk, s, y, jnp.isfinite(s)))(*saved)
+        points = None if saved is None else self.points(risk, *saved)
         if risk.opaque:
             result = RESULTS.where(underflown(final.log_gradient_norm), RESULTS.gradient_underflow, result)
         _, _, beyond = self.scale(s)
@@ -229,9 +202,37 @@ class System(eqx.Module):
         """Whether the rule, or an opaque gradient that has underflown, ends the path here."""
         if stop is None and not risk.opaque:
             return jnp.asarray(False)
-        situation = self.situation(risk, s, extended, known, certifies, stiff_steps)
+        state, w, log1p_length = self.unpack(s, extended)
+        scaled, log_norm, log_sum, log_speed = self.rates(s, state, known)
+        _, _, beyond = self.scale(s)
+        situation = Situation(
+            risk=risk,
+            log_time=self.log_time(s, w, scaled.log_scale, log_speed),
+            log_arc_length=_log_expm1(log1p_length),
+            scaled=eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
+            log_norm=log_norm,
+            log_sum=log_sum,
+            decode=lambda: self.coordinates.decode(self.context, state),
+            decode_velocity=lambda: self.velocity(state, scaled),
+            attention=lambda: self.coordinates.attention(self.context, state, risk.data),
+            drift=lambda: self.turning(s, scaled.gradient, extended[0]),
+            certifies=_nobody_certifies if certifies is None else certifies,
+            log_size=lambda: _safe_log(tree_norm(state)),
+            growth=lambda: self.coordinates.growth(state, scaled.gradient),
+            stiff_steps=jnp.asarray(stiff_steps),
+        )
         fired = jnp.asarray(False) if stop is None else stop(situation)
         return fired | underflown(situation.scaled.log_norm) if risk.opaque else fired
+
+
+def system_of(terms: Any, solver: str) -> System:
+    """The system whose field the terms are. **Raises:** `ValueError` naming the solver for another field."""
+    # `diffeqsolve` wraps the term that it is given.
+    term = getattr(terms, "term", terms)
+    system = getattr(getattr(term, "vector_field", None), "__self__", None)
+    if not isinstance(system, System):
+        raise ValueError(f"solver: {solver} belongs to `integrate` and to `Drive`")
+    return system
 
 
 def make_system(

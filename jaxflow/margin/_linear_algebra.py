@@ -1,11 +1,12 @@
-"""Small linear algebra that the interior-point methods share."""
+"""What the interior-point methods share: a step, and small linear algebra."""
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import linalg, positive_or_one
+from jaxflow._core import all_finite, linalg, positive_or_one
 
 
 def step_to_boundary(
@@ -15,6 +16,38 @@ def step_to_boundary(
     shrinking = where & (direction < 0)
     ratio = -x / jnp.where(shrinking, direction, -1.0)
     return jnp.min(jnp.where(shrinking, ratio, jnp.inf), initial=jnp.inf)
+
+
+def corrected_step(
+    direction: Callable[[Float[Array, " m"]], tuple[Array, ...]], state: tuple[Array, ...], where: Bool[Array, " m"]
+) -> tuple[tuple[Array, ...], Bool[Array, ""]]:
+    r"""One step of Mehrotra's predictor-corrector (SIAM J. Optim. 2, 1992).
+
+    **Arguments:** `state`: arrays of which the last two are λ and s, positive on `where`; `direction`: the changes of
+    all that bring $s\,\Delta\lambda+\lambda\,\Delta s$ to a target and end the residuals of all other equations.
+
+    **Returns:** the state after the step, and whether there was one: it stays where a change is not finite.
+    """
+    *_, weights, slack = state
+    on = where.astype(weights.dtype)
+    count = jnp.maximum(jnp.sum(on), 1.0)
+    product = on * weights * slack
+    mean = jnp.sum(product) / count
+
+    def longest(changes: tuple[Array, ...]) -> Float[Array, ""]:
+        ends = (step_to_boundary(x, dx, where) for x, dx in zip((weights, slack), changes[-2:], strict=True))
+        return jnp.minimum(*ends)
+
+    *_, change_weights, change_slack = changes = direction(-product)
+    affine = jnp.minimum(1.0, longest(changes))
+    left = jnp.sum(on * (weights + affine * change_weights) * (slack + affine * change_slack)) / count
+    centre = mean * jnp.clip(left / positive_or_one(mean), 0.0, 1.0) ** 3
+    changes = direction(on * centre - product - on * change_weights * change_slack)
+    # The customary share of the way to the boundary.
+    length = jnp.minimum(1.0, 0.995 * longest(changes))
+    moved = jnp.isfinite(length) & (length > 0) & all_finite(changes)
+    length, changes = jnp.where(moved, length, 0.0), jax.tree.map(lambda dx: jnp.where(moved, dx, 0.0), changes)
+    return jax.tree.map(lambda x, dx: x + length * dx, state, changes), moved
 
 
 def scaled_cholesky(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import is_concrete, raw_array, require
 from jaxflow.data import TokenData
+from jaxflow.data.tokens import first_index
 from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows, RankOneRows
 
@@ -150,18 +151,9 @@ def _check_selection(selection: Bool[Array, "n ..."], visible: Bool[Array, "n ..
     if not is_concrete(selection, visible):
         return
     mask, seen = np.asarray(selection), np.asarray(visible)
-    empty = np.argwhere(~mask.any(-1))
-    require(
-        len(empty) == 0,
-        "selection",
-        f"no token is selected for query {tuple(map(int, empty[0])) if len(empty) else ()}",
-    )
-    hidden = np.argwhere(mask & ~seen)
-    require(
-        len(hidden) == 0,
-        "selection",
-        f"the mask hides the selected token at index {tuple(map(int, hidden[0])) if len(hidden) else ()}",
-    )
+    empty, hidden = ~mask.any(-1), mask & ~seen
+    require(not empty.any(), "selection", f"no token is selected for query {first_index(empty)}")
+    require(not hidden.any(), "selection", f"the mask hides the selected token at index {first_index(hidden)}")
 
 
 def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> AttentionProgram:

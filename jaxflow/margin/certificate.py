@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import Code, as_array, as_html, in_numbers, require, shown, unknown_name
+from jaxflow._core import Code, as_array, as_html, in_numbers, positive_or_one, require, shown, unknown_name
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
@@ -130,13 +130,9 @@ class Solution(eqx.Module):
         return as_html(str(self))
 
 
-def _safe(x: Float[Array, "..."], fallback: float = 1.0) -> Float[Array, "..."]:
-    return jnp.where(x > 0, x, fallback)
-
-
 def _unit(x: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
     """x divided by its largest entry, so that squares neither overflow nor underflow."""
-    return x / _safe(jnp.max(jnp.abs(x), initial=0.0))
+    return x / positive_or_one(jnp.max(jnp.abs(x), initial=0.0))
 
 
 def bounds_of(program: AbstractProgram, primal: Any, dual: Any, source: Any = "program") -> Certificate:
@@ -177,21 +173,21 @@ def _certify(program: AbstractProgram, primal: Array, dual: Array, code: Any) ->
     smallest = jnp.min(jnp.where(active, values, jnp.inf))
     bounded = jnp.any(active)
     margin = jnp.where(bounded & program.conic, smallest, 1.0)
-    residual = jnp.abs(values / _safe(margin) - program.targets)
-    shortfall = jnp.maximum(1.0 - values / _safe(margin), 0.0)
+    residual = jnp.abs(values / positive_or_one(margin) - program.targets)
+    shortfall = jnp.maximum(1.0 - values / positive_or_one(margin), 0.0)
     violation = jnp.where(equal, residual, jnp.where(active, shortfall, 0.0))
     worst = jnp.max(violation, initial=0.0)
     # An interpolation cannot be scaled to feasibility: half the digits of its targets must be met.
     largest = jnp.max(jnp.abs(program.targets), initial=0.0)
     met = program.conic | (worst <= jnp.sqrt(jnp.finfo(size.dtype).eps) * largest)
     has_primal = finite & (margin > 0) & met
-    primal_value = jnp.where(has_primal, size / _safe(margin), jnp.inf)
+    primal_value = jnp.where(has_primal, size / positive_or_one(margin), jnp.inf)
     pull = jnp.where(finite, jnp.sum(program.targets * weights), 0.0)
     # An exact ray (zero denominator) proves any bound.
     ray_value = jnp.where(pull > 0, jnp.inf, 0.0)
-    dual_value = jnp.where(dual_size > 0, jnp.maximum(pull, 0.0) / _safe(dual_size), ray_value)
+    dual_value = jnp.where(dual_size > 0, jnp.maximum(pull, 0.0) / positive_or_one(dual_size), ray_value)
     has_both = has_primal & (dual_value > 0) & jnp.isfinite(dual_value)
-    gap = jnp.where(has_both, primal_value / _safe(dual_value) - 1.0, jnp.inf)
+    gap = jnp.where(has_both, primal_value / positive_or_one(dual_value) - 1.0, jnp.inf)
 
     unconstrained = finite & ~bounded & ~jnp.any(program.targets != 0)
     largest_row = jnp.max(jnp.where(active | equal, program.row_sizes(), 0.0), initial=0.0)
@@ -206,5 +202,5 @@ def _certify(program: AbstractProgram, primal: Array, dual: Array, code: Any) ->
         feasibility=jnp.where(finite & (margin > 0), worst, jnp.inf),
         stationarity=jnp.where(unconstrained, 0.0, jnp.where(finite, stationarity, jnp.inf)),
         source=code if isinstance(code, Code) else Code(code, CertificateSource),
-        farkas=jnp.where(total > 0, dual_size / _safe(total), vanished),
+        farkas=jnp.where(total > 0, dual_size / positive_or_one(total), vanished),
     )

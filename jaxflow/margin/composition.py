@@ -6,6 +6,7 @@ $W(k)\approx W^{fin}+\|W(k)\|_F\bar W^{mm}$ (eq. 6): $W^{mm}$ solves (Gen-SVM), 
 a set as selection, and $W^{fin}$ sets the proportions inside the set (eq. 7).
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -65,14 +66,9 @@ class FiniteComponentProgram(AbstractProgram):
         compact = self.base.compact()
         targets = self.targets.reshape(-1)[compact.slots]
         finite = compact.finite & jnp.all(jnp.isfinite(targets))
-        return Compact(
-            rows=compact.rows,
-            inequality=jnp.zeros_like(compact.inequality),
-            equality=compact.equality & finite,
-            targets=jnp.where(compact.equality & finite, targets, 0.0),
-            slots=compact.slots,
-            finite=finite,
-        )
+        equality = compact.equality & finite
+        none, targets = jnp.zeros_like(equality), jnp.where(equality, targets, 0.0)
+        return replace(compact, inequality=none, equality=equality, targets=targets, finite=finite)
 
 
 def finite_component(data: TokenData, selection: Any, attention: Any) -> FiniteComponentProgram:

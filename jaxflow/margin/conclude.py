@@ -11,8 +11,10 @@ from jaxflow.margin.program import AbstractProgram, Compact
 
 # An answer whose certified gap is worse than this is called a failure rather than inaccurate.
 USEFUL_GAP = 1e-2
-# Equalities of an optimal answer hold to this multiple of the square root of machine epsilon at margin one.
-FEASIBLE = 1.0
+# Rounding errors of double precision that count as solved by default: the certified gap of direct methods (1e-12) and
+# of interior points (1e-10), and the residual of the KKT condition, relative to its terms, of a program that is not
+# convex (2e-8).
+DIRECT_GAP, INTERIOR_GAP, STATIONARY_RESIDUAL = 4.5e3, 4.5e5, 1e8
 
 
 def default_tolerance(dtype: jnp.dtype, multiple: float) -> float:
@@ -45,41 +47,28 @@ def closest(
     return jax.tree.map(lambda part: part[best], Candidate(primals, duals, certificates))
 
 
-def conclude(
-    program: AbstractProgram,
-    compact: Compact,
-    candidates: list[tuple[Inexact[Array, "..."], Float[Array, " m"]]],
-    *,
-    steps: Int[Array, ""],
-    spent: Bool[Array, ""],
-    tolerance: float,
-) -> Solution:
-    """`judge` of the `closest` candidate."""
-    best = closest(program, compact, candidates)
-    return judge(program, compact, best, steps=steps, spent=spent, tolerance=tolerance)
-
-
 def judge(
     program: AbstractProgram,
     compact: Compact,
-    candidate: Candidate,
+    candidates: Candidate | list[tuple[Inexact[Array, "..."], Float[Array, " m"]]],
     *,
     steps: Int[Array, ""],
     spent: Bool[Array, ""],
     tolerance: float,
 ) -> Solution:
-    """How the program ended, and the candidate in the scale of a `Solution`."""
+    """How the program ended, and the candidate, of several (primal, weights) the `closest`, in the scale of a
+    `Solution`."""
+    candidate = candidates if isinstance(candidates, Candidate) else closest(program, compact, candidates)
     certificate = candidate.certificate
     gap = certificate.duality_gap
     code = jnp.where(spent, ProgramResult.budget_spent.value, ProgramResult.failed.value)
     code = jnp.where((gap <= USEFUL_GAP) & ~spent, ProgramResult.inaccurate.value, code)
     code = jnp.where(certificate.proves_infeasible, ProgramResult.infeasible.value, code)
     # Rounding may turn the gap of an exact answer slightly negative; a large negative gap is a broken answer.
-    exact = (jnp.abs(gap) <= tolerance) & (certificate.feasibility <= FEASIBLE * jnp.sqrt(jnp.finfo(gap.dtype).eps))
+    # Equalities hold to half of the digits at margin one.
+    exact = (jnp.abs(gap) <= tolerance) & (certificate.feasibility <= jnp.sqrt(jnp.finfo(gap.dtype).eps))
     code = jnp.where(exact, ProgramResult.optimal.value, code)
-    code = jnp.where(compact.finite, code, ProgramResult.failed.value)
-    primal, dual = normalise(program, compact, candidate.primal, candidate.dual, certificate)
-    return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)
+    return _solution(program, compact, candidate, code, steps)
 
 
 def conclude_stationary(
@@ -91,7 +80,6 @@ def conclude_stationary(
     trivial: Bool[Array, ""],
     steps: Int[Array, ""],
     tolerance: float,
-    gap_tolerance: float,
 ) -> Solution:
     """The best of several starts on a program that is not convex.
 
@@ -101,8 +89,8 @@ def conclude_stationary(
     duals = jax.vmap(lambda part: program.expand(part, compact.slots))(weights)
     certificates = jax.vmap(lambda primal, dual: bounds_of(program, primal, dual))(primals, duals)
     stationary = certificates.stationarity <= tolerance
-    closed = jnp.abs(certificates.duality_gap) <= gap_tolerance
     value = certificates.primal_value
+    closed = jnp.abs(certificates.duality_gap) <= default_tolerance(value.dtype, INTERIOR_GAP)
     ordered = jnp.where(closed, -jnp.inf, jnp.where(stationary, value, jnp.inf))
     # Without a stationary point: the feasible start that is closest to one.
     nearest = jnp.argmin(jnp.where(jnp.isfinite(value), certificates.stationarity, jnp.inf))
@@ -112,19 +100,14 @@ def conclude_stationary(
     code = jnp.where(stationary[best] & jnp.isfinite(value[best]), ProgramResult.stationary.value, code)
     code = jnp.where(certificate.proves_infeasible, ProgramResult.infeasible.value, code)
     code = jnp.where(closed[best] | trivial, ProgramResult.optimal.value, code)
-    code = jnp.where(compact.finite, code, ProgramResult.failed.value)
-    primal, dual = normalise(program, compact, primals[best], duals[best], certificate)
-    return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)
+    return _solution(program, compact, Candidate(primals[best], duals[best], certificate), code, steps)
 
 
-def normalise(
-    program: AbstractProgram,
-    compact: Compact,
-    primal: Inexact[Array, "..."],
-    dual: Float[Array, "..."],
-    certificate: Certificate,
-) -> tuple[Inexact[Array, "..."], Float[Array, "..."]]:
-    """The scale that `Solution` promises: margin one, N*(A*λ) = 1; a Farkas ray has Σbλ = 1."""
+def _solution(
+    program: AbstractProgram, compact: Compact, candidate: Candidate, code: Array, steps: Int[Array, ""]
+) -> Solution:
+    """In the scale that `Solution` promises: margin one, N*(A*λ) = 1; a Farkas ray has Σbλ = 1."""
+    primal, dual, certificate = candidate.primal, candidate.dual, candidate.certificate
     margin = jnp.min(program.margins(primal), initial=jnp.inf)
     if program.conic:
         usable = compact.finite & (margin > 0) & jnp.isfinite(margin)
@@ -134,4 +117,6 @@ def normalise(
     is_ray = certificate.proves_infeasible | ~(bound > 0) | ~jnp.isfinite(bound)
     divisor = jnp.where(is_ray, pull, pull / jnp.where(is_ray, 1.0, bound))
     usable = compact.finite & (divisor > 0) & jnp.isfinite(divisor)
-    return primal, jnp.where(usable, dual / jnp.where(usable, divisor, 1.0), jnp.zeros_like(dual))
+    dual = jnp.where(usable, dual / jnp.where(usable, divisor, 1.0), jnp.zeros_like(dual))
+    code = jnp.where(compact.finite, code, ProgramResult.failed.value)
+    return Solution(primal, dual, certificate, Code(code, ProgramResult), steps)

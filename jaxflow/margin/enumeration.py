@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from jaxflow._core import Code, SelectionStatus, checked, is_concrete, require
 from jaxflow.data import TokenData, optimal_tokens, require_untied
@@ -119,38 +119,36 @@ def _solve_chunk(program: AttentionProgram, choices: Int[Array, "c q"]) -> Solut
     return jax.vmap(lambda choice: solve(_select(program, choice)))(choices)
 
 
+class _Decided(eqx.Module):
+    """How a choice ended, and for three conditions `(3,)` whether each is met and whether it may be: that some query,
+    or every one that selects another token, has the optimal one as support, and that all tokens are support."""
+
+    result: UInt8[Array, "..."]
+    status: UInt8[Array, "..."]
+    value: Float[Array, "..."]
+    gap: Float[Array, "..."]
+    meets: Bool[Array, "... 3"]
+    may_meet: Bool[Array, "... 3"]
+
+
 @eqx.filter_jit
-def _decide_chunk(
-    program: AttentionProgram, scores: Float[Array, "n ..."], choices: Int[Array, "c q"]
-) -> tuple[Array, ...]:
+def _decide_chunk(program: AttentionProgram, scores: Float[Array, "n ..."], choices: Int[Array, "c q"]) -> _Decided:
     best = optimal_tokens(scores, program.visible)
 
-    def one(choice: Int[Array, " q"]) -> tuple[Array, ...]:
+    def one(choice: Int[Array, " q"]) -> _Decided:
         selected = _select(program, choice)
         solution = solve(selected)
-        decision = decide(selected, scores, solution)
         clear, unclear, _ = support_tokens(selected, solution)
-        # opt_i is a support index of a query that does not select it (selected tokens are never support).
-        meets = jnp.any(clear & best)
-        may_meet = jnp.any((clear | unclear) & best)
         there = jnp.any(selected.selection & best, axis=-1)
-        meets_everywhere = jnp.all(there | jnp.any(clear & best, axis=-1))
-        may_meet_everywhere = jnp.all(there | jnp.any((clear | unclear) & best, axis=-1))
-        all_support = jnp.all(clear | ~selected.active)
-        may_all = jnp.all(clear | unclear | ~selected.active)
-        value = solution.certificate.primal_value
-        return (
-            solution.result.value,
-            decision.status.value,
-            value,
-            solution.certificate.duality_gap,
-            meets,
-            may_meet,
-            meets_everywhere,
-            may_meet_everywhere,
-            all_support,
-            may_all,
-        )
+
+        def met(support: Array) -> Array:
+            # opt_i is a support index of a query that does not select it (selected tokens are never support).
+            at_best = jnp.any(support & best, axis=-1)
+            return jnp.stack([jnp.any(at_best), jnp.all(there | at_best), jnp.all(support | ~selected.active)])
+
+        certificate, status = solution.certificate, decide(selected, scores, solution).status
+        bounds = certificate.primal_value, certificate.duality_gap
+        return _Decided(solution.result.value, status.value, *bounds, met(clear), met(clear | unclear))
 
     return jax.vmap(one)(choices)
 
@@ -182,7 +180,6 @@ def enumerate_selections(
     """
     require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")
-    require(chunk >= 1, "chunk", f"expected at least 1, got {chunk}")
     data.check()
     norm = as_norm(norm)
     scores = token_scores(data, head)
@@ -196,37 +193,38 @@ def enumerate_selections(
     program = attention_svm(data, best, norm)
 
     chunk = min(chunk, total)
-    selections, columns = [], []
+    selections, parts = [], []
     for choices, real in _choices(options, chunk):
-        parts = _decide_chunk(program, scores, jnp.asarray(choices))
+        found = _decide_chunk(program, scores, jnp.asarray(choices))
         selections.append(choices[:real])
-        columns.append([np.asarray(part)[:real] for part in parts])
+        parts.append(jax.tree.map(lambda x, real=real: np.asarray(x)[:real], found))
     chosen = np.concatenate(selections)
-    result, status, value, gap, meets, may_meet, everywhere, may_everywhere, support, may_support = (
-        np.concatenate(part) for part in zip(*columns, strict=True)
-    )
+    all_of = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    result, meets, may_meet = all_of.result, all_of.meets, all_of.may_meet
     is_best = (chosen == np.asarray(jnp.argmax(best, axis=-1)).reshape(1, -1)).all(axis=1)
     # A choice whose program was neither solved nor refuted leaves Assumption D open.
     solved = np.isin(result, (ProgramResult.optimal.value, ProgramResult.inaccurate.value))
     open_ = ~solved & (result != ProgramResult.infeasible.value)
 
-    def for_all_others(met: np.ndarray, may_be_met: np.ndarray) -> Code:
-        broken = (solved & ~is_best & ~may_be_met).any()
-        unsure = (~is_best & (open_ | (solved & ~met & may_be_met))).any()
+    def for_all_others(which: int) -> Code:
+        broken = (solved & ~is_best & ~may_meet[:, which]).any()
+        unsure = (~is_best & (open_ | (solved & ~meets[:, which] & may_meet[:, which]))).any()
         return Code(_assumption(bool(broken), bool(unsure)), AssumptionStatus)
 
     at_best = is_best & solved
-    b1 = _assumption(bool((at_best & ~may_support).any()) or not at_best.any(), not bool((at_best & support).any()))
+    b1 = _assumption(
+        bool((at_best & ~may_meet[:, 2]).any()) or not at_best.any(), not bool((at_best & meets[:, 2]).any())
+    )
     if (is_best & open_).any():
         b1 = AssumptionStatus.undecided
     return Enumeration(
         selections=jnp.asarray(chosen),
         result=Code(result, ProgramResult),
-        status=Code(status, SelectionStatus),
-        norm=jnp.asarray(value),
-        gap=jnp.asarray(gap),
-        assumption_D=for_all_others(meets, may_meet),
-        all_optimal_support=for_all_others(everywhere, may_everywhere),
+        status=Code(all_of.status, SelectionStatus),
+        norm=jnp.asarray(all_of.value),
+        gap=jnp.asarray(all_of.gap),
+        assumption_D=for_all_others(0),
+        all_optimal_support=for_all_others(1),
         assumption_B1=Code(b1, AssumptionStatus),
         program=program,
     )

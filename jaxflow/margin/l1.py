@@ -13,7 +13,7 @@ vectors is the vertex itself. Real programs of moderate size try the simplex met
 counts where it certifies and is the only solution.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -23,11 +23,11 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scaled_cholesky, step_to_boundary
-from jaxflow.margin.certificate import Solution
-from jaxflow.margin.conclude import Candidate, closest, default_tolerance, judge
+from jaxflow.margin.certificate import FARKAS_MULTIPLE, Solution
+from jaxflow.margin.conclude import INTERIOR_GAP, Candidate, closest, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1_vertex import find_vertex
-from jaxflow.margin.mehrotra import AbstractGeometry, AbstractPlace, Constraints, Move, begin_at, follow
+from jaxflow.margin.mehrotra import AbstractPlace, Constraints, Interior, Move, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, interior_weights, min_norm_point
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
@@ -38,14 +38,8 @@ MAX_STEPS = 25
 # Relative gap up to which linear systems are solved in the rows' dimension: its entries span μ to 1/μ there.
 HALFWAY = 1e-3
 
-# From an interior point at 1e-11 two Newton steps reach rounding.
-NEWTON_STEPS = 2
-
 # Numbers in the rows up to which a vertex is looked for by pivots first.
 MOST_PIVOTED = 2**14
-# A vertex is the answer where its certified gap, in roundings, is a hundredth of what counts as solved; a ray where its
-# Farkas residual is a fifth of what counts as a proof. All others are for the interior point.
-VERTEX_MULTIPLE, RAY_MULTIPLE = 4.5e3, 100.0
 
 
 class L1Point(eqx.Module):
@@ -62,59 +56,24 @@ def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Ar
     return jnp.real(jnp.conj(rows) * point[None, :])
 
 
-def interior_point(
-    rows: Inexact[Array, "m d"],
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
-    targets: Float[Array, " m"],
-    start: Float[Array, " m"],
-    size: Float[Array, ""],
-    skip: Bool[Array, ""],
-    *,
-    max_steps: int,
-    tolerance: float,
-) -> L1Point:
-    """Interior point on the dual from λ ∝ `start`; `size` is the scale of an entry of ρ, `skip` does
-    nothing."""
-    m, d = rows.shape
-    constraints = Constraints(inequality, equality, targets)
-    rows = jnp.where(constraints.used[:, None], rows, 0.0)
-    pushed = jnp.max(jnp.abs(start @ rows))
-    weights = 0.5 * start / positive_or_one(pushed)
-    state = begin_at(weights, jnp.full((d,), 0.5, targets.dtype) * size, skip)
-    if m > d and not jnp.iscomplexobj(rows):
-        # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.
-        quick = _Vectors(rows, _low_rank_solver)
-        state = follow(quick, constraints, state, max_steps=max_steps, tolerance=HALFWAY)
-        state = eqx.tree_at(lambda s: s.status, state, jnp.where(skip, 1, 0))
-    end = follow(_Vectors(rows, _schur_solver), constraints, state, max_steps=max_steps, tolerance=tolerance)
-    return L1Point(end.weights, end.shares, end.steps, end.status == 1)
-
-
-class _Vectors(AbstractGeometry):
-    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `solver` of the linear systems."""
-
-    def __init__(self, rows: Array, solver: Callable[..., Callable[..., Array]]):
-        self.rows, self.solver = rows, solver
-        self.size = rows.shape[1]
-
-    def at(self, weights: Array, shares: Array, outer: Array) -> "_VectorPlace":
-        return _VectorPlace(self, weights, shares, outer)
-
-    def finish(self, weights: Array, shares: Array) -> tuple[Array, Array]:
-        a = weights @ self.rows
-        return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(self.rows, shares * a), axis=1)
-
-
 class _VectorPlace(AbstractPlace):
-    """`slope` is ∂|a_j|²/∂λ_k."""
+    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k. `low_rank`: linear systems
+    in the rows' dimension."""
 
-    def __init__(self, geometry: _Vectors, weights: Array, shares: Array, outer: Array):
-        self.rows, self.shares = geometry.rows, shares
+    def __init__(self, rows: Array, low_rank: bool, weights: Array, shares: Array, outer: Array):
+        self.rows, self.shares = rows, shares
         a = weights @ self.rows
         self.room = 1.0 - jnp.abs(a) ** 2
         self.slope = 2 * _inner(self.rows, a)
-        self._solve = geometry.solver(self.rows, a, shares, self.room, outer)
+        regularisation = 10 * float(jnp.finfo(shares.dtype).eps)
+        if low_rank:
+            # Of real rows both terms are A diag(D) Aᵀ.
+            inner = 2 * shares * (1 + 2 * a**2 / self.room)
+            self._solve = low_rank_solver(rows, inner, outer, regularisation)
+        else:
+            schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T) + jnp.diag(outer)
+            schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
+            self._solve = partial(refined_solve, schur, *scaled_cholesky(schur, regularisation))
 
     def product(self) -> Array:
         return jnp.sum(self.shares * self.room)
@@ -152,44 +111,12 @@ class _VectorPlace(AbstractPlace):
         return correction, 2 * jnp.sum(_inner(self.rows, change_a * move.shares), axis=1)
 
 
-def _schur_solver(
-    rows: Inexact[Array, "m d"],
-    a: Inexact[Array, " d"],
-    shares: Float[Array, " d"],
-    room: Float[Array, " d"],
-    outer: Float[Array, " m"],
-) -> Callable[..., Float[Array, " m"]]:
-    """Solves with Re(conj(A) 2y Aᵀ) + S y/c Sᵀ + diag(outer), S_kj = ∂|a_j|²/∂λ_k."""
-    slope = 2 * _inner(rows, a)
-    schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
-    schur = schur + (slope * (shares / room)[None, :]) @ slope.T + jnp.diag(outer)
-    factor, scale = scaled_cholesky(schur, 10 * float(jnp.finfo(schur.dtype).eps))
-    return lambda right, refine=True: refined_solve(schur, factor, scale, right, refine)
-
-
-def _low_rank_solver(
-    rows: Float[Array, "m d"],
-    a: Float[Array, " d"],
-    shares: Float[Array, " d"],
-    room: Float[Array, " d"],
-    outer: Float[Array, " m"],
-) -> Callable[..., Float[Array, " m"]]:
-    """The same for real rows, where both terms are A diag(D) Aᵀ."""
-    return low_rank_solver(rows, 2 * shares * (1 + 2 * a**2 / room), outer, 10 * float(jnp.finfo(rows.dtype).eps))
-
-
 def polish(
-    rows: Inexact[Array, "m d"],
-    inequality: Bool[Array, " m"],
-    equality: Bool[Array, " m"],
-    targets: Float[Array, " m"],
-    weights: Float[Array, " m"],
-    shares: Float[Array, " d"],
+    rows: Inexact[Array, "m d"], compact: Compact, weights: Float[Array, " m"], shares: Float[Array, " d"]
 ) -> tuple[Float[Array, " m"], Float[Array, " d"]]:
     """Newton's method on |a_j| = 1 over the support and equal margins over the active set."""
-    m, d = rows.shape
-    dtype = targets.dtype
-    rows = jnp.where((inequality | equality)[:, None], rows, 0.0)
+    inequality, equality, targets = compact.inequality, compact.equality, compact.targets
+    (m, d), dtype = rows.shape, targets.dtype
     a = weights @ rows
     largest, heaviest = jnp.max(shares), jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
     margins = 2 * jnp.sum(_inner(rows, shares * a), axis=1)
@@ -221,7 +148,8 @@ def polish(
         change = linalg.solve(matrix, right[:, None])[:, 0]
         return weights + on * change[d:], shares + inside * change[:d]
 
-    better, parts = lax.fori_loop(0, NEWTON_STEPS, newton, (weights * on, shares * inside))
+    # From an interior point at 1e-11 two steps reach rounding.
+    better, parts = lax.fori_loop(0, 2, newton, (weights * on, shares * inside))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(parts))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0) & jnp.all(parts >= 0)
     better = jnp.zeros_like(everything).at[kept].set(better)
@@ -249,38 +177,46 @@ def begin(program: AbstractProgram, compact: Compact) -> L1Start:
         size = jnp.max(jnp.abs(near)) / jnp.where((margin > 0) & jnp.isfinite(margin), margin, 1.0)
         interior = interior_weights(compact.rows, start, compact.inequality, compact.equality)
         return L1Start(size, interior, start.weights, start.zero, ~jnp.any(compact.inequality), start.steps)
-    least = least_norm(compact)
-    size = jnp.max(jnp.abs(compact.rows.combine(least.weights)))
-    return L1Start(
-        size,
-        jnp.zeros_like(least.weights),
-        least.weights,
-        ~least.consistent,
-        least.consistent & (size == 0),
-        jnp.zeros((), int),
-    )
+    weights, consistent = least_norm(compact)
+    size, zero = jnp.max(jnp.abs(compact.rows.combine(weights))), jnp.zeros((), int)
+    return L1Start(size, jnp.zeros_like(weights), weights, ~consistent, consistent & (size == 0), zero)
 
 
 def weighted_l1(
-    rows: Inexact[Array, "m d"], compact: Compact, start: L1Start, *, max_steps: int, tolerance: float
+    rows: Inexact[Array, "m d"], compact: Compact, start: L1Start, max_steps: int
 ) -> tuple[L1Point, tuple[Array, Array]]:
-    """The interior point, and its polished (weights, shares), for any rows with the constraints of
+    """The interior point on the dual, and its polished (weights, shares), for any rows with the constraints of
     `compact`."""
+    (m, d), dtype = rows.shape, compact.targets.dtype
     skip = start.infeasible | start.trivial
-    parts = (rows, compact.inequality, compact.equality, compact.targets)
-    point = interior_point(*parts, start.interior, start.size, skip, max_steps=max_steps, tolerance=tolerance)
-    weights = jnp.where(skip, start.weights, point.weights)
-    shares = jnp.where(skip, 0.0, point.shares)
-    point = L1Point(weights, shares, point.steps, point.converged | skip)
-    return point, polish(*parts, weights, shares)
+    constraints = Constraints(compact.inequality, compact.equality, compact.targets)
+    rows = jnp.where(constraints.used[:, None], rows, 0.0)
+    pushed = jnp.max(jnp.abs(start.interior @ rows))
+    weights = 0.5 * start.interior / positive_or_one(pushed)
+    shares, status = jnp.full((d,), 0.5, dtype) * start.size, jnp.where(skip, 1, 0)
+    state = Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), status)
+
+    def finish(weights: Array, shares: Array) -> tuple[Array, Array]:
+        a = weights @ rows
+        return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(rows, shares * a), axis=1)
+
+    def until(tolerance: float, low_rank: bool, state: Interior) -> Interior:
+        place = partial(_VectorPlace, rows, low_rank)
+        return follow(place, finish, d, constraints, state, max_steps=max_steps, tolerance=tolerance)
+
+    if m > d and not jnp.iscomplexobj(rows):
+        # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.
+        state = eqx.tree_at(lambda s: s.status, until(HALFWAY, True, state), status)
+    end = until(default_tolerance(dtype, 0.1 * INTERIOR_GAP), False, state)
+    weights, shares = jnp.where(skip, start.weights, end.weights), jnp.where(skip, 0.0, end.shares)
+    point = L1Point(weights, shares, end.steps, (end.status == 1) | skip)
+    return point, polish(rows, compact, weights, shares)
 
 
-def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int | None) -> Solution:
-    r"""$\min\sum_j|\rho_j|$ of a margin or interpolation program. Default tolerance: gap 1e-10 in float64."""
-    compact = program.compact()
+def solve_l1(program: AbstractProgram, compact: Compact, tolerance: float, max_steps: int | None) -> Solution:
+    r"""$\min\sum_j|\rho_j|$ of a margin or interpolation program."""
     assert isinstance(compact.rows, DenseRows)
     rows, dtype = compact.rows.rows, compact.targets.dtype
-    tolerance = default_tolerance(dtype, 4.5e5) if tolerance is None else tolerance
     max_steps = MAX_STEPS if max_steps is None else max_steps
     if jnp.iscomplexobj(rows) or not 0 < rows.size <= MOST_PIVOTED:
         best, steps, spent = _by_interior_point(program, compact, max_steps)
@@ -288,9 +224,11 @@ def solve_l1(program: AbstractProgram, tolerance: float | None, max_steps: int |
 
     vertex = find_vertex(rows, compact.inequality, compact.equality, compact.targets)
     best = closest(program, compact, [(jnp.where(vertex.ray, 0.0, vertex.primal), vertex.weights)])
-    proof, goal = best.certificate, min(tolerance, default_tolerance(dtype, VERTEX_MULTIPLE))
+    # A vertex is the answer where its certified gap is a hundredth of what counts as solved; a ray where its Farkas
+    # residual is a fifth of what counts as a proof. All others are for the interior point.
+    proof, goal = best.certificate, min(tolerance, default_tolerance(dtype, 0.01 * INTERIOR_GAP))
     solved = vertex.unique & (jnp.abs(proof.duality_gap) <= goal) & (proof.feasibility <= goal)
-    impossible = program.conic & (proof.farkas <= RAY_MULTIPLE * float(jnp.finfo(dtype).eps))
+    impossible = program.conic & (proof.farkas <= 0.2 * FARKAS_MULTIPLE * float(jnp.finfo(dtype).eps))
     known = vertex.end & jnp.where(vertex.ray, impossible, solved)
 
     # A loop of one turn, not a branch: for a batch whose vertices are all proved it does nothing. A lane that is proved
@@ -318,10 +256,8 @@ def _better(inner: Candidate, vertex: Candidate, unique: Bool[Array, ""], tolera
 
 def _emptied(compact: Compact, where: Bool[Array, ""]) -> Compact:
     """No constraint `where`."""
-    assert isinstance(compact.rows, DenseRows)
-    rows = DenseRows(jnp.where(where, 0.0, compact.rows.rows))
-    targets = jnp.where(where, 0.0, compact.targets)
-    inequality, equality = compact.inequality & ~where, compact.equality & ~where
+    parts = (compact.rows, compact.inequality, compact.equality, compact.targets)
+    rows, inequality, equality, targets = jax.tree.map(lambda x: jnp.where(where, jnp.zeros_like(x), x), parts)
     return Compact(rows, inequality, equality, targets, compact.slots, compact.finite)
 
 
@@ -331,8 +267,7 @@ def _by_interior_point(
     """The better one of the interior point and its polished neighbour, steps, and whether they were too few."""
     assert isinstance(compact.rows, DenseRows)
     start = begin(program, compact)
-    inner = default_tolerance(compact.targets.dtype, 4.5e4)
-    point, polished = weighted_l1(compact.rows.rows, compact, start, max_steps=max_steps, tolerance=inner)
+    point, polished = weighted_l1(compact.rows.rows, compact, start, max_steps)
     pairs = [(point.weights, point.shares), polished]
     candidates = [(2 * shares * compact.rows.combine(weights), weights) for weights, shares in pairs]
     spent = ~point.converged & (point.steps >= max_steps)

@@ -24,8 +24,6 @@ from jaxflow.margin.conclude import default_tolerance
 
 # Pivots for each basic variable that may leave, and some: random programs take at most two and a half for each.
 PIVOTS, MORE_PIVOTS = 4, 20
-# Refinements of λ and ρ: each gains the digits that the table has.
-REFINEMENTS = 2
 
 # What a variable of the table is, and where it stands when it is not basic: a weight at zero, of an inequality or an
 # equality; a weight that must stay zero; an entry of r at -1 (or basic), and at 1.
@@ -158,7 +156,8 @@ def _read(state: _State, rows: Float[Array, "m d"], targets: Float[Array, " m"],
     weight = jnp.where(ray & (weights == d + state.place), way, weight)
     rates = table[d, :m]
     rho = jnp.where(on, rates[column], 0.0)
-    for _ in range(REFINEMENTS):
+    # Each refinement gains the digits that the table has.
+    for _ in range(2):
         weight = weight + inverse @ (bounds - weight @ rows)
         rho = rho + (targets - rows @ rho) @ inverse
 

@@ -1,5 +1,6 @@
 r"""Max-margin classification and minimum-norm interpolation for networks that are linear in their input."""
 
+import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -13,9 +14,51 @@ from jaxflow.margin.norms import AbstractNorm, Nuclear, as_norm
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 
-class AbstractLinearProgram(AbstractProgram):
+class AbstractRowsProgram(AbstractProgram):
+    """A program in a vector whose constraints, all inequalities (`conic`) or all equalities, are rows of one matrix."""
+
+    @property
+    @abc.abstractmethod
+    def constraint_rows(self) -> Inexact[Array, "n m"]:
+        r"""$A_k$ as rows; $\langle a,v\rangle=\mathrm{Re}\,a^*v$."""
+
+    @property
+    def active(self) -> Bool[Array, " n"]:
+        return jnp.full(self.targets.shape, self.conic)
+
+    @property
+    def equal(self) -> Bool[Array, " n"]:
+        return jnp.full(self.targets.shape, not self.conic)
+
+    @property
+    def primal_zero(self) -> Inexact[Array, " m"]:
+        return jnp.zeros_like(self.constraint_rows[0])
+
+    def values(self, primal: Inexact[Array, " m"]) -> Float[Array, " n"]:
+        return DenseRows(self.constraint_rows).values(primal)
+
+    def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
+        return DenseRows(self.constraint_rows).combine(dual)
+
+    def row_sizes(self) -> Float[Array, " n"]:
+        return DenseRows(self.constraint_rows).sizes()
+
+    def compact(self) -> Compact:
+        rows, targets = self.constraint_rows, self.targets
+        finite = jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(targets))
+        return Compact(
+            rows=DenseRows(jnp.where(finite, rows, 0.0)),
+            inequality=self.active & finite,
+            equality=self.equal & finite,
+            targets=jnp.where(finite, targets, 0.0),
+            slots=jnp.arange(targets.shape[0]),
+            finite=finite,
+        )
+
+
+class AbstractLinearProgram(AbstractRowsProgram):
     r"""A program in $\rho$ for the predictor $x^\top\beta$, $\beta=\mathrm{Re}(S^\top\rho)$; without S,
-    $\rho=\beta$. Constraints are all inequalities (`conic`) or all equalities."""
+    $\rho=\beta$."""
 
     inputs: eqx.AbstractVar[Float[Array, "n d"]]
     transform: eqx.AbstractVar[Inexact[Array, "m d"] | None]
@@ -28,21 +71,6 @@ class AbstractLinearProgram(AbstractProgram):
     def coefficients(self, primal: Inexact[Array, " m"]) -> Float[Array, " d"]:
         r"""The linear coefficients $\beta=\mathrm{Re}(S^\top\rho)$."""
         return primal if self.transform is None else jnp.real(self.transform.T @ primal)
-
-    @property
-    def active(self) -> Bool[Array, " n"]:
-        return jnp.full(self.targets.shape, self.conic)
-
-    @property
-    def equal(self) -> Bool[Array, " n"]:
-        return jnp.full(self.targets.shape, not self.conic)
-
-    @property
-    def primal_zero(self) -> Inexact[Array, " m"]:
-        return jnp.zeros_like(self.rows[0])
-
-    def row_sizes(self) -> Float[Array, " n"]:
-        return jnp.linalg.norm(self.rows, axis=1)
 
 
 class MaxMarginProgram(AbstractLinearProgram):
@@ -67,14 +95,9 @@ class MaxMarginProgram(AbstractLinearProgram):
     def targets(self) -> Float[Array, " n"]:
         return jnp.ones_like(self.labels)
 
-    def values(self, primal: Inexact[Array, " m"]) -> Float[Array, " n"]:
-        return self.labels * DenseRows(self.rows).values(primal)
-
-    def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
-        return DenseRows(self.rows).combine(self.labels * dual)
-
-    def compact(self) -> Compact:
-        return _compact(self.labels[:, None] * self.rows, jnp.ones_like(self.labels), inequality=True)
+    @property
+    def constraint_rows(self) -> Inexact[Array, "n m"]:
+        return self.labels[:, None] * self.rows
 
 
 class MinimumNormProgram(AbstractLinearProgram):
@@ -99,27 +122,9 @@ class MinimumNormProgram(AbstractLinearProgram):
     def targets(self) -> Float[Array, " n"]:
         return self.values_at_inputs
 
-    def values(self, primal: Inexact[Array, " m"]) -> Float[Array, " n"]:
-        return DenseRows(self.rows).values(primal)
-
-    def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
-        return DenseRows(self.rows).combine(dual)
-
-    def compact(self) -> Compact:
-        return _compact(self.rows, self.values_at_inputs, inequality=False)
-
-
-def _compact(rows: Inexact[Array, "n m"], targets: Float[Array, " n"], inequality: bool) -> Compact:
-    finite = jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(targets))
-    used = jnp.broadcast_to(finite, targets.shape)
-    return Compact(
-        rows=DenseRows(jnp.where(finite, rows, 0.0)),
-        inequality=used & inequality,
-        equality=used & (not inequality),
-        targets=jnp.where(finite, targets, 0.0),
-        slots=jnp.arange(targets.shape[0]),
-        finite=finite,
-    )
+    @property
+    def constraint_rows(self) -> Inexact[Array, "n m"]:
+        return self.rows
 
 
 def _as_transform(transform: Any, d: int) -> Inexact[Array, "m d"] | None:

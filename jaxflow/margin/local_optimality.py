@@ -13,11 +13,9 @@ from jaxflow.margin.certificate import ProgramResult, Solution
 from jaxflow.margin.program import AbstractProgram
 from jaxflow.models import token_scores
 
-# Margins of a certified solution carry an error of about 1e-14; an excess below the first constant is
-# support. Between the two a token is neither clearly support nor clearly not. (Float32 widens both by its
-# epsilon.)
+# Margins of a certified solution carry an error of about 1e-14; an excess below this is support, and up to a thousand
+# times as much a token is neither clearly support nor clearly not. (Float32 widens both by its epsilon.)
 SUPPORT_MARGIN = 1e-9
-AMBIGUOUS_MARGIN = 1e-6
 
 
 class LocalOptimality(eqx.Module):
@@ -77,7 +75,7 @@ def support_tokens(
     rounding = 1e3 * float(jnp.finfo(solution.dual.dtype).eps)
     largest = jnp.max(solution.dual, initial=0.0)
     weight = solution.dual / positive_or_one(largest)
-    near, close = max(SUPPORT_MARGIN, rounding), max(AMBIGUOUS_MARGIN, 10 * rounding)
+    near, close = max(SUPPORT_MARGIN, rounding), max(1e3 * SUPPORT_MARGIN, 10 * rounding)
     # By strong convexity ‖W − W*‖² <= 2·gap·‖W‖²: what an inaccurate answer says of margins.
     gap = jnp.maximum(solution.certificate.duality_gap, 0.0)
     blur = jnp.sqrt(2 * gap) * solution.certificate.primal_value * program.row_sizes()
@@ -98,12 +96,8 @@ def decide(program: Any, scores: Float[Array, "n ..."], solution: Solution) -> L
     status = jnp.where(is_best, SelectionStatus.global_.value, SelectionStatus.local.value)
     status = jnp.where(jnp.any(unclear & rival), SelectionStatus.ambiguous.value, status)
     status = jnp.where(jnp.any(clear & rival), SelectionStatus.not_local.value, status)
-    answered = (
-        (solution.result == ProgramResult.optimal)
-        | (solution.result == ProgramResult.inaccurate)
-        | (solution.result == ProgramResult.stationary)
-    )
-    answered = answered & jnp.all(jnp.isfinite(scores))
+    useful = (ProgramResult.optimal, ProgramResult.inaccurate, ProgramResult.stationary)
+    answered = jnp.any(jnp.stack([solution.result == code for code in useful])) & jnp.all(jnp.isfinite(scores))
     status = jnp.where(answered, status, SelectionStatus.not_applicable.value)
     local = (status == SelectionStatus.global_.value) | (status == SelectionStatus.local.value)
     return LocalOptimality(

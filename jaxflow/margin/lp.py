@@ -18,39 +18,34 @@ from jaxtyping import Array, Float
 
 from jaxflow._core import positive_or_one
 from jaxflow.margin.certificate import Solution
-from jaxflow.margin.conclude import conclude_stationary, default_tolerance
+from jaxflow.margin.conclude import conclude_stationary
 from jaxflow.margin.l1 import begin, weighted_l1
-from jaxflow.margin.program import AbstractProgram, DenseRows
+from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # ε falls from the size of ρ to 1e-6 of it; the last rounds fix the vertex and its multipliers.
 SMOOTHING = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-8, 1e-8)
-# Residual of the KKT condition relative to its terms at which a point is called stationary (float64: 2e-8).
-STATIONARY_MULTIPLE = 1e8
 # Spread of the random starts: weights e^(2·normal) visit vertices far from the ℓ1 solution.
 START_SPREAD = 2.0
 
 
 def solve_lp(
-    program: AbstractProgram, p: float, tolerance: float | None, max_steps: int | None, starts: int
+    program: AbstractProgram, compact: Compact, p: float, tolerance: float, max_steps: int | None, starts: int
 ) -> Solution:
     """The best stationary point found from `starts` starts; `result` is `stationary`.
 
     `certificate.stationarity` is the KKT residual, and the reason for the result; the duality gap is that of
     the ℓ1 relaxation, a valid bound that is not tight. (Where it closes nevertheless the point is `optimal`.)
     """
-    compact = program.compact()
     assert isinstance(compact.rows, DenseRows)
     rows, dtype = compact.rows.rows, compact.targets.dtype
-    tolerance = default_tolerance(dtype, STATIONARY_MULTIPLE) if tolerance is None else tolerance
     max_steps = 50 if max_steps is None else max_steps
     start = begin(program, compact)
     skip = start.infeasible | start.trivial
-    inner = default_tolerance(dtype, 4.5e4)
 
     def solve_weighted(cost: Float[Array, " d"]) -> tuple[Array, Array, Array]:
         """min Σ cost_j |ρ_j|: the ℓ1 program of ρ·cost."""
         scaled = rows / cost[None, :]
-        point, (weights, shares) = weighted_l1(scaled, compact, start, max_steps=max_steps, tolerance=inner)
+        point, (weights, shares) = weighted_l1(scaled, compact, start, max_steps)
         rho = 2 * shares * (weights @ scaled) / cost
         return jnp.where(skip, jnp.zeros_like(rho), rho), jnp.where(skip, start.weights, weights), point.steps
 
@@ -79,5 +74,4 @@ def solve_lp(
         trivial=start.trivial,
         steps=jnp.sum(steps),
         tolerance=tolerance,
-        gap_tolerance=default_tolerance(dtype, 4.5e5),
     )

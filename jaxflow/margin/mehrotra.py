@@ -6,11 +6,12 @@ primal is $\rho(\lambda,y)$ and the optimality conditions are
 
 $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y\circ c=\mu,\qquad w_k\lambda_k=\mu .$$
 
-What room, multiplier and their products are is a *geometry*'s business; the rest is here: a predictor without centring,
+An `AbstractPlace` says what room, multiplier and their products are; the rest is here: a predictor without centring,
 the centre that it suggests, a corrector with second-order terms, the longest step that stays inside, the end.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,7 +28,7 @@ MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0
 
 
 class Move(NamedTuple):
-    """A direction: of λ, of the shares, and what else the geometry keeps of it."""
+    """A direction: of λ, of the shares, and what else a place keeps of it."""
 
     weights: Float[Array, " m"]
     shares: Any
@@ -35,7 +36,7 @@ class Move(NamedTuple):
 
 
 class AbstractPlace(abc.ABC):
-    """A geometry at one point (λ, y): what is factorised once and used by predictor and corrector."""
+    """A norm's dual at one point (λ, y): what is factorised once and used by predictor and corrector."""
 
     @abc.abstractmethod
     def product(self) -> Float[Array, ""]:
@@ -70,25 +71,6 @@ class AbstractPlace(abc.ABC):
         """What the products of changes leave in y∘c and in ⟨A_k, ρ⟩."""
 
 
-class AbstractGeometry(abc.ABC):
-    """A norm's dual, as far as the interior point needs to know it."""
-
-    # Entries of the room's diagonal: complementarity is shared among them and the inequalities.
-    size: int
-
-    @abc.abstractmethod
-    def at(self, weights: Float[Array, " m"], shares: Any, outer: Float[Array, " m"]) -> AbstractPlace:
-        r"""The place (λ, y); `outer` is $w_k/\lambda_k$, which joins the system's diagonal."""
-
-    @abc.abstractmethod
-    def finish(self, weights: Float[Array, " m"], shares: Any) -> tuple[Float[Array, ""], Float[Array, " m"]]:
-        """⟨y, c⟩ and ⟨A_k, ρ⟩."""
-
-    def nothing(self, shares: Any) -> Any:
-        """A correction of zero."""
-        return jnp.zeros_like(shares)
-
-
 class Interior(eqx.Module):
     """A state of the method; `status` is 0 under way, 1 at the end, 2 where no step was possible."""
 
@@ -112,32 +94,34 @@ class Constraints(eqx.Module):
         return self.inequality | self.equality
 
 
-def begin_at(weights: Float[Array, " m"], shares: Any, skip: Bool[Array, ""]) -> Interior:
-    """The start: slack one; `skip` is an end before the first step."""
-    return Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), jnp.where(skip, 1, 0))
-
-
 def follow(
-    geometry: AbstractGeometry,
+    at: Callable[..., AbstractPlace],
+    finish: Callable[..., tuple[Float[Array, ""], Float[Array, " m"]]],
+    size: int,
     constraints: Constraints,
     state: Interior,
     *,
     max_steps: int | Int[Array, ""],
     tolerance: float | Float[Array, ""],
 ) -> Interior:
-    """Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all."""
+    r"""Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all.
+
+    **Arguments:** `at(weights, shares, outer)`: the place (λ, y); `outer` is $w_k/\lambda_k$, which joins the system's
+    diagonal. `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`: entries of the room's diagonal: complementarity is
+    shared among them and the inequalities.
+    """
     inequality, targets, used = constraints.inequality, constraints.targets, constraints.used
     dtype = targets.dtype
     eps = float(jnp.finfo(dtype).eps)
     on = inequality.astype(dtype)
-    count = jnp.sum(on) + geometry.size
+    count = jnp.sum(on) + size
     allowed = jnp.where(jnp.any(constraints.equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
     zero_m = jnp.zeros_like(targets)
 
     def body(state: Interior) -> Interior:
         weights, shares, slack = state.weights, state.shares, state.slack
         divisor = jnp.where(inequality, weights, 1.0)
-        place = geometry.at(weights, shares, jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
+        place = at(weights, shares, jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
         mean = (place.product() + jnp.sum(on * slack * weights)) / count
 
         def direction(
@@ -153,7 +137,7 @@ def follow(
             to_slack = step_to_boundary(slack, change_slack, inequality)
             return jnp.minimum(place.longest(move), jnp.minimum(to_weights, to_slack))
 
-        move, change_slack = direction(jnp.zeros((), dtype), geometry.nothing(shares), zero_m, zero_m, refine=False)
+        move, change_slack = direction(jnp.zeros((), dtype), jnp.zeros_like(shares), zero_m, zero_m, refine=False)
         affine = jnp.minimum(1.0, longest(move, change_slack))
         reached = place.product_after(move, affine)
         reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * move.weights))
@@ -170,7 +154,7 @@ def follow(
         shares = shares + length * jnp.where(fine, move.shares, 0.0)
         slack = slack + length * jnp.where(fine, change_slack, 0.0)
 
-        left, margins = geometry.finish(weights, shares)
+        left, margins = finish(weights, shares)
         gap = left + jnp.sum(on * slack * weights)
         residual = jnp.where(used, jnp.abs(targets - margins + on * slack), 0.0)
         primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)

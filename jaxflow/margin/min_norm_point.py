@@ -21,15 +21,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import low_rank_solver, scaled_cholesky, step_to_boundary
+from jaxflow.margin._linear_algebra import corrected_step, low_rank_solver, scaled_cholesky
 from jaxflow.margin.conclude import default_tolerance
 from jaxflow.margin.nearest_face import nearest_face
 from jaxflow.margin.program import AbstractRows, DenseRows
-
-# Fraction of the step to the boundary. 0.995 is the customary choice; the polish removes what it leaves.
-DAMPING = 0.995
-# Refinements of the final solve; each gains the ratio of regularisation to pivot, about ten digits.
-REFINEMENTS = 3
 
 # Constraints up to which the active set is looked for by pivots first: a pivot changes all of a square matrix, and a
 # large one does not fit into a cache. (500 programs of 20 and 42 constraints, in chunks of 16: 9 and 26 ms, by interior
@@ -93,9 +88,10 @@ def min_norm_point(
     slack = jnp.where(inequality, pushed - level, 1.0)
 
     # In the rows' own dimension, where that is the smaller one and digits may be lost.
-    tall = _tall(rows) if tolerance >= START_TOLERANCE else None
-    if tall is not None:
-        tall = jnp.where(used[:, None], tall, 0.0) / jnp.sqrt(scale)
+    tall = None
+    if isinstance(rows, DenseRows) and not jnp.iscomplexobj(rows.rows) and tolerance >= START_TOLERANCE:
+        m, d = rows.rows.shape
+        tall = jnp.where(used[:, None], rows.rows, 0.0) / jnp.sqrt(scale) if m > d else None
 
     def solver(outer: Array) -> Callable[[Array], Array]:
         if tall is not None:
@@ -111,39 +107,14 @@ def min_norm_point(
         solve = solver(barrier + regular)
         dual_residual = gram @ weights - on * (level + slack)
         primal_residual = 1.0 - jnp.sum(on * weights)
-        product = on * weights * slack
-        mean = jnp.sum(product) / count
 
-        def right_side(target: Array) -> Array:
-            return on * target / divisor - dual_residual
-
-        both = solve(jnp.stack([on, right_side(-product)], axis=1))
-        unit, first = both[:, 0], both[:, 1]
-        unit_sum = jnp.sum(on * unit)
-
-        def direction(solved: Array, target: Array) -> tuple[Array, Array, Array]:
-            change_level = (primal_residual - jnp.sum(on * solved)) / unit_sum
+        def direction(target: Array) -> tuple[Array, Array, Array]:
+            unit, solved = solve(jnp.stack([on, on * target / divisor - dual_residual], axis=1)).T
+            change_level = (primal_residual - jnp.sum(on * solved)) / jnp.sum(on * unit)
             change = solved + change_level * unit
-            return change, on * (target - slack * change) / divisor, change_level
+            return change_level, change, on * (target - slack * change) / divisor
 
-        def longest(change: Array, change_slack: Array) -> Array:
-            to_weights = step_to_boundary(weights, change, inequality)
-            to_slack = step_to_boundary(slack, change_slack, inequality)
-            return jnp.minimum(1.0, jnp.minimum(to_weights, to_slack))
-
-        change, change_slack, _ = direction(first, -product)
-        affine = longest(change, change_slack)
-        predicted = jnp.sum(on * (weights + affine * change) * (slack + affine * change_slack)) / count
-        centre = mean * (predicted / positive_or_one(mean)) ** 3
-        target = -product - on * change * change_slack + on * centre
-        corrected = solve(right_side(target)[:, None])[:, 0]
-        change, change_slack, change_level = direction(corrected, target)
-        length = DAMPING * longest(change, change_slack)
-        fine = jnp.all(jnp.isfinite(change)) & jnp.all(jnp.isfinite(change_slack)) & jnp.isfinite(length)
-        length = jnp.where(fine, length, 0.0)
-        weights = weights + length * jnp.where(fine, change, 0.0)
-        slack = slack + length * jnp.where(fine, change_slack, 0.0)
-        level = level + length * jnp.where(fine, change_level, 0.0)
+        (level, weights, slack), fine = corrected_step(direction, (level, weights, slack), inequality)
         gap = jnp.sum(on * weights * slack)
         # The gap relative to the squared norm, or, where the norm itself vanishes, to the scale of the rows.
         small = (gap <= tolerance * jnp.sum(weights * (gram @ weights))) | (gap <= 0.01 * eps)
@@ -192,13 +163,6 @@ def min_norm_point(
         else:
             weights, primal = polished(gram)
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
-
-
-def _tall(rows: AbstractRows) -> Float[Array, "m d"] | None:
-    """Real rows of which there are more than entries."""
-    if not isinstance(rows, DenseRows) or jnp.iscomplexobj(rows.rows) or rows.rows.shape[0] <= rows.rows.shape[1]:
-        return None
-    return rows.rows
 
 
 def _balance(
@@ -275,9 +239,10 @@ def _polish(
     def refine_primal(_: Array, point: Array) -> Array:
         return point + rows.combine(solve(on - rows.values(point))) / scale
 
+    # Each refinement gains the ratio of regularisation to pivot, about ten digits.
     first = jnp.where(zero, weights, jnp.zeros_like(weights))
-    polished = lax.fori_loop(0, REFINEMENTS, refine_weights, first)
-    primal = lax.fori_loop(0, REFINEMENTS, refine_primal, rows.combine(polished) / scale)
+    polished = lax.fori_loop(0, 3, refine_weights, first)
+    primal = lax.fori_loop(0, 3, refine_primal, rows.combine(polished) / scale)
     # A weight that the exact solution has at zero may come out as −ε: what follows judges the clipped point.
     polished = jnp.where(inequality, jnp.maximum(polished, 0.0), polished)
     total = jnp.sum(on * polished)

@@ -40,14 +40,16 @@ class AbstractNorm(eqx.Module):
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
         """N*(adjoint)."""
 
-    @abc.abstractmethod
     def measure(
         self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         r"""N(primal), N*(adjoint) and the stationarity residual of the pair.
 
-        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`.
+        The residual is zero where `adjoint` is a multiple of a subgradient of N at `primal`; unless overridden
+        $1-\langle v,a\rangle/(N(v)N^*(a))$, zero exactly there (Hölder's equality), and +inf at zero.
         """
+        size, dual_size = self(primal), self.dual(adjoint)
+        return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
 
     @abc.abstractmethod
     def expression(self, variable: Any) -> Any:
@@ -66,15 +68,9 @@ def _misaligned(
     size: Float[Array, ""],
     dual_size: Float[Array, ""],
 ) -> Float[Array, ""]:
-    r"""$1-\langle v,a\rangle/(N(v)N^*(a))$, zero exactly at a subgradient (Hölder's equality); +inf at
-    zero."""
     product = size * dual_size
     inner = jnp.sum(jnp.real(jnp.conj(primal) * adjoint))
     return jnp.where(product > 0, 1.0 - inner / positive_or_one(product), jnp.inf)
-
-
-def _euclidean(x: Inexact[Array, "..."]) -> Float[Array, ""]:
-    return jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
 
 
 class Frobenius(AbstractNorm):
@@ -91,16 +87,10 @@ class Frobenius(AbstractNorm):
     alias: ClassVar[str] = "frobenius"
 
     def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
-        return _euclidean(primal)
+        return jnp.sqrt(jnp.sum(jnp.abs(primal) ** 2))
 
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
-        return _euclidean(adjoint)
-
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-        size, dual_size = _euclidean(primal), _euclidean(adjoint)
-        return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
+        return self(adjoint)
 
     def expression(self, variable: Any) -> Any:
         import cvxpy as cp
@@ -180,12 +170,6 @@ class L1(AbstractNorm):
 
     def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
         return jnp.max(jnp.abs(adjoint))
-
-    def measure(
-        self, primal: Inexact[Array, "..."], adjoint: Inexact[Array, "..."]
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-        size, dual_size = jnp.sum(jnp.abs(primal)), jnp.max(jnp.abs(adjoint))
-        return size, dual_size, _misaligned(primal, adjoint, size, dual_size)
 
     def expression(self, variable: Any) -> Any:
         import cvxpy as cp

@@ -16,6 +16,8 @@ of m×q(q+1)/2 matrices, or a sum of Hadamard products, because the constraint e
 the rank and the active set are fixed and the remaining equations are solved by Newton's method (`nuclear_polish`).
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,8 +29,8 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.lanes import looped_on_cpu
 from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky
 from jaxflow.margin.certificate import Solution
-from jaxflow.margin.conclude import conclude, default_tolerance
-from jaxflow.margin.mehrotra import AbstractGeometry, AbstractPlace, Constraints, Interior, Move, follow
+from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
+from jaxflow.margin.mehrotra import AbstractPlace, Constraints, Interior, Move, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, MinNormPoint, interior_weights, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
@@ -98,7 +100,8 @@ def interior_point(
         geometry = _Matrices(cross, queries, used, careful)
         until = jnp.where(careful, tolerance, max(HANDOVER, tolerance))
         most = jnp.where(careful, max_steps, max_steps // 2)
-        end = follow(geometry, constraints, state, max_steps=most, tolerance=until)
+        place = partial(_MatrixPlace, geometry)
+        end = follow(place, geometry.finish, geometry.size, constraints, state, max_steps=most, tolerance=until)
         *better, settled = polish(cross, queries, inequality, equality, end.weights, end.shares)
         again = ~careful & ~settled
         norm = jnp.sqrt(jnp.trace(geometry.square(inside)))
@@ -126,7 +129,7 @@ def interior_point(
     return NuclearPoint(end.weights, end.shares, end.steps, converged), NuclearPoint(*better, end.steps, converged)
 
 
-class _Matrices(AbstractGeometry):
+class _Matrices:
     r"""The room $C(\lambda)=I-M^\top M$, a matrix, with the multiplier Y."""
 
     def __init__(self, cross: Array, queries: Array, used: Array, careful: Array):
@@ -140,9 +143,6 @@ class _Matrices(AbstractGeometry):
     def square(self, weights: Array) -> Array:
         """MᵀM = (λ∘g)ᵀ⟨f, f⟩(λ∘g)."""
         return (weights[:, None] * self.queries).T @ self.pushed(weights)
-
-    def at(self, weights: Array, shares: Array, outer: Array) -> "_MatrixPlace":
-        return _MatrixPlace(self, weights, shares, outer)
 
     def finish(self, weights: Array, shares: Array) -> tuple[Array, Array]:
         H = self.pushed(weights)
@@ -244,7 +244,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
     reduced, basis = reduce_queries(rows.right)
     skip = least.zero | ~jnp.any(compact.inequality)
     weights, Y, slack, inside, size = _start(compact, least, rows.repeat(reduced), basis)
-    tolerance = default_tolerance(weights.dtype, 4.5e4)
+    tolerance = default_tolerance(weights.dtype, 0.1 * INTERIOR_GAP)
 
     def follow_few(*arrays: Array) -> tuple[NuclearPoint, NuclearPoint]:
         return interior_point(*arrays, max_steps=max_steps, tolerance=tolerance)
@@ -286,13 +286,11 @@ def _start(
     return NEAR * inside / largest[0], Y, slack, inside, size
 
 
-def solve_nuclear(program: AbstractProgram, tolerance: float | None, max_steps: int | None) -> Solution:
-    r"""$\min\|W\|_*$ without a rank bound. Default tolerance: gap 1e-10 in float64."""
-    compact = program.compact()
-    tolerance = default_tolerance(compact.targets.dtype, 4.5e5) if tolerance is None else tolerance
+def solve_nuclear(program: AbstractProgram, compact: Compact, tolerance: float, max_steps: int | None) -> Solution:
+    r"""$\min\|W\|_*$ without a rank bound."""
     max_steps = MAX_STEPS if max_steps is None else max_steps
     point, polished, basis = solve_convex(compact, max_steps)
-    return conclude(
+    return judge(
         program,
         compact,
         [(primal_of(compact, each, basis), each.weights) for each in (point, polished)],

@@ -34,13 +34,17 @@ def polish(
     equality: Bool[Array, " m"],
     weights: Float[Array, " m"],
     Y: Float[Array, "q q"],
+    *,
     singular: bool = False,
+    rank: int | None = None,
+    steps: int = NEWTON_STEPS,
 ) -> tuple[Float[Array, " m"], Float[Array, "q q"], Bool[Array, ""]]:
     """Polished (λ, Y), and whether they are `settled`; the input where the result is not finite or has negative
-    weights. `singular`: by `newton_steps`, for weights that are not unique."""
+    weights. `singular`: by the LU factors of both equations together, for weights that are not unique: three times the
+    work, and the digits that Cholesky factors lose. `rank`: the rank of Y, where it is given."""
     m, q = queries.shape
     # A generic solution has r(r+1)/2 <= number of active constraints.
-    rank = min(q, int((np.sqrt(8 * m + 1) - 1) / 2))
+    most = min(q, int((np.sqrt(8 * m + 1) - 1) / 2)) if rank is None else rank
     used = inequality | equality
     cross = jnp.where(used[:, None] & used[None, :], cross, 0.0)
     H = cross @ (weights[:, None] * queries)
@@ -49,9 +53,10 @@ def polish(
     values, vectors = linalg.eigh(jnp.where(finite, Y, 0.0))  # ascending
     values, vectors = values[::-1], vectors[:, ::-1]
     largest = jnp.where(values[0] > 0, values[0], 1.0)
-    # A direction belongs to W where its share of Y exceeds its dual slack, both on the scale of one.
-    kept = values / largest > jnp.sum(vectors * (C @ vectors), axis=0)
-    kept = jnp.where(jnp.arange(q) < rank, kept, False)
+    kept = jnp.arange(q) < most
+    if rank is None:
+        # A direction belongs to W where its share of Y exceeds its dual slack, both on the scale of one.
+        kept = kept & (values / largest > jnp.sum(vectors * (C @ vectors), axis=0))
     Q = vectors * jnp.where(kept, jnp.sqrt(jnp.maximum(2 * values, 0.0)), 0.0)[None, :]
     margins = 2 * jnp.sum((H @ Y) * queries, axis=1)
     heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
@@ -59,16 +64,12 @@ def polish(
     support = (inequality & (relative > margins - 1.0)) | equality
     on = support.astype(Y.dtype)
     target = (inequality & support).astype(Y.dtype)
-    pairs = np.stack(np.triu_indices(rank, 0, q))
+    pairs = np.stack(np.triu_indices(most, 0, q))
 
     def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _newton(cross, queries, on, target, kept, vectors, pairs, *state)
+        return _newton(cross, queries, on, target, kept, vectors, pairs, singular, *state)
 
-    if singular:
-        shares, few = kept[:rank].astype(Y.dtype), Q[:, :rank]
-        better, Q = newton_steps(cross, queries, on, target, shares, weights * on, few, NEWTON_STEPS)
-    else:
-        better, Q = lax.fori_loop(0, NEWTON_STEPS, step, (weights * on, Q))
+    better, Q = lax.fori_loop(0, steps, step, (weights * on, Q))
     fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(Q))
     fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
     closed = settled(cross, queries, inequality, equality, better, Q)
@@ -110,6 +111,7 @@ def _newton(
     kept: Bool[Array, " q"],
     vectors: Float[Array, "q q"],
     pairs: np.ndarray,
+    singular: bool,
     weights: Float[Array, " m"],
     Q: Float[Array, "q q"],
 ) -> tuple[Float[Array, " m"], Float[Array, "q q"]]:
@@ -142,79 +144,19 @@ def _newton(
     # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and S
     # is singular. What the shift leaves of an error, its share of a singular value, the next step takes.
     shift = float(np.sqrt(jnp.finfo(dtype).eps))
-    factor, scale = scaled_cholesky(square, shift)
-    half = linalg.lower_solve(factor, scale[:, None] * jnp.concatenate([features, margins[:, None]], axis=1))
-    tall, right = half[:, :-1], half[:, -1]
-    inner, inner_scale = scaled_cholesky(bend + tall.T @ tall, 10 * float(jnp.finfo(dtype).eps))
-    u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
-    back = linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
-    return weights + on * scale * back, Q + columns @ jnp.tensordot(u, moved, 1)
-
-
-def newton_steps(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Float[Array, " r"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-    count: int,
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    """`count` Newton steps on λ and Q; `on` marks the active set, `kept` the columns of Q in use.
-
-    The equations of all entries of Q, with a penalty on rotations, by the LU factors of the whole: three times the work
-    of the Cholesky factors, and the digits that they lose where S is singular.
-    """
-
-    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        return _newton_of_all(cross, queries, on, target, kept, *state)
-
-    return lax.fori_loop(0, count, step, (weights, Q))
-
-
-def _newton_of_all(
-    cross: Float[Array, "m m"],
-    queries: Float[Array, "m q"],
-    on: Float[Array, " m"],
-    target: Float[Array, " m"],
-    kept: Float[Array, " r"],
-    weights: Float[Array, " m"],
-    Q: Float[Array, "q r"],
-) -> tuple[Float[Array, " m"], Float[Array, "q r"]]:
-    m, q = queries.shape
-    r = Q.shape[1]
-    dtype = Q.dtype
-    H = cross @ (weights[:, None] * queries)
-    C = jnp.eye(q, dtype=dtype) - (weights[:, None] * queries).T @ H
-    GQ, HQ = queries @ Q, H @ Q
-    # Columns of Q that are not kept are zero and stay so: their block is the identity.
-    block = jnp.einsum("ab,rs->arbs", C, jnp.diag(kept)) + jnp.einsum(
-        "ab,rs->arbs", jnp.eye(q, dtype=dtype), jnp.diag(1 - kept)
-    )
-    mixed = on[:, None, None] * (H[:, :, None] * GQ[:, None, :] + queries[:, :, None] * HQ[:, None, :])
-    mixed = (mixed * kept[None, None, :]).reshape(m, q * r)
-    square = on[:, None] * on[None, :] * cross * (GQ @ GQ.T) + jnp.diag(1 - on)
-    matrix = jnp.block([[-block.reshape(q * r, q * r), mixed.T], [mixed, square]])
-    if r > 1:
-        first, second = np.triu_indices(r, 1)
-        spin = np.zeros((len(first), r, r))
-        spin[np.arange(len(first)), first, second] = 1.0
-        spin[np.arange(len(first)), second, first] = -1.0
-        tangent = jnp.einsum("qr,grs->qsg", Q, jnp.asarray(spin, dtype)).reshape(q * r, -1)
-        tangent = jnp.concatenate([tangent, jnp.zeros((m, tangent.shape[1]), dtype)])
-        # The block of Q is −C ⪯ 0: the penalty has its sign.
-        matrix = matrix - tangent @ tangent.T
-    residual_Q = ((C @ Q) * kept[None, :]).reshape(-1)
-    residual_margin = target - on * jnp.sum(HQ * GQ, axis=1)
-    right = jnp.concatenate([residual_Q, residual_margin])
-    # Where more constraints are active than the rank needs, as with sets of tokens, the weights are not unique and the
-    # matrix is singular, to the last digit at the solution. −C ⪯ 0 above a square ⪰ 0 stays so under a shift of these
-    # signs, and far from singular; what the shift leaves of an error, its share of a singular value, the next step
-    # takes.
-    shift = float(np.sqrt(jnp.finfo(dtype).eps)) * jnp.max(jnp.abs(matrix))
-    matrix = matrix + shift * jnp.diag(jnp.concatenate([-jnp.ones(q * r, dtype), jnp.ones(m, dtype)]))
-    finite = jnp.all(jnp.isfinite(matrix))
-    matrix = jnp.where(finite, matrix, jnp.eye(q * r + m, dtype=dtype))
-    change = linalg.solve(matrix, right[:, None])[:, 0]
-    return weights + on * change[q * r :], Q + kept[None, :] * change[: q * r].reshape(q, r)
+    if singular:
+        # −B ⪯ 0 above S ⪰ 0 stays so under a shift of these signs, and far from singular.
+        matrix = jnp.block([[-bend, features.T], [features, square]])
+        signs = jnp.concatenate([-jnp.ones(count, dtype), jnp.ones_like(on)])
+        matrix = matrix + shift * jnp.max(jnp.abs(matrix)) * jnp.diag(signs)
+        matrix = jnp.where(jnp.all(jnp.isfinite(matrix)), matrix, jnp.eye(len(matrix), dtype=dtype))
+        change = linalg.solve(matrix, jnp.concatenate([residual, margins])[:, None])[:, 0]
+        u, back = change[:count], change[count:]
+    else:
+        factor, scale = scaled_cholesky(square, shift)
+        half = linalg.lower_solve(factor, scale[:, None] * jnp.concatenate([features, margins[:, None]], axis=1))
+        tall, right = half[:, :-1], half[:, -1]
+        inner, inner_scale = scaled_cholesky(bend + tall.T @ tall, 10 * float(jnp.finfo(dtype).eps))
+        u = inner_scale * linalg.cholesky_solve(inner, (inner_scale * (tall.T @ right - residual))[:, None])[:, 0]
+        back = scale * linalg.cholesky_solve(factor, (scale * (margins - features @ u))[:, None])[:, 0]
+    return weights + on * back, Q + columns @ jnp.tensordot(u, moved, 1)

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxflow._core import checked, linalg, positive_or_one
+from jaxflow._core import checked, linalg
 from jaxflow.margin.certificate import Solution
-from jaxflow.margin.conclude import conclude_stationary, default_tolerance
+from jaxflow.margin.conclude import conclude_stationary
 from jaxflow.margin.min_norm_point import min_norm_point
 from jaxflow.margin.nuclear import MAX_STEPS, solve_convex
-from jaxflow.margin.nuclear_polish import newton_steps
+from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
 # Singular values below this share of the largest count as zero. Certified solutions have theirs at 1e-12 or
@@ -30,20 +30,15 @@ RANK_TOLERANCE = 1e-8
 # Alternations converge linearly; Newton's method takes over once the active set has settled.
 ALTERNATIONS = 60
 NEWTON_STEPS = 8
-# Relative size of the random part of the starts after the first.
-START_SPREAD = 1.0
-STATIONARY_MULTIPLE = 1e8
 
 
 def solve_nuclear_rank(
-    program: AbstractProgram, rank: int, tolerance: float | None, max_steps: int | None, starts: int
+    program: AbstractProgram, compact: Compact, rank: int, tolerance: float, max_steps: int | None, starts: int
 ) -> Solution:
     """The convex solution where it satisfies the bound, else the best stationary point of `starts` starts."""
-    compact = program.compact()
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
     dtype = compact.targets.dtype
-    tolerance = default_tolerance(dtype, STATIONARY_MULTIPLE) if tolerance is None else tolerance
     # The convex solution as 2 M(λ) Y in the reduced coordinates, its factors by eigenvectors of Y.
     _, convex, basis = solve_convex(compact, MAX_STEPS if max_steps is None else max_steps)
     reduced = rows.right @ basis
@@ -51,12 +46,14 @@ def solve_nuclear_rank(
     m = min(rank, q, rows.left.shape[1])
     values, vectors = linalg.eigh(convex.Y)
     top = vectors[:, ::-1][:, :m] * jnp.sqrt(jnp.maximum(2 * values[::-1][:m], 0.0))[None, :]
-    M = rows.left.T @ (convex.weights[:, None] * rows.repeat(reduced))
+    queries = rows.repeat(reduced)
+    M = rows.left.T @ (convex.weights[:, None] * queries)
     truncated = M @ top @ top.T
 
     size = jnp.sqrt(jnp.sum(top**2) / top.size)
     noise = jax.random.normal(jax.random.key(0), (starts, q, m), dtype)
-    first = top[None] + START_SPREAD * size * noise.at[0].set(0.0)
+    # After the first the random part of a start is as large as the other.
+    first = top[None] + size * noise.at[0].set(0.0)
 
     def point(left: Array, right: Array) -> tuple[Array, Array]:
         """The least-norm primal at margin one for rank-one rows, zero where there is none, and its
@@ -70,28 +67,28 @@ def solve_nuclear_rank(
         scale = jnp.where(fine, 1.0 / jnp.where(fine, margin, 1.0), 0.0)
         return scale * primal, scale * found.weights
 
+    def balance(one: Array, other: Array) -> Array:
+        """What makes the norms of both the geometric mean: at a stationary point they agree."""
+        sizes = jnp.linalg.norm(one), jnp.linalg.norm(other)
+        both = (sizes[0] > 0) & (sizes[1] > 0)
+        return jnp.where(both, jnp.sqrt(sizes[0] / jnp.where(both, sizes[1], 1.0)), 1.0)
+
     def alternate(state: tuple, _: object) -> tuple[tuple, None]:
         Q = state[0]
         K = point(rows.left, reduced @ Q)[0]
-        # Balance K and Q: at a stationary point their norms agree.
-        norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
-        ratio = jnp.sqrt(norm_Q / positive_or_one(norm_K))
-        K = K * ratio
+        K = K * balance(Q, K)
         transposed, weights = point(rows.left @ K, reduced)
         return (transposed.T, K, weights), None
 
     def descend(Q: Float[Array, "q m"]) -> tuple[Array, Array]:
         start = (Q, jnp.zeros((rows.left.shape[1], m), dtype), jnp.zeros_like(convex.weights))
         (Q, K, weights), _ = lax.scan(alternate, start, None, length=ALTERNATIONS)
-        norm_K, norm_Q = jnp.linalg.norm(K), jnp.linalg.norm(Q)
-        both = (norm_K > 0) & (norm_Q > 0)
-        ratio = jnp.where(both, jnp.sqrt(norm_K / jnp.where(both, norm_Q, 1.0)), 1.0)
+        ratio = balance(K, Q)
         # With Q = M⊤K from the last half step; after balancing the multipliers scale with it.
         Q, K, weights = Q * ratio, K / ratio, weights * ratio**2
-        plain = K @ Q.T
-        better_weights, better_Q = _refine(rows, rows.repeat(reduced), compact, weights, plain, Q)
-        M = rows.left.T @ (better_weights[:, None] * rows.repeat(reduced))
-        return jnp.stack([plain, M @ better_Q @ better_Q.T]), jnp.stack([weights, better_weights])
+        parts = (rows.left @ rows.left.T, queries, compact.inequality, compact.equality, weights, 0.5 * Q @ Q.T)
+        better, Y, _ = polish(*parts, singular=True, rank=m, steps=NEWTON_STEPS)
+        return jnp.stack([K @ Q.T, 2 * rows.left.T @ (better[:, None] * queries) @ Y]), jnp.stack([weights, better])
 
     primals, weights = jax.vmap(descend)(first)
     primals = jnp.concatenate([truncated[None], primals.reshape(-1, *truncated.shape)])
@@ -104,25 +101,7 @@ def solve_nuclear_rank(
         trivial=~jnp.any(compact.inequality),
         steps=convex.steps,
         tolerance=tolerance,
-        gap_tolerance=default_tolerance(dtype, 4.5e5),
     )
-
-
-def _refine(
-    rows: RankOneRows, queries: Array, compact: Compact, weights: Array, plain: Array, Q: Array
-) -> tuple[Array, Array]:
-    inequality, equality = compact.inequality, compact.equality
-    cross = rows.left @ rows.left.T
-    margins = jnp.sum((rows.left @ plain) * queries, axis=1)
-    heaviest = jnp.max(jnp.where(inequality, weights, 0.0), initial=0.0)
-    relative = weights / positive_or_one(heaviest)
-    support = (inequality & (relative > margins - 1.0)) | equality
-    on, target = support.astype(Q.dtype), (inequality & support).astype(Q.dtype)
-    kept = jnp.ones((Q.shape[1],), Q.dtype)
-    better, factor = newton_steps(cross, queries, on, target, kept, weights * on, Q, NEWTON_STEPS)
-    fine = jnp.all(jnp.isfinite(better)) & jnp.all(jnp.isfinite(factor))
-    fine = fine & jnp.all(jnp.where(inequality, better, 0.0) >= 0)
-    return jnp.where(fine, better, weights), jnp.where(fine, factor, Q)
 
 
 @checked(positive=["tolerance"])

@@ -29,14 +29,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import Code, checked, linalg, positive_or_one
-from jaxflow.margin._linear_algebra import step_to_boundary
+from jaxflow.margin._linear_algebra import corrected_step
 
 # Steps of the interior point. Of 3,000 random instances none needed more than 30.
 MAX_STEPS = 60
 # Each halves the logarithms of what is left: after 12 a scale of 1e12 is one of 1.007.
 SWEEPS = 12
-# Fraction of the step to the boundary, the customary one (see `min_norm_point`).
-DAMPING = 0.995
 # The mean of $s_k\lambda_k$ at which the partition is read off. Both sum to n, so that the larger of the two is then
 # told from the smaller where it is above 1e-10.
 SMALLEST_MEAN = 1e-20
@@ -89,15 +87,6 @@ class RecessionCone(eqx.Module):
     steps: Int[Array, ""]
 
 
-class _State(eqx.Module):
-    steps: Int[Array, ""]
-    u: Float[Array, " m"]
-    level: Float[Array, ""]
-    s: Float[Array, " n"]
-    weights: Float[Array, " n"]
-    done: Bool[Array, ""]
-
-
 @checked()
 def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     r"""The recession cone $\{u:Au\ge0\}$ of the loss $\sum_k\ell(a_k^\top u)$, see `RecessionCone`.
@@ -117,14 +106,14 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     finite = jnp.all(jnp.isfinite(rows))
     even, sizes, columns = _equilibrated(jnp.where(finite, rows, 0.0))
     matrices = _orthonormal(even)
-    state = _follow(matrices)
-    chosen = state.s > state.weights
+    steps, u, multipliers, s = _follow(matrices)
+    chosen = s > multipliers
 
-    whole = _separates(matrices, state.u)
-    balanced, balances = _balance(matrices, state.weights, jnp.ones_like(chosen))
+    whole = _separates(matrices, u)
+    balanced, balances = _balance(matrices, multipliers, jnp.ones_like(chosen))
     seen = _seen_by(matrices, ~chosen)
-    there = matrices.back @ _without(seen, state.u)
-    weights, held = _balance(matrices, state.weights, ~chosen, seen)
+    there = matrices.back @ _without(seen, u)
+    weights, held = _balance(matrices, multipliers, ~chosen, seen)
     split = jnp.any(chosen) & held & _lifts(matrices, there, chosen)
 
     code = jnp.where(split, Separability.quasi_separable.value, Separability.unknown.value)
@@ -134,14 +123,14 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     code = jnp.where(finite, code, Separability.unknown.value)
     overlapping, separable = code == Separability.overlapping, code == Separability.separable
     growing = jnp.where(overlapping, False, jnp.where(separable, True, chosen))
-    direction = jnp.where(whole, matrices.back @ state.u, there) / columns
+    direction = jnp.where(whole, matrices.back @ u, there) / columns
     weights = jnp.where(separable, 0.0, jnp.where(overlapping, balanced, weights))
     return RecessionCone(
         separability=Code(code, Separability),
         growing=growing,
         direction=jnp.where(overlapping, 0.0, direction),
         weights=weights / sizes,
-        steps=state.steps,
+        steps=steps,
     )
 
 
@@ -196,8 +185,8 @@ def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
     return max(shape) * float(jnp.finfo(dtype).eps)
 
 
-def _follow(matrices: "_Matrices") -> _State:
-    """Mehrotra's predictor-corrector on the embedding, until one of the two whole cases is proved or θ is rounding."""
+def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], Float[Array, " n"], Float[Array, " n"]]:
+    """Steps, u, λ and s of the predictor-corrector on the embedding, until a whole case is proved or θ is rounding."""
     basis = matrices.basis
     n, m = basis.shape
     dtype = basis.dtype
@@ -206,15 +195,15 @@ def _follow(matrices: "_Matrices") -> _State:
     dead = jnp.all(basis == 0, axis=0)
     everywhere = jnp.ones(n, bool)
 
-    def body(state: _State) -> _State:
-        s, weights = state.s, state.weights
+    def body(carry: tuple) -> tuple:
+        steps, (u, theta, weights, s), _ = carry
         ratio = weights / s
         matrix = (basis * ratio[:, None]).T @ basis + jnp.diag(jnp.where(dead, 1.0, 0.0))
         scale = 1.0 / jnp.sqrt(jnp.diagonal(matrix))
         factor = linalg.cholesky(matrix * scale[:, None] * scale[None, :] + eps * jnp.eye(m, dtype=dtype))
         seen = basis.T @ ratio
-        off = state.level * pull - basis.T @ weights
-        short = n - jnp.sum(weights) - pull @ state.u
+        off = theta * pull - basis.T @ weights
+        short = n - jnp.sum(weights) - pull @ u
 
         def solve(right: Array) -> Array:
             return scale * linalg.cholesky_solve(factor, scale * right)
@@ -228,36 +217,18 @@ def _follow(matrices: "_Matrices") -> _State:
             level = (jnp.sum(share) - short - (seen - pull) @ first) / pivot
             change = first - level * border
             change_s = basis @ change + level
-            return change, level, change_s, share - ratio * change_s
+            return change, level, share - ratio * change_s, change_s
 
-        def longest(change_s: Array, change_weights: Array) -> Array:
-            return jnp.minimum(
-                step_to_boundary(s, change_s, everywhere), step_to_boundary(weights, change_weights, everywhere)
-            )
-
-        product = s * weights
-        mean = jnp.mean(product)
-        _, _, change_s, change_weights = direction(-product)
-        affine = jnp.minimum(1.0, longest(change_s, change_weights))
-        left = jnp.mean((s + affine * change_s) * (weights + affine * change_weights)) / mean
-        centre = mean * jnp.clip(left, 0.0, 1.0) ** 3
-        change, level, change_s, change_weights = direction(centre - product - change_s * change_weights)
-        length = jnp.minimum(1.0, DAMPING * longest(change_s, change_weights))
-        moved = jnp.isfinite(length) & (length > 0)
-        for part in (change, change_s, change_weights):
-            moved = moved & jnp.all(jnp.isfinite(part))
-
-        def step(x: Array, change: Array) -> Array:
-            return jnp.where(moved, x + length * jnp.where(moved, change, 0.0), x)
-
-        u, s, weights = step(state.u, change), step(s, change_s), step(weights, change_weights)
+        state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
+        u, _, weights, s = state
         _, balances = _balance(matrices, weights, everywhere)
         done = _separates(matrices, u) | balances | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
-        return _State(state.steps + 1, u, step(state.level, level), s, weights, done)
+        return steps + 1, state, done
 
     ones = jnp.ones(n, dtype)
-    start = _State(jnp.zeros((), int), jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones, jnp.asarray(False))
-    return lax.while_loop(lambda state: (state.steps < MAX_STEPS) & ~state.done, body, start)
+    start = (jnp.zeros((), int), (jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones), jnp.asarray(False))
+    steps, (u, _, weights, s), _ = lax.while_loop(lambda carry: (carry[0] < MAX_STEPS) & ~carry[2], body, start)
+    return steps, u, weights, s
 
 
 def _separates(matrices: _Matrices, u: Float[Array, " m"]) -> Bool[Array, ""]:

@@ -89,9 +89,9 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
         }.get(status, ProgramResult.failed)
         nothing = program.expand(jnp.asarray(weights), compact.slots)
         return Solution(zero, nothing, Certificate.none(), Code(code, ProgramResult), steps)
-    for item, index, sign in zip(
-        constraints, [i for i in (inequality, equality) if len(i)], _signs(inequality, equality), strict=True
-    ):
+    # CVXPY's Lagrangian adds ν(lhs − rhs) for equalities: its multipliers have the opposite sign of ours.
+    present = [(sign, index) for sign, index in ((1.0, inequality), (-1.0, equality)) if len(index)]
+    for item, (sign, index) in zip(constraints, present, strict=True):
         weights[index] = sign * np.real(item.dual_value)
     dual = program.expand(jnp.asarray(weights), compact.slots)
     primal = jnp.asarray(np.asarray(variable.value))
@@ -106,8 +106,3 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
     scale = margin if program.conic and 0 < margin < np.inf else 1.0
     size = float(program.norm.dual(program.adjoint(dual)))
     return Solution(primal / scale, dual / (size if size > 0 else 1.0), certificate, Code(code, ProgramResult), steps)
-
-
-def _signs(inequality: np.ndarray, equality: np.ndarray) -> list[float]:
-    # CVXPY's Lagrangian adds ν(lhs − rhs) for equalities: its multipliers have the opposite sign of ours.
-    return [sign for sign, index in ((1.0, inequality), (-1.0, equality)) if len(index)]

@@ -1,6 +1,7 @@
 """`solve`: one entry for all built-in methods."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 
 from jaxflow._core import as_integer, check_kind, check_real, require
 from jaxflow.margin.certificate import Certificate, Solution, bounds_of
-from jaxflow.margin.conclude import conclude, default_tolerance
-from jaxflow.margin.interpolation import solve_interpolation
+from jaxflow.margin.conclude import DIRECT_GAP, INTERIOR_GAP, STATIONARY_RESIDUAL, default_tolerance, judge
+from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import solve_l1
 from jaxflow.margin.lp import solve_lp
 from jaxflow.margin.min_norm_point import min_norm_point
@@ -74,58 +75,47 @@ def solve(
     return _solve(program, tolerance, max_steps, starts)
 
 
-# The certified gap that counts as solved by default. For a method without a measured one, that of the interior point
-# methods.
-OWN_TOLERANCE = 4.5e5
-
-
 @eqx.filter_jit
 def _concluded(program: AbstractProgram, primal: Any, dual: Any, tolerance: float | None) -> Solution:
     primal, dual, zero = jnp.asarray(primal), jnp.asarray(dual), program.primal_zero
     require(primal.shape == zero.shape, "solver", f"expected a primal point {zero.shape}, got {primal.shape}")
     require(dual.shape == program.active.shape, "solver", f"expected weights {program.active.shape}, got {dual.shape}")
     compact = program.compact()
-    goal = default_tolerance(zero.dtype, OWN_TOLERANCE) if tolerance is None else tolerance
+    goal = default_tolerance(zero.dtype, INTERIOR_GAP) if tolerance is None else tolerance
     none = jnp.zeros((), int)
     points = [(primal, dual.reshape(-1)[compact.slots])]
-    return conclude(program, compact, points, steps=none, spent=none > 0, tolerance=goal)
+    return judge(program, compact, points, steps=none, spent=none > 0, tolerance=goal)
 
 
 @eqx.filter_jit
 def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | None, starts: int) -> Solution:
-    norm = program.norm
+    norm, compact = program.norm, program.compact()
+    found = partial(judge, program, compact)
+
+    def within(multiple: float) -> float:
+        return default_tolerance(compact.targets.dtype, multiple) if tolerance is None else tolerance
+
     if isinstance(norm, Frobenius):
-        method = _solve_frobenius if program.conic else solve_interpolation
-        return method(program, tolerance, max_steps)
+        if not program.conic:
+            weights, consistent = least_norm(compact)
+            primal = jnp.where(consistent, 1.0, 0.0) * compact.rows.combine(weights)
+            none = jnp.zeros((), int)
+            return found([(primal, weights)], steps=none, spent=none > 0, tolerance=within(DIRECT_GAP))
+        # W = Σλ_k A_k / μ, λ the min-norm point, μ the least margin.
+        most = 40 if max_steps is None else max_steps
+        point = min_norm_point(compact.rows, compact.inequality, compact.equality, max_steps=most)
+        spent = ~point.converged & (point.steps >= most)
+        return found([(point.primal, point.weights)], steps=point.steps, spent=spent, tolerance=within(DIRECT_GAP))
     if isinstance(norm, Nuclear) and norm.rank is None:
-        return solve_nuclear(program, tolerance, max_steps)
+        return solve_nuclear(program, compact, within(INTERIOR_GAP), max_steps)
     if isinstance(norm, Nuclear) and norm.rank is not None:
-        return solve_nuclear_rank(program, norm.rank, tolerance, max_steps, starts)
+        return solve_nuclear_rank(program, compact, norm.rank, within(STATIONARY_RESIDUAL), max_steps, starts)
     if isinstance(norm, L1):
-        return solve_l1(program, tolerance, max_steps)
+        return solve_l1(program, compact, within(INTERIOR_GAP), max_steps)
     if isinstance(norm, Lp):
-        return solve_lp(program, norm.p, tolerance, max_steps, starts)
+        return solve_lp(program, compact, norm.p, within(STATIONARY_RESIDUAL), max_steps, starts)
     raise ValueError(
         f"norm: no built-in method for {type(norm).__name__}; give it a `solver`, or see jf.margin.solve_cvxpy"
-    )
-
-
-def _solve_frobenius(program: AbstractProgram, tolerance: float | None, max_steps: int | None) -> Solution:
-    r"""$\min\|W\|_F$ of a margin program: $W=\sum\lambda_kA_k/\mu$, λ the min-norm point, μ the least margin.
-
-    Method and source: see `min_norm_point`. Default tolerance: gap 1e-12 in float64.
-    """
-    compact = program.compact()
-    tolerance = default_tolerance(compact.targets.dtype, 4.5e3) if tolerance is None else tolerance
-    max_steps = 40 if max_steps is None else max_steps
-    point = min_norm_point(compact.rows, compact.inequality, compact.equality, max_steps=max_steps)
-    return conclude(
-        program,
-        compact,
-        [(point.primal, point.weights)],
-        steps=point.steps,
-        spent=~point.converged & (point.steps >= max_steps),
-        tolerance=tolerance,
     )
 
 

@@ -13,8 +13,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import step_to_boundary
-from jaxflow.margin.recession import DAMPING, MAX_STEPS, rank_tolerance
+from jaxflow.margin._linear_algebra import corrected_step
+from jaxflow.margin.recession import MAX_STEPS, rank_tolerance
 
 # Products of slack and multiplier, relative to the optimum, at which the interior point ends: w, whose error is the
 # root of it, then has half of the digits, which tells what is active, and the refinement has all of them.
@@ -41,30 +41,23 @@ def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior:
     ```
     """
     rows = jnp.where(present[:, None], rows, 0.0)
-    margin = jnp.min(jnp.where(present, rows @ interior, jnp.inf), initial=jnp.inf)
+    margin = _margin(rows, present, interior)
     usable = jnp.any(present) & (margin > 0)
     # In the length of the start at margin one the optimum is at most one long.
     first = interior / jnp.where(usable, margin, 1.0)
-    length = jnp.linalg.norm(first)
-    length = positive_or_one(length)
+    length = positive_or_one(jnp.linalg.norm(first))
     scaled = rows * length
     steps, w, weights, slack = _follow(scaled, present, first / length, usable)
     active = present & (weights > slack)
-    fine, sharp = _refined(scaled, active, w), _margin(scaled, present, w)
-    better = _margin(scaled, present, fine) / _size(fine) > sharp / _size(w)
-    w = jnp.where(better, fine, w)
-    margin = _margin(scaled, present, w)
-    w = w / positive_or_one(margin)
+    fine = _refined(scaled, active, w)
+    sharp, sharper = (_margin(scaled, present, x) / positive_or_one(jnp.linalg.norm(x)) for x in (w, fine))
+    w = jnp.where(sharper > sharp, fine, w)
+    w = w / positive_or_one(_margin(scaled, present, w))
     return ThinMargin(jnp.where(usable, w * length, 0.0), jnp.where(present & usable, weights, 0.0), steps)
 
 
 def _margin(rows: Array, present: Array, w: Array) -> Float[Array, ""]:
     return jnp.min(jnp.where(present, rows @ w, jnp.inf), initial=jnp.inf)
-
-
-def _size(w: Array) -> Float[Array, ""]:
-    size = jnp.linalg.norm(w)
-    return positive_or_one(size)
 
 
 def _refined(rows: Float[Array, "n m"], active: Bool[Array, " n"], w: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -92,8 +85,6 @@ def _follow(
         ratio = jnp.where(present, weights / slack, 0.0)
         factor = linalg.cholesky((rows * ratio[:, None]).T @ rows + jnp.eye(m, dtype=rows.dtype))
         off, short = w - rows.T @ weights, on * (rows @ w - slack - 1.0)
-        product = on * weights * slack
-        mean = jnp.sum(product) / count
 
         def direction(target: Array) -> tuple[Array, Array, Array]:
             share = on * (target - weights * short) / slack
@@ -101,25 +92,7 @@ def _follow(
             change_slack = on * (rows @ change) + short
             return change, on * (target - weights * change_slack) / slack, change_slack
 
-        def longest(change_weights: Array, change_slack: Array) -> Array:
-            return jnp.minimum(
-                step_to_boundary(weights, change_weights, present), step_to_boundary(slack, change_slack, present)
-            )
-
-        _, change_weights, change_slack = direction(-product)
-        affine = jnp.minimum(1.0, longest(change_weights, change_slack))
-        left = jnp.sum(on * (weights + affine * change_weights) * (slack + affine * change_slack)) / count
-        centre = mean * jnp.clip(left / positive_or_one(mean), 0.0, 1.0) ** 3
-        change, change_weights, change_slack = direction(on * centre - product - change_weights * change_slack)
-        length = jnp.minimum(1.0, DAMPING * longest(change_weights, change_slack))
-        moved = jnp.isfinite(length) & (length > 0)
-        for part in (change, change_weights, change_slack):
-            moved = moved & jnp.all(jnp.isfinite(part))
-
-        def step(x: Array, change: Array) -> Array:
-            return jnp.where(moved, x + length * jnp.where(moved, change, 0.0), x)
-
-        w, weights, slack = step(w, change), step(weights, change_weights), step(slack, change_slack)
+        (w, weights, slack), moved = corrected_step(direction, (w, weights, slack), present)
         small = jnp.sum(on * weights * slack) <= COMPLEMENTARITY * (w @ w)
         return steps + 1, w, weights, slack, small | ~moved
 

@@ -218,9 +218,7 @@ class FactoredAttention(AbstractAttention):
     def init(cls, key: Key[Array, ""], data: TokenData, head: Any, m: int | None = None) -> "FactoredAttention":
         r"""Entries of both factors uniform on $\pm1/\sqrt d$; `m` columns, d by default."""
         d = data.tokens.shape[-1]
-        m = d if m is None else m
-        require(m >= 1, "m", f"expected at least 1, got {m}")
-        return cls(*_two_uniform(key, (d, m), d), head)
+        return cls(*_two_uniform(key, (d, d if m is None else m), d), head)
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
         queries = data.queries @ self.Q

@@ -1,12 +1,13 @@
 r"""Orthogonal decompositions of data tensors: Assumption 1 of Yun, Krishnan, Mobahi (2021)."""
 
+import math
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import checked, require
+from jaxflow._core import checked
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.linear_networks import AbstractLinearNetwork, DiagonalLinearNetwork
 
@@ -38,9 +39,7 @@ class Decomposition(eqx.Module):
 
     def singular_coefficients(self, layers: tuple[Array, ...]) -> Inexact[Array, " m"]:
         r"""$\rho=\bigodot_lU_l^\top v_l$, with $\beta=S^\top\rho$."""
-        rho, *rest = self.transformed(layers)
-        for eta in rest:
-            rho = rho * eta
+        rho: Any = math.prod(self.transformed(layers))
         return rho
 
     def tensor(self) -> Inexact[Array, "..."]:
@@ -94,7 +93,6 @@ def even_decomposition(d: int, depth: int) -> Decomposition:
     jf.models.even_decomposition(4, depth=2)
     ```
     """
-    require(d >= 2, "d", f"expected at least 2, got {d}")
     index = jnp.arange(d // 2 + 1)
     own = (index == 0) | (2 * index == d)
     multiplicity = jnp.where(own, 1.0, 2.0)

@@ -105,7 +105,6 @@ class HadamardNetwork(AbstractModel):
     @checked(least={"p": 1})
     def init(cls, key: Key[Array, ""], h: ProductFunction, p: int, log_scale: float = 0.0) -> "HadamardNetwork":
         r"""Standard Gaussian u and v times $\alpha=e^{s}$, s the `log_scale` (Appendix A of the paper)."""
-        require(p >= 1, "p", f"expected at least 1, got {p}")
         u, v = normal(key, (2, p))
         return cls(h, u, v).scaled(log_scale)
 
@@ -150,7 +149,9 @@ class HadamardNetwork(AbstractModel):
         def pullback(scale: Float[Array, ""], weights: Float[Array, "..."]) -> ScaledGradient:
             (slopes,) = vjp(weights)
             gradient = jax.tree.map(lambda moves: None, trainable)
-            gradient = eqx.tree_at(lambda m: (m.u, m.v), gradient, (v * slopes, u * slopes), is_leaf=_nothing)
+            gradient = eqx.tree_at(
+                lambda m: (m.u, m.v), gradient, (v * slopes, u * slopes), is_leaf=lambda x: x is None
+            )
             return ScaledGradient(scale + size, gradient, weights)
 
         return values, pullback
@@ -200,7 +201,3 @@ class ProductNetwork(AbstractModel):
 def product_outputs(h: ProductFunction, products: Float[Array, " p"], data: LinearData | SampleData) -> Array:
     """h at every input."""
     return jax.vmap(lambda x: h(x, products))(data.inputs)
-
-
-def _nothing(leaf: Any) -> bool:
-    return leaf is None

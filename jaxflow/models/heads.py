@@ -18,6 +18,15 @@ from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 
 
+def arrays_and_rest(name: str, tree: Any) -> tuple[PyTree, PyTree]:
+    """The arrays of a tree, those of NumPy as JAX's, and the rest. **Raises:** `ValueError` where that has no hash."""
+    arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, tree)
+    params, rest = eqx.partition(arrays, eqx.is_array)
+    hashable = all(getattr(leaf, "__hash__", None) is not None for leaf in jax.tree.leaves(rest))
+    require(hashable, name, f"what is no array in {rest!r} must be hashable")
+    return params, rest
+
+
 class FunctionHead(eqx.Module):
     r"""A callable $h:\mathbb R^d\to\mathbb R$ as a pytree of arrays.
 
@@ -41,12 +50,7 @@ class FunctionHead(eqx.Module):
 
     def __init__(self, function: Any):
         require(callable(function), "head", "expected a function of a token", got=function)
-        arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, function)
-        self.params, self.rest = eqx.partition(arrays, eqx.is_array)
-
-    def __check_init__(self) -> None:
-        hashable = all(getattr(leaf, "__hash__", None) is not None for leaf in jax.tree.leaves(self.rest))
-        require(hashable, "head", f"what is no array in {self.rest!r} must be hashable")
+        self.params, self.rest = arrays_and_rest("head", function)
 
     @property
     def function(self) -> Any:

@@ -1,7 +1,8 @@
 r"""Circular convolutional networks that are linear in their input, filters of any length."""
 
-from typing import Any
+import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -67,10 +68,7 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
     ```
     """
 
-    weights: tuple[Float[Array, " _"], ...]
-
-    def __init__(self, weights: Any):
-        self.weights = as_layers(weights)
+    weights: tuple[Float[Array, " _"], ...] = eqx.field(converter=as_layers)
 
     def __check_init__(self) -> None:
         shapes = [w.shape for w in self.weights]
@@ -112,10 +110,7 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
         return all(w.shape == self.weights[-1].shape for w in self.weights)
 
     def linear_coefficients(self) -> Float[Array, " d"]:
-        beta = self.weights[-1]
-        for w in self.weights[-2::-1]:
-            beta = convolution(beta, w)
-        return beta
+        return functools.reduce(convolution, self.weights[-2::-1], self.weights[-1])
 
     def conserved(self) -> Float[Array, "layers _"]:
         r"""$|Fw_l|^2-|Fw_L|^2$ for full-length filters, (21); $\|w_l\|^2-\|w_L\|^2$ otherwise."""

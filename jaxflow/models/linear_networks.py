@@ -5,6 +5,8 @@ network of depth L is homogeneous of degree L. The convolutional network and the
 """
 
 import abc
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,15 @@ from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark
 
 # What each scheme of `init` starts from, with the theorems that ask for it.
 SCHEMES = ("random", "zero_last", "equal", "identity")
+
+
+def as_layers(weights: Any) -> tuple[Array, ...]:
+    """Parameters as a tuple of at least two inexact arrays. **Raises:** `ValueError` naming `weights`."""
+    require(isinstance(weights, tuple | list), "weights", f"expected a tuple of layers, got {type(weights).__name__}")
+    require(len(weights) >= 2, "weights", f"expected at least two layers, got {len(weights)}")
+    arrays = [as_array("weights", w) for w in weights]
+    dtype = jnp.result_type(float, *arrays)
+    return tuple(w.astype(dtype) for w in arrays)
 
 
 class AbstractLinearNetwork(AbstractModel):
@@ -86,10 +97,7 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
     ```
     """
 
-    weights: tuple[Float[Array, " d"], ...]
-
-    def __init__(self, weights: Any):
-        self.weights = as_layers(weights)
+    weights: tuple[Float[Array, " d"], ...] = eqx.field(converter=as_layers)
 
     def __check_init__(self) -> None:
         shapes = [w.shape for w in self.weights]
@@ -120,9 +128,7 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
         return cls(start_layers(key, [(d,)] * depth, scheme, alpha, lambda shape: jnp.ones(shape)))
 
     def linear_coefficients(self) -> Float[Array, " d"]:
-        beta = self.weights[0]
-        for w in self.weights[1:]:
-            beta = beta * w
+        beta: Any = math.prod(self.weights)
         return beta
 
     def conserved(self) -> Float[Array, "layers d"]:
@@ -143,10 +149,7 @@ class DeepLinearNetwork(AbstractLinearNetwork):
     ```
     """
 
-    weights: tuple[Float[Array, "..."], ...]
-
-    def __init__(self, weights: Any):
-        self.weights = as_layers(weights)
+    weights: tuple[Float[Array, "..."], ...] = eqx.field(converter=as_layers)
 
     def __check_init__(self) -> None:
         shapes = [w.shape for w in self.weights]
@@ -182,8 +185,7 @@ class DeepLinearNetwork(AbstractLinearNetwork):
 
     def conserved(self) -> tuple[Float[Array, "..."], ...]:
         r"""$W_l^\top W_l-W_{l+1}W_{l+1}^\top$ for l < L, (81)."""
-        columns = [w if w.ndim == 2 else w[:, None] for w in self.weights]
-        return tuple(a.T @ a - b @ b.T for a, b in zip(columns, columns[1:], strict=False))
+        return _balances((*self.weights[:-1], self.weights[-1][:, None]))
 
 
 class DeepMatrixSensing(AbstractLinearNetwork):
@@ -202,10 +204,7 @@ class DeepMatrixSensing(AbstractLinearNetwork):
     ```
     """
 
-    weights: tuple[Float[Array, "a b"], ...]
-
-    def __init__(self, weights: Any):
-        self.weights = as_layers(weights)
+    weights: tuple[Float[Array, "a b"], ...] = eqx.field(converter=as_layers)
 
     def __check_init__(self) -> None:
         shapes = [w.shape for w in self.weights]
@@ -242,16 +241,7 @@ class DeepMatrixSensing(AbstractLinearNetwork):
 
     def conserved(self) -> tuple[Float[Array, "..."], ...]:
         r"""$W_l^\top W_l-W_{l+1}W_{l+1}^\top$ for l < L."""
-        return tuple(a.T @ a - b @ b.T for a, b in zip(self.weights, self.weights[1:], strict=False))
-
-
-def as_layers(weights: Any) -> tuple[Array, ...]:
-    """Parameters as a tuple of at least two inexact arrays. **Raises:** `ValueError` naming `weights`."""
-    require(isinstance(weights, tuple | list), "weights", f"expected a tuple of layers, got {type(weights).__name__}")
-    require(len(weights) >= 2, "weights", f"expected at least two layers, got {len(weights)}")
-    arrays = [as_array("weights", w) for w in weights]
-    dtype = jnp.result_type(float, *arrays)
-    return tuple(w.astype(dtype) for w in arrays)
+        return _balances(self.weights)
 
 
 def start_layers(
@@ -287,7 +277,8 @@ def _normals(key: Key[Array, ""], shapes: tuple[tuple[int, ...], ...], scaled: b
 
 
 def _chain(weights: tuple[Array, ...]) -> Array:
-    product = weights[-1]
-    for w in weights[-2::-1]:
-        product = w @ product
-    return product
+    return functools.reduce(lambda product, w: w @ product, weights[-2::-1], weights[-1])
+
+
+def _balances(weights: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(a.T @ a - b @ b.T for a, b in zip(weights, weights[1:], strict=False))

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -12,7 +11,7 @@ from jaxflow._core import require
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, bilinear
 from jaxflow.models.base import mark_trainable, outputs_of, require_shape
-from jaxflow.models.heads import Head, as_head, check_head
+from jaxflow.models.heads import Head, arrays_and_rest, as_head, check_head
 
 
 class OwnModel(eqx.Module):
@@ -35,15 +34,11 @@ class OwnModel(eqx.Module):
     rest: PyTree = eqx.field(static=True)
 
     def __init__(self, module: Any):
-        arrays = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, module)
         # Margins of one's own are a function of any pytree of arrays.
-        known = callable(module) or hasattr(module, "outputs") or any(map(eqx.is_array, jax.tree.leaves(arrays)))
+        arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(module))
+        known = callable(module) or hasattr(module, "outputs") or arrays
         require(known, "model", "expected a callable", got=module)
-        self.params, self.rest = eqx.partition(arrays, eqx.is_array)
-
-    def __check_init__(self) -> None:
-        hashable = all(getattr(leaf, "__hash__", None) is not None for leaf in jax.tree.leaves(self.rest))
-        require(hashable, "model", f"what is no array in {self.rest!r} must be hashable")
+        self.params, self.rest = arrays_and_rest("model", module)
 
     @property
     def module(self) -> Any:

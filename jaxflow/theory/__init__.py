@@ -18,6 +18,7 @@ from jaxflow.theory.norm_like import NormLike as NormLike
 from jaxflow.theory.norm_like import interpolation_program as interpolation_program
 from jaxflow.theory.pairs import AbstractPairs as AbstractPairs
 from jaxflow.theory.pairs import PairLimit as PairLimit
+from jaxflow.theory.pairs import Pairs as Pairs
 from jaxflow.theory.pairs import datum_direction as datum_direction
 from jaxflow.theory.pairs import datum_limit as datum_limit
 from jaxflow.theory.pairs import pair_limit as pair_limit

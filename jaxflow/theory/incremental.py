@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxflow._core import Code, check_real, checked, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.theory.incremental_limit import inner_limit, product_slopes, support_curvature
+from jaxflow.theory.incremental_limit import PUSH, limit_from, product_slopes, support_curvature
 
 # Two waiting times closer than this, relative to the wait, are equal to rounding: Hessians and inner limits leave
 # errors of some thousand rounding units.
@@ -154,7 +154,6 @@ def incremental_learning(
     require(isinstance(model, HadamardNetwork), "model", f"expected HadamardNetwork, got {type(model).__name__}")
     p = model.u.shape[0]
     stages = 2 * p if max_stages is None else max_stages
-    require(stages >= 1, "max_stages", f"expected at least 1, got {max_stages}")
     check_real("max_time", max_time, positive=True, inf=True)
     check_real("decay", decay, least=0.0)
     if log_alpha is not None:
@@ -177,18 +176,10 @@ def incremental_learning(
     def blank(value: Any, *shape: int) -> Array:
         return jnp.full((stages, *shape), value)
 
-    rows = {
-        "times": blank(jnp.inf),
-        "coordinates": blank(-1),
-        "products": blank(0.0, p),
-        "exponents": blank(jnp.nan, p),
-        "losses": blank(jnp.nan),
-        "gaps": blank(jnp.nan),
-        "curvatures": blank(jnp.nan),
-        "leaving": blank(jnp.inf),
-        "residuals": blank(jnp.nan),
-        "results": jnp.full(stages, StageResult.not_run.value, jnp.uint8),
-    }
+    rows = {name: blank(jnp.nan) for name in ("losses", "gaps", "curvatures", "residuals")}
+    rows |= {"times": blank(jnp.inf), "leaving": blank(jnp.inf), "coordinates": blank(-1)}
+    rows |= {"products": blank(0.0, p), "exponents": blank(jnp.nan, p)}
+    rows |= {"results": jnp.full(stages, StageResult.not_run.value, jnp.uint8)}
 
     def unfinished(carry: Any) -> Any:
         k, *_, going, _ = carry
@@ -204,7 +195,8 @@ def incremental_learning(
         gap = jnp.min(jnp.where(jnp.arange(p) == first, jnp.inf, waits)) - wait
         until = time + wait
         goes_on = until < max_time
-        inner = inner_limit(slopes, products, first, jnp.sign(g[first]), scale, stages)
+        # Equation (13): the limit of the flow pushed along i_k, as the push vanishes.
+        inner = limit_from(slopes, products.at[first].set(jnp.sign(g[first]) * PUSH), scale, stages)
         found = inner.products
         left = on & (found == 0.0)
         passed = jnp.where(goes_on, wait, 0.0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optimistix
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import RESULTS, by_columns, linalg
 from jaxflow.models import ProductNetwork
@@ -43,18 +43,6 @@ def product_slopes(risk: EmpiricalRisk, h: ProductFunction) -> Slopes:
 
     # Not the scaled gradient: where residuals vanish exactly its scale is zero, and Hessians with it.
     return jax.grad(lambda products: -plain(ProductNetwork(h, products)))
-
-
-def inner_limit(
-    slopes: Slopes,
-    products: Float[Array, " p"],
-    first: Int[Array, ""],
-    sign: Any,
-    scale: Float[Array, ""],
-    width: int | None = None,
-) -> InnerLimit:
-    r"""Equation (13): the flow from $\theta^k$ pushed along coordinate `first` with this sign, as the push vanishes."""
-    return limit_from(slopes, products.at[first].set(sign * PUSH), scale, width)
 
 
 def limit_from(

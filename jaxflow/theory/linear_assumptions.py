@@ -141,12 +141,13 @@ def singular_residual(
     unit = jax.tree.map(lambda v: v / jnp.sqrt(jnp.sum(v**2)), network.layers)
 
     def value(layers: Any) -> Array:
-        return -u @ _with_layers(network, layers).linear_coefficients()
+        return -u @ with_layers(network, layers).linear_coefficients()
 
     s, slopes = jax.value_and_grad(value)(unit)
     off = [jnp.sqrt(jnp.sum((slope - s * v) ** 2)) for slope, v in zip(slopes, unit, strict=True)]
     return jnp.max(jnp.stack(off)) / jnp.abs(s)
 
 
-def _with_layers(network: Any, layers: Any) -> Any:
-    return eqx.tree_at(lambda n: n.weights, network, layers)
+def with_layers(network: Any, layers: Any) -> Any:
+    """The network with other layers."""
+    return eqx.tree_at(lambda n: n.weights, network, tuple(layers))

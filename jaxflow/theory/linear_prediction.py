@@ -1,6 +1,5 @@
 r"""What Yun, Krishnan, Mobahi (2021) predict for each linear network: a program, and where ρ is to be read off."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -28,52 +27,23 @@ from jaxflow.theory.prediction import Assumption, Prediction, register
 from jaxflow.theory.single_datum import data_singular
 
 
-class AbstractPrimal(eqx.Module):
-    r"""Where the primal of a predicted program is read off a network."""
+class Primal(eqx.Module):
+    r"""Where the primal ρ of a predicted program is read off a network.
 
-    @property
-    @abc.abstractmethod
-    def faithful(self) -> bool:
-        r"""Whether $\beta=S^\top\rho$."""
+    $\rho=\bigodot_lU_l^\top v_l$ of a `decomposition`, else $\rho=\beta(\Theta)$, or where the program is in the DFT
+    domain, `fourier`, $\rho=F^*\beta(\Theta)$ with the unitary F. `faithful`: whether $\beta=S^\top\rho$, which a
+    decomposition that holds at one datum only is not.
+    """
 
-    @abc.abstractmethod
+    decomposition: Decomposition | None = None
+    fourier: bool = eqx.field(static=True, default=False)
+    faithful: bool = eqx.field(static=True, default=True)
+
     def __call__(self, network: Any) -> Inexact[Array, " m"]:
         """ρ."""
-
-
-class Coefficients(AbstractPrimal):
-    r"""$\rho=\beta(\Theta)$."""
-
-    @property
-    def faithful(self) -> bool:
-        return True
-
-    def __call__(self, network: Any) -> Inexact[Array, " m"]:
-        return network.linear_coefficients()
-
-
-class FourierCoefficients(AbstractPrimal):
-    r"""$\rho=F^{-\top}\beta(\Theta)=F^*\beta(\Theta)$ with the unitary F: $\beta=\mathrm{Re}(F^\top\rho)$."""
-
-    @property
-    def faithful(self) -> bool:
-        return True
-
-    def __call__(self, network: Any) -> Inexact[Array, " m"]:
-        return jnp.fft.ifft(network.linear_coefficients(), norm="ortho")
-
-
-class SingularCoefficients(AbstractPrimal):
-    r"""$\rho=\bigodot_lU_l^\top v_l$ of a decomposition; `at_datum`: of one that holds at one datum only."""
-
-    decomposition: Decomposition
-    at_datum: bool = eqx.field(static=True, default=False)
-
-    @property
-    def faithful(self) -> bool:
-        return not self.at_datum
-
-    def __call__(self, network: Any) -> Inexact[Array, " m"]:
+        if self.decomposition is None:
+            beta = network.linear_coefficients()
+            return jnp.fft.ifft(beta, norm="ortho") if self.fourier else beta
         # The structured forms' layers as the vectors of the general form.
         if isinstance(network, DeepMatrixSensing):
             return self.decomposition.singular_coefficients(tuple(W.reshape(-1) for W in network.layers))
@@ -81,13 +51,8 @@ class SingularCoefficients(AbstractPrimal):
         return self.decomposition.singular_coefficients(layers)
 
 
-def sparse_norm(depth: int) -> AbstractNorm:
-    r"""$\ell_{2/L}$: ℓ1 for L = 2, a quasi-norm beyond."""
-    return L1() if depth == 2 else Lp(2.0 / depth)
-
-
 @checked()
-def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> AbstractPrimal:
+def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Primal:
     """Where to read ρ of `predict(risk, network).program` off a network of this kind.
 
     **Example:**
@@ -96,106 +61,96 @@ def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> AbstractP
     read = jf.theory.primal_map(jf.EmpiricalRisk(linear, "exponential"), network)
     ```
     """
-    data = linear_data(risk)
-    if not risk.loss.margin:
-        program: Any = predict_regression(risk, network).program
-        if not isinstance(program, InterpolationProgram):
-            return Coefficients()
-        return SingularCoefficients(program.decomposition, at_datum=not _decomposes(network))
-    if isinstance(network, DeepLinearNetwork):
-        return Coefficients()
-    if isinstance(network, DiagonalLinearNetwork):
-        return Coefficients()
-    if isinstance(network, LinearConvolutionalNetwork) and network.full_length:
-        return FourierCoefficients()
-    if isinstance(network, LinearTensorNetwork) and network.decomposition is not None:
-        return SingularCoefficients(network.decomposition)
-    return SingularCoefficients(_at_datum(network, data), at_datum=True)
+    return (_classification if risk.loss.margin else _regression)(risk, network)[1]
 
 
-def linear_data(risk: EmpiricalRisk) -> LinearData:
-    """**Raises:** `ValueError` for a risk on anything but `LinearData`."""
+def predict_linear(risk: EmpiricalRisk, model: Any, selection: Any) -> Prediction:
+    """The rule for all linear networks; `selection` is not used, the start is."""
+    return (_classification if risk.loss.margin else _regression)(risk, model)[0]
+
+
+def _linear_data(risk: EmpiricalRisk) -> LinearData:
     data = risk.data
     if not isinstance(data, LinearData):
         raise ValueError("risk: linear networks need a risk on LinearData")
     return data
 
 
-def predict_classification(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Prediction:
+def _classification(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> tuple[Prediction, Primal]:
     """Corollaries 1–3, Theorem 2 with a decomposition, Theorem 3 for one datum."""
-    data = linear_data(risk)
-    X, y, depth = data.inputs, data.targets, network.depth
+    data, depth = _linear_data(risk), network.depth
+    what = "the solution" if depth == 2 else "a stationary point"
+    sparse = f"to {what} of the l_(2/{depth}) max-margin program"
+    norm: AbstractNorm = L1() if depth == 2 else Lp(2.0 / depth)
+    transform, read, layers = None, Primal(), network.layers
+    if isinstance(network, DeepLinearNetwork):
+        norm, name, says = (
+            Frobenius(),
+            "Corollary 1",
+            "once the loss is below one, the linear coefficients of a fully connected network converge in direction to "
+            "the l2 max-margin classifier",
+        )
+    elif isinstance(network, DiagonalLinearNetwork):
+        name, says = (
+            "Corollary 2",
+            "if X^T r converges in direction, the linear coefficients of a diagonal network converge in direction "
+            + sparse,
+        )
+    elif isinstance(network, LinearConvolutionalNetwork) and network.full_length:
+        transform, read = "dft", Primal(fourier=True)
+        layers = tuple(jnp.fft.fft(w, norm="ortho") for w in layers)
+        name, says = (
+            "Corollary 3",
+            "if X^T r converges in direction, the coefficients of a full-length convolutional network converge in "
+            f"direction to {what} of the DFT-domain l_(2/{depth}) max-margin program",
+        )
+    elif isinstance(network, LinearTensorNetwork) and network.decomposition is not None:
+        found = network.decomposition
+        transform, read, layers = found.transform, Primal(found), found.transformed(layers)
+        name, says = (
+            "Theorem 2",
+            "if X^T r converges in direction, the coefficients rho of an orthogonally decomposable network converge in "
+            "direction " + sparse,
+        )
+    else:
+        found = _at_datum(network, data)
+        transform, read = found.transform, Primal(found, faithful=False)
+        layers = found.transformed(as_tensor_network(network).layers)
+        name, says = (
+            "Theorem 3",
+            "on one data point both layers converge in direction to top singular vectors of M(x), with weights that "
+            "solve the l1 max-margin program on its singular values",
+        )
     smooth = jnp.asarray(isinstance(risk.loss, Exponential | Logistic))
     common = Assumption("the loss is exponential (or logistic, with the same tail)", smooth, smooth - 1.0)
-    if isinstance(network, DeepLinearNetwork):
-        return Prediction(
-            max_margin(X, y, Frobenius()),
-            "Yun et al. (2021), Corollary 1: once the loss is below one, the linear coefficients of a fully connected "
-            "network converge in direction to the l2 max-margin classifier",
-            (common, below_one(risk, network)),
-        )
-    what = "the solution" if depth == 2 else "a stationary point"
-    norm = sparse_norm(depth)
-    if isinstance(network, DiagonalLinearNetwork):
-        return Prediction(
-            max_margin(X, y, norm),
-            f"Yun et al. (2021), Corollary 2: if X^T r converges in direction, the linear coefficients of a diagonal "
-            f"network converge in direction to {what} of the l_(2/{depth}) max-margin program",
-            (common, small_layer(network.layers, "Corollary 2")),
-        )
-    if isinstance(network, LinearConvolutionalNetwork) and network.full_length:
-        etas = tuple(jnp.fft.fft(w, norm="ortho") for w in network.layers)
-        return Prediction(
-            max_margin(X, y, norm, "dft"),
-            f"Yun et al. (2021), Corollary 3: if X^T r converges in direction, the coefficients of a full-length "
-            f"convolutional network converge in direction to {what} of the DFT-domain l_(2/{depth}) max-margin program",
-            (common, small_layer(etas, "Corollary 3")),
-        )
-    if isinstance(network, LinearTensorNetwork) and network.decomposition is not None:
-        found = network.decomposition
-        return Prediction(
-            max_margin(X, y, norm, found.transform),
-            f"Yun et al. (2021), Theorem 2: if X^T r converges in direction, the coefficients rho of an orthogonally "
-            f"decomposable network converge in direction to {what} of the l_(2/{depth}) max-margin program",
-            (common, small_layer(found.transformed(network.layers))),
-        )
-    found = _at_datum(network, data)
-    etas = SingularCoefficients(found).decomposition.transformed(as_tensor_network(network).layers)
-    return Prediction(
-        max_margin(X, y, L1(), found.transform),
-        "Yun et al. (2021), Theorem 3: on one data point both layers converge in direction to top singular vectors of "
-        "M(x), with weights that solve the l1 max-margin program on its singular values",
-        (common, small_layer(etas, "Theorem 3")),
-    )
+    start = below_one(risk, network) if isinstance(network, DeepLinearNetwork) else small_layer(layers, name)
+    program = max_margin(data.inputs, data.targets, norm, transform)
+    return Prediction(program, f"Yun et al. (2021), {name}: {says}", (common, start)), read
 
 
-def predict_regression(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Prediction:
+def _regression(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> tuple[Prediction, Primal]:
     """Corollaries 5–7 and Theorem 4 with a decomposition, or on one datum; Theorem 6.2 for fully connected networks.
 
     **Raises:** `ValueError` for a network without a decomposition on several data.
     """
-    data = linear_data(risk)
+    data = _linear_data(risk)
     squared = jnp.asarray(isinstance(risk.loss, Squared))
     common = Assumption("the loss is the squared error", squared, squared - 1.0)
     if isinstance(network, DeepLinearNetwork):
-        return Prediction(
-            minimum_norm(data.inputs, data.targets, Frobenius()),
+        theorem = (
             "Yun et al. (2021), Theorem 6: as the scale of the start tends to zero, the limit of a fully connected "
-            "network tends to the interpolation of least l2 norm",
-            (common, *fully_connected_start(network)),
+            "network tends to the interpolation of least l2 norm"
         )
-    if not _decomposes(network):
+        program = minimum_norm(data.inputs, data.targets, Frobenius())
+        return Prediction(program, theorem, (common, *fully_connected_start(network))), Primal()
+    if _decomposes(network):
+        program = interpolation_program(network, data)
+    else:
         # On one datum its singular vectors decompose the data tensor for any network.
         found = _at_datum(network, data)
         etas = found.transformed(as_tensor_network(network).layers)
-        rows = data.inputs @ found.transform.T
-        return Prediction(
-            InterpolationProgram(NormLike(jnp.abs(etas[0]), network.depth), rows, data.targets, found, etas),
-            "Yun et al. (2021), Theorem 4 at one data point: the singular coefficients of M(x) converge to the "
-            "interpolation of least Q_(L, alpha, eta)",
-            (common, equal_layers(etas)),
-        )
-    program = interpolation_program(network, data)
+        norm = NormLike(jnp.abs(etas[0]), network.depth)
+        program = InterpolationProgram(norm, data.inputs @ found.transform.T, data.targets, found, etas)
     names = {
         DiagonalLinearNetwork: "Corollary 5: the linear coefficients of a diagonal network converge",
         LinearConvolutionalNetwork: "Corollary 6 with its factor restored: on even data the linear coefficients of a "
@@ -203,16 +158,14 @@ def predict_regression(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> P
         DeepMatrixSensing: "Corollary 7: with sensor matrices that commute, the eigenvalues of the product converge",
         LinearTensorNetwork: "Theorem 4: the singular coefficients of an orthogonally decomposable network converge",
     }
+    at_datum = "Theorem 4 at one data point: the singular coefficients of M(x) converge"
+    name = names[type(network)] if _decomposes(network) else at_datum
+    more = program.assumptions(network, data) if _decomposes(network) else ()
     return Prediction(
         program,
-        f"Yun et al. (2021), {names[type(network)]} to the interpolation of least Q_(L, alpha, eta)",
-        (common, equal_layers(program.etas), *program.assumptions(network, data)),
-    )
-
-
-def predict_linear(risk: EmpiricalRisk, model: Any, selection: Any) -> Prediction:
-    """The rule for all linear networks; `selection` is not used, the start is."""
-    return predict_classification(risk, model) if risk.loss.margin else predict_regression(risk, model)
+        f"Yun et al. (2021), {name} to the interpolation of least Q_(L, alpha, eta)",
+        (common, equal_layers(program.etas), *more),
+    ), Primal(program.decomposition, faithful=_decomposes(network))
 
 
 for _kind in (

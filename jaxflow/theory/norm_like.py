@@ -4,13 +4,13 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Inexact
+from jaxtyping import Array, Float, Inexact
 
 from jaxflow._core import Code, checked, linalg, positive_or_one, require
 from jaxflow.data import LinearData
-from jaxflow.margin import AbstractNorm, AbstractProgram, Certificate, Solution
+from jaxflow.margin import AbstractNorm, Certificate, Solution
 from jaxflow.margin.certificate import CertificateSource, ProgramResult
-from jaxflow.margin.program import Compact, DenseRows
+from jaxflow.margin.linear import AbstractRowsProgram
 from jaxflow.models import (
     AbstractLinearNetwork,
     Decomposition,
@@ -78,7 +78,7 @@ class NormLike(AbstractNorm):
         raise NotImplementedError("norm: Q is no expression of CVXPY; see jaxflow.theory.interpolation_limit")
 
 
-class InterpolationProgram(AbstractProgram):
+class InterpolationProgram(AbstractRowsProgram):
     r"""$\min_\rho Q(\rho)$ s.t. $A\rho=y$, $A=XS^\top$; `decomposition`: S and $U_l$, `etas`: the start $U_l^\top v_l$.
 
     `solve` and `certify` of this class take the place of `jaxflow.margin.solve` and `certify`, which are for norms.
@@ -99,35 +99,12 @@ class InterpolationProgram(AbstractProgram):
     conic: ClassVar[bool] = False
 
     @property
-    def active(self) -> Bool[Array, " n"]:
-        return jnp.zeros(self.values_at_inputs.shape, bool)
-
-    @property
-    def equal(self) -> Bool[Array, " n"]:
-        return jnp.ones(self.values_at_inputs.shape, bool)
-
-    @property
     def targets(self) -> Float[Array, " n"]:
         return self.values_at_inputs
 
     @property
-    def primal_zero(self) -> Float[Array, " m"]:
-        return jnp.zeros_like(self.rows[0])
-
-    def values(self, primal: Inexact[Array, " m"]) -> Float[Array, " n"]:
-        return self.rows @ primal
-
-    def adjoint(self, dual: Float[Array, " n"]) -> Inexact[Array, " m"]:
-        return dual @ self.rows
-
-    def row_sizes(self) -> Float[Array, " n"]:
-        return jnp.linalg.norm(self.rows, axis=1)
-
-    def compact(self) -> Compact:
-        used = jnp.ones(self.values_at_inputs.shape, bool)
-        slots = jnp.arange(self.values_at_inputs.shape[0])
-        finite = jnp.all(jnp.isfinite(self.rows)) & jnp.all(jnp.isfinite(self.values_at_inputs))
-        return Compact(DenseRows(self.rows), ~used, used, self.values_at_inputs, slots, finite)
+    def constraint_rows(self) -> Float[Array, "n m"]:
+        return self.rows
 
     def coefficients(self, primal: Float[Array, " m"]) -> Float[Array, " d"]:
         r"""$\beta=S^\top\rho$."""

@@ -10,7 +10,6 @@ function of ν, so that the point is unique. This holds for *every* start. Theor
 (2021) are where it is known before that there is a root.
 """
 
-import abc
 from typing import Any
 
 import equinox as eqx
@@ -27,53 +26,65 @@ from jaxflow.models import (
     LinearConvolutionalNetwork,
     LinearTensorNetwork,
 )
+from jaxflow.theory.linear_assumptions import with_layers
 from jaxflow.theory.single_datum import NULL, TIED, invert
 
-# Newton's method from the end of a flow, which knows ν to some digits: quadratic, at rounding after three.
-STEPS = 8
-# Longest step of one g: more than a factor e in a component is no Newton step.
-LONGEST = 1.0
 # Roundings that a direction of ν may show in β and still count as none: eigenvectors are known to a few.
 HIDDEN = 1000.0
 # Roundings of one component: an exponential, two products, a sum and the factors U.
 ROUNDINGS = 8.0
 
 
-class AbstractPairs(eqx.Module):
+class Pairs(eqx.Module):
     r"""`rows`: A `(n, m)`; `first`, `second`: a(0) and b(0), `(m,)`; `base`: both layers at the start.
+
+    `factors`: $U_1$ and $U_2$, None where both are the identity. Layers that are matrices stand for $f(X)=\langle
+    X,W_1W_2\rangle$ at one $X=U_1\,\mathrm{diag}(\sigma)\,U_2^\top$, with $a=U_1^\top W_1$ and $b=(W_2U_2)^\top$: every
+    σ stands once for each hidden unit. A fully connected network has $X=x$, one column.
 
     **Example:**
 
     ```python
     pairs = jf.theory.pairs_of(network, linear.inputs)
-    assert isinstance(pairs, jf.theory.AbstractPairs)
+    assert isinstance(pairs, jf.theory.Pairs)
     ```
     """
 
-    rows: eqx.AbstractVar[Float[Array, "n m"]]
-    first: eqx.AbstractVar[Float[Array, " m"]]
-    second: eqx.AbstractVar[Float[Array, " m"]]
-    base: eqx.AbstractVar[tuple[Array, Array]]
+    rows: Float[Array, "n m"]
+    first: Float[Array, " m"]
+    second: Float[Array, " m"]
+    base: tuple[Array, Array]
+    factors: tuple[Float[Array, "p r"], Float[Array, "q r"]] | None
 
-    @abc.abstractmethod
+    @property
+    def width(self) -> int:
+        """How many pairs stand for one singular value."""
+        return 1 if self.factors is None else self.first.size // self.factors[0].shape[1]
+
     def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """a and b of any two layers."""
+        return _split(self.factors, layers)
 
-    @abc.abstractmethod
     def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
         """The two layers with these a and b, and nothing beside them."""
+        if self.factors is None:
+            return first, second
+        a, b = (U @ x.reshape(U.shape[1], -1) for U, x in zip(self.factors, (first, second), strict=True))
+        return a.reshape(self.base[0].shape), b.T.reshape(self.base[1].shape)
 
-    @abc.abstractmethod
     def spread(self, layer: Array) -> Array:
         """What the roundings of an entry of a layer are relative to."""
+        return jnp.abs(layer) if self.factors is None else jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
 
-    @abc.abstractmethod
     def slack(self) -> Float[Array, ""]:
         r"""$\min_ja_j^2-b_j^2$ over components that move, at the start: λ of Theorem 5 times α².
 
         Singular values that tie because of the network's form leave the basis free, and one in which the mean of
         their differences stands in each place always exists (Schur, Horn): there it is the mean.
         """
+        means = jnp.mean((self.first**2 - self.second**2).reshape(-1, self.width), axis=1)
+        moves = jnp.any(self.rows.reshape(-1, means.size, self.width) != 0, axis=(0, 2))
+        return jnp.min(jnp.where(moves, means, jnp.inf))
 
     def layers(self, dual: Float[Array, " n"]) -> tuple[Array, Array]:
         """Both layers at ν. What is orthogonal to the columns of U never moves."""
@@ -97,7 +108,7 @@ class AbstractPairs(eqx.Module):
         ends, starts = (a + b, a - b), (self.first + self.second, self.first - self.second)
         up = jnp.abs(ends[0]) >= jnp.abs(ends[1])
         end, start = (jnp.abs(jnp.where(up, *x)) for x in (ends, starts))
-        g = jnp.where(up, 1.0, -1.0) * jnp.log(_one(end) / _one(start))
+        g = jnp.where(up, 1.0, -1.0) * jnp.log(positive_or_one(end) / positive_or_one(start))
         weights = jnp.abs(ends[0]) + jnp.abs(ends[1])
         # A component that is zero has never moved and says nothing.
         known = (start > 0) & (end > 0) & jnp.isfinite(g) & jnp.isfinite(weights)
@@ -110,60 +121,12 @@ class AbstractPairs(eqx.Module):
         return (self.first + self.second) * jnp.exp(push), (self.first - self.second) * jnp.exp(-push)
 
 
-class VectorPairs(AbstractPairs):
-    """Layers that are vectors; `factors`: $U_1$ and $U_2$, None where both are the identity."""
-
-    rows: Float[Array, "n m"]
-    first: Float[Array, " m"]
-    second: Float[Array, " m"]
-    base: tuple[Array, Array]
-    factors: tuple[Array, Array] | None
-
-    def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        return _transformed(self.factors, layers)
-
-    def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
-        return (first, second) if self.factors is None else (self.factors[0] @ first, self.factors[1] @ second)
-
-    def spread(self, layer: Array) -> Array:
-        return jnp.abs(layer) if self.factors is None else jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
-
-    def slack(self) -> Float[Array, ""]:
-        moves = jnp.any(self.rows != 0, axis=0)
-        return jnp.min(jnp.where(moves, self.first**2 - self.second**2, jnp.inf))
-
-
-class MatrixPairs(AbstractPairs):
-    r"""$f(X)=\langle X,W_1W_2\rangle$ at one $X=P\,\mathrm{diag}(\sigma)\,Q^\top$: $a=P^\top W_1$, $b=(W_2Q)^\top$.
-
-    Every σ stands once for each hidden unit. A fully connected network has $X=x$, one column. `left` P, `right` Q.
-    """
-
-    rows: Float[Array, "n m"]
-    first: Float[Array, " m"]
-    second: Float[Array, " m"]
-    base: tuple[Array, Array]
-    left: Float[Array, "p r"]
-    right: Float[Array, "q r"]
-
-    def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        return _matrix_split(self.left, self.right, layers)
-
-    def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
-        a, b = (x.reshape(self.left.shape[1], -1) for x in (first, second))
-        return self.left @ a, (self.right @ b).T.reshape(self.base[1].shape)
-
-    def spread(self, layer: Array) -> Array:
-        return jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
-
-    def slack(self) -> Float[Array, ""]:
-        means = jnp.mean((self.first**2 - self.second**2).reshape(self.left.shape[1], -1), axis=1)
-        moves = jnp.any((self.rows != 0).reshape(-1, *means.shape, self.first.shape[0] // means.shape[0]), axis=(0, 2))
-        return jnp.min(jnp.where(moves, means, jnp.inf))
+# Its former name.
+AbstractPairs = Pairs
 
 
 @checked()
-def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> AbstractPairs | None:
+def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pairs | None:
     """The pairs in which the two layers move on these inputs; None where they do not, or nothing here knows how.
 
     One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
@@ -179,24 +142,24 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Abs
         return None
     given = getattr(network, "decomposition", None)
     if isinstance(network, DiagonalLinearNetwork):
-        return _vectors(network, inputs, None)
+        return _pairs(network, inputs, None)
     if given is not None and given.is_real:
-        return _vectors(network, inputs @ given.transform.T, given.factors)
+        return _pairs(network, inputs @ given.transform.T, given.factors)
     if inputs.shape[0] > 1:
         return None
-    x = inputs[0]
+    x, (first, last), width = inputs[0], network.layers, 1
     if isinstance(network, LinearConvolutionalNetwork):
-        k, d = (w.shape[0] for w in network.layers)
-        return _singular(network, x[(jnp.arange(k)[:, None] + jnp.arange(d)[None, :]) % d])
-    if isinstance(network, LinearTensorNetwork):
-        return _singular(network, network.at(x))
-    if isinstance(network, DeepLinearNetwork | DeepMatrixSensing):
-        rows = network.layers[0].shape[0]
-        left, values, right = linalg.svd(x.reshape(rows, -1))
-        repeated = jnp.repeat(_nonzero(values), network.layers[0].shape[1])[None, :]
-        first, second = _matrix_split(left, right.T, network.layers)
-        return MatrixPairs(repeated, first, second, (network.layers[0], network.layers[1]), left, right.T)
-    return None
+        k, d = first.shape[0], last.shape[0]
+        matrix = x[(jnp.arange(k)[:, None] + jnp.arange(d)[None, :]) % d]
+    elif isinstance(network, LinearTensorNetwork):
+        matrix = network.at(x)
+    elif isinstance(network, DeepLinearNetwork | DeepMatrixSensing):
+        matrix, width = x.reshape(first.shape[0], -1), first.shape[1]
+    else:
+        return None
+    left, values, right = linalg.svd(matrix)
+    values = jnp.where(values > NULL * values[0], values, 0.0)
+    return _pairs(network, jnp.repeat(values, width)[None, :], (left, right.T))
 
 
 class PairLimit(eqx.Module):
@@ -226,7 +189,7 @@ class PairLimit(eqx.Module):
 
 @checked()
 def pair_limit(
-    pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Float[Array, " n"], dual: Float[Array, " n"]
+    pairs: Pairs, network: AbstractLinearNetwork, targets: Float[Array, " n"], dual: Float[Array, " n"]
 ) -> PairLimit:
     r"""The root of $A\rho(\nu)=y$ by Newton's method from `dual`, such as `pairs.dual_of` of the end of a flow.
 
@@ -244,14 +207,16 @@ def pair_limit(
     def newton(_: Any, dual: Array) -> Array:
         move = _pseudo(pairs, dual)[0] @ (targets - pairs.outputs(dual))
         size = jnp.max(jnp.abs(pairs.rows.T @ move))
-        return dual + jnp.minimum(1.0, LONGEST / positive_or_one(size)) * move
+        # More than a factor e in a component is no Newton step.
+        return dual + move / jnp.maximum(size, 1.0)
 
-    dual = jax.lax.fori_loop(0, STEPS, newton, dual)
+    # From the end of a flow, which knows ν to some digits: quadratic, at rounding after three.
+    dual = jax.lax.fori_loop(0, 8, newton, dual)
     return _judged(pairs, network, targets, dual)
 
 
 @checked()
-def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]) -> PairLimit:
+def datum_limit(pairs: Pairs, network: AbstractLinearNetwork, target: Float[Array, ""]) -> PairLimit:
     """Theorem 5 in closed form, from data and start alone: ν by bisection. **Arguments:** `pairs` of one datum.
 
     **Example:**
@@ -268,7 +233,7 @@ def datum_limit(pairs: AbstractPairs, network: AbstractLinearNetwork, target: Fl
 
 @checked()
 def datum_direction(
-    pairs: AbstractPairs, network: AbstractLinearNetwork, target: Float[Array, ""]
+    pairs: Pairs, network: AbstractLinearNetwork, target: Float[Array, ""]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
     r"""Theorem 3: β at margin one along the top singular vectors of one datum, y = ±1, and whether others tie.
 
@@ -284,19 +249,16 @@ def datum_direction(
     s = pairs.rows[0]
     top = jnp.argmax(jnp.abs(s))
     first = jax.nn.one_hot(top, s.shape[0], dtype=s.dtype)
-    beta = _with(network, pairs.lift(first, target * jnp.sign(s[top]) * first)).linear_coefficients()
-    distinct = jnp.abs(s)
-    if isinstance(pairs, MatrixPairs):
-        distinct = distinct.reshape(pairs.left.shape[1], -1)[:, 0]
-    ordered = jnp.sort(distinct)
-    tied = jnp.asarray(False) if distinct.shape[0] == 1 else ordered[-2] > (1.0 - TIED) * ordered[-1]
+    beta = with_layers(network, pairs.lift(first, target * jnp.sign(s[top]) * first)).linear_coefficients()
+    ordered = jnp.sort(jnp.abs(s)[:: pairs.width])
+    tied = jnp.asarray(False) if ordered.size == 1 else ordered[-2] > (1.0 - TIED) * ordered[-1]
     # y x^T β = |s_top| for unit vectors.
-    return beta / _one(jnp.abs(s[top])), tied
+    return beta / positive_or_one(jnp.abs(s[top])), tied
 
 
-def _judged(pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Array, dual: Array) -> PairLimit:
+def _judged(pairs: Pairs, network: AbstractLinearNetwork, targets: Array, dual: Array) -> PairLimit:
     def coefficients(dual: Array) -> Array:
-        return _with(network, pairs.layers(dual)).linear_coefficients()
+        return with_layers(network, pairs.layers(dual)).linear_coefficients()
 
     eps = float(jnp.finfo(dual.dtype).eps)
     beta = coefficients(dual)
@@ -311,26 +273,25 @@ def _judged(pairs: AbstractPairs, network: AbstractLinearNetwork, targets: Array
     sensitive = jnp.abs(jacobian @ inverse)
     layers = pairs.layers(dual)
     sizes = [pairs.spread(end) + pairs.spread(start) for end, start in zip(layers, pairs.base, strict=True)]
-    error = sensitive @ left + rounding * _with(_absolute(network), sizes).linear_coefficients()
+    error = sensitive @ left + rounding * with_layers(_absolute(network), sizes).linear_coefficients()
     size = jnp.linalg.norm(beta)
-    relative = jnp.linalg.norm(error) / _one(size)
+    relative = jnp.linalg.norm(error) / positive_or_one(size)
     # A direction of ν that rounding hides from H must be one that β does not see (data that repeat each other): of data
     # that nearly do, the residual says nothing along it, and neither does this bound.
     unseen = jnp.max(jnp.linalg.norm(jacobian @ dropped, axis=0)) <= HIDDEN * eps * jnp.linalg.norm(jacobian)
     known = jnp.isfinite(relative) & (size > 0) & unseen
-    return PairLimit(
-        dual, beta, jnp.max(jnp.abs(off)) / _one(jnp.max(jnp.abs(targets))), jnp.where(known, relative, jnp.inf)
-    )
+    missed = jnp.max(jnp.abs(off)) / positive_or_one(jnp.max(jnp.abs(targets)))
+    return PairLimit(dual, beta, missed, jnp.where(known, relative, jnp.inf))
 
 
-def _pseudo(pairs: AbstractPairs, dual: Array) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+def _pseudo(pairs: Pairs, dual: Array) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
     r"""$H^+$, scaled to a unit diagonal, and as columns of length one the directions that it drops (zero elsewhere);
     NaN where H has any, without asking LAPACK."""
     matrix = (pairs.rows * pairs.slopes(dual)[None, :]) @ pairs.rows.T
     finite = jnp.all(jnp.isfinite(matrix))
     count = matrix.shape[0]
     matrix = jnp.where(finite, matrix, jnp.eye(count, dtype=matrix.dtype))
-    root = jnp.sqrt(_one(jnp.diagonal(matrix)))
+    root = jnp.sqrt(positive_or_one(jnp.diagonal(matrix)))
     values, vectors = linalg.eigh(matrix / root[:, None] / root[None, :])
     # Roundings of the product that makes H.
     null = values <= 10.0 * count * float(jnp.finfo(matrix.dtype).eps) * values[-1]
@@ -341,43 +302,22 @@ def _pseudo(pairs: AbstractPairs, dual: Array) -> tuple[Float[Array, "n n"], Flo
     return jnp.where(finite, both[0], jnp.nan), jnp.where(finite, both[1], jnp.nan)
 
 
-def _vectors(network: AbstractLinearNetwork, rows: Array, factors: Any) -> VectorPairs | None:
+def _pairs(network: AbstractLinearNetwork, rows: Array, factors: Any) -> Pairs | None:
     if rows.shape[0] > rows.shape[1]:
         return None
-    first, second = _transformed(factors, network.layers)
-    return VectorPairs(rows, first, second, (network.layers[0], network.layers[1]), factors)
+    return Pairs(rows, *_split(factors, network.layers), (network.layers[0], network.layers[1]), factors)
 
 
-def _singular(network: AbstractLinearNetwork, matrix: Array) -> VectorPairs | None:
-    left, values, right = linalg.svd(matrix)
-    return _vectors(network, _nonzero(values)[None, :], (left, right.T))
-
-
-def _transformed(factors: tuple[Array, ...] | None, layers: tuple[Array, ...]) -> tuple[Array, Array]:
+def _split(factors: tuple[Array, ...] | None, layers: tuple[Array, ...]) -> tuple[Array, Array]:
     first, second = layers
-    return (first, second) if factors is None else (factors[0].T @ first, factors[1].T @ second)
-
-
-def _matrix_split(left: Array, right: Array, layers: tuple[Array, ...]) -> tuple[Array, Array]:
-    first, second = layers
-    columns = second if second.ndim == 2 else second[:, None]
-    return (left.T @ first).reshape(-1), (columns @ right).T.reshape(-1)
-
-
-def _with(network: AbstractLinearNetwork, layers: Any) -> AbstractLinearNetwork:
-    return eqx.tree_at(lambda n: n.weights, network, tuple(layers))
+    if factors is None:
+        return first, second
+    left, right = factors
+    a, b = left.T @ first.reshape(left.shape[0], -1), right.T @ second.reshape(-1, right.shape[0]).T
+    return a.reshape(-1), b.reshape(-1)
 
 
 def _absolute(network: AbstractLinearNetwork) -> AbstractLinearNetwork:
     if not isinstance(network, LinearTensorNetwork):
         return network
     return eqx.tree_at(lambda n: n.data_tensor, network, jnp.abs(network.data_tensor))
-
-
-def _nonzero(values: Array) -> Array:
-    return jnp.where(values > NULL * values[0], values, 0.0)
-
-
-def _one(x: Array) -> Array:
-    """x, with one for zero."""
-    return jnp.where(x == 0, 1.0, x)

@@ -39,7 +39,7 @@ RECORDS = """
     LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper
     Part Prediction ProductNetwork Rate RecessionCone Row ScaledGradient Situation Solution Stages Statement
     StationaryFacts Studies Sweep Theorem Trajectory GatedHead BackwardEuler AttentionFacts NetworkFacts ModelFacts
-    LinearFacts
+    LinearFacts AbstractPairs Pairs
 """.split()
 EXEMPT = {
     **dict.fromkeys(RECORDS, "holds what functions of the library computed, or what a paper registers"),

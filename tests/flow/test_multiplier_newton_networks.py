@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxflow as jf
 from jaxflow.flow import ArcLength, Drive, Factors, LogArcLength, MultiplierNewton, Scores, Weights
-from jaxflow.flow.margins import AffineMargins, BilinearMargins, DiagonalMargins, LeafMargins, QuadraticMargins
+from jaxflow.flow.margins import AffineMargins, BilinearMargins, PairMargins, QuadraticMargins
 from jaxflow.flow.solvers import as_terms, state_norm
 from jaxflow.flow.system import make_system
 from jaxflow.limits.network_certificate import network_certificate
@@ -46,18 +46,13 @@ MARGINS = {
         BilinearMargins(normal(6, 4), normal(3, 2, seed=1)),
         (normal(4, 3, seed=2), normal(2, 3, seed=5)),
     ),
-    "diagonal": (DiagonalMargins(normal(6, 4)), (normal(4, seed=2), normal(4, seed=5))),
+    "diagonal": (PairMargins(normal(6, 4)), (normal(4, seed=2), normal(4, seed=5))),
+    "halves": (PairMargins(normal(6, 4), rotated=True), (normal(4, seed=2), normal(4, seed=5))),
     "quadratic": (QuadraticMargins(symmetric(6, 5)), normal(5, seed=2)),
 }
 _layers = DeepLinearNetwork((normal(4, 3, seed=2), normal(3, seed=5)))
-MARGINS["leaves"] = (
-    LeafMargins.around(BilinearMargins(normal(6, 4), jnp.ones((1, 1))), _layers, ((4, 3), (1, 3))),
-    _layers,
-)
-MARGINS["vector"] = (
-    LeafMargins.around(QuadraticMargins(symmetric(6, 15)), _layers, None),
-    _layers,
-)
+MARGINS["leaves"] = (BilinearMargins(normal(6, 4), jnp.ones((1, 1))), _layers)
+MARGINS["vector"] = (QuadraticMargins(symmetric(6, 15)), _layers)
 
 
 @pytest.mark.parametrize("name", MARGINS)

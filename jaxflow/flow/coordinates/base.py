@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient
+from jaxflow._core import ScaledGradient, require
 from jaxflow.data import TokenData
 from jaxflow.flow.margins import AbstractConstraints
 from jaxflow.models import AbstractAttention, MultiHeadAttention
@@ -63,6 +63,12 @@ class AbstractCoordinates(eqx.Module):
     @abc.abstractmethod
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         r"""Minus the state's velocity, $-\dot x = e^{c}G$, with $\|G\|e^c$ the norm of the *weights'* gradient."""
+
+
+def require_own(risk: EmpiricalRisk, model: Any, why: str) -> None:
+    """**Raises:** `ValueError` beginning with `why` where other parameters move than those that the model trains."""
+    own = risk.filter(model) == model.trainable()
+    require(own, "coordinates", f"{why}; use Weights with another `trainable`")
 
 
 class AbstractStretchedCoordinates(AbstractCoordinates):

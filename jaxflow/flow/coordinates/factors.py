@@ -6,17 +6,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, linalg, require
+from jaxflow._core import ScaledGradient, linalg
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import (
-    AttentionConstraints,
-    attention_constraints,
-    linear_multipliers,
-    top_tokens,
-)
-from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
+from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
 from jaxflow.flow.margins import BilinearMargins, against_others
-from jaxflow.models import AbstractAttention, FactoredAttention, Head, is_linear
+from jaxflow.models import AbstractAttention, FactoredAttention, Head
+from jaxflow.models.attention import bilinear
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
 
@@ -40,15 +36,7 @@ class ReducedFactors(AbstractAttention):
     degree: ClassVar[int] = 2
 
     def logits(self, data: TokenData) -> Float[Array, "*n T"]:
-        rule = "ntp,np->nt" if data.single_query else "ntp,nkp->nkt"
-        return jnp.einsum(rule, self.keys, self.queries @ self.Q @ self.K.T)
-
-    def pull(self, multipliers: Float[Array, "*n T"]) -> tuple[Float[Array, "p c"], Float[Array, "q c"]]:
-        r"""$(GQ,G^\top K)$ with $G=\sum_{it}p_{it}x_{it}z_i^\top$, which is of rank n."""
-        rule = "nt,ntp->np" if self.queries.ndim == 2 else "nkt,ntp->nkp"
-        pushed = jnp.einsum(rule, multipliers, self.keys).reshape(-1, self.keys.shape[-1])
-        queries = self.queries.reshape(-1, self.queries.shape[-1])
-        return pushed.T @ (queries @ self.Q), queries.T @ (pushed @ self.K)
+        return bilinear(data, self.queries @ self.Q @ self.K.T, self.keys)
 
     def combined_weights(self) -> Float[Array, "p q"]:
         return self.K @ self.Q.T
@@ -80,19 +68,20 @@ class Factors(AbstractCoordinates):
         data = risk.data
         if not isinstance(model, FactoredAttention) or not isinstance(data, TokenData):
             raise ValueError("coordinates: Factors need FactoredAttention on TokenData; use Weights")
-        require(
-            risk.filter(model) == model.trainable(),
-            "coordinates",
-            "Factors move K and Q alone; use Weights with another `trainable`",
-        )
-        basis = _bases(data)
-        along_keys, along_queries = basis
+        require_own(risk, model, "Factors move K and Q alone")
+        d, differences = data.tokens.shape[-1], data.tokens - data.tokens[:, :1]
+
+        def basis(rows: Float[Array, "r d"]) -> Float[Array, "d p"]:
+            """An orthonormal basis of a space that contains the span; the identity where nothing would be saved."""
+            return jnp.eye(d, dtype=rows.dtype) if len(rows) >= d else linalg.qr(rows.T)[0]
+
+        along_keys, along_queries = basis(differences[:, 1:].reshape(-1, d)), basis(data.queries.reshape(-1, d))
         K, Q = along_keys.T @ model.K, along_queries.T @ model.Q
         columns, _ = linalg.qr(jnp.concatenate([K, Q]).T)
         proxy = ReducedFactors(
             K=K @ columns,
             Q=Q @ columns,
-            keys=(data.tokens - data.tokens[:, :1]) @ along_keys,
+            keys=differences @ along_keys,
             queries=data.queries @ along_queries,
             head=model.head,
         )
@@ -100,7 +89,13 @@ class Factors(AbstractCoordinates):
         state = (proxy.K, proxy.Q)
         # The proxy's own default, K and Q, is what moves.
         moving = EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)
-        return state, (eqx.tree_at(_factors, proxy, (None, None)), moving, (*basis, columns), rest, model)
+        return state, (
+            eqx.tree_at(_factors, proxy, (None, None)),
+            moving,
+            (along_keys, along_queries, columns),
+            rest,
+            model,
+        )
 
     def decode(self, context: PyTree, state: PyTree) -> Any:
         _, _, (along_keys, along_queries, columns), (K_rest, Q_rest), model = context
@@ -120,11 +115,7 @@ class Factors(AbstractCoordinates):
         return attention_constraints(context[1], proxy.head, data, index, margins)
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        proxy, risk = self.proxy(context, state), context[1]
-        if is_linear(proxy.head):
-            log_scale, multipliers = linear_multipliers(risk, proxy.head, proxy.logits(risk.data))
-            return ScaledGradient(log_scale, proxy.pull(multipliers), multipliers)
-        scaled = risk.scaled_gradient(proxy)
+        scaled = context[1].scaled_gradient(self.proxy(context, state))
         return ScaledGradient(scaled.log_scale, (scaled.gradient.K, scaled.gradient.Q), scaled.multipliers)
 
     def proxy(self, context: PyTree, state: PyTree) -> ReducedFactors:
@@ -134,14 +125,3 @@ class Factors(AbstractCoordinates):
 
 def _factors(model: Any) -> tuple[Any, Any]:
     return model.K, model.Q
-
-
-def _bases(data: TokenData) -> tuple[Float[Array, "d p"], Float[Array, "d q"]]:
-    """Orthonormal bases of spaces that contain the spans; the identity where nothing would be saved."""
-    d = data.tokens.shape[-1]
-    spans = (data.tokens[:, 1:] - data.tokens[:, :1]).reshape(-1, d), data.queries.reshape(-1, d)
-
-    def basis(rows: Float[Array, "r d"]) -> Float[Array, "d p"]:
-        return jnp.eye(d, dtype=rows.dtype) if len(rows) >= d else linalg.qr(rows.T)[0]
-
-    return basis(spans[0]), basis(spans[1])

@@ -1,61 +1,20 @@
 r"""Sum and difference of the two vectors of diagonal models: what is small stays exact beside what is large."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from jaxflow._core import ScaledGradient, as_vector, require, require_finite, tree_scale
+from jaxflow._core import ScaledGradient, as_vector, require_finite, tree_scale
 from jaxflow.data import LinearData, TokenData
-from jaxflow.flow.constraints import attention_constraints, linear_multipliers, network_constraints, top_tokens
-from jaxflow.flow.coordinates.base import AbstractCoordinates
-from jaxflow.flow.margins import AbstractConstraints, AbstractInverse, AbstractMargins, against_others
+from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, linear_multipliers, top_tokens
+from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
+from jaxflow.flow.margins import AbstractConstraints, PairMargins, against_others
 from jaxflow.flow.pairs import entry_growth, nonzero
 from jaxflow.models import DiagonalAttention, DiagonalLinearNetwork, is_linear
+from jaxflow.models.attention import bilinear
 from jaxflow.risk import EmpiricalRisk
-
-
-class HalvesInverse(AbstractInverse):
-    """$B^{-1}$, which is diagonal."""
-
-    rows: Float[Array, "N d"]
-    plus: Float[Array, " d"]
-    minus: Float[Array, " d"]
-
-    def __call__(self, right: PyTree) -> PyTree:
-        return self.plus * right[0], self.minus * right[1]
-
-    def gram(self, x: PyTree) -> Float[Array, "N N"]:
-        return (self.rows * (self.plus * x[0] ** 2 + self.minus * x[1] ** 2)[None, :]) @ self.rows.T
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        return jnp.all(self.plus > 0) & jnp.all(self.minus > 0)
-
-
-class HalvesMargins(AbstractMargins):
-    r"""$q=\tfrac12A(u\odot u-v\odot v)$ with state (u, v)."""
-
-    rows: Float[Array, "N d"]
-    degree: ClassVar[int] = 2
-
-    def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        return self.rows @ product(x)
-
-    def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return self.curved(multipliers, x)
-
-    def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
-        return self.rows @ (x[0] * direction[0] - x[1] * direction[1])
-
-    def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
-        g = multipliers @ self.rows
-        return g * direction[0], -g * direction[1]
-
-    def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> HalvesInverse:
-        g = multipliers @ self.rows
-        return HalvesInverse(self.rows, _inverse(1.0 + kappa - kappa * g), _inverse(1.0 + kappa + kappa * g))
 
 
 class Halves(AbstractCoordinates):
@@ -94,11 +53,7 @@ class Halves(AbstractCoordinates):
                 "coordinates: Halves need DiagonalAttention with a linear head on TokenData, or two layers of "
                 "DiagonalLinearNetwork; use Weights"
             )
-        require(
-            risk.filter(model) == model.trainable(),
-            "coordinates",
-            "Halves move k and q alone; use Weights with another `trainable`",
-        )
+        require_own(risk, model, "Halves move k and q alone")
         k, q = _pair(model)
         u, v = (k + q) * _ROOT, (k - q) * _ROOT
         if self.conserved is not None:
@@ -113,18 +68,15 @@ class Halves(AbstractCoordinates):
         u, v = state
         return eqx.tree_at(_pair, context[1], ((u + v) * _ROOT, (u - v) * _ROOT))
 
-    def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
-        return self.decode(context, state).attention(data)
-
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
         risk, model = context[0], self.decode(context, state)
         if isinstance(risk.data, LinearData):
             if not risk.loss.margin:
                 return super().constraints(context, state)
             signed = risk.data.targets[:, None] * risk.data.inputs
-            return network_constraints(risk, HalvesMargins(signed), signed.shape[0])
+            return NetworkConstraints(PairMargins(signed, rotated=True), jnp.ones(len(signed)), risk)
         index = top_tokens(model, risk.data)
-        margins = HalvesMargins(diagonal_rows(risk.data, index))
+        margins = PairMargins(diagonal_rows(risk.data, index), rotated=True)
         return attention_constraints(risk, model.head, risk.data, index, margins)
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
@@ -138,9 +90,8 @@ class Halves(AbstractCoordinates):
             pushes = pushes / (data.targets.size if risk.reduction == "mean" else 1)
             slope = pushes @ data.inputs
             return ScaledGradient(log_scale, (slope * u, -slope * v), pushes)
-        queries = jnp.einsum("...d,d->...d", data.queries, product(state))
-        rule = "ntd,nd->nt" if data.single_query else "ntd,nkd->nkt"
-        log_scale, multipliers = linear_multipliers(risk, model.head, jnp.einsum(rule, data.tokens, queries))
+        logits = bilinear(data, jnp.einsum("...d,d->...d", data.queries, product(state)), data.tokens)
+        log_scale, multipliers = linear_multipliers(risk, model.head, logits)
         # The multipliers of a query sum to zero: differences of tokens lose nothing to what they have in common.
         rule = "nt,ntd,nd->d" if data.single_query else "nkt,ntd,nkd->d"
         slope = jnp.einsum(rule, multipliers, data.tokens - data.tokens[:, :1], data.queries)
@@ -165,8 +116,3 @@ def diagonal_rows(data: TokenData, index: Int[Array, " o"]) -> Float[Array, "N d
     d = data.tokens.shape[-1]
     tokens = data.tokens if data.single_query else jnp.repeat(data.tokens, data.labels.shape[1], axis=0)
     return (against_others(index, tokens) * data.queries.reshape(-1, 1, d)).reshape(-1, d)
-
-
-def _inverse(x: Array) -> Array:
-    # What is not regular says so by its sign, and zero has none.
-    return jnp.where(x == 0, -1.0, 1.0 / nonzero(x))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, as_boolean, by_columns, is_concrete, positive_or_one, require
-from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates
+from jaxflow.flow.coordinates.base import AbstractStretchedCoordinates, require_own
 from jaxflow.models import HadamardNetwork, LogWeights, ProductNetwork
 from jaxflow.risk import EmpiricalRisk
 
@@ -48,11 +48,7 @@ class LogHadamard(AbstractStretchedCoordinates):
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
         if not isinstance(model, HadamardNetwork) or risk.data is None:
             raise ValueError("coordinates: LogHadamard needs a HadamardNetwork and a risk on data; use Weights")
-        require(
-            risk.filter(model) == model.trainable(),
-            "coordinates",
-            "LogHadamard moves u and v together; use Weights with another `trainable`",
-        )
+        require_own(risk, model, "LogHadamard moves u and v together")
         # Computed once: under a trace, −inf among the logarithms ends in the result `nonfinite_data`.
         conserved = model.log_weights.log_conserved
         if is_concrete(conserved):
@@ -96,7 +92,13 @@ class LogHadamard(AbstractStretchedCoordinates):
         return ScaledGradient(scaled.log_scale, gradient, scaled.multipliers)
 
     def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        return 0.5 * jax.nn.logsumexp(self._log_squares(context, state, scaled))
+        logs = self.logs(context, state)
+        slopes = scaled.gradient[0] if self.separate else scaled.gradient
+        size = jnp.abs(slopes)
+        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), _LOG_ZERO)
+        # (∂L/∂u_i)² + (∂L/∂v_i)² on the gradient's scale.
+        squares = 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)
+        return 0.5 * jax.nn.logsumexp(squares)
 
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
         logs = self.logs(context, state)
@@ -105,11 +107,3 @@ class LogHadamard(AbstractStretchedCoordinates):
         model = self.decode(context, state)
         moving = jax.tree.map(lambda moves: None, model.trainable())
         return eqx.tree_at(lambda m: (m.u, m.v), moving, (-v * slopes, -u * slopes), is_leaf=lambda x: x is None)
-
-    def _log_squares(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, " p"]:
-        """log of (∂L/∂u_i)² + (∂L/∂v_i)² on the gradient's scale."""
-        logs = self.logs(context, state)
-        slopes = scaled.gradient[0] if self.separate else scaled.gradient
-        size = jnp.abs(slopes)
-        log_slopes = jnp.where(size > 0, jnp.log(positive_or_one(size)), _LOG_ZERO)
-        return 2.0 * log_slopes + jnp.logaddexp(2.0 * logs.log_sum, 2.0 * logs.log_difference) - jnp.log(2.0)

@@ -3,21 +3,15 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, require, tree_norm
+from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
 from jaxflow.data import TokenData
-from jaxflow.flow.constraints import (
-    AttentionConstraints,
-    attention_constraints,
-    linear_multipliers,
-    top_tokens,
-)
-from jaxflow.flow.coordinates.base import AbstractCoordinates
+from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
+from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
 from jaxflow.flow.margins import AffineMargins, against_others
-from jaxflow.models import AbstractAttention, CombinedAttention, Head, is_linear
+from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
 
@@ -87,11 +81,7 @@ class Scores(AbstractCoordinates):
         data = risk.data
         if not isinstance(model, CombinedAttention) or not isinstance(data, TokenData):
             raise ValueError("coordinates: Scores need CombinedAttention on TokenData; use Weights")
-        require(
-            risk.filter(model) == model.trainable(),
-            "coordinates",
-            "Scores move W alone; use Weights with another `trainable`",
-        )
+        require_own(risk, model, "Scores move W alone")
         features, frames = score_features(data)
         basis, to_logits = linalg.qr(features.T)
         # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
@@ -106,7 +96,9 @@ class Scores(AbstractCoordinates):
             initial=model,
             head=model.head,
         )
-        context = (eqx.tree_at(lambda p: p.offset, proxy, None), _untrained(risk))
+        # The proxy's own default, `offset`, is what moves.
+        moving = EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)
+        context = (eqx.tree_at(lambda p: p.offset, proxy, None), moving)
         return (proxy.offset, context) if self.lead is None else self._moved(context, proxy.offset, self.lead)
 
     def _moved(self, context: PyTree, state: PyTree, lead: Any) -> tuple[PyTree, PyTree]:
@@ -133,7 +125,7 @@ class Scores(AbstractCoordinates):
         return _at(context, state).attention(data)
 
     def constraints(self, context: PyTree, state: PyTree) -> AttentionConstraints:
-        proxy, data = _at(context, state), _token_data(context[1])
+        proxy, data = _at(context, state), context[1].data
         T = data.tokens.shape[-2]
         index = top_tokens(proxy, data)
         flat = proxy.initial_logits.reshape(-1, T)
@@ -146,12 +138,7 @@ class Scores(AbstractCoordinates):
         return attention_constraints(context[1], proxy.head, data, index, AffineMargins(below(flat), below(rows)))
 
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
-        proxy, risk = context
-        if is_linear(proxy.head):
-            logits, pull = jax.vjp(lambda x: _at(context, x).logits(risk.data), state)
-            log_scale, multipliers = linear_multipliers(risk, proxy.head, logits)
-            return ScaledGradient(log_scale, pull(multipliers)[0], multipliers)
-        scaled = risk.scaled_gradient(_at(context, state))
+        scaled = context[1].scaled_gradient(_at(context, state))
         return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
 
 
@@ -180,15 +167,3 @@ def _framed(vectors: Float[Array, "... d"]) -> tuple[Float[Array, "d p"], Float[
 
 def _at(context: PyTree, state: PyTree) -> ScoreAttention:
     return eqx.tree_at(lambda p: p.offset, context[0], state, is_leaf=lambda x: x is None)
-
-
-def _token_data(risk: EmpiricalRisk) -> TokenData:
-    data = risk.data
-    if not isinstance(data, TokenData):
-        raise ValueError("risk: Scores need a risk on TokenData")
-    return data
-
-
-def _untrained(risk: EmpiricalRisk) -> EmpiricalRisk:
-    # The proxy's own default, `offset`, is what moves.
-    return EmpiricalRisk(risk.source, risk.loss, None, risk.reduction)

@@ -6,18 +6,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import ScaledGradient, tree_scale
 from jaxflow.data import LinearData, TokenData
-from jaxflow.flow.constraints import attention_constraints, network_constraints, top_tokens
+from jaxflow.flow.constraints import NetworkConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates
 from jaxflow.flow.coordinates.halves import diagonal_rows
 from jaxflow.flow.margins import (
     AbstractConstraints,
+    AbstractMargins,
     BilinearMargins,
-    DiagonalMargins,
-    LeafMargins,
+    PairMargins,
     QuadraticMargins,
 )
 from jaxflow.flow.pairs import pair_growth
@@ -60,29 +60,22 @@ class Weights(AbstractCoordinates):
         own = isinstance(model, DiagonalAttention | AbstractLinearNetwork) and risk.filter(model) == model.trainable()
         if own and isinstance(model, DiagonalAttention) and isinstance(data, TokenData):
             index = top_tokens(model, data)
-            margins = LeafMargins.around(_attention_margins(data, index), state, (model.k.shape, model.q.shape))
-            return attention_constraints(risk, model.head, data, index, margins)
+            return attention_constraints(risk, model.head, data, index, PairMargins(diagonal_rows(data, index)))
         # Margins of deeper networks are no quadratic forms.
         linear = own and isinstance(data, LinearData) and risk.loss.margin
         if linear and isinstance(model, AbstractLinearNetwork) and model.depth == 2:
-            return network_constraints(risk, _network_margins(model, state, data), data.targets.size)
+            return NetworkConstraints(_network_margins(model, state, data), jnp.ones(data.targets.size), risk)
         return super().constraints(context, state)
 
 
-def _attention_margins(data: TokenData, index: Int[Array, " o"]) -> DiagonalMargins:
-    r"""$a_{i\alpha_i}-a_{it}=\langle(x_{i\alpha_i}-x_{it})\odot z_i,\;k\odot q\rangle$."""
-    return DiagonalMargins(diagonal_rows(data, index))
-
-
-def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearData) -> LeafMargins:
+def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearData) -> AbstractMargins:
     r"""$y_if(x_i)$ of a network of two layers, in the form that the network allows."""
     signed = data.targets[:, None] * data.inputs
-    shapes = tuple(layer.shape for layer in model.layers)
     if isinstance(model, DiagonalLinearNetwork):
-        return LeafMargins.around(DiagonalMargins(signed), state, shapes)
+        return PairMargins(signed)
     if isinstance(model, DeepLinearNetwork):
         # f = x^T W_1 w_2: keys W_1, one query, and w_2 a row.
-        return LeafMargins.around(BilinearMargins(signed, jnp.ones((1, 1))), state, (shapes[0], (1, *shapes[1])))
+        return BilinearMargins(signed, jnp.ones((1, 1)))
     flat, unravel = ravel_pytree(state)
 
     def coefficients(x: Float[Array, " D"]) -> Float[Array, " d"]:
@@ -90,4 +83,4 @@ def _network_margins(model: AbstractLinearNetwork, state: PyTree, data: LinearDa
 
     # β is a quadratic form of both layers together: its second derivatives are the same everywhere.
     second = jax.hessian(coefficients)(jnp.zeros_like(flat))
-    return LeafMargins.around(QuadraticMargins(jnp.tensordot(signed, second, axes=1)), state, None)
+    return QuadraticMargins(jnp.tensordot(signed, second, axes=1))
