@@ -53,25 +53,10 @@ class Tally:
 
 
 class Silent:
-    """No progress."""
+    """No progress: whatever `Lines` and `Bar` are told, nothing is done."""
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
-        """A run begins where `blocks` are complete, with these outcomes; `names` are those of the codes."""
-
-    def compiling(self, cell: str) -> None:
-        """The first block of a cell begins."""
-
-    def compiled(self, cell: str, seconds: float, compiling: float) -> None:
-        """It is there after `seconds`, in which the threads of this process compiled for `compiling` seconds."""
-
-    def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
-        """A block was committed."""
-
-    def say(self, line: str) -> None:
-        """One line for the user."""
-
-    def close(self) -> None:
-        """The run has ended."""
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 class Lines:
@@ -93,17 +78,20 @@ class Lines:
         # A block may take longer than a line may be late.
         self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
+    def start(self, plan: Plan, counts: np.ndarray, names: Mapping[int, str]) -> None:
+        """A run begins, where instances have these outcomes already; `names` are those of the codes."""
         self._tally = Tally(plan, counts, names, self._clock)
         LOG.info(str(self._tally))
         self._thread.start()
 
     def compiling(self, cell: str) -> None:
+        """The first block of a cell begins."""
         if not self._busy and not self._heard:
             LOG.info("compiling %s", cell)
         self._busy, self._since = cell, self._clock()
 
     def compiled(self, cell: str, seconds: float, compiling: float) -> None:
+        """It is there after `seconds`, in which the threads of this process compiled for `compiling` seconds."""
         # Of a study with many cells that compile at once, the lines of the interval tell enough.
         if not self._heard or seconds >= self._interval:
             told = "first block of %s after %.1f s; all threads together compiled for %.1f s"
@@ -111,6 +99,7 @@ class Lines:
         self._heard, self._busy = True, ""
 
     def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
+        """A block was committed."""
         if self._tally is not None:
             self._tally.add(counts, names)
         self.line()
@@ -166,7 +155,7 @@ class Bar:
         self._tally: Any = None
         self._task: Any = None
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
+    def start(self, plan: Plan, counts: np.ndarray, names: Mapping[int, str]) -> None:
         self._tally = Tally(plan, counts, names, time.monotonic)
         self._task = self._bar.add_task(
             self._tally.name, total=self._tally.total, completed=self._tally.done, rate="", left=""

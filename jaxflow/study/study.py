@@ -119,7 +119,7 @@ class Study:
                 )
                 with explained(path):
                     write_log(where, {"event": "run", "executor": engine.description})
-                Run(store, engine, bar, self.experiment)()
+                Run(store, engine, bar)()
                 lacking = store.finish()
                 if lacking:
                     bar.say(

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from jaxflow.study import TwoResults, migrate, open_results, status, store
-from jaxflow.study.files import only_writer, read_log
-from tests.study.cheap import HostExperiment, cheap, payload, small_study
+from jaxflow.study import TwoResults, metadata, open_results, status, store
+from jaxflow.study.files import only_writer
+from tests.study.cheap import HostExperiment, cheap, payload, read_log, small_study
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +209,12 @@ def test_another_schema(tmp_path, monkeypatch):
             with pytest.raises(ValueError, match=f"schema_version {version}, written by {whose} jaxflow"):
                 use(path)
     # The way from an older schema is a table.
-    monkeypatch.setitem(migrate.MIGRATIONS, 0, lambda store: edit_attributes(store, schema_version=1))
+    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: edit_attributes(store, schema_version=1))
     with pytest.raises(ValueError, match="has an older schema"):
         status(path)
     study.run(path, progress=False)
     assert payload(path) == before
-    monkeypatch.setitem(migrate.MIGRATIONS, 0, lambda store: None)
+    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: None)
     edit_attributes(path, schema_version=0)
     with pytest.raises(RuntimeError, match="did not raise it by one"):
         study.run(path, progress=False)
