@@ -1,12 +1,12 @@
 """Computing one block: here, in a thread of a device, or in another process."""
 
+import functools
 import os
 import pickle
 import socket
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxflow._core import require
 from jaxflow.study.experiment import AbstractExperiment
-from jaxflow.study.keys import as_keys, canonical
+from jaxflow.study.keys import as_keys
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.results import BlockResult, check_names, collect
@@ -59,12 +59,11 @@ class Job:
     keys: np.ndarray
 
 
-def job_of(plan: Plan, index: Index, key_words: Callable[..., np.ndarray]) -> Job:
-    """The job of a block, with the `key_words` of its experiment. Padding holds the trials that would come next, so
+def job_of(plan: Plan, experiment: AbstractExperiment, factors: dict[str, Any], first: int, index: Index = ()) -> Job:
+    """The job of the block of a cell that begins with trial `first`. Padding holds the trials that would come next, so
     the bytes of a full block and of a padded one agree on the trials they share."""
-    factors = plan.values_at(index)
-    first = index[-1] * plan.block
-    return Job(index, factors, key_words(plan.seed, plan.data_values(factors), range(first, first + plan.block)))
+    trials = range(first, first + plan.block)
+    return Job(index, factors, experiment.key_words(plan.seed, plan.data_values(factors), trials))
 
 
 class Computer:
@@ -72,7 +71,8 @@ class Computer:
 
     def __init__(self, experiment: AbstractExperiment):
         self.experiment = experiment
-        self._functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+        # By their types too: 2 and 2.0 may be other arrays.
+        self._kept = functools.lru_cache(KEPT_CELLS, typed=True)(self._made)
         self._lock = threading.Lock()
 
     def __call__(self, job: Job, device: Any = None) -> BlockResult:
@@ -100,18 +100,14 @@ class Computer:
 
     def function(self, factors: Mapping[str, Any], width: int, device: Any = None) -> Callable[..., Any]:
         """The block function of a cell, kept from one block to the next."""
-        device = jax.local_devices()[0] if device is None else device
         # One for each device: what a block function builds for itself must lie where it runs.
-        name = canonical({"factors": dict(factors), "width": width, "device": str(device)})
         with self._lock:
-            if name not in self._functions:
-                if crowded():
-                    release_programs()
-                self._functions[name] = self.experiment.block_function(dict(factors), width)
-            self._functions.move_to_end(name)
-            while len(self._functions) > KEPT_CELLS:
-                self._functions.popitem(last=False)
-            return self._functions[name]
+            return self._kept(width, jax.local_devices()[0] if device is None else device, **factors)
+
+    def _made(self, width: int, device: Any, /, **factors: Any) -> Callable[..., Any]:
+        if crowded():
+            release_programs()
+        return self.experiment.block_function(factors, width)
 
 
 @dataclass(frozen=True)

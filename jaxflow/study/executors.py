@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -221,7 +221,7 @@ def _local_cluster(distributed: Any) -> Any:
         "cls": processes.SubprocessWorker,
         "options": {"worker_class": "distributed.Nanny", "worker_kwargs": options},
     }
-    with _importable(sys.path):
+    with _importable():
         return distributed.SpecCluster(
             workers=dict.fromkeys(range(import_module("dask.system").CPU_COUNT), worker),
             scheduler={"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}},
@@ -231,10 +231,10 @@ def _local_cluster(distributed: Any) -> Any:
 
 
 @contextmanager
-def _importable(folders: Sequence[str]) -> Iterator[None]:
-    """Processes that start inside find modules in these folders: one beside the caller's script, too."""
+def _importable() -> Iterator[None]:
+    """Processes that start inside find the modules of this one: one beside the caller's script, too."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders)
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     try:
         yield
     finally:

@@ -114,12 +114,11 @@ def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:
     check_names(experiment, shapes)
     found = {"outcome": Variable("outcome", "u1", (), OUTCOMES)}
     for name, value in shapes.items():
-        coded = isinstance(value, Code)
-        like, meanings = value.value if coded else value, _meanings(name, value) if coded else {}
-        dtype, shape = _named(getattr(like, "dtype", type(like))), tuple(getattr(like, "shape", ()))[1:]
-        found[name] = Variable(name, dtype, shape, meanings)
-    outcome = found["outcome"]
-    found["outcome"] = Variable("outcome", "u1", outcome.shape, outcome.meanings or OUTCOMES)
+        like, meanings = value, OUTCOMES if name == "outcome" else {}
+        if isinstance(value, Code):
+            like, meanings = value.value, _meanings(name, value)
+        dtype = "u1" if name == "outcome" else _named(getattr(like, "dtype", type(like)))
+        found[name] = Variable(name, dtype, tuple(getattr(like, "shape", ()))[1:], meanings)
     return tuple(found[name] for name in sorted(found))
 
 

@@ -125,7 +125,8 @@ class Run:
         self._flying[self._sent(index)] = index
 
     def _sent(self, index: Index) -> "Future[BlockResult]":
-        job = job_of(self.store.plan, index, self.engine.computer.experiment.key_words)
+        plan = self.store.plan
+        job = job_of(plan, self.engine.computer.experiment, plan.values_at(index), plan.trials_of(index).start, index)
         self.first_blocks.begin(job.factors)
         return self.engine.submit(job)
 

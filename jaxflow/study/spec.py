@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from jaxflow._core import require, unknown_name
 from jaxflow._core.checks import as_path
@@ -54,11 +53,6 @@ def read_spec(path: StorePath) -> Study:
         entries = tomllib.loads(source.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"spec: {source} is no TOML: {error}") from error
-    return study_from(entries)
-
-
-def study_from(entries: Mapping[str, Any]) -> Study:
-    """The study that a mapping like that of a file describes. **Raises:** as `read_spec`."""
     for name in entries:
         if name not in ENTRIES:
             raise unknown_name("spec", name, ENTRIES)

@@ -151,7 +151,7 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
     parcel = blocks.pack(study.experiment)
     monkeypatch.setattr(blocks.jax, "__version__", "0.0.1")
     with pytest.raises(RuntimeError, match="executor: a worker runs .*0.0.1.*, the driver"):
-        blocks.compute_elsewhere(parcel, blocks.job_of(study.plan, (0, 0, 0), study.experiment.key_words))
+        blocks.compute_elsewhere(parcel, blocks.job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
 
 
 class Death(Exception):
