@@ -1,15 +1,12 @@
 """`jaxflow study`: a user's own study, run, continued, looked at and reported."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from jaxflow.cli.session import INTERRUPTED, AsJson, examples, print_json
+from jaxflow.cli.session import AsJson, examples, in_one_line, print_json, print_plainly
 
 
 def complete_paper(incomplete: str) -> list[str]:
@@ -40,20 +37,8 @@ Mixed = Annotated[bool, typer.Option("--allow-mixed", help="Continue results of 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    from jaxflow import study as studies
-
-    console = Console(stderr=True, soft_wrap=True)
-    try:
-        yield
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
-        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        console.print(f"Error: {error}{notes}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2 if isinstance(error, ValueError | FileNotFoundError | FileExistsError) else 1) from error
-    except studies.Interrupted as stop:
-        console.print(str(stop), markup=False, highlight=False)
-        raise typer.Exit(INTERRUPTED) from stop
+# What a study raises, of what it is given and of what goes wrong while it runs.
+ERRORS = (ValueError, ImportError, OSError, RuntimeError)
 
 
 def _run(
@@ -67,10 +52,8 @@ def _run(
             table = studies.summary(results)
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         return print_json({"outcomes": rows, "status": _described(study.status(store))})
-    console = Console(file=sys.stdout, soft_wrap=True)
     with results:
-        console.print(str(studies.summary(results)), markup=False, highlight=False)
-    console.print(f"\n{study.status(store)}", markup=False, highlight=False)
+        print_plainly(f"{studies.summary(results)}\n\n{study.status(store)}")
 
 
 def _start() -> None:
@@ -80,10 +63,6 @@ def _start() -> None:
     # As `python -m` does: experiments of the folder one stands in can be named.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-
-
-def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 @app.command(
@@ -104,7 +83,7 @@ def run(
     """Run a study from a file; the same command again continues it, and with more trials extends it."""
     from jaxflow import study as studies
 
-    with _errors_in_one_line():
+    with in_one_line(*ERRORS):
         _start()
         _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed, as_json)
 
@@ -120,9 +99,11 @@ def resume(
     """Continue a study from its store alone; the experiment that it names is imported, and its name printed before."""
     from jaxflow import study as studies
 
-    with _errors_in_one_line():
+    with in_one_line(*ERRORS):
         _start()
-        study = studies.study_of_store(store, lambda name: _say(f"Importing {name}, as {store} asks for."))
+        study = studies.study_of_store(
+            store, lambda name: print_plainly(f"Importing {name}, as {store} asks for.", error=True)
+        )
         _run(study, store, executor, quiet, False, allow_mixed, as_json)
 
 
@@ -138,14 +119,14 @@ def status(
     from jaxflow import study as studies
     from jaxflow.study.pairs import comparisons
 
-    with _errors_in_one_line():
+    with in_one_line(*ERRORS):
         found = studies.status(store, verify=verify)
         if as_json:
             print_json(_described(found))
         else:
             with studies.open_results(store) as results:
                 lines = [str(found), *(f"\n{table}" for table in comparisons(results) if found.blocks)]
-            Console(file=sys.stdout, soft_wrap=True).print("\n".join(lines), markup=False, highlight=False)
+            print_plainly("\n".join(lines))
     if not found.complete:
         raise typer.Exit(3)
 
@@ -159,10 +140,10 @@ def report(
     """One self-contained HTML file: figures, tables, definitions, manifest."""
     from jaxflow.report.study_html import write_study_report
 
-    with _errors_in_one_line():
+    with in_one_line(*ERRORS):
         target = store.with_suffix(".html") if out is None else out
         written = write_study_report(store, target, overwrite=overwrite)
-        Console(file=sys.stdout, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)
+        print_plainly(f"wrote {written}")
 
 
 def _described(status: Any) -> dict[str, Any]:
