@@ -63,10 +63,6 @@ def configure() -> None:
     compilation_cache()
 
 
-# What a shell reports of a command that Ctrl-C ended.
-INTERRUPTED = 130
-
-
 BAD_INPUT = (ValueError, FileExistsError, NotADirectoryError)
 
 
@@ -87,7 +83,8 @@ def in_one_line(*kinds: type[BaseException]) -> Iterator[None]:
         if not isinstance(stop, Interrupted):
             raise
         print_plainly(str(stop), error=True)
-        raise typer.Exit(INTERRUPTED) from stop
+        # As a shell reports of a command that Ctrl-C ended.
+        raise typer.Exit(130) from stop
 
 
 def print_plainly(text: str, *, error: bool = False, style: str | None = None) -> None:

@@ -22,20 +22,19 @@ from jaxflow.study.manifest import apply_settings, numerical_settings, package_v
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.results import BlockResult, check_names, collect
 
-# Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
-KEPT_CELLS = 64
-# Of the kernel's limit on memory maps (65,530 by default): one program takes hundreds, a cell of a study several
-# programs. Beyond the limit LLVM cannot allocate memory, and the process dies.
-CROWDED = 0.5
-
 MAPS, LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 
 
 def crowded(maps: Path = MAPS, limit: Path = LIMIT) -> bool:
-    """Whether this process is near the kernel's limit on memory maps; False where the kernel does not tell."""
+    """Whether this process has half of the memory maps that the kernel allows (65,530 by default); False where the
+    kernel does not tell.
+
+    One program takes hundreds of maps, a cell of a study several programs. Beyond the limit LLVM cannot allocate
+    memory, and the process dies.
+    """
     try:
         with maps.open("rb") as lines:
-            return sum(1 for _ in lines) > CROWDED * int(limit.read_text(encoding="ascii"))
+            return 2 * sum(1 for _ in lines) > int(limit.read_text(encoding="ascii"))
     except OSError:
         # Not Linux: no such files, and no such limit.
         return False
@@ -71,8 +70,8 @@ class Computer:
 
     def __init__(self, experiment: AbstractExperiment):
         self.experiment = experiment
-        # By their types too: 2 and 2.0 may be other arrays.
-        self._kept = functools.lru_cache(KEPT_CELLS, typed=True)(self._made)
+        # By their types too: 2 and 2.0 may be other arrays. An experiment may let several cells share one executable.
+        self._kept = functools.lru_cache(maxsize=64, typed=True)(self._made)
         self._lock = threading.Lock()
 
     def __call__(self, job: Job, device: Any = None) -> BlockResult:

@@ -18,11 +18,6 @@ from jaxflow.study.blocks import Computer, Job, compute_elsewhere, device_kind, 
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.results import BlockResult
 
-# Jobs handed to an executor whose size nobody knows: enough for a large cluster, a few kilobytes each.
-IN_FLIGHT = 256
-# Seconds that processes of this machine may take to start; three on two idle cores.
-START = 120
-
 KEPT = "Complete blocks are kept; run the same command again"
 
 
@@ -52,7 +47,8 @@ class Engine:
         computer: Computer,
         executor: Any,
         *,
-        capacity: int = IN_FLIGHT,
+        # Where nobody knows the size of the executor: enough for a large cluster, a few kilobytes each.
+        capacity: int = 256,
         description: str = "",
         compute: Callable[[Job], BlockResult] | None = None,
         died: tuple[type[Exception], ...] = (),
@@ -160,7 +156,8 @@ def dask_engine(computer: Computer, address: str | None) -> Engine:
     try:
         client = distributed.Client(address if cluster is None else cluster, set_as_default=False)
         if cluster is not None:
-            client.wait_for_workers(len(cluster.worker_spec), timeout=START)
+            # Processes of this machine take three seconds to start on two idle cores.
+            client.wait_for_workers(len(cluster.worker_spec), timeout=120)
     except Exception as error:
         if cluster is not None:
             cluster.close()

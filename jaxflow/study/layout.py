@@ -75,8 +75,10 @@ class Encoder:
         found = {name: piece.to_bytes() for name, piece in self._pieces.items()}
         # From here on it holds the chunk that is being encoded, and nothing else.
         self._pieces.clear()
-        top = _canonical_json(found.pop("zarr.json"))
-        return {**found, "zarr.json": top}
+        document = json.loads(found.pop("zarr.json"))
+        document["attributes"][SEAL] = seal(document)
+        # With sorted keys: the order in which metadata were collected is no part of the result.
+        return {**found, "zarr.json": json.dumps(document, sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"}
 
     def chunk(self, name: str, index: Sequence[int], values: np.ndarray) -> tuple[str, bytes]:
         """Path and bytes of the chunk that holds one block of a result (without its padding)."""
@@ -192,10 +194,3 @@ def seal(document: Mapping[str, Any]) -> str:
     attributes = {name: value for name, value in document.get("attributes", {}).items() if name != SEAL}
     text = json.dumps({**document, "attributes": attributes}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _canonical_json(data: bytes) -> bytes:
-    """With sorted keys: the order in which metadata were collected is no part of the result. With their checksum."""
-    document = json.loads(data)
-    document["attributes"][SEAL] = seal(document)
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"

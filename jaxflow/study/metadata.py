@@ -122,11 +122,6 @@ def read_head(path: Path) -> Head:
     return Head(plan, variables, attributes, definitions)
 
 
-def read_plan(path: Path) -> Plan:
-    """The study that a store belongs to. **Raises:** as `read_head`."""
-    return read_head(path).plan
-
-
 def damaged(path: Path, what: str) -> ValueError:
     """The error for metadata that cannot be what was written."""
     return ValueError(f"store: {path} is damaged: {what}{_copy_of(path)}. {_REMEDY}")

@@ -83,7 +83,7 @@ def bars(results: Any, x: str, *, conditional: bool = False) -> dict[str, np.nda
     """
     table = percentages(results)
     prefix, denominator = ("given_", "given") if conditional else ("", "ran")
-    others, titles, stacked = _panels(table, x)
+    titles, stacked = _panels(table, x)
     occurred = [name for name in table["outcome"].values.tolist() if bool((table["count"].sel(outcome=name) > 0).any())]
     percentage = stacked[prefix + "percentage"].sel(outcome=occurred).transpose("panel", x, "outcome").values
     return {
@@ -104,7 +104,7 @@ def curves(results: Any, x: str, outcome: str = "globally_optimal", *, condition
     """
     table = percentages(results).sel(outcome=outcome)
     prefix = "given_" if conditional else ""
-    _, titles, stacked = _panels(table, x)
+    titles, stacked = _panels(table, x)
     found = {name: stacked[prefix + name].transpose("panel", x).values[None] for name in ("percentage", "low", "high")}
     return {
         "x": _plain(table[x].values),
@@ -123,7 +123,7 @@ def heat_map(results: Any, x: str, y: str, outcome: str = "globally_optimal") ->
     """
     require(x != y, "y", f"{x} is the other axis already")
     table = percentages(results).sel(outcome=outcome)
-    _, titles, stacked = _panels(table, x, y)
+    titles, stacked = _panels(table, x, y)
     return {
         "x": _plain(table[x].values),
         "y": _plain(table[y].values),
@@ -135,14 +135,14 @@ def heat_map(results: Any, x: str, y: str, outcome: str = "globally_optimal") ->
     }
 
 
-def _panels(table: Any, *axes: str) -> tuple[list[str], list[str], Any]:
-    """The other factors; a title for each of their combinations; the table with them stacked as `panel`."""
+def _panels(table: Any, *axes: str) -> tuple[list[str], Any]:
+    """A title for each combination of the other factors; the table with them stacked as `panel`."""
     dims = [str(dim) for dim in table["ran"].dims]
     for axis in axes:
         require(axis in dims, "x", f"{axis!r} is no factor of the study; its factors are {', '.join(dims)}")
     others = [name for name in dims if name not in axes]
     if not others:
-        return others, [""], table.expand_dims("panel")
+        return [""], table.expand_dims("panel")
     # By position: values of different kinds make no common index.
     bare = table.drop_vars(others).stack(panel=others, create_index=False)
     shape = [table.sizes[name] for name in others]
@@ -151,7 +151,7 @@ def _panels(table: Any, *axes: str) -> tuple[list[str], list[str], Any]:
         _literal(", ".join(f"{name}={values[name][at]}" for name, at in zip(others, index, strict=True)))
         for index in (np.unravel_index(flat, shape) for flat in range(int(np.prod(shape))))
     ]
-    return others, titles, bare
+    return titles, bare
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,6 @@ WIDEST_BLOCK = 10**7
 
 # A name becomes a folder, of which file systems want less than 256 bytes.
 LONGEST_NAME = 200
-LONGEST_VALUE = 1000
 
 Index = tuple[int, ...]
 
@@ -154,7 +153,7 @@ def check_factor(name: str, values: tuple) -> None:
         if isinstance(value, str):
             printable = value.isprintable()  # which NUL, a line break and half of a surrogate pair are not
             require(printable, name, f"{value!r} holds a character that cannot be printed; name it otherwise")
-            require(len(value) <= LONGEST_VALUE, name, f"{value[:40]!r}... is too long for a name")
+            require(len(value) <= 1000, name, f"{value[:40]!r}... is too long for a name")
         elif isinstance(value, int):
             require(abs(value) <= LARGEST, name, f"{value} has more than 64 bits; name it by a string")
     if any(isinstance(value, float) for value in values):

@@ -14,9 +14,6 @@ from jaxflow.study.plan import Plan
 
 LOG = logging.getLogger("jaxflow.study")
 
-# Seconds from one line to the next where there is no terminal: a log of a day has fewer than ten thousand.
-INTERVAL = 10.0
-
 # What JAX calls the time that XLA takes to compile a program. (Traces of programs within programs are counted twice.)
 COMPILING = "/jax/core/compile/backend_compile_duration"
 
@@ -60,10 +57,10 @@ class Silent:
 
 
 class Lines:
-    """Lines of the logger `jaxflow.study`, one about every `interval` seconds, for where there is no terminal. They go
-    to standard error unless logging is configured."""
+    """Lines of the logger `jaxflow.study`, one about every `interval` seconds (fewer than ten thousand a day), for
+    where there is no terminal. They go to standard error unless logging is configured."""
 
-    def __init__(self, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic):
         self._interval, self._clock = interval, clock
         self._tally: Tally | None = None
         self._busy, self._heard = "", False
@@ -194,22 +191,22 @@ class FirstBlocks:
 
     def __init__(self, progress: Any, clock: Callable[[], float] = time.monotonic):
         self._progress, self._clock, self._seconds = progress, clock, 0.0
-        self._met: set[str] = set()
-        self._begun: dict[str, tuple[float, float]] = {}
+        # Clock and seconds when the first block of a cell began; None once it is there.
+        self._begun: dict[str, tuple[float, float] | None] = {}
 
     def begin(self, factors: Mapping[str, Any]) -> None:
         """A block of a cell begins."""
         cell = in_words(factors)
-        if cell not in self._met:
-            self._met.add(cell)
+        if cell not in self._begun:
             self._begun[cell] = self._clock(), self._seconds
             self._progress.compiling(cell)
 
     def end(self, factors: Mapping[str, Any]) -> None:
         """A block of a cell is there."""
         cell = in_words(factors)
-        if cell in self._begun:
-            started, before = self._begun.pop(cell)
+        if begun := self._begun.get(cell):
+            started, before = begun
+            self._begun[cell] = None
             self._progress.compiled(cell, self._clock() - started, self._seconds - before)
 
     def __enter__(self) -> "FirstBlocks":

@@ -1,7 +1,7 @@
 """What one block gave, checked: arrays with one row a trial, and what their codes mean."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,14 +59,11 @@ def check_names(experiment: str, results: Any) -> None:
 def of_one_instance(experiment: str, results: Any) -> dict[str, Any]:
     """What a function returned for one key, as arrays: a list of numbers is one, and no list of results."""
     check_names(experiment, results)
-    found = {}
+    who, found = f"results of {experiment}", {}
     for name, value in results.items():
         if isinstance(value, str | bytes):
-            raise ValueError(f"results of {experiment}: {name} is no array of numbers, but {value!r}")
-        try:
-            found[name] = value if isinstance(value, Code) else jnp.asarray(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"results of {experiment}: {name} is no array of numbers ({error})") from error
+            raise ValueError(f"{who}: {name} is no array of numbers, but {value!r}")
+        found[name] = value if isinstance(value, Code) else _as_array(who, name, value, jnp.asarray)
     return found
 
 
@@ -87,7 +84,7 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
             meanings[name] = _meanings(name, value)
-        array = _as_array(who, name, value)
+        array = _as_array(who, name, value, lambda value: np.asarray(jax.device_get(value)))
         known = array.dtype.kind in "biuf" and _named(array.dtype) in DTYPES
         require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
         rows = array.shape[0] if array.ndim else 0
@@ -130,10 +127,10 @@ def _meanings(name: str, code: Code) -> dict[str, int]:
     return outcome_meanings(code.names) if name == "outcome" else with_not_run(code.names)
 
 
-def _as_array(who: str, name: str, value: Any) -> np.ndarray:
-    """A result as NumPy has it. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
+def _as_array(who: str, name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """A converted result. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
     try:
-        return np.asarray(jax.device_get(value))
+        return convert(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{who}: {name} is no array of numbers ({error})") from error
 

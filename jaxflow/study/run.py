@@ -54,7 +54,7 @@ class Run:
         self._given_up: list[Index] = []
         self._deaths: dict[Index, int] = {}
         self._flying: dict[Future[BlockResult], Index] = {}
-        store.done = self._done = store.plan.block_count - len(self._waiting)
+        store.done = store.plan.block_count - len(self._waiting)
 
     def __call__(self) -> None:
         """Until every block is complete, or the run is stopped.
@@ -81,9 +81,9 @@ class Run:
         finally:
             for future in self._flying:
                 future.cancel()
-        if self._done < total:
+        if store.done < total:
             raise Interrupted(
-                f"stopped; {self._done} of {total} blocks are complete in {store.shown}. "
+                f"stopped; {store.done} of {total} blocks are complete in {store.shown}. "
                 "Run the same command again, or `jaxflow study resume`, to finish it"
             )
 
@@ -171,8 +171,7 @@ class Run:
     def _commit(self, index: Index, result: BlockResult) -> None:
         self.store.commit(index, result.arrays, result.layout())
         self.first_blocks.end(self.store.plan.values_at(index))
-        self._done += 1
-        self.store.done = self._done
+        self.store.done += 1
         if result.where:
             self._log({"event": "block", "block": list(index), **result.where})
         count = len(self.store.plan.trials_of(index))

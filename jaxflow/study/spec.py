@@ -7,7 +7,7 @@ from jaxflow._core import require, unknown_name
 from jaxflow._core.checks import as_path
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.files import StorePath
-from jaxflow.study.metadata import read_plan
+from jaxflow.study.metadata import read_head
 from jaxflow.study.plan import Plan
 from jaxflow.study.study import Study
 
@@ -89,7 +89,7 @@ def study_of_store(path: StorePath, announce: Callable[[str], None] | None = Non
         print(reason)
     ```
     """
-    plan: Plan = read_plan(as_path("store_path", path))
+    plan: Plan = read_head(as_path("store_path", path)).plan
     told = plan.experiment
     again = "run the script again that began it"
     module, _, name = told["import"].partition(":")

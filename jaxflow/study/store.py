@@ -63,8 +63,8 @@ class Store:
         self.plan = plan
         self.attributes = attributes
         self.variables: tuple[Variable, ...] | None = None
-        # Complete blocks, once they have been counted.
-        self.done: int | None = None
+        # Complete blocks; negative until they have been counted.
+        self.done = -1
         self._encoder = Encoder(plan, definitions)
         self._scratch = side_folder(self.path) / "scratch"
         self._write_metadata(variables)
@@ -218,7 +218,7 @@ class Store:
     def explained(self) -> AbstractContextManager[None]:
         """Says of an error while files are written what is kept, and what to do."""
         done, total = self.done, self.plan.block_count
-        kept = "" if done is None else f"{done} of {total} blocks are complete in {self.shown} and stay valid"
+        kept = "" if done < 0 else f"{done} of {total} blocks are complete in {self.shown} and stay valid"
         return explained(self.shown, kept)
 
 

@@ -12,9 +12,9 @@ from jaxflow.study.executors import make_engine
 from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
 from jaxflow.study.keys import as_keys
-from jaxflow.study.metadata import read_plan
+from jaxflow.study.metadata import read_head
 from jaxflow.study.pictures import plot
-from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
+from jaxflow.study.plan import Plan, check_factor
 from jaxflow.study.progress import progress_of
 from jaxflow.study.reading import Status, open_results, status
 from jaxflow.study.run import Run
@@ -68,9 +68,9 @@ class Study:
             experiment={"name": name, "import": path, "settings": settings},
             data_factors=data,
             method_factors=method,
-            trials=as_integer("trials", trials, 1, MOST_INSTANCES),
-            seed=as_integer("seed", seed),
-            block=device_shapes().block if block is None else as_integer("block", block, 1, WIDEST_BLOCK),
+            trials=as_plain(trials),
+            seed=as_plain(seed),
+            block=device_shapes().block if block is None else as_plain(block),
         )
         if type(self.experiment).check_cell is not AbstractExperiment.check_cell:
             for index in itertools.product(*(range(count) for count in self.plan.cells)):
@@ -197,7 +197,7 @@ class Study:
 
     def _require_mine(self, store_path: StorePath) -> None:
         path = as_path("store_path", store_path)
-        require(read_plan(path).same(self.plan), "store_path", f"{path} belongs to another study")
+        require(read_head(path).plan.same(self.plan), "store_path", f"{path} belongs to another study")
 
 
 def _values(argument: str, factors: Mapping[str, Any] | None) -> dict[str, tuple]:
