@@ -70,11 +70,6 @@ def as_integer(argument: str, value: Any, least: int = -LARGEST, most: int = LAR
     return plain
 
 
-def is_finite(number: int | float) -> bool:
-    """Whether a number is one that a float can hold: no NaN, no infinity, no integer of 400 digits."""
-    return bool(-sys.float_info.max <= number <= sys.float_info.max)
-
-
 def as_boolean(argument: str, value: Any) -> bool:
     """**Raises:** `ValueError` for what is not True or False: the string "no" would count as True."""
     plain = as_plain(value)
@@ -112,7 +107,7 @@ def check_real(
         return value
     plain = as_plain(value)
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and plain == plain
-    real = real and (is_finite(plain) or (inf and isinstance(plain, float)))
+    real = real and (abs(plain) <= sys.float_info.max or (inf and isinstance(plain, float)))
     require(real and (not positive or plain > 0), argument, f"expected {what}", got=value)
     require(plain >= least, argument, f"expected at least {least:g}", got=value)
     require(plain <= most, argument, f"expected at most {most:g}", got=value)

@@ -71,20 +71,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"jaxflow {version()}")
+        # A seventh of a second of `--help`.
+        from importlib import metadata
+
+        try:
+            typer.echo(f"jaxflow {metadata.version('jaxflow-bias')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("jaxflow (not installed)")
         raise typer.Exit()
     return wanted
-
-
-def version() -> str:
-    """The version that is installed, or says that none is."""
-    # A seventh of a second of `--help`.
-    from importlib import metadata
-
-    try:
-        return metadata.version("jaxflow-bias")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 @app.callback()

@@ -1,6 +1,8 @@
 """`jaxflow study`: a user's own study, run, continued, looked at and reported."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,8 +39,19 @@ Mixed = Annotated[bool, typer.Option("--allow-mixed", help="Continue results of 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
-# What a study raises, of what it is given and of what goes wrong while it runs.
-ERRORS = (ValueError, ImportError, OSError, RuntimeError)
+@contextmanager
+def _studies(computes: bool = False) -> Iterator[Any]:
+    """`jaxflow.study`, of which errors end the command in one line; `computes`: with what a command switches on."""
+    from jaxflow import study
+    from jaxflow.cli.session import configure
+
+    with in_one_line(ValueError, ImportError, OSError, RuntimeError):
+        if computes:
+            configure()
+            # As `python -m` does: experiments of the folder one stands in can be named.
+            if "" not in sys.path and str(Path.cwd()) not in sys.path:
+                sys.path.insert(0, str(Path.cwd()))
+        yield study
 
 
 def _run(
@@ -47,22 +60,12 @@ def _run(
     from jaxflow import study as studies
 
     results = study.run(store, executor, progress=not quiet, overwrite=overwrite, allow_mixed=mixed)
+    with results:
+        table = studies.summary(results)
     if as_json:
-        with results:
-            table = studies.summary(results)
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         return print_json({"outcomes": rows, "status": _described(study.status(store))})
-    with results:
-        print_plainly(f"{studies.summary(results)}\n\n{study.status(store)}")
-
-
-def _start() -> None:
-    from jaxflow.cli.session import configure
-
-    configure()
-    # As `python -m` does: experiments of the folder one stands in can be named.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    print_plainly(f"{table}\n\n{study.status(store)}")
 
 
 @app.command(
@@ -81,10 +84,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study from a file; the same command again continues it, and with more trials extends it."""
-    from jaxflow import study as studies
-
-    with in_one_line(*ERRORS):
-        _start()
+    with _studies(computes=True) as studies:
         _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed, as_json)
 
 
@@ -97,10 +97,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a study from its store alone; the experiment that it names is imported, and its name printed before."""
-    from jaxflow import study as studies
-
-    with in_one_line(*ERRORS):
-        _start()
+    with _studies(computes=True) as studies:
         study = studies.study_of_store(
             store, lambda name: print_plainly(f"Importing {name}, as {store} asks for.", error=True)
         )
@@ -116,10 +113,9 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """How far a study has come. Exit code 0 if it is complete, 3 if not."""
-    from jaxflow import study as studies
     from jaxflow.study.pairs import comparisons
 
-    with in_one_line(*ERRORS):
+    with _studies() as studies:
         found = studies.status(store, verify=verify)
         if as_json:
             print_json(_described(found))
@@ -140,7 +136,7 @@ def report(
     """One self-contained HTML file: figures, tables, definitions, manifest."""
     from jaxflow.report.study_html import write_study_report
 
-    with in_one_line(*ERRORS):
+    with _studies():
         target = store.with_suffix(".html") if out is None else out
         written = write_study_report(store, target, overwrite=overwrite)
         print_plainly(f"wrote {written}")

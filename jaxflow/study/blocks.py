@@ -83,11 +83,11 @@ class Computer:
             check_names(self.experiment.name(), results)
             results = jax.block_until_ready(results)
             claims = self.experiment.claims_outcome()
-            arrays, meanings = collect(self.experiment.name(), claims, results, len(job.keys))
+            arrays, layout = collect(self.experiment.name(), claims, results, len(job.keys))
         seconds = round(time.perf_counter() - started, 4)
         return BlockResult(
             arrays,
-            meanings,
+            layout,
             {
                 "seconds": seconds,
                 "host": socket.gethostname(),
@@ -109,17 +109,11 @@ class Computer:
         return self.experiment.block_function(factors, width)
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """An experiment on its way to another process, with the settings it is to run under."""
+def pack(experiment: AbstractExperiment) -> Callable[[Job], BlockResult]:
+    """What another process is to do with a job of this experiment, under the settings of this one.
 
-    experiment: bytes
-    settings: dict[str, Any]
-    versions: dict[str, Any]
-
-
-def pack(experiment: AbstractExperiment) -> Parcel:
-    """**Raises:** `ValueError` for an experiment that another process could not import."""
+    **Raises:** `ValueError` for an experiment that another process could not import.
+    """
     path = experiment.import_path()
     module, _, name = path.partition(":")
     named = module != "__main__" and "<" not in name
@@ -129,7 +123,7 @@ def pack(experiment: AbstractExperiment) -> Parcel:
         data = pickle.dumps(experiment)
     except Exception as error:  # pickle raises whatever the object at hand raises
         raise ValueError(f"experiment: {path} cannot be sent to another process ({error}); {hint}") from error
-    return Parcel(data, numerical_settings(), versions())
+    return functools.partial(compute_elsewhere, data, numerical_settings(), versions())
 
 
 def versions() -> dict[str, Any]:
@@ -152,13 +146,13 @@ _computers: dict[bytes, Computer] = {}
 _computers_lock = threading.Lock()
 
 
-def compute_elsewhere(parcel: Parcel, job: Job) -> BlockResult:
+def compute_elsewhere(experiment: bytes, settings: dict[str, Any], driver: dict[str, Any], job: Job) -> BlockResult:
     """What a worker runs: a block as NumPy arrays. A worker writes nothing."""
-    if parcel.versions != versions():
-        raise RuntimeError(f"executor: a worker runs {versions()}, the driver {parcel.versions}")
+    if driver != versions():
+        raise RuntimeError(f"executor: a worker runs {versions()}, the driver {driver}")
     with _computers_lock:
-        apply_settings(parcel.settings)
-        if parcel.experiment not in _computers:
-            _computers[parcel.experiment] = Computer(pickle.loads(parcel.experiment))
-        computer = _computers[parcel.experiment]
+        apply_settings(settings)
+        if experiment not in _computers:
+            _computers[experiment] = Computer(pickle.loads(experiment))
+        computer = _computers[experiment]
     return computer(job)

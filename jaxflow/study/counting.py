@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, SelectionStatus, require, unknown_name
-from jaxflow._core.checks import as_plain, check_real
+from jaxflow._core import Outcome, SelectionStatus, as_plain, check_real, require, unknown_name
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxflow._core import unknown_name
-from jaxflow.study.blocks import Computer, Job, compute_elsewhere, device_kind, pack
+from jaxflow.study.blocks import Computer, Job, device_kind, pack
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.results import BlockResult
 
@@ -60,7 +60,7 @@ class Engine:
         self.capacity = capacity
         self.description = description or type(executor).__name__
         self.close = close
-        self._task = partial(compute_elsewhere, pack(computer.experiment)) if compute is None else compute
+        self._task = pack(computer.experiment) if compute is None else compute
         self._executor = executor
         self._died = died
         # `concurrent.futures` raises a RuntimeError, of which BrokenExecutor is one.

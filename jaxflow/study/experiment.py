@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_plain
+from jaxflow._core import as_plain, require, unknown_name
 from jaxflow.limits import find_limit
 from jaxflow.study.keys import key_data
 from jaxflow.study.queues import Queues, block_in_queues

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_boolean
+from jaxflow._core import as_boolean, require, unknown_name
 from jaxflow.study.counting import outcomes_of, percentages, require_results
-from jaxflow.study.tables import as_text, factor_names
+from jaxflow.study.tables import cells, factor_names
 
 # What a page can show; a study with more cells is to be cut by its user.
 MOST_PANELS = 6
@@ -145,12 +144,8 @@ def _panels(table: Any, *axes: str) -> tuple[list[str], Any]:
         return [""], table.expand_dims("panel")
     # By position: values of different kinds make no common index.
     bare = table.drop_vars(others).stack(panel=others, create_index=False)
-    shape = [table.sizes[name] for name in others]
-    values = {name: [as_text(value) for value in table[name].values.tolist()] for name in others}
-    titles = [
-        _literal(", ".join(f"{name}={values[name][at]}" for name, at in zip(others, index, strict=True)))
-        for index in (np.unravel_index(flat, shape) for flat in range(int(np.prod(shape))))
-    ]
+    told = (zip(others, cell, strict=True) for cell, _ in cells(table, tuple(others)))
+    titles = [_literal(", ".join(f"{name}={value}" for name, value in cell)) for cell in told]
     return titles, bare
 
 

@@ -12,8 +12,6 @@ import numpy as np
 from jaxflow._core import Code, Outcome, require
 from jaxflow.study.plan import LONGEST_NAME, RESERVED
 
-Meanings = dict[str, dict[str, int]]
-
 
 @dataclass(frozen=True)
 class Variable:
@@ -32,20 +30,12 @@ class Variable:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Arrays `(B, ...)` by name, `outcome` among them; the meanings of codes; where it was computed and how long; what
-    the arrays were filled up with."""
+    """Arrays `(B, ...)` by name, `outcome` among them; what they look like, in the order of their names; where it was
+    computed and how long."""
 
     arrays: dict[str, np.ndarray]
-    meanings: Meanings
+    layout: tuple[Variable, ...]
     where: dict[str, Any]
-    padding: Mapping[str, int | None] = field(default_factory=dict)
-
-    def layout(self) -> tuple[Variable, ...]:
-        """What the arrays look like, in the order of their names."""
-        return tuple(
-            Variable(name, _named(array.dtype), array.shape[1:], self.meanings.get(name, {}), self.padding.get(name))
-            for name, array in sorted(self.arrays.items())
-        )
 
 
 def check_names(experiment: str, results: Any) -> None:
@@ -67,8 +57,10 @@ def of_one_instance(experiment: str, results: Any) -> dict[str, Any]:
     return found
 
 
-def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tuple[dict[str, np.ndarray], Meanings]:
-    """Results of a block function as NumPy arrays.
+def collect(
+    experiment: str, own_outcome: bool, results: Any, width: int
+) -> tuple[dict[str, np.ndarray], tuple[Variable, ...]]:
+    """Results of a block function as NumPy arrays, and what they look like.
 
     **Arguments:** `own_outcome`: whether `outcome` must be among them (a function may leave it to the engine).
 
@@ -78,7 +70,7 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     who = f"results of {experiment}"
     check_names(experiment, results)
     arrays: dict[str, np.ndarray] = {}
-    meanings: Meanings = {}
+    meanings: dict[str, dict[str, int]] = {}
     for name, value in results.items():
         require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
@@ -103,7 +95,10 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     for name, array in arrays.items():
         taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
         require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
-    return arrays, meanings
+    return arrays, tuple(
+        Variable(name, _named(array.dtype), array.shape[1:], meanings.get(name, {}))
+        for name, array in sorted(arrays.items())
+    )
 
 
 def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:

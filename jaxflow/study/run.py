@@ -101,7 +101,7 @@ class Run:
             self._log({"event": "worker lost", "block": list(index), "times": 1})
             return
         result = filled_up(future.result(), self.layout)
-        self.store.check_layout(result.layout(), self.store.plan.values_at(index))
+        self.store.check_layout(result.layout, self.store.plan.values_at(index))
         self.store.check_again(index, result.arrays)
 
     def _log(self, entry: dict[str, Any]) -> None:
@@ -164,12 +164,10 @@ class Run:
             raise RuntimeError("executor: workers died in every block that was tried; nothing could be computed")
         arrays = failed_block(self.store.variables, self.store.plan.block)
         self._log({"event": "given up", "block": list(index)})
-        known = self.store.variables
-        meanings = {v.name: v.meanings for v in known if v.meanings}
-        self._commit(index, BlockResult(arrays, meanings, {}, {v.name: v.padding for v in known}))
+        self._commit(index, BlockResult(arrays, self.store.variables, {}))
 
     def _commit(self, index: Index, result: BlockResult) -> None:
-        self.store.commit(index, result.arrays, result.layout())
+        self.store.commit(index, result.arrays, result.layout)
         self.first_blocks.end(self.store.plan.values_at(index))
         self.store.done += 1
         if result.where:

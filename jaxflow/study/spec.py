@@ -3,8 +3,7 @@
 import tomllib
 from collections.abc import Callable, Mapping
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_path
+from jaxflow._core import as_path, require, unknown_name
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.files import StorePath
 from jaxflow.study.metadata import read_head

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_boolean, as_integer, as_path, as_plain
+from jaxflow._core import as_boolean, as_integer, as_path, as_plain, require, unknown_name
 from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import make_engine

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from jaxflow._core import linalg, positive_or_one, require, unknown_name
-from jaxflow._core.checks import as_boolean, as_integer, check_real
+from jaxflow._core import as_boolean, as_integer, check_real, linalg, positive_or_one, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.limits import Limit, find_limit
 from jaxflow.limits.find import MAX_STEPS

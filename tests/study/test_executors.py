@@ -148,10 +148,10 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
     from jaxflow.study import blocks
 
     study = small_study(cheap)
-    parcel = blocks.pack(study.experiment)
+    elsewhere = blocks.pack(study.experiment)
     monkeypatch.setattr(blocks.jax, "__version__", "0.0.1")
     with pytest.raises(RuntimeError, match="executor: a worker runs .*0.0.1.*, the driver"):
-        blocks.compute_elsewhere(parcel, blocks.job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
+        elsewhere(blocks.job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
 
 
 class Death(Exception):

@@ -319,7 +319,7 @@ def test_a_million_instances_open_without_reading_them(tmp_path):
         from jaxflow.study.blocks import Computer, job_of
 
         result = Computer(study.experiment)(job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
-        held.commit((0, 0, 0), result.arrays, result.layout())
+        held.commit((0, 0, 0), result.arrays, result.layout)
     (path / "outcome/c/0/0/0").write_bytes(b"nobody reads this")
     with open_results(path) as results:
         assert results.outcome.size == 1_000_000
