@@ -123,9 +123,6 @@ def _substituted(factor: Array, right: Array, lower: bool = True, **options: boo
     return lax.linalg.triangular_solve(factor, columns, left_side=True, lower=lower, **options).reshape(right.shape)
 
 
-_lower_solve = _square(_substituted)
-
-
 def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
     """Solves L x = right for the lower `factor` L."""
     if len(factor) > TINY:
@@ -137,6 +134,11 @@ def lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Flo
         column = factor[j + 1 :, j]
         right = right[1:] - (column * row if right.ndim == 1 else column[:, None] * row[None, :])
     return jnp.stack(rows)
+
+
+@_square
+def _lower_solve(factor: Float[Array, "m m"], right: Float[Array, "m *r"]) -> Float[Array, "m *r"]:
+    return _substituted(factor, right)
 
 
 def solve(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"]) -> Inexact[Array, "m *r"]:
