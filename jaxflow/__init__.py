@@ -56,44 +56,17 @@ __version__ = "0.1.0"
 # What is imported with `jaxflow` is imported at its first use (PEP 562): the command line answers `--help` without JAX.
 # The block above says the same to type checkers; a test holds both equal.
 _MODULES = ("data", "flow", "limits", "losses", "margin", "models", "study", "teachers", "theory")
-_NAMES = {
-    "RESULTS": "jaxflow._core",
-    "Code": "jaxflow._core",
-    "Outcome": "jaxflow._core",
-    "ScaledGradient": "jaxflow._core",
-    "SelectionStatus": "jaxflow._core",
-    "compilation_cache": "jaxflow._core",
-    "ArcLength": "jaxflow.flow",
-    "Budget": "jaxflow.flow",
-    "CertificateGap": "jaxflow.flow",
-    "Dual": "jaxflow.flow",
-    "Factors": "jaxflow.flow",
-    "Filippov": "jaxflow.flow",
-    "LogArcLength": "jaxflow.flow",
-    "LogHadamard": "jaxflow.flow",
-    "LogTime": "jaxflow.flow",
-    "LossExcess": "jaxflow.flow",
-    "LossTime": "jaxflow.flow",
-    "MultiplierNewton": "jaxflow.flow",
-    "PhysicalTime": "jaxflow.flow",
-    "RescaledTime": "jaxflow.flow",
-    "Scores": "jaxflow.flow",
-    "SelectionSettled": "jaxflow.flow",
-    "StationaryPoint": "jaxflow.flow",
-    "Weights": "jaxflow.flow",
-    "diagnose": "jaxflow.flow",
-    "integrate": "jaxflow.flow",
-    "descend": "jaxflow.gradient_descent",
-    "Limit": "jaxflow.limits",
-    "LinearLimit": "jaxflow.limits",
-    "LinearStaged": "jaxflow.limits",
-    "ModelLimit": "jaxflow.limits",
-    "ModelStaged": "jaxflow.limits",
-    "Staged": "jaxflow.limits",
-    "find_limit": "jaxflow.limits",
-    "EmpiricalRisk": "jaxflow.risk",
-    "Trajectory": "jaxflow.trajectory",
+_ROOMS = {
+    "_core": "RESULTS Code Outcome ScaledGradient SelectionStatus compilation_cache",
+    "flow": "ArcLength Budget CertificateGap Dual Factors Filippov LogArcLength LogHadamard LogTime LossExcess "
+    "LossTime MultiplierNewton PhysicalTime RescaledTime Scores SelectionSettled StationaryPoint Weights diagnose "
+    "integrate",
+    "gradient_descent": "descend",
+    "limits": "Limit LinearLimit LinearStaged ModelLimit ModelStaged Staged find_limit",
+    "risk": "EmpiricalRisk",
+    "trajectory": "Trajectory",
 }
+_NAMES = {name: f"jaxflow.{room}" for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = (*_MODULES, *_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -14,10 +14,7 @@ from jaxflow._core import (
     RESULTS,
     Code,
     all_finite,
-    as_boolean,
-    as_integer,
-    check_kind,
-    check_real,
+    checked,
     good,
     is_concrete,
     positive_or_one,
@@ -34,6 +31,7 @@ Normalisation = str | Literal[False]
 NORMALISATIONS = ("jointly", "separately", False)
 
 
+@checked(nonnegative=["epsilon", "ridge"], positive=["learning_rate"])
 def descend(
     risk: EmpiricalRisk,
     model: Any,
@@ -42,8 +40,8 @@ def descend(
     optimizer: optax.GradientTransformation | None = None,
     learning_rate: float | Float[Array, ""] | None = None,
     normalised: Normalisation = "jointly",
-    epsilon: float = 0.0,
-    ridge: float = 0.0,
+    epsilon: float | Float[Array, ""] = 0.0,
+    ridge: float | Float[Array, ""] = 0.0,
     save_at: Int[Array, " m"] | Any = None,
     throw: bool = True,
 ) -> Trajectory:
@@ -87,23 +85,13 @@ def descend(
     path.model.W
     ```
     """
-    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
     risk, model = tree_in_float((risk, model))
     risk.check(model)
-    steps, throw = as_integer("steps", steps, 0), as_boolean("throw", throw)
     known = normalised is False or (isinstance(normalised, str) and normalised in NORMALISATIONS)
     require(known, "normalised", f"expected one of {NORMALISATIONS}", got=normalised)
-    check_real("epsilon", epsilon, least=0.0)
-    check_real("ridge", ridge, least=0.0)
     if optimizer is not None:
-        require(
-            isinstance(optimizer, optax.GradientTransformation),
-            "optimizer",
-            "expected an Optax transformation",
-        )
         require(learning_rate is None, "learning_rate", "an optimizer brings its own; give one of the two")
     rate = 0.1 if learning_rate is None else learning_rate
-    check_real("learning_rate", rate, positive=True)
     if save_at is not None:
         save_at = jnp.asarray(raw_array("save_at", save_at))
         require(save_at.ndim == 1 and save_at.size > 0, "save_at", f"expected shape (m,), got {save_at.shape}")

@@ -171,8 +171,6 @@ class Squared(AbstractLoss):
 
 # Margins at which the tail of a loss is looked for, up to where exp(-q) underflows.
 _PROBES = [2.0**k for k in range(1, 11)]
-# Slopes of log|l'| between probes that agree to this are one: of the logistic loss they do from q = 16 on.
-_SETTLED = 1e-6
 
 
 class MarginLoss(AbstractLoss):
@@ -243,7 +241,8 @@ def _tail(slopes: list[float]) -> tuple[Tail, float, float, float]:
     if slopes[-1] == 0.0 and len(known) >= 3:
         (q0, a), (q1, b), (q2, c) = known[-3:]
         rates = (a - b) / (q1 - q0), (b - c) / (q2 - q1)
-        if abs(rates[0] - rates[1]) <= _SETTLED * rates[1]:
+        # Those of the logistic loss agree to 1e-6 from q = 16 on.
+        if abs(rates[0] - rates[1]) <= 1e-6 * rates[1]:
             return Tail.exponential, q2, c, rates[1]
     # A slope that falls that far and does not vanish is steeper than an exponential, and no hinge.
     flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)

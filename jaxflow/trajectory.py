@@ -109,9 +109,6 @@ class Trajectory(eqx.Module):
     def __repr__(self) -> str:
         return _in_words(self)
 
-    def __str__(self) -> str:
-        return _in_words(self)
-
     def __getitem__(self, index: Any) -> Any:
         """A save point, or the trajectory of some; of a batch its members. **Raises:** `IndexError`, `TypeError`."""
         count = len(self)

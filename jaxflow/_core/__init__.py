@@ -12,10 +12,8 @@ from jaxflow._core.checks import as_mask as as_mask
 from jaxflow._core.checks import as_matrix as as_matrix
 from jaxflow._core.checks import as_path as as_path
 from jaxflow._core.checks import as_plain as as_plain
-from jaxflow._core.checks import as_real as as_real
 from jaxflow._core.checks import as_signs as as_signs
 from jaxflow._core.checks import as_vector as as_vector
-from jaxflow._core.checks import check_boolean as check_boolean
 from jaxflow._core.checks import check_integer as check_integer
 from jaxflow._core.checks import check_kind as check_kind
 from jaxflow._core.checks import check_real as check_real

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -16,6 +15,7 @@ from jaxflow._core.checks import (
     as_boolean,
     as_integer,
     as_key,
+    as_numbers,
     as_plain,
     check_boolean,
     check_integer,
@@ -97,7 +97,7 @@ class _Rules(NamedTuple):
 
     def of(self, name: str, hint: Any) -> Check | None:
         """The check of an annotation; None where it says nothing that can be looked at."""
-        origin, parts = typing.get_origin(hint), typing.get_args(hint)
+        origin, parts, least = typing.get_origin(hint), typing.get_args(hint), self.least.get(name, 0)
         if origin in (typing.Union, types.UnionType):
             return self._of_union(name, [part for part in parts if part is not type(None)], type(None) in parts)
         if origin is Literal or hint in (Any, inspect.Parameter.empty) or isinstance(hint, TypeVar):
@@ -107,22 +107,19 @@ class _Rules(NamedTuple):
         if hint is np.ndarray:
             return lambda argument, value, sizes: np.asarray(raw_array(argument, value))
         if hint is jax.Array:
-            return lambda argument, value, sizes: _numbers(argument, value, ("float", "complex"), self._bad(name))
+            return _alone(as_numbers, ("float", "complex"), self._bad(name))
         if hint is int:
-            return lambda argument, value, sizes: as_integer(argument, value, self.least.get(name, 0))
+            return _alone(as_integer, least)
         if hint is float:
             return self._of_number(name)
         if hint is bool:
-            return lambda argument, value, sizes: as_boolean(argument, value)
+            return _alone(as_boolean)
         if origin is tuple or origin in (list, Sequence):
             return self._of_sequence(name, origin, parts)
         kind = origin if isinstance(origin, type) else hint
         if not isinstance(kind, type) or kind.__module__.startswith("jaxtyping"):
             return None
         return _instance_of((kind,))
-
-    def _infinite(self, name: str) -> bool:
-        return name in self.infinite
 
     def _bad(self, name: str) -> str:
         """What an array must not hold."""
@@ -131,23 +128,16 @@ class _Rules(NamedTuple):
     def _of_number(self, name: str) -> Check:
         def number(argument: str, value: Any, sizes: Sizes) -> Any:
             lowest = 0.0 if name in self.nonnegative else -np.inf
-            check_real(argument, value, positive=name in self.positive, least=lowest, inf=self._infinite(name))
+            check_real(argument, value, positive=name in self.positive, least=lowest, inf=name in self.infinite)
             return float(as_plain(value)) if isinstance(value, int) or name in self.plain else value
 
         return number
-
-    def _of_integer(self, name: str) -> Check:
-        def integer(argument: str, value: Any, sizes: Sizes) -> Any:
-            check_integer(argument, value, self.least.get(name, 0))
-            return value
-
-        return integer
 
     def _of_union(self, name: str, parts: list[Any], nothing: bool) -> Check | None:
         if len(parts) == 1:
             one = self.of(name, parts[0])
         elif bool in parts:
-            one = _boolean
+            one = _alone(check_boolean)
         elif np.ndarray in parts:
             # One number for all, or one for each: left to the function.
             one = None
@@ -155,7 +145,7 @@ class _Rules(NamedTuple):
             # A number, or a scalar array of one.
             one = self._of_number(name)
         elif int in parts:
-            one = self._of_integer(name)
+            one = _alone(check_integer, self.least.get(name, 0))
         elif all(isinstance(part, type) and not hasattr(part, "dim_str") for part in parts):
             one = _instance_of(tuple(parts))
         else:
@@ -192,10 +182,10 @@ class _Rules(NamedTuple):
         dims, bad = hint.dim_str.split(), self._bad(name)
         positive, rising = name in self.positive, name in self.rising
         if "prng_key" in hint.dtypes:
-            return lambda argument, value, sizes: as_key(argument, value)
+            return _alone(as_key)
 
         def array(argument: str, value: Any, sizes: Sizes) -> Any:
-            found = _numbers(argument, value, kinds, bad)
+            found = as_numbers(argument, value, kinds, bad)
             _match(argument, dims, found.shape, sizes)
             if positive and not isinstance(found, Tracer):
                 require(bool((np.asarray(found) > 0).all()), argument, "expected positive numbers", got=value)
@@ -207,19 +197,14 @@ class _Rules(NamedTuple):
         return array
 
 
-def _boolean(argument: str, value: Any, sizes: Sizes) -> Any:
-    check_boolean(argument, value)
-    return value
+def _alone(check: Callable[..., Any], *rest: Any) -> Check:
+    """A check that knows nothing of sizes."""
+    return lambda argument, value, sizes: check(argument, value, *rest)
 
 
 def _instance_of(kinds: tuple[type, ...]) -> Check:
     what = " or ".join(_described(kind) for kind in kinds)
-
-    def instance(argument: str, value: Any, sizes: Sizes) -> Any:
-        check_kind(argument, value, kinds, what)
-        return value
-
-    return instance
+    return _alone(check_kind, kinds, what)
 
 
 def _described(kind: Any) -> str:
@@ -231,46 +216,16 @@ def _described(kind: Any) -> str:
     return f"{'an' if name[:1] in 'AEIO' else 'a'} {name}"
 
 
-def _numbers(argument: str, value: Any, kinds: tuple[str, ...], bad: str) -> jax.Array:
-    """An array of one of the kinds, without the bad entries where they can be seen."""
-    array = raw_array(argument, value)
-    kind = _kind(array.dtype)
-    if kind == "int" and "float" in kinds and "int" not in kinds:
-        array, kind = jnp.asarray(array, dtype=float), "float"
-    if kind not in kinds:
-        what = {"bool": "True and False", "int": "integers", "float": "real numbers"}[kinds[0]]
-        if "complex" in kinds:
-            what = "numbers"
-        raise ValueError(
-            f"{argument}: expected an array of {what}, got {'Booleans' if kind == 'bool' else array.dtype}"
-        )
-    if bad and kind in ("float", "complex") and not isinstance(array, Tracer):
-        seen = np.asarray(array)
-        fits = ~np.isnan(seen) if bad == "NaN" else np.isfinite(seen)
-        require(bool(fits.all()), argument, f"{bad} entry")
-    return array if isinstance(array, jax.Array) else jnp.asarray(array)
-
-
-@functools.cache
-def _kind(dtype: Any) -> str:
-    kinds = (("bool", jnp.bool_), ("float", jnp.floating), ("int", jnp.integer), ("complex", jnp.complexfloating))
-    return next((name for name, kind in kinds if jnp.issubdtype(dtype, kind)), "other")
-
-
 def _match(argument: str, dims: list[str], shape: tuple[int, ...], sizes: Sizes) -> None:
     """**Raises:** `ValueError` where a shape is not that of the names, some of which have sizes already."""
     where = next((k for k, dim in enumerate(dims) if dim == "..." or dim.startswith("*")), None)
-    after = 0 if where is None else len(dims) - where - 1
-    enough = len(shape) == len(dims) if where is None else len(shape) >= len(dims) - 1
-    rest = () if where is None or not enough else shape[where : len(shape) - after]
-    pairs: list[tuple[str, Any]] = []
-    if enough:
-        front = len(dims) if where is None else where
-        pairs = list(zip(dims[:front], shape[:front], strict=True))
-        if where is not None:
-            pairs += [(dims[where], rest)] + list(zip(dims[where + 1 :], shape[len(shape) - after :], strict=True))
-    fits, new = enough, {}
-    for dim, size in pairs:
+    fits = len(shape) == len(dims) if where is None else len(shape) >= len(dims) - 1
+    parts: list[Any] = list(shape)
+    if fits and where is not None:
+        after = len(shape) - (len(dims) - where - 1)
+        parts[where:after] = [shape[where:after]]
+    new: Sizes = {}
+    for dim, size in zip(dims, parts, strict=True) if fits else ():
         if dim.isdigit():
             fits = fits and size == int(dim)
         elif dim.lstrip("*").isidentifier() and dim != "_":

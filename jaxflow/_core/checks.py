@@ -1,6 +1,7 @@
 """Errors that name the argument, raised before anything is traced."""
 
 import difflib
+import functools
 import os
 import sys
 from collections.abc import Iterable
@@ -69,21 +70,6 @@ def as_integer(argument: str, value: Any, least: int = -LARGEST, most: int = LAR
     return plain
 
 
-def as_real(argument: str, value: Any, *, positive: bool = True) -> float:
-    """A finite number of Python. **Raises:** `ValueError` for strings, Booleans, NaN, infinities, and what is not
-    positive where it has to be."""
-    plain = as_plain(value)
-    real = isinstance(plain, int | float) and not isinstance(plain, bool) and is_finite(plain)
-    what = "a positive number" if positive else "a number"
-    require(real and (not positive or plain > 0), argument, f"expected {what}", got=value)
-    return plain
-
-
-def is_finite(number: int | float) -> bool:
-    """Whether a number is one that a float can hold: no NaN, no infinity, no integer of 400 digits."""
-    return bool(-sys.float_info.max <= number <= sys.float_info.max)
-
-
 def as_boolean(argument: str, value: Any) -> bool:
     """**Raises:** `ValueError` for what is not True or False: the string "no" would count as True."""
     plain = as_plain(value)
@@ -109,42 +95,46 @@ def check_real(
     least: float = -np.inf,
     most: float = np.inf,
     inf: bool = False,
-) -> None:
+) -> Any:
     """A real number, or a scalar array of one, within bounds where it is concrete. **Raises:** `ValueError`.
 
     The value itself stays what it is: an array is an argument of a compiled program, a number a part of it.
 
     **Arguments:** `positive`: more than zero, too; `inf`: whether it may be infinite.
     """
-    plain = as_plain(value)
     what = "a positive number" if positive else "a number"
-    if isinstance(plain, Tracer):
-        real = plain.shape == () and is_real(plain.dtype)
-        require(real, argument, f"expected {what}, got {plain.dtype} of shape {plain.shape}")
-        return
+    if _is_traced(argument, value, what, jnp.floating, jnp.integer):
+        return value
+    plain = as_plain(value)
     real = isinstance(plain, int | float) and not isinstance(plain, bool) and plain == plain
-    real = real and (is_finite(plain) or (inf and isinstance(plain, float)))
+    real = real and (abs(plain) <= sys.float_info.max or (inf and isinstance(plain, float)))
     require(real and (not positive or plain > 0), argument, f"expected {what}", got=value)
     require(plain >= least, argument, f"expected at least {least:g}", got=value)
     require(plain <= most, argument, f"expected at most {most:g}", got=value)
+    return value
 
 
-def check_integer(argument: str, value: Any, least: int) -> None:
+def check_integer(argument: str, value: Any, least: int) -> Any:
     """An integer, or a scalar array of one, from `least` where it is concrete. **Raises:** `ValueError`."""
-    plain = as_plain(value)
-    if not isinstance(plain, Tracer):
+    if not _is_traced(argument, value, "an integer", jnp.integer):
         as_integer(argument, value, least)
-    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.integer):
-        raise ValueError(f"{argument}: expected an integer, got {plain.dtype} of shape {plain.shape}")
+    return value
 
 
-def check_boolean(argument: str, value: Any) -> None:
+def check_boolean(argument: str, value: Any) -> Any:
     """True or False, or a scalar array of one. **Raises:** `ValueError`."""
-    plain = as_plain(value)
-    if not isinstance(plain, Tracer):
+    if not _is_traced(argument, value, "True or False", jnp.bool_):
         as_boolean(argument, value)
-    elif plain.shape != () or not jnp.issubdtype(plain.dtype, jnp.bool_):
-        raise ValueError(f"{argument}: expected True or False, got {plain.dtype} of shape {plain.shape}")
+    return value
+
+
+def _is_traced(argument: str, value: Any, what: str, *kinds: Any) -> bool:
+    """Whether there is no number to look at yet. **Raises:** `ValueError` where it will be no scalar of these kinds."""
+    if not isinstance(value, Tracer):
+        return False
+    scalar = value.shape == () and any(jnp.issubdtype(value.dtype, kind) for kind in kinds)
+    require(scalar, argument, f"expected {what}, got {value.dtype} of shape {value.shape}")
+    return True
 
 
 def is_real(dtype: Any) -> bool:
@@ -152,9 +142,10 @@ def is_real(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
-def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: str) -> None:
+def check_kind(argument: str, value: Any, kinds: type | tuple[type, ...], what: str) -> Any:
     """**Raises:** `ValueError` for what is no instance of `kinds`, which `what` describes."""
     require(isinstance(value, kinds), argument, f"expected {what}, got {type(value).__name__}")
+    return value
 
 
 def as_key(argument: str, value: Any) -> jax.Array:
@@ -182,13 +173,35 @@ def as_array(argument: str, value: Any, *, integers: bool = False, mixed: bool =
     **Arguments:** `integers`: integers stay integers; `mixed`: complex numbers stay complex.
     **Raises:** `ValueError` for what holds no numbers: strings, Booleans, keys, lists of rows of unequal length.
     """
+    return as_numbers(argument, value, ("float", *["int"] * integers, *["complex"] * mixed))
+
+
+def as_numbers(argument: str, value: Any, kinds: tuple[str, ...], bad: str = "") -> jax.Array:
+    """An array of one of the kinds `"float"`, `"complex"`, `"int"` and `"bool"`; integers become floating-point numbers
+    where only those are wanted.
+
+    **Arguments:** `bad`: what must not be seen in it, `"NaN"` or `"NaN or infinite"`.
+    **Raises:** `ValueError` for other kinds, and for bad entries.
+    """
     array = raw_array(argument, value)
-    kind = array.dtype
-    if jnp.issubdtype(kind, jnp.floating) or (mixed and jnp.issubdtype(kind, jnp.complexfloating)):
-        return jnp.asarray(array)
-    real = jnp.issubdtype(kind, jnp.integer)
-    require(real, argument, f"expected {'' if mixed else 'real '}numbers, got {named_dtype(kind)}")
-    return jnp.asarray(array) if integers else jnp.asarray(array, dtype=float)
+    kind = kind_of(array.dtype)
+    if kind == "int" and "float" in kinds and "int" not in kinds:
+        array, kind = jnp.asarray(array, dtype=float), "float"
+    what = {"bool": "True and False", "int": "integers", "float": "real numbers"}[kinds[0]]
+    what = "numbers" if "complex" in kinds else what
+    require(kind in kinds, argument, f"expected an array of {what}, got {named_dtype(array.dtype)}")
+    if bad and kind in ("float", "complex") and not isinstance(array, Tracer):
+        seen = np.asarray(array)
+        fits = ~np.isnan(seen) if bad == "NaN" else np.isfinite(seen)
+        require(bool(fits.all()), argument, f"{bad} entry")
+    return jnp.asarray(array)
+
+
+@functools.cache
+def kind_of(dtype: Any) -> str:
+    """The kind of a dtype: `"bool"`, `"float"`, `"int"`, `"complex"` or `"other"`."""
+    kinds = (("bool", jnp.bool_), ("float", jnp.floating), ("int", jnp.integer), ("complex", jnp.complexfloating))
+    return next((name for name, kind in kinds if jnp.issubdtype(dtype, kind)), "other")
 
 
 def as_vector(argument: str, value: Any) -> jax.Array:

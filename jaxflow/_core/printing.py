@@ -12,8 +12,6 @@ import numpy as np
 from jaxflow._core.checks import is_concrete
 from jaxflow._core.codes import Code
 
-WIDTH = 100
-
 
 def in_numbers(module: Any) -> str:
     """`Certificate(primal value 1.2, dual value 1.2, duality gap 2e-16, ...)`: scalar numbers and codes as they are, of
@@ -23,7 +21,7 @@ def in_numbers(module: Any) -> str:
         return f"a traced {name}"
     parts = [(field.name, getattr(module, field.name)) for field in dataclasses.fields(module)]
     shown = [f"{word.replace('_', ' ')} {_shown(value)}" for word, value in parts if _is_shown(value)]
-    return textwrap.fill(f"{name}({', '.join(shown)})", WIDTH, subsequent_indent="  ")
+    return textwrap.fill(f"{name}({', '.join(shown)})", 100, subsequent_indent="  ")
 
 
 def as_html(text: str) -> str:

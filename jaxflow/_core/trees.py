@@ -11,13 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 
-def _sum(terms: list[Array]) -> Array:
-    return functools.reduce(operator.add, terms, jnp.zeros(()))
-
-
 def tree_dot(a: PyTree, b: PyTree) -> Float[Array, ""]:
     """⟨a, b⟩ summed over all leaves."""
-    return _sum([jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)])
+    return sum((jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)), jnp.zeros(()))
 
 
 def tree_norm(a: PyTree) -> Float[Array, ""]:

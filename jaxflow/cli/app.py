@@ -10,7 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxflow.cli.session import EXIT_CODES, AsJson, bad_input_is_exit_2, consoles, examples, going_on, print_json
+from jaxflow.cli.session import (
+    BAD_INPUT,
+    EXIT_CODES,
+    AsJson,
+    consoles,
+    examples,
+    in_one_line,
+    print_json,
+    print_plainly,
+)
 from jaxflow.cli.study import ExecutorName, complete_paper, complete_scale
 from jaxflow.cli.study import app as study_app
 
@@ -56,26 +65,21 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         text = f"Error: {type(error).__name__}: {error}{notes}\nThe same command with --debug shows where."
-        Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
+        print_plainly(text, error=True, style="red")
         sys.exit(1)
 
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"jaxflow {version()}")
+        # A seventh of a second of `--help`.
+        from importlib import metadata
+
+        try:
+            typer.echo(f"jaxflow {metadata.version('jaxflow-bias')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("jaxflow (not installed)")
         raise typer.Exit()
     return wanted
-
-
-def version() -> str:
-    """The version that is installed, or says that none is."""
-    # A seventh of a second of `--help`.
-    from importlib import metadata
-
-    try:
-        return metadata.version("jaxflow-bias")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 @app.callback()
@@ -98,7 +102,7 @@ def demo(
     from jaxflow.cli.demo import numbers_of, plan_demo, run_demo
     from jaxflow.cli.session import configure
 
-    with bad_input_is_exit_2():
+    with in_one_line(*BAD_INPUT):
         paths = plan_demo(out, overwrite)
     configure()
     found = run_demo(paths, consoles(as_json))
@@ -127,11 +131,11 @@ def reproduce(
     from jaxflow import papers
     from jaxflow.cli.session import configure
 
-    with bad_input_is_exit_2():
+    with in_one_line(*BAD_INPUT):
         papers.plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     configure()
     console = consoles(as_json)
-    with going_on():
+    with in_one_line(papers.OtherNumbers):
         paths, claims = papers.reproduce(
             paper, figure, scale=scale, seed=seed, out=out, overwrite=overwrite, executor=executor, progress=True,
             say=lambda line: console.print(line, markup=False),
@@ -167,11 +171,11 @@ def verify(
     from jaxflow.papers.verdicts import Verdict
 
     chosen = tuple(only or ())
-    with bad_input_is_exit_2():
+    with in_one_line(*BAD_INPUT):
         papers.plan_verify(paper, scale=scale, only=chosen, out=out, overwrite=overwrite)
     configure()
     console = consoles(as_json)
-    with going_on():
+    with in_one_line(papers.OtherNumbers):
         paths, rows = papers.verify(
             paper, scale=scale, seed=seed, only=chosen, out=out, overwrite=overwrite, executor=executor, progress=True,
             say=lambda line: console.print(line, markup=False),
@@ -198,27 +202,27 @@ def list_all(
     """Papers: what there is to reproduce and to verify, with run times at each scale, and the theorems in use."""
     from jaxflow import papers
 
-    with bad_input_is_exit_2():
+    with in_one_line(*BAD_INPUT):
         chosen = papers.known_papers() if paper is None else [papers.find_paper(paper)]
+    told = [_described(found) for found in chosen]
     if as_json:
-        return print_json([_described(found) for found in chosen])
+        return print_json(told)
     console = Console(file=sys.stdout)
-    for found in chosen:
-        console.print(f"\n{found.name}  {found.title}", style="bold", markup=False)
-        console.print(found.reference, markup=False)
-        entries = sorted(papers.entries_of(found.name), key=lambda entry: (not entry.draw, entry.name))
-        table = Table()
+    for found in told:
+        console.print(f"\n{found['name']}  {found['title']}", style="bold", markup=False)
+        console.print(found["reference"], markup=False)
+        table, names = Table(), [named["name"] for named in (*found["entries"], *found["theorems"])]
         # Names are typed, so that they stand whole in one line whatever the width.
-        table.add_column("name", no_wrap=True, min_width=max(len(named.name) for named in (*entries, *found.theorems)))
+        table.add_column("name", no_wrap=True, min_width=max(map(len, names)))
         table.add_column("what", overflow="fold")
         table.add_column("", no_wrap=True, min_width=len("reproduce"))
         for scale in papers.SCALES:
             table.add_column(scale, overflow="fold")
-        for entry in entries:
-            kind = "reproduce" if entry.draw else "verify"
-            table.add_row(*map(Text, (entry.name, entry.title, kind, *(entry.run_times[s] for s in papers.SCALES))))
-        for theorem in found.theorems:
-            table.add_row(theorem.name, f"{theorem.statement} ({theorem.model.__name__})", "predicts", "", "", "")
+        for entry in found["entries"]:
+            times = (entry["run_times"][scale] for scale in papers.SCALES)
+            table.add_row(*map(Text, (entry["name"], entry["title"], entry["command"], *times)))
+        for theorem in found["theorems"]:
+            table.add_row(theorem["name"], f"{theorem['statement']} ({theorem['model']})", "predicts", "", "", "")
         console.print(table)
 
 
@@ -230,7 +234,7 @@ def _show(console: Console, table: Table, paths: dict[str, Path]) -> None:
 
 
 def _described(paper: Any) -> dict[str, Any]:
-    """A paper for machines: what `list` shows."""
+    """A paper: what `list` shows."""
     from jaxflow import papers
 
     entries = sorted(papers.entries_of(paper.name), key=lambda entry: (not entry.draw, entry.name))

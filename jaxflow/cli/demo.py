@@ -9,14 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from jaxflow._core import Outcome
@@ -33,8 +26,6 @@ from jaxflow.risk import EmpiricalRisk
 CERTIFIED = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal)
 
 SEED = 0
-TRIALS = 12
-SHAPE = (5, 5, 5)
 
 # Name in files, model, how the table calls it, and the program its limit solves.
 PARAMETRISATIONS: tuple[tuple[str, Any, str, str], ...] = (
@@ -58,11 +49,9 @@ def plan_demo(out: Path, overwrite: bool) -> dict[str, Path]:
     return paths
 
 
-def run_demo(
-    paths: dict[str, Path], console: Console, *, trials: int = TRIALS, shape: tuple[int, int, int] = SHAPE
-) -> dict[str, np.ndarray]:
+def run_demo(paths: dict[str, Path], console: Console) -> dict[str, np.ndarray]:
     """Limits, a table, a sentence and a figure drawn from the saved numbers, which are returned."""
-    started = time.monotonic()
+    started, trials, shape = time.monotonic(), 12, (5, 5, 5)
     limits = find_limits(trials, shape, console)
     paths["npz"].parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(paths["npz"], **saved_numbers(limits))  # pyright: ignore[reportArgumentType]
@@ -86,11 +75,7 @@ def find_limits(trials: int, shape: tuple[int, int, int], console: Console) -> d
     all of them take to run.
     """
     keys = list(jax.random.split(jax.random.key(SEED), trials))
-    columns = (
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
-        *(TimeRemainingColumn(), TextColumn("left")),
-    )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console) as progress:
         compiling = progress.add_task("compiling, once (kept for the next run)", total=len(PARAMETRISATIONS))
         jobs = {name: (partial(limit_of, model, shape), (keys[0],)) for name, model, _, _ in PARAMETRISATIONS}
         titles = {name: f"{called}: following the flow, {norm}" for name, _, called, norm in PARAMETRISATIONS}

@@ -63,34 +63,31 @@ def configure() -> None:
     compilation_cache()
 
 
-# What a shell reports of a command that Ctrl-C ended.
-INTERRUPTED = 130
+BAD_INPUT = (ValueError, FileExistsError, NotADirectoryError)
 
 
 @contextmanager
-def bad_input_is_exit_2() -> Iterator[None]:
-    """Errors that name an argument end the command in one line. For what looks at arguments and computes nothing."""
+def in_one_line(*kinds: type[BaseException]) -> Iterator[None]:
+    """Errors of these kinds end the command in one line: with exit code 2 where they name an argument, else 1. So does
+    a study that Ctrl-C has stopped."""
     try:
         yield
-    except (ValueError, FileExistsError, NotADirectoryError) as error:
-        raise _in_one_line(error, 2) from error
+    except kinds as error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        print_plainly(f"Error: {error}{notes}", error=True, style="red")
+        named = isinstance(error, (*BAD_INPUT, FileNotFoundError))
+        raise typer.Exit(2 if named else 1) from error
+    except KeyboardInterrupt as stop:
+        from jaxflow.study import Interrupted
+
+        if not isinstance(stop, Interrupted):
+            raise
+        print_plainly(str(stop), error=True)
+        # As a shell reports of a command that Ctrl-C ended.
+        raise typer.Exit(130) from stop
 
 
-@contextmanager
-def going_on() -> Iterator[None]:
-    """Numbers of an earlier run that do not fit end the command in one line, and so does Ctrl-C."""
-    from jaxflow.papers import OtherNumbers
-    from jaxflow.study import Interrupted
-
-    try:
-        yield
-    except OtherNumbers as error:
-        raise _in_one_line(error, 2) from error
-    except Interrupted as stop:
-        raise _in_one_line(stop, INTERRUPTED) from stop
-
-
-def _in_one_line(error: BaseException, code: int) -> typer.Exit:
-    text = str(error) if isinstance(error, KeyboardInterrupt) else f"Error: {error}"
-    Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
-    return typer.Exit(code)
+def print_plainly(text: str, *, error: bool = False, style: str | None = None) -> None:
+    """Text as it is, whatever its brackets and its width, on standard output or on standard error."""
+    console = Console(file=sys.stderr if error else sys.stdout, soft_wrap=True)
+    console.print(text, style=style, markup=False, highlight=False)

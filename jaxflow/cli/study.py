@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from jaxflow.cli.session import INTERRUPTED, AsJson, examples, print_json
+from jaxflow.cli.session import AsJson, examples, in_one_line, print_json, print_plainly
 
 
 def complete_paper(incomplete: str) -> list[str]:
@@ -41,19 +40,18 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
 @contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    from jaxflow import study as studies
+def _studies(computes: bool = False) -> Iterator[Any]:
+    """`jaxflow.study`, of which errors end the command in one line; `computes`: with what a command switches on."""
+    from jaxflow import study
+    from jaxflow.cli.session import configure
 
-    console = Console(stderr=True, soft_wrap=True)
-    try:
-        yield
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
-        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        console.print(f"Error: {error}{notes}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2 if isinstance(error, ValueError | FileNotFoundError | FileExistsError) else 1) from error
-    except studies.Interrupted as stop:
-        console.print(str(stop), markup=False, highlight=False)
-        raise typer.Exit(INTERRUPTED) from stop
+    with in_one_line(ValueError, ImportError, OSError, RuntimeError):
+        if computes:
+            configure()
+            # As `python -m` does: experiments of the folder one stands in can be named.
+            if "" not in sys.path and str(Path.cwd()) not in sys.path:
+                sys.path.insert(0, str(Path.cwd()))
+        yield study
 
 
 def _run(
@@ -62,28 +60,12 @@ def _run(
     from jaxflow import study as studies
 
     results = study.run(store, executor, progress=not quiet, overwrite=overwrite, allow_mixed=mixed)
+    with results:
+        table = studies.summary(results)
     if as_json:
-        with results:
-            table = studies.summary(results)
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         return print_json({"outcomes": rows, "status": _described(study.status(store))})
-    console = Console(file=sys.stdout, soft_wrap=True)
-    with results:
-        console.print(str(studies.summary(results)), markup=False, highlight=False)
-    console.print(f"\n{study.status(store)}", markup=False, highlight=False)
-
-
-def _start() -> None:
-    from jaxflow.cli.session import configure
-
-    configure()
-    # As `python -m` does: experiments of the folder one stands in can be named.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-
-
-def _say(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
+    print_plainly(f"{table}\n\n{study.status(store)}")
 
 
 @app.command(
@@ -102,10 +84,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run a study from a file; the same command again continues it, and with more trials extends it."""
-    from jaxflow import study as studies
-
-    with _errors_in_one_line():
-        _start()
+    with _studies(computes=True) as studies:
         _run(studies.read_spec(spec), out, executor, quiet, overwrite, allow_mixed, as_json)
 
 
@@ -118,11 +97,10 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a study from its store alone; the experiment that it names is imported, and its name printed before."""
-    from jaxflow import study as studies
-
-    with _errors_in_one_line():
-        _start()
-        study = studies.study_of_store(store, lambda name: _say(f"Importing {name}, as {store} asks for."))
+    with _studies(computes=True) as studies:
+        study = studies.study_of_store(
+            store, lambda name: print_plainly(f"Importing {name}, as {store} asks for.", error=True)
+        )
         _run(study, store, executor, quiet, False, allow_mixed, as_json)
 
 
@@ -135,17 +113,16 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """How far a study has come. Exit code 0 if it is complete, 3 if not."""
-    from jaxflow import study as studies
     from jaxflow.study.pairs import comparisons
 
-    with _errors_in_one_line():
+    with _studies() as studies:
         found = studies.status(store, verify=verify)
         if as_json:
             print_json(_described(found))
         else:
             with studies.open_results(store) as results:
                 lines = [str(found), *(f"\n{table}" for table in comparisons(results) if found.blocks)]
-            Console(file=sys.stdout, soft_wrap=True).print("\n".join(lines), markup=False, highlight=False)
+            print_plainly("\n".join(lines))
     if not found.complete:
         raise typer.Exit(3)
 
@@ -159,10 +136,10 @@ def report(
     """One self-contained HTML file: figures, tables, definitions, manifest."""
     from jaxflow.report.study_html import write_study_report
 
-    with _errors_in_one_line():
+    with _studies():
         target = store.with_suffix(".html") if out is None else out
         written = write_study_report(store, target, overwrite=overwrite)
-        Console(file=sys.stdout, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)
+        print_plainly(f"wrote {written}")
 
 
 def _described(status: Any) -> dict[str, Any]:

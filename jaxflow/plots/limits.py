@@ -4,10 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots.style import COLORS, SYMBOLS, check_names, new_figure
-
-# Gaps of the order of rounding, of either sign, are drawn here.
-ROUNDING = 1e-16
+from jaxflow.plots.style import COLORS, ROUNDING, SYMBOLS, check_names, new_figure
 
 # What is drawn of each parametrisation.
 PARTS = ("certified", "log_times", "gaps", "log_log_time", "excess", "flow_gap")
@@ -64,19 +61,11 @@ def draw_limits(data: dict[str, np.ndarray]) -> Any:
     left.text(0.02, 1.4e-8, "counts as certified below", **below)
     from matplotlib.lines import Line2D
 
-    grey = COLORS["faint"]
+    grey, excess = COLORS["faint"], "excess of the flow's direction over the program's optimum"
     handles = [
         Line2D([], [], color=grey, label=r"the weights' excess $N(W)/(\mu\,\mathrm{opt})-1$ along the flow"),
         Line2D([], [], color=grey, marker="o", markerfacecolor="none", linestyle="", label="the flow's own gap"),
-        Line2D(
-            [],
-            [],
-            color=COLORS["program"],
-            marker="D",
-            markersize=4,
-            linestyle="",
-            label="excess of the flow's direction over the program's optimum",
-        ),
+        Line2D([], [], color=COLORS["program"], marker="D", markersize=4, linestyle="", label=excess),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure

@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.plots.style import COLORS, check_names, new_figure
-
-# Distances and gaps of the order of rounding, of either sign, are drawn here.
-ROUNDING = 1e-16
+from jaxflow.plots.style import COLORS, ROUNDING, check_names, new_figure
 
 
 def draw_path(data: Mapping[str, Any]) -> Any:

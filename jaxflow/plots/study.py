@@ -58,11 +58,11 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
     outlines = np.asarray(data["outlines"], float) if "outlines" in data else None
     standard = [OUTCOME_COLORS.get(name, CURVE_COLORS[at % len(CURVE_COLORS)]) for at, name in enumerate(names)]
     colors = [str(color) for color in np.asarray(data.get("colors", standard))]
-    figure, axes = new_figure(len(panels), width=max(5.5 * len(panels), 6.0), shared=True, height=4.2)
+    figure, axes = _panelled(data, panels, 5.5, 6.0, 4.2, "percentage (instances above the bars)")
     places = np.arange(len(x))
     width, aside = (0.72, 0.0) if marks is None else (0.5, 0.13)
     edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.4}
-    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+    for at, axis in enumerate(axes):
         bottom = np.zeros(len(x))
         for which, name in enumerate(names):
             height = np.nan_to_num(percentage[at, :, which])
@@ -80,9 +80,6 @@ def draw_percentage_bars(data: Mapping[str, Any]) -> Any:
                 axis.text(place, 101, f"{int(total):,}", ha="center", fontsize=6, color=COLORS["faint"])
         axis.set_xticks(places, [_text(value) for value in x], rotation=0 if len(x) <= LABELLED_BARS else 90)
         axis.set_ylim(0, 107)
-        axis.set_xlabel(str(data["x_label"]))
-        axis.set_title(title, fontsize=10)
-    axes[0].set_ylabel("percentage (instances above the bars)")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
@@ -109,8 +106,8 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
     places = x.astype(float) if numeric else np.arange(len(x), dtype=float)
     dashed = np.asarray(data["dashed"], bool) if "dashed" in data else np.zeros(len(curves), bool)
     color = np.asarray(data["color"], int) if "color" in data else np.arange(len(curves))
-    figure, axes = new_figure(len(panels), width=max(5.0 * len(panels), 6.0), shared=True, height=4.0)
-    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+    figure, axes = _panelled(data, panels, 5.0, 6.0, 4.0, data["y_label"])
+    for at, axis in enumerate(axes):
         for which, name in enumerate(curves):
             values = np.asarray(data["percentage"], float)[at, which]
             seen = np.isfinite(values)
@@ -126,11 +123,8 @@ def draw_percentage_curves(data: Mapping[str, Any]) -> Any:
         elif x.dtype.kind in "iu":
             axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylim(-2, 102)
-        axis.set_xlabel(str(data["x_label"]))
-        axis.set_title(title, fontsize=10)
         if axis.has_data():
             axis.legend(frameon=False, fontsize=8)
-    axes[0].set_ylabel(str(data["y_label"]))
     return figure
 
 
@@ -151,23 +145,32 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
     x, y = np.asarray(data["x"]), np.asarray(data["y"])
     panels, value = [str(name) for name in np.asarray(data["panels"])], np.asarray(data["value"], float)
     low, high = np.asarray(data.get("range", (0.0, 100.0)), float)
-    figure, axes = new_figure(len(panels), width=max(4.6 * len(panels), 5.5), shared=True, height=4.0)
+    figure, axes = _panelled(data, panels, 4.6, 5.5, 4.0, data["y_label"])
     image = None
-    for at, (axis, title) in enumerate(zip(axes, panels, strict=True)):
+    for at, axis in enumerate(axes):
         axis.grid(False)
         image = axis.imshow(value[at], origin="lower", aspect="auto", vmin=low, vmax=high, cmap="viridis")
         axis.set_xticks(np.arange(len(x)), [_text(entry) for entry in x])
         axis.set_yticks(np.arange(len(y)), [_text(entry) for entry in y])
-        axis.set_xlabel(str(data["x_label"]))
-        axis.set_title(title, fontsize=10)
         if len(x) <= LABELLED_BARS and len(y) <= LABELLED_BARS:
             for (row, column), number in np.ndenumerate(value[at]):
                 shade = "black" if number > (low + high) / 2 else "white"
                 text = f"{number:.0f}" if np.isfinite(number) else "-"
                 axis.text(column, row, text, ha="center", va="center", fontsize=7, color=shade)
-    axes[0].set_ylabel(str(data["y_label"]))
     figure.colorbar(image, ax=list(axes), label=str(data["value_label"]))
     return figure
+
+
+def _panelled(
+    data: Mapping[str, Any], panels: list[str], width: float, least: float, height: float, y_label: Any
+) -> tuple[Any, Any]:
+    """A figure with a panel for each title, each of this width, and its row of axes."""
+    figure, axes = new_figure(len(panels), width=max(width * len(panels), least), shared=True, height=height)
+    for axis, title in zip(axes, panels, strict=True):
+        axis.set_xlabel(str(data["x_label"]))
+        axis.set_title(title, fontsize=10)
+    axes[0].set_ylabel(str(y_label))
+    return figure, axes
 
 
 def _text(value: Any) -> str:

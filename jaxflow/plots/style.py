@@ -20,6 +20,9 @@ COLORS = {
 # The same colours, for curves that are told apart by their order.
 CURVES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
+# Distances and gaps of the order of rounding, of either sign, are drawn here.
+ROUNDING = 1e-16
+
 # The symbols of the papers.
 SYMBOLS = {"combined": r"$W$", "factored": r"$(K,Q)$", "diagonal": r"$\mathrm{diag}(k\odot q)$"}
 

@@ -60,7 +60,9 @@ def study_html(store_path: str | Path) -> str:
         _load(results)
     name = html.escape(status.plan.experiment["name"])
     ran = sum(status.counts.values())
-    parts = [f"<h1>{name}</h1>", f"<pre>{html.escape(_without_path(status))}</pre>"]
+    # The folder of one machine says nothing to a reader.
+    told = str(status).replace(str(status.path), status.path.name)
+    parts = [f"<h1>{name}</h1>", f"<pre>{html.escape(told)}</pre>"]
     if not status.complete:
         parts.append('<p class="warn">This study is not complete; all numbers are of what has run so far.</p>')
     if status.mixed:
@@ -75,15 +77,12 @@ def study_html(store_path: str | Path) -> str:
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
-# What the numbers of a report may take of memory, in bytes; a million instances take a hundredth.
-MOST_BYTES = 16 * 2**30
-
-
 def _load(results: Any) -> None:
     """Reads what has one number an instance. Nothing else is shown, and larger arrays may not fit into memory."""
     shown = [array for array in results.data_vars.values() if array.dims == results["outcome"].dims]
     size = sum(array.nbytes for array in shown)
-    if size > MOST_BYTES:
+    # A million instances take a hundredth of it.
+    if size > 16 * 2**30:
         raise ValueError(f"store: a report of it would read {size / 2**30:,.0f} GiB at once; look at parts of it")
     for array in shown:
         array.load()
@@ -168,8 +167,3 @@ def _manifest(attributes: Any) -> str:
         for name, value in found.items()
     ]
     return Table("Manifest", ("what", "value"), tuple(rows)).to_html()
-
-
-def _without_path(status: study.Status) -> str:
-    # The folder of one machine says nothing to a reader.
-    return str(status).replace(str(status.path), status.path.name)

@@ -1,12 +1,12 @@
 """Computing one block: here, in a thread of a device, or in another process."""
 
+import functools
 import os
 import pickle
 import socket
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,25 +17,24 @@ import numpy as np
 
 from jaxflow._core import require
 from jaxflow.study.experiment import AbstractExperiment
-from jaxflow.study.keys import as_keys, canonical
+from jaxflow.study.keys import as_keys
 from jaxflow.study.manifest import apply_settings, numerical_settings, package_version, xla_flags
 from jaxflow.study.plan import Index, Plan
 from jaxflow.study.results import BlockResult, check_names, collect
-
-# Compiled cells that a process keeps. An experiment may let several cells share one executable by itself.
-KEPT_CELLS = 64
-# Of the kernel's limit on memory maps (65,530 by default): one program takes hundreds, a cell of a study several
-# programs. Beyond the limit LLVM cannot allocate memory, and the process dies.
-CROWDED = 0.5
 
 MAPS, LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 
 
 def crowded(maps: Path = MAPS, limit: Path = LIMIT) -> bool:
-    """Whether this process is near the kernel's limit on memory maps; False where the kernel does not tell."""
+    """Whether this process has half of the memory maps that the kernel allows (65,530 by default); False where the
+    kernel does not tell.
+
+    One program takes hundreds of maps, a cell of a study several programs. Beyond the limit LLVM cannot allocate
+    memory, and the process dies.
+    """
     try:
         with maps.open("rb") as lines:
-            return sum(1 for _ in lines) > CROWDED * int(limit.read_text(encoding="ascii"))
+            return 2 * sum(1 for _ in lines) > int(limit.read_text(encoding="ascii"))
     except OSError:
         # Not Linux: no such files, and no such limit.
         return False
@@ -59,12 +58,11 @@ class Job:
     keys: np.ndarray
 
 
-def job_of(plan: Plan, index: Index, key_words: Callable[..., np.ndarray]) -> Job:
-    """The job of a block, with the `key_words` of its experiment. Padding holds the trials that would come next, so
+def job_of(plan: Plan, experiment: AbstractExperiment, factors: dict[str, Any], first: int, index: Index = ()) -> Job:
+    """The job of the block of a cell that begins with trial `first`. Padding holds the trials that would come next, so
     the bytes of a full block and of a padded one agree on the trials they share."""
-    factors = plan.values_at(index)
-    first = index[-1] * plan.block
-    return Job(index, factors, key_words(plan.seed, plan.data_values(factors), range(first, first + plan.block)))
+    trials = range(first, first + plan.block)
+    return Job(index, factors, experiment.key_words(plan.seed, plan.data_values(factors), trials))
 
 
 class Computer:
@@ -72,7 +70,8 @@ class Computer:
 
     def __init__(self, experiment: AbstractExperiment):
         self.experiment = experiment
-        self._functions: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+        # By their types too: 2 and 2.0 may be other arrays. An experiment may let several cells share one executable.
+        self._kept = functools.lru_cache(maxsize=64, typed=True)(self._made)
         self._lock = threading.Lock()
 
     def __call__(self, job: Job, device: Any = None) -> BlockResult:
@@ -84,11 +83,11 @@ class Computer:
             check_names(self.experiment.name(), results)
             results = jax.block_until_ready(results)
             claims = self.experiment.claims_outcome()
-            arrays, meanings = collect(self.experiment.name(), claims, results, len(job.keys))
+            arrays, layout = collect(self.experiment.name(), claims, results, len(job.keys))
         seconds = round(time.perf_counter() - started, 4)
         return BlockResult(
             arrays,
-            meanings,
+            layout,
             {
                 "seconds": seconds,
                 "host": socket.gethostname(),
@@ -100,31 +99,21 @@ class Computer:
 
     def function(self, factors: Mapping[str, Any], width: int, device: Any = None) -> Callable[..., Any]:
         """The block function of a cell, kept from one block to the next."""
-        device = jax.local_devices()[0] if device is None else device
         # One for each device: what a block function builds for itself must lie where it runs.
-        name = canonical({"factors": dict(factors), "width": width, "device": str(device)})
         with self._lock:
-            if name not in self._functions:
-                if crowded():
-                    release_programs()
-                self._functions[name] = self.experiment.block_function(dict(factors), width)
-            self._functions.move_to_end(name)
-            while len(self._functions) > KEPT_CELLS:
-                self._functions.popitem(last=False)
-            return self._functions[name]
+            return self._kept(width, jax.local_devices()[0] if device is None else device, **factors)
+
+    def _made(self, width: int, device: Any, /, **factors: Any) -> Callable[..., Any]:
+        if crowded():
+            release_programs()
+        return self.experiment.block_function(factors, width)
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """An experiment on its way to another process, with the settings it is to run under."""
+def pack(experiment: AbstractExperiment) -> Callable[[Job], BlockResult]:
+    """What another process is to do with a job of this experiment, under the settings of this one.
 
-    experiment: bytes
-    settings: dict[str, Any]
-    versions: dict[str, Any]
-
-
-def pack(experiment: AbstractExperiment) -> Parcel:
-    """**Raises:** `ValueError` for an experiment that another process could not import."""
+    **Raises:** `ValueError` for an experiment that another process could not import.
+    """
     path = experiment.import_path()
     module, _, name = path.partition(":")
     named = module != "__main__" and "<" not in name
@@ -134,7 +123,7 @@ def pack(experiment: AbstractExperiment) -> Parcel:
         data = pickle.dumps(experiment)
     except Exception as error:  # pickle raises whatever the object at hand raises
         raise ValueError(f"experiment: {path} cannot be sent to another process ({error}); {hint}") from error
-    return Parcel(data, numerical_settings(), versions())
+    return functools.partial(compute_elsewhere, data, numerical_settings(), versions())
 
 
 def versions() -> dict[str, Any]:
@@ -157,13 +146,13 @@ _computers: dict[bytes, Computer] = {}
 _computers_lock = threading.Lock()
 
 
-def compute_elsewhere(parcel: Parcel, job: Job) -> BlockResult:
+def compute_elsewhere(experiment: bytes, settings: dict[str, Any], driver: dict[str, Any], job: Job) -> BlockResult:
     """What a worker runs: a block as NumPy arrays. A worker writes nothing."""
-    if parcel.versions != versions():
-        raise RuntimeError(f"executor: a worker runs {versions()}, the driver {parcel.versions}")
+    if driver != versions():
+        raise RuntimeError(f"executor: a worker runs {versions()}, the driver {driver}")
     with _computers_lock:
-        apply_settings(parcel.settings)
-        if parcel.experiment not in _computers:
-            _computers[parcel.experiment] = Computer(pickle.loads(parcel.experiment))
-        computer = _computers[parcel.experiment]
+        apply_settings(settings)
+        if experiment not in _computers:
+            _computers[experiment] = Computer(pickle.loads(experiment))
+        computer = _computers[experiment]
     return computer(job)

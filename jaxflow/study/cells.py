@@ -74,4 +74,8 @@ def filled_up(result: BlockResult, layout: tuple[Variable, ...] | None) -> Block
         more = [(0, size - own) for size, own in zip(variable.shape, array.shape[1:], strict=False)]
         if array.ndim == 1 + len(variable.shape) and all(after >= 0 for _, after in more):
             arrays[name] = np.pad(array, [(0, 0), *more], constant_values=fill_value(variable))
-    return replace(result, arrays=arrays, padding={name: v.padding for name, v in fills.items()})
+    found = (
+        replace(v, shape=arrays[v.name].shape[1:], padding=fills[v.name].padding) if v.name in fills else v
+        for v in result.layout
+    )
+    return replace(result, arrays=arrays, layout=tuple(found))

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import Outcome, SelectionStatus, require, unknown_name
-from jaxflow._core.checks import as_plain, as_real
+from jaxflow._core import Outcome, SelectionStatus, as_plain, check_real, require, unknown_name
 
 # Where the question was answered. The others ran, and count among all instances.
 DECIDED = (
@@ -67,8 +66,7 @@ def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray
     assert low < 0.73 < high
     ```
     """
-    confidence = as_real("confidence", confidence)
-    require(0 < confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
+    confidence = _share("confidence", confidence)
     count, total = _numbers("count", count), _numbers("total", total)
     require(bool(np.all((0 <= total) & (total < np.inf))), "total", f"expected numbers from 0, got {total}")
     try:
@@ -130,8 +128,7 @@ def percentages(
     require_results(results)
     listed = isinstance(over, Iterable) and all(isinstance(name, str) for name in over)
     require(listed, "over", f"expected the name of an axis, or several, got {over!r}")
-    confidence = as_real("confidence", confidence)
-    require(confidence < 1, "confidence", f"expected a number between 0 and 1, got {confidence}")
+    confidence = _share("confidence", confidence)
     pooled = [over] if isinstance(over, str) else list(dict.fromkeys(over))
     if not isinstance(rule, str) or rule not in RULES:
         raise unknown_name("rule", rule, RULES)
@@ -214,6 +211,12 @@ def require_results(results: Any) -> None:
     require(dataset, "results", f"expected the results of a study (an xarray.Dataset), got {type(results).__name__}")
     require("outcome" in results, "results", "the Dataset holds no `outcome`; it is not of a study")
     require("trial" in results["outcome"].dims, "results", "its `outcome` has no axis `trial`; give all of a study")
+
+
+def _share(argument: str, value: Any) -> float:
+    share = float(as_plain(check_real(argument, value, positive=True)))
+    require(share < 1, argument, f"expected a number between 0 and 1, got {value}")
+    return share
 
 
 def _numbers(argument: str, value: Any) -> np.ndarray:

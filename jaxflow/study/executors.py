@@ -1,10 +1,9 @@
 """Where blocks are computed: in this thread, on all local devices, in any executor, or on a Dask cluster."""
 
-import abc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,136 +14,78 @@ from typing import Any
 import jax
 
 from jaxflow._core import unknown_name
-from jaxflow.study.blocks import Computer, Job, compute_elsewhere, device_kind, pack
+from jaxflow.study.blocks import Computer, Job, device_kind, pack
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.results import BlockResult
-
-# Jobs handed to an executor whose size nobody knows: enough for a large cluster, a few kilobytes each.
-IN_FLIGHT = 256
-# Seconds that processes of this machine may take to start; three on two idle cores.
-START = 120
 
 KEPT = "Complete blocks are kept; run the same command again"
 
 
-class AbstractEngine(abc.ABC):
-    """Takes jobs, returns futures. A context manager: leaving it ends what it started."""
+class Here(Executor):
+    """An executor that does at once, in this thread, what it is given."""
 
-    # How many jobs it can use at once, and what else is written to the log.
-    capacity: int = 1
-    description: str = ""
-    # What computes in this process, where something does.
-    computer: Computer | None = None
-
-    @abc.abstractmethod
-    def submit(self, job: Job) -> "Future[BlockResult]":
-        """Starts a job."""
-
-    @abc.abstractmethod
-    def device_kind(self) -> str:
-        """The kind of device that computes."""
-
-    def lost_worker(self, error: BaseException) -> bool:
-        """Whether `error` says that the process died that was computing, so that the job may be tried again.
-
-        **Raises:** `RuntimeError` where the whole executor has ended, with what to do.
-        """
-        return False
-
-    def close(self) -> None:
-        """Ends what the engine started itself; an executor that was given is the caller's to end."""
-        return None
-
-
-class SerialEngine(AbstractEngine):
-    """One block at a time, in this thread, on the first device."""
-
-    def __init__(self, experiment: AbstractExperiment):
-        self._compute = self.computer = Computer(experiment)
-        self.description = "serial"
-
-    def submit(self, job: Job) -> "Future[BlockResult]":
-        future: Future[BlockResult] = Future()
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
         try:
-            future.set_result(self._compute(job))
+            future.set_result(fn(*args, **kwargs))
         except Exception as error:  # handed on by the future, as any executor does
             future.set_exception(error)
         return future
 
-    def device_kind(self) -> str:
-        return device_kind()
 
+class Engine:
+    """Hands jobs to an executor of `concurrent.futures`, or to one that behaves like it.
 
-class DevicesEngine(AbstractEngine):
-    """A thread for each local device; a block runs whole on one of them, whichever is free."""
-
-    def __init__(self, experiment: AbstractExperiment):
-        devices = jax.local_devices()
-        self._compute = self.computer = Computer(experiment)
-        self._free: SimpleQueue[Any] = SimpleQueue()
-        for device in devices:
-            self._free.put(device)
-        self.capacity = len(devices)
-        self.description = f"devices: {', '.join(map(str, devices))}"
-        self._threads = ThreadPoolExecutor(len(devices), thread_name_prefix="study")
-
-    def submit(self, job: Job) -> "Future[BlockResult]":
-        return self._threads.submit(self._on_a_free_device, job)
-
-    def _on_a_free_device(self, job: Job) -> BlockResult:
-        device = self._free.get()
-        try:
-            return self._compute(job, device)
-        finally:
-            self._free.put(device)
-
-    def device_kind(self) -> str:
-        return device_kind()
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-
-class ExecutorEngine(AbstractEngine):
-    """Any executor of `concurrent.futures`, or one that behaves like it."""
+    `capacity`: how many jobs it can use at once; `description`: for the log; `compute`: what is done with a job in this
+    process, None where another one gets the experiment by name. `died`: errors by which a job tells that its process
+    died; `ended`: those of an executor that takes no more, and `gone` what to do then; `close`: ends what was started
+    for this engine. (An executor that was given is the caller's to end.)
+    """
 
     def __init__(
         self,
-        experiment: AbstractExperiment,
+        computer: Computer,
         executor: Any,
         *,
-        capacity: int = IN_FLIGHT,
-        lost: Callable[[BaseException], bool] | None = None,
+        # Where nobody knows the size of the executor: enough for a large cluster, a few kilobytes each.
+        capacity: int = 256,
+        description: str = "",
+        compute: Callable[[Job], BlockResult] | None = None,
+        died: tuple[type[Exception], ...] = (),
         ended: tuple[type[Exception], ...] = (),
         gone: str = f"executor: it was ended before the study was. {KEPT} with another one",
-        close: Callable[[], None] | None = None,
+        close: Callable[[], None] = lambda: None,
     ):
-        # Threads share what they compute; anything else gets it by name.
-        threads = isinstance(executor, ThreadPoolExecutor)
-        self.computer = Computer(experiment) if threads else None
-        self._task = self.computer if threads else partial(compute_elsewhere, pack(experiment))
+        self.computer = computer
+        self.capacity = capacity
+        self.description = description or type(executor).__name__
+        self.close = close
+        self._task = pack(computer.experiment) if compute is None else compute
         self._executor = executor
-        self._lost = lost
-        # What it raises when asked for more: `concurrent.futures` a RuntimeError, of which BrokenExecutor is one.
+        self._died = died
+        # `concurrent.futures` raises a RuntimeError, of which BrokenExecutor is one.
         self._takes_no_more = (RuntimeError, CancelledError, *ended)
         self._gone = gone
-        self._close = close
-        self.capacity = capacity
-        self.description = type(executor).__name__
 
     def submit(self, job: Job) -> "Future[BlockResult]":
+        """Starts a job."""
         return self._submit(self._task, job)
 
     def device_kind(self) -> str:
+        """The kind of device that computes."""
         try:
             return self._submit(device_kind).result()
         except (BrokenExecutor, CancelledError) as error:
             raise self._ended(error) from error
 
     def lost_worker(self, error: BaseException) -> bool:
+        """Whether `error` says that the process died that was computing, so that the job may be tried again.
+
+        **Raises:** `RuntimeError` where the whole executor has ended, with what to do.
+        """
         if isinstance(error, BrokenExecutor | CancelledError):
             raise self._ended(error) from error
-        return self._lost is not None and self._lost(error)
+        return isinstance(error, self._died)
 
     def _submit(self, *task: Any) -> "Future[Any]":
         try:
@@ -161,12 +102,32 @@ class ExecutorEngine(AbstractEngine):
             )
         return RuntimeError(self._gone)
 
-    def close(self) -> None:
-        if self._close is not None:
-            self._close()
+
+def devices_engine(computer: Computer) -> Engine:
+    """A thread for each local device; a block runs whole on one of them, whichever is free."""
+    devices, free = jax.local_devices(), SimpleQueue()
+    for device in devices:
+        free.put(device)
+
+    def on_a_free_device(job: Job) -> BlockResult:
+        device = free.get()
+        try:
+            return computer(job, device)
+        finally:
+            free.put(device)
+
+    threads = ThreadPoolExecutor(len(devices), thread_name_prefix="study")
+    return Engine(
+        computer,
+        threads,
+        capacity=len(devices),
+        description=f"devices: {', '.join(map(str, devices))}",
+        compute=on_a_free_device,
+        close=partial(threads.shutdown, cancel_futures=True),
+    )
 
 
-def dask_engine(experiment: AbstractExperiment, address: str | None) -> AbstractEngine:
+def dask_engine(computer: Computer, address: str | None) -> Engine:
     """Dask Distributed: the scheduler at `address`, or a cluster on this machine (a process for each core).
 
     Each worker should have one thread and, where there are GPUs, one of them.
@@ -186,7 +147,7 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
         distributed: Any = import_module("distributed")
     except ImportError as error:
         raise ImportError("executor: Dask is not installed; it comes with the extra `cluster` of jaxflow") from error
-    pack(experiment)  # before anything is started
+    pack(computer.experiment)  # before anything is started
     cluster = None
     if address is None:
         # Every death is reported, and counted where the block is known; by default three go unmentioned.
@@ -195,7 +156,8 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
     try:
         client = distributed.Client(address if cluster is None else cluster, set_as_default=False)
         if cluster is not None:
-            client.wait_for_workers(len(cluster.worker_spec), timeout=START)
+            # Processes of this machine take three seconds to start on two idle cores.
+            client.wait_for_workers(len(cluster.worker_spec), timeout=120)
     except Exception as error:
         if cluster is not None:
             cluster.close()
@@ -219,19 +181,18 @@ def dask_engine(experiment: AbstractExperiment, address: str | None) -> Abstract
             cluster.close()
 
     threads, where = sum(client.nthreads().values()), client.scheduler_info()["address"]
-    engine = ExecutorEngine(
-        experiment,
+    return Engine(
+        computer,
         client.get_executor(pure=False),
         # Not more than can run: a death is then blamed on blocks that were running. A cluster may grow.
         capacity=threads if cluster is not None else max(2 * threads, 16),
-        lost=lambda error: isinstance(error, distributed.KilledWorker),
+        description=f"dask: {where}, {threads} threads",
+        died=(distributed.KilledWorker,),
         ended=(distributed.client.ClosedClientError,),
         gone=f"executor: the connection to the Dask scheduler at {where} was lost. {KEPT} when it is back, or with "
         "another executor",
         close=close,
     )
-    engine.description = f"dask: {where}, {threads} threads"
-    return engine
 
 
 @contextmanager
@@ -259,7 +220,7 @@ def _local_cluster(distributed: Any) -> Any:
         "cls": processes.SubprocessWorker,
         "options": {"worker_class": "distributed.Nanny", "worker_kwargs": options},
     }
-    with _importable(sys.path):
+    with _importable():
         return distributed.SpecCluster(
             workers=dict.fromkeys(range(import_module("dask.system").CPU_COUNT), worker),
             scheduler={"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}},
@@ -269,10 +230,10 @@ def _local_cluster(distributed: Any) -> Any:
 
 
 @contextmanager
-def _importable(folders: Sequence[str]) -> Iterator[None]:
-    """Processes that start inside find modules in these folders: one beside the caller's script, too."""
+def _importable() -> Iterator[None]:
+    """Processes that start inside find the modules of this one: one beside the caller's script, too."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in folders)
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     try:
         yield
     finally:
@@ -282,21 +243,21 @@ def _importable(folders: Sequence[str]) -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def make_engine(experiment: AbstractExperiment, executor: Any) -> AbstractEngine:
+def make_engine(experiment: AbstractExperiment, executor: Any) -> Engine:
     """The engine that `executor` asks for.
 
     **Raises:** `ValueError` for an unknown name or kind, or an experiment that other processes cannot import.
     """
+    computer = Computer(experiment)
     if executor is None or executor == "serial":
-        return SerialEngine(experiment)
+        return Engine(computer, Here(), capacity=1, description="serial", compute=computer)
     if executor == "devices":
-        return DevicesEngine(experiment)
-    if executor == "dask":
-        return dask_engine(experiment, None)
-    if isinstance(executor, str) and "://" in executor:
-        return dask_engine(experiment, executor)
+        return devices_engine(computer)
+    if isinstance(executor, str) and (executor == "dask" or "://" in executor):
+        return dask_engine(computer, None if executor == "dask" else executor)
     if isinstance(executor, str):
         raise unknown_name("executor", executor, ["serial", "devices", "dask", "tcp://ADDRESS:PORT"])
-    if isinstance(executor, Executor) or callable(getattr(executor, "submit", None)):
-        return ExecutorEngine(experiment, executor)
+    if callable(getattr(executor, "submit", None)):
+        # Threads share what they compute.
+        return Engine(computer, executor, compute=computer if isinstance(executor, ThreadPoolExecutor) else None)
     raise ValueError(f"executor: expected None, a name or a concurrent.futures executor, got {executor!r}")

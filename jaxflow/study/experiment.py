@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,11 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_plain
+from jaxflow._core import as_plain, require, unknown_name
 from jaxflow.limits import find_limit
 from jaxflow.study.keys import key_data
-from jaxflow.study.plan import Plan
 from jaxflow.study.queues import Queues, block_in_queues
 from jaxflow.study.results import of_one_instance
 
@@ -218,19 +215,6 @@ def check_factors(experiment: AbstractExperiment, given: Mapping[str, Any]) -> N
 
 
 _REST = inspect.Parameter.VAR_POSITIONAL
-
-
-def check_cells(experiment: AbstractExperiment, plan: Plan) -> None:
-    """Holds every cell to the experiment's own rules. **Raises:** as `check_cell`."""
-    if type(experiment).check_cell is AbstractExperiment.check_cell:
-        return
-    for index in itertools.product(*(range(count) for count in plan.cells)):
-        experiment.check_cell(**plan.values_at(index))
-
-
-def identity_of(experiment: AbstractExperiment) -> dict[str, Any]:
-    """Name, import path and settings for JSON."""
-    return {"name": experiment.name(), "import": experiment.import_path(), "settings": experiment.settings()}
 
 
 def import_named(path: str) -> Any:

@@ -88,29 +88,12 @@ def only_writer(store: Path) -> Iterator[None]:
 def write_log(store: Path, entry: dict[str, Any]) -> None:
     """Appends a line to the log beside the store: wall times, hosts, devices, workers lost."""
     line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry})
-    with open(side_folder(store) / "log.jsonl", "ab") as log:
+    with open(side_folder(store) / "log.jsonl", "a+b") as log:
         # A line that a killed writer left unfinished must not swallow this one.
-        if log.tell() > 0 and not _ends_with_newline(Path(log.name)):
-            log.write(b"\n")
+        if log.tell() > 0:
+            log.seek(-1, os.SEEK_END)
+            line = line if log.read(1) == b"\n" else f"\n{line}"
         log.write(line.encode() + b"\n")
-
-
-def read_log(store: Path) -> list[dict[str, Any]]:
-    """The lines of the log that are whole."""
-    found = []
-    for line in (read_file(side_folder(store) / "log.jsonl") or b"").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            # Written by a process that was killed meanwhile, or damaged; nothing depends on it.
-            continue
-    return found
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 # What the user can do about it differs.
@@ -119,13 +102,11 @@ REASONS = {
     errno.EDQUOT: ("the quota of this disk is used up: the disk is full for this user", "Make room"),
     errno.EFBIG: ("no file may become as large as this one has to be (`ulimit -f`)", "Raise the limit"),
     errno.EROFS: ("this file system can only be read", "Give a folder that can be written"),
-    errno.EACCES: ("this folder may not be written", "Give one that may"),
-    errno.EPERM: ("this folder may not be written", "Give one that may"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ("this folder may not be written", "Give one that may")),
     errno.EIO: ("the disk reports an error", "Give a folder on another disk"),
     errno.EMFILE: ("too many files are open (`ulimit -n`)", "Raise the limit"),
     errno.ENAMETOOLONG: ("a name is too long for this file system", "Give a shorter one"),
-    errno.ENOTDIR: ("there is a file where a folder has to be", "Move it away"),
-    errno.EEXIST: ("there is a file where a folder has to be", "Move it away"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), ("there is a file where a folder has to be", "Move it away")),
 }
 
 

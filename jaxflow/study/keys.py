@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_key, require
-from jaxflow._core.checks import as_integer
+from jaxflow._core import as_integer, as_key, require
 
 # The generator is part of the keys: another default of JAX must not change the instances.
 GENERATOR = "threefry2x32"

@@ -44,25 +44,41 @@ class Encoder:
         import zarr
         from zarr.storage import MemoryStore
 
-        self._pieces = {}
+        plan, self._pieces = self.plan, {}
         store = MemoryStore(self._pieces)
         group = zarr.create_group(store, attributes=attributes, zarr_format=3)
-        for name, values in {**self.plan.factors, "trial": range(self.plan.trials)}.items():
-            self._coordinate(group, name, values)
-        coordinates = {name: piece.to_bytes() for name, piece in self._pieces.items()}
+        for name, values in {**plan.factors, "trial": range(plan.trials)}.items():
+            array = np.asarray(values)
+            # Strings of variable length: those of fixed width are no part of the specification.
+            text = array.dtype.kind == "U"
+            held = _array(group, name, array.shape, array.shape, str if text else array.dtype, (name,))
+            held[:] = array.astype(object) if text else array
         self._arrays = {v.name: self._result(group, v) for v in variables or ()}
         if variables:
-            self._arrays[CHECKSUMS] = self._checksums(group, [v.name for v in variables])
+            names = [v.name for v in variables]
+            told = "first 8 bytes (little-endian) of SHA-256 of the chunk of each result; 0: not committed"
+            self._arrays[CHECKSUMS] = _array(
+                group,
+                CHECKSUMS,
+                (*plan.cells, plan.blocks_a_cell, len(names)),
+                (*(1 for _ in plan.cells), 1, len(names)),
+                "uint64",
+                (*plan.factors, "block", "checked"),
+                own_checksum=False,
+                fill_value=0,
+                attributes={"long_name": told, "checked": names},
+            )
         with warnings.catch_warnings():
             # It says that other implementations may not read consolidated metadata; they find the rest.
             warnings.simplefilter("ignore")
             zarr.consolidate_metadata(store)
         found = {name: piece.to_bytes() for name, piece in self._pieces.items()}
-        top = _canonical_json(found.pop("zarr.json"))
-        coordinates.pop("zarr.json")
-        for name in coordinates:
-            self._pieces.pop(name)
-        return {**found, "zarr.json": top}
+        # From here on it holds the chunk that is being encoded, and nothing else.
+        self._pieces.clear()
+        document = json.loads(found.pop("zarr.json"))
+        document["attributes"][SEAL] = seal(document)
+        # With sorted keys: the order in which metadata were collected is no part of the result.
+        return {**found, "zarr.json": json.dumps(document, sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"}
 
     def chunk(self, name: str, index: Sequence[int], values: np.ndarray) -> tuple[str, bytes]:
         """Path and bytes of the chunk that holds one block of a result (without its padding)."""
@@ -79,25 +95,7 @@ class Encoder:
     def _take(self, path: str) -> tuple[str, bytes]:
         return path, self._pieces.pop(path).to_bytes()
 
-    def _coordinate(self, group: Any, name: str, values: Sequence[Any]) -> None:
-        from zarr.codecs import Crc32cCodec
-
-        array = np.asarray(values)
-        dtype: Any = str if array.dtype.kind == "U" else array.dtype
-        held = group.create_array(
-            name,
-            shape=array.shape,
-            chunks=array.shape,
-            dtype=dtype,
-            dimension_names=(name,),
-            **{**_PLAIN, "compressors": [Crc32cCodec()]},
-        )
-        # Strings of variable length: those of fixed width are no part of the specification.
-        held[:] = array.astype(object) if dtype is str else array
-
     def _result(self, group: Any, variable: Variable) -> Any:
-        from zarr.codecs import Crc32cCodec
-
         plan, name = self.plan, variable.name
         require(name not in plan.factors, "results", f"{name!r} is the name of a factor as well")
         axes = [f"{name}_{axis}" for axis in range(len(variable.shape))]
@@ -111,35 +109,35 @@ class Encoder:
             attributes["flag_meanings"] = " ".join(variable.meanings)
         if variable.padding is not None:
             attributes["padding_value"] = variable.padding
-        return group.create_array(
+        return _array(
+            group,
             name,
-            shape=(*plan.cells, plan.trials, *variable.shape),
-            chunks=(*(1 for _ in plan.cells), plan.block, *variable.shape),
-            dtype=np.dtype(variable.dtype),
+            (*plan.cells, plan.trials, *variable.shape),
+            (*(1 for _ in plan.cells), plan.block, *variable.shape),
+            np.dtype(variable.dtype),
+            (*plan.factors, "trial", *axes),
             fill_value=fill_value(variable),
-            dimension_names=(*plan.factors, "trial", *axes),
             attributes=attributes,
-            **{**_PLAIN, "compressors": [Crc32cCodec()]},
-        )
-
-    def _checksums(self, group: Any, names: list[str]) -> Any:
-        plan = self.plan
-        return group.create_array(
-            CHECKSUMS,
-            shape=(*plan.cells, plan.blocks_a_cell, len(names)),
-            chunks=(*(1 for _ in plan.cells), 1, len(names)),
-            dtype="uint64",
-            fill_value=0,
-            dimension_names=(*plan.factors, "block", "checked"),
-            attributes={
-                "long_name": "first 8 bytes (little-endian) of SHA-256 of the chunk of each result; 0: not committed",
-                "checked": names,
-            },
-            **_PLAIN,
         )
 
 
-_PLAIN: dict[str, Any] = {"compressors": None, "filters": None, "config": {"write_empty_chunks": True}}
+def _array(
+    group: Any, name: str, shape: Any, chunks: Any, dtype: Any, axes: Any, *, own_checksum: bool = True, **more: Any
+) -> Any:
+    """A new array of a group, whose chunks are numbers as they are and, with `own_checksum`, their CRC-32C."""
+    from zarr.codecs import Crc32cCodec
+
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        dimension_names=axes,
+        compressors=[Crc32cCodec()] if own_checksum else None,
+        filters=None,
+        config={"write_empty_chunks": True},
+        **more,
+    )
 
 
 def chunk_path(name: str, index: Sequence[int], trailing: int) -> str:
@@ -196,10 +194,3 @@ def seal(document: Mapping[str, Any]) -> str:
     attributes = {name: value for name, value in document.get("attributes", {}).items() if name != SEAL}
     text = json.dumps({**document, "attributes": attributes}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _canonical_json(data: bytes) -> bytes:
-    """With sorted keys: the order in which metadata were collected is no part of the result. With their checksum."""
-    document = json.loads(data)
-    document["attributes"][SEAL] = seal(document)
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=True).encode() + b"\n"

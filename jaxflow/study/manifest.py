@@ -61,19 +61,15 @@ def missing(found: Mapping[str, Any]) -> list[str]:
 
 def mixed(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """In words, what differs between two manifests so that results may differ in their last bits."""
-    found = []
-    for name in ("jaxflow", "python", "platform", "device_kind", "flags"):
-        if stored.get(name) != now.get(name):
-            found.append(f"{name} {stored.get(name)} then, {now.get(name)} now")
-    for name in ("packages", "settings"):
-        before, after = stored.get(name) or {}, now.get(name) or {}
-        for key in sorted(before.keys() | after.keys()):
-            if before.get(key) != after.get(key):
-                found.append(f"{key} {before.get(key)} then, {after.get(key)} now")
-    before, after = (stored.get("commit") or {}).get("id"), (now.get("commit") or {}).get("id")
-    if before != after:
-        found.append(f"commit {before} then, {after} now")
-    return found
+    before, after = _compared(stored), _compared(now)
+    names = [name for name in before | after if before.get(name) != after.get(name)]
+    return [f"{name} {before.get(name)} then, {after.get(name)} now" for name in names]
+
+
+def _compared(told: Mapping[str, Any]) -> dict[str, Any]:
+    alone = {name: told.get(name) for name in ("jaxflow", "python", "platform", "device_kind", "flags")}
+    commit_id = (told.get("commit") or {}).get("id")
+    return alone | (told.get("packages") or {}) | (told.get("settings") or {}) | {"commit": commit_id}
 
 
 def xla_flags() -> list[str]:

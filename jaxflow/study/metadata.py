@@ -1,22 +1,28 @@
 """What a store says of itself: read, held to its own checksum, and taken apart. Nothing that it names is imported."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxflow.study import layout, migrate
+from jaxflow.study import layout
 from jaxflow.study.files import read_file, side_folder
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import Variable
+
+SCHEMA_VERSION = 1
+
+# From version n to n + 1: each entry rewrites the store in place and raises its `schema_version`, as the last
+# thing it does, by one, and drops the checksum of what it rewrote. A version that was ever released keeps its entry
+# for good.
+MIGRATIONS: dict[int, Callable[[Path], None]] = {}
 
 # The attribute with the numbers of trials that the study had before, while blocks that it grew into are open.
 GROWN = "grown"
 
 # The name of the metadata of a group, and of the copy beside the store.
 HEAD = "zarr.json"
-
 
 _REMEDY = f"Without a copy of {HEAD}, run the study again in another folder"
 
@@ -33,7 +39,10 @@ class Head:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON of a group, unchecked. **Raises:** `FileNotFoundError`; `ValueError` where it is none."""
+    """The JSON of a group, of which nothing but the version is known.
+
+    **Raises:** `FileNotFoundError`; `ValueError` where it is none, or not that of a study.
+    """
     data = read_file(path / HEAD) if not path.is_file() else b"{}"
     if data is None:
         raise FileNotFoundError(f"store: there is no store at {path}{_copy_of(path)}")
@@ -43,33 +52,53 @@ def read_document(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"store: {path} is no study of jaxflow, or its {HEAD} is damaged ({error}){_copy_of(path)}. {_REMEDY}"
         ) from error
-    if not isinstance(document, dict) or not isinstance(document.get("attributes", {}), dict):
+    attributes = _table(document, "attributes")
+    if not isinstance(attributes.get("schema_version"), int) or "study" not in attributes:
+        if layout.SEAL in attributes:
+            raise damaged(path, f"its {HEAD} does not match its own checksum")
         raise ValueError(f"store: {path} is no study of jaxflow (it has no schema_version)")
-    attributes = document.get("attributes", {})
-    if layout.SEAL in attributes and not {"schema_version", "study"} <= attributes.keys():
-        raise damaged(path, f"its {HEAD} does not match its own checksum")
     return document
 
 
-def read_attributes(path: Path) -> dict[str, Any]:
-    """The attributes of the group but for their seal. **Raises:** as `read_document`; `ValueError` for damage."""
-    document = read_document(path)
-    attributes = dict(document.get("attributes", {}))
-    stored = attributes.pop(layout.SEAL, None)
-    # Stores of earlier versions have none.
-    if stored is not None and stored != layout.seal(document):
-        raise damaged(path, f"its {HEAD} does not match its own checksum")
-    return attributes
+def _is_older(path: Path) -> bool:
+    """Whether `migrate` brings a store to today's schema; False where it has it.
+
+    **Raises:** as `read_document`; `ValueError` for a schema of which this version knows nothing.
+    """
+    version = read_document(path)["attributes"]["schema_version"]
+    if version == SCHEMA_VERSION:
+        return False
+    newer = version > SCHEMA_VERSION
+    if newer or not all(step in MIGRATIONS for step in range(version, SCHEMA_VERSION)):
+        raise ValueError(
+            f"store: {path} has schema_version {version}, written by {'a newer' if newer else 'another'} jaxflow; "
+            f"this one reads {SCHEMA_VERSION}"
+        )
+    return True
+
+
+def migrate(path: Path) -> None:
+    """Applies the table until the store has today's schema; nothing where it has it already."""
+    while _is_older(path):
+        version = read_document(path)["attributes"]["schema_version"]
+        MIGRATIONS[version](path)
+        if read_document(path)["attributes"]["schema_version"] != version + 1:
+            raise RuntimeError(f"store: the migration of {path} from schema_version {version} did not raise it by one")
 
 
 def read_head(path: Path) -> Head:
     """All that a store says of itself.
 
-    **Raises:** as `read_attributes`; `ValueError` for another schema, and for attributes of other kinds.
+    **Raises:** as `read_document`; `ValueError` for another schema, for damage, and for attributes of other kinds.
     """
-    if not migrate.check_version(path, read_document(path).get("attributes", {})):
+    if _is_older(path):
         raise ValueError(f"store: {path} has an older schema; continuing the study brings it to today's")
-    attributes = read_attributes(path)
+    document = read_document(path)
+    attributes = dict(document["attributes"])
+    stored = attributes.pop(layout.SEAL, None)
+    # Stores of earlier versions have none.
+    if stored is not None and stored != layout.seal(document):
+        raise damaged(path, f"its {HEAD} does not match its own checksum")
     for name in ("study", "manifest", "mixed", "layout"):
         if not isinstance(attributes.get(name, ""), str):
             raise damaged(path, f"`{name}` is no text")
@@ -87,12 +116,10 @@ def read_head(path: Path) -> Head:
     grown = attributes.get(GROWN, [])
     if not isinstance(grown, list) or not all(type(count) is int and 0 < count < plan.trials for count in grown):
         raise damaged(path, f"it grew from {grown!r} trials")
-    return Head(plan, variables, attributes, _definitions(read_document(path)))
-
-
-def read_plan(path: Path) -> Plan:
-    """The study that a store belongs to. **Raises:** as `read_head`."""
-    return read_head(path).plan
+    listed = _table(_table(document, "consolidated_metadata"), "metadata")
+    sentences = {name: _table(_table(listed, name), "attributes").get("long_name") for name in listed}
+    definitions = {name: sentence for name, sentence in sentences.items() if isinstance(sentence, str)}
+    return Head(plan, variables, attributes, definitions)
 
 
 def damaged(path: Path, what: str) -> ValueError:
@@ -107,15 +134,7 @@ def _copy_of(path: Path) -> str:
     return f"; the last run left a copy of that file, to be put back: {copy}" if there else ""
 
 
-def _definitions(document: Mapping[str, Any]) -> dict[str, str]:
-    """The sentences that stand beside results."""
-    found: dict[str, str] = {}
-    listed: Any = document
-    for name in ("consolidated_metadata", "metadata"):
-        listed = listed.get(name) if isinstance(listed, Mapping) else None
-    for name, entry in listed.items() if isinstance(listed, Mapping) else ():
-        attributes = entry.get("attributes") if isinstance(entry, Mapping) else None
-        sentence = attributes.get("long_name") if isinstance(attributes, Mapping) else None
-        if isinstance(sentence, str):
-            found[name] = sentence
-    return found
+def _table(document: Any, name: str) -> dict[str, Any]:
+    """The table of this name in a document that may be anything; empty where there is none."""
+    found = document.get(name) if isinstance(document, dict) else None
+    return found if isinstance(found, dict) else {}

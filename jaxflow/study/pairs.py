@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_plain
+from jaxflow._core import as_plain, require, unknown_name
 from jaxflow.study.counting import as_codes, outcomes_of, require_results, wilson
 from jaxflow.study.tables import Table, as_text, cells, factor_names
 

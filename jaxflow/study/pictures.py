@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_boolean
+from jaxflow._core import as_boolean, require, unknown_name
 from jaxflow.study.counting import outcomes_of, percentages, require_results
-from jaxflow.study.tables import as_text, factor_names
+from jaxflow.study.tables import cells, factor_names
 
 # What a page can show; a study with more cells is to be cut by its user.
 MOST_PANELS = 6
@@ -83,7 +82,7 @@ def bars(results: Any, x: str, *, conditional: bool = False) -> dict[str, np.nda
     """
     table = percentages(results)
     prefix, denominator = ("given_", "given") if conditional else ("", "ran")
-    others, titles, stacked = _panels(table, x)
+    titles, stacked = _panels(table, x)
     occurred = [name for name in table["outcome"].values.tolist() if bool((table["count"].sel(outcome=name) > 0).any())]
     percentage = stacked[prefix + "percentage"].sel(outcome=occurred).transpose("panel", x, "outcome").values
     return {
@@ -104,7 +103,7 @@ def curves(results: Any, x: str, outcome: str = "globally_optimal", *, condition
     """
     table = percentages(results).sel(outcome=outcome)
     prefix = "given_" if conditional else ""
-    _, titles, stacked = _panels(table, x)
+    titles, stacked = _panels(table, x)
     found = {name: stacked[prefix + name].transpose("panel", x).values[None] for name in ("percentage", "low", "high")}
     return {
         "x": _plain(table[x].values),
@@ -123,7 +122,7 @@ def heat_map(results: Any, x: str, y: str, outcome: str = "globally_optimal") ->
     """
     require(x != y, "y", f"{x} is the other axis already")
     table = percentages(results).sel(outcome=outcome)
-    _, titles, stacked = _panels(table, x, y)
+    titles, stacked = _panels(table, x, y)
     return {
         "x": _plain(table[x].values),
         "y": _plain(table[y].values),
@@ -135,23 +134,19 @@ def heat_map(results: Any, x: str, y: str, outcome: str = "globally_optimal") ->
     }
 
 
-def _panels(table: Any, *axes: str) -> tuple[list[str], list[str], Any]:
-    """The other factors; a title for each of their combinations; the table with them stacked as `panel`."""
+def _panels(table: Any, *axes: str) -> tuple[list[str], Any]:
+    """A title for each combination of the other factors; the table with them stacked as `panel`."""
     dims = [str(dim) for dim in table["ran"].dims]
     for axis in axes:
         require(axis in dims, "x", f"{axis!r} is no factor of the study; its factors are {', '.join(dims)}")
     others = [name for name in dims if name not in axes]
     if not others:
-        return others, [""], table.expand_dims("panel")
+        return [""], table.expand_dims("panel")
     # By position: values of different kinds make no common index.
     bare = table.drop_vars(others).stack(panel=others, create_index=False)
-    shape = [table.sizes[name] for name in others]
-    values = {name: [as_text(value) for value in table[name].values.tolist()] for name in others}
-    titles = [
-        _literal(", ".join(f"{name}={values[name][at]}" for name, at in zip(others, index, strict=True)))
-        for index in (np.unravel_index(flat, shape) for flat in range(int(np.prod(shape))))
-    ]
-    return others, titles, bare
+    told = (zip(others, cell, strict=True) for cell, _ in cells(table, tuple(others)))
+    titles = [_literal(", ".join(f"{name}={value}" for name, value in cell)) for cell in told]
+    return titles, bare
 
 
 def _plain(values: np.ndarray) -> np.ndarray:

@@ -1,14 +1,14 @@
 """What a study is: factors, trials, seed and block, as data that can be compared and stored."""
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jaxflow._core import require
-from jaxflow._core.checks import as_integer, shown
+from jaxflow._core.checks import LARGEST, as_integer, shown
 from jaxflow.study.keys import canonical
 
 # Names that the store itself uses.
@@ -22,15 +22,11 @@ WIDEST_BLOCK = 10**7
 
 # A name becomes a folder, of which file systems want less than 256 bytes.
 LONGEST_NAME = 200
-LONGEST_VALUE = 1000
-
-# What an axis of integers can carry.
-LARGEST = 2**63 - 1
 
 Index = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """A study as data. `experiment` holds its name, where to import it from, and its settings."""
 
@@ -98,31 +94,23 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """All of it for JSON. Two stores belong to one study if and only if these are equal."""
         return {
-            "experiment": self.experiment,
+            **vars(self),
             "data_factors": [[name, list(values)] for name, values in self.data_factors.items()],
             "method_factors": [[name, list(values)] for name, values in self.method_factors.items()],
-            "trials": self.trials,
-            "seed": self.seed,
-            "block": self.block,
         }
 
     @staticmethod
     def from_identity(identity: Any) -> "Plan":
         """The inverse of `identity`. **Raises:** `ValueError` for what is no identity, whatever else it is."""
         require(isinstance(identity, Mapping), "study", "expected a table of names")
-        for name in ("experiment", "data_factors", "method_factors", "trials", "seed", "block"):
+        parts = [field.name for field in dataclasses.fields(Plan)]
+        for name in parts:
             require(name in identity, "study", f"{name} is missing")
         told = identity["experiment"]
         named = isinstance(told, Mapping) and all(isinstance(told.get(name), str) for name in ("name", "import"))
         require(named and isinstance(told.get("settings"), Mapping), "study", "the experiment is not described")
-        return Plan(
-            experiment=dict(told),
-            data_factors=_factors("data_factors", identity["data_factors"]),
-            method_factors=_factors("method_factors", identity["method_factors"]),
-            trials=identity["trials"],
-            seed=identity["seed"],
-            block=identity["block"],
-        )
+        factors = {name: _factors(name, identity[name]) for name in ("data_factors", "method_factors")}
+        return Plan(**{**{name: identity[name] for name in parts}, **factors, "experiment": dict(told)})
 
     def same(self, other: "Plan") -> bool:
         """Whether two plans are one study. Not `==`, for which True is 1, and a list in JSON no tuple."""
@@ -160,16 +148,12 @@ def check_factor(name: str, values: tuple) -> None:
         raise ValueError(f"{name}: {values} contains NaN or an infinity") from error
     twice = sorted(text for text, count in Counter(names).items() if count > 1)
     require(not twice, name, f"{', '.join(twice)} is given twice; one instance would have two results")
-    _check_axis(name, values)
-
-
-def _check_axis(name: str, values: tuple) -> None:
-    """**Raises:** `ValueError` where the axis of the store would hold other values than these."""
+    # The axis of the store must hold no other values than these.
     for value in values:
         if isinstance(value, str):
             printable = value.isprintable()  # which NUL, a line break and half of a surrogate pair are not
             require(printable, name, f"{value!r} holds a character that cannot be printed; name it otherwise")
-            require(len(value) <= LONGEST_VALUE, name, f"{value[:40]!r}... is too long for a name")
+            require(len(value) <= 1000, name, f"{value[:40]!r}... is too long for a name")
         elif isinstance(value, int):
             require(abs(value) <= LARGEST, name, f"{value} has more than 64 bits; name it by a string")
     if any(isinstance(value, float) for value in values):

@@ -14,9 +14,6 @@ from jaxflow.study.plan import Plan
 
 LOG = logging.getLogger("jaxflow.study")
 
-# Seconds from one line to the next where there is no terminal: a log of a day has fewer than ten thousand.
-INTERVAL = 10.0
-
 # What JAX calls the time that XLA takes to compile a program. (Traces of programs within programs are counted twice.)
 COMPILING = "/jax/core/compile/backend_compile_duration"
 
@@ -53,32 +50,17 @@ class Tally:
 
 
 class Silent:
-    """No progress."""
+    """No progress: whatever `Lines` and `Bar` are told, nothing is done."""
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
-        """A run begins where `blocks` are complete, with these outcomes; `names` are those of the codes."""
-
-    def compiling(self, cell: str) -> None:
-        """The first block of a cell begins."""
-
-    def compiled(self, cell: str, seconds: float, compiling: float) -> None:
-        """It is there after `seconds`, in which the threads of this process compiled for `compiling` seconds."""
-
-    def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
-        """A block was committed."""
-
-    def say(self, line: str) -> None:
-        """One line for the user."""
-
-    def close(self) -> None:
-        """The run has ended."""
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 class Lines:
-    """Lines of the logger `jaxflow.study`, one about every `interval` seconds, for where there is no terminal. They go
-    to standard error unless logging is configured."""
+    """Lines of the logger `jaxflow.study`, one about every `interval` seconds (fewer than ten thousand a day), for
+    where there is no terminal. They go to standard error unless logging is configured."""
 
-    def __init__(self, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, interval: float = 10.0, clock: Callable[[], float] = time.monotonic):
         self._interval, self._clock = interval, clock
         self._tally: Tally | None = None
         self._busy, self._heard = "", False
@@ -93,17 +75,20 @@ class Lines:
         # A block may take longer than a line may be late.
         self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
+    def start(self, plan: Plan, counts: np.ndarray, names: Mapping[int, str]) -> None:
+        """A run begins, where instances have these outcomes already; `names` are those of the codes."""
         self._tally = Tally(plan, counts, names, self._clock)
         LOG.info(str(self._tally))
         self._thread.start()
 
     def compiling(self, cell: str) -> None:
+        """The first block of a cell begins."""
         if not self._busy and not self._heard:
             LOG.info("compiling %s", cell)
         self._busy, self._since = cell, self._clock()
 
     def compiled(self, cell: str, seconds: float, compiling: float) -> None:
+        """It is there after `seconds`, in which the threads of this process compiled for `compiling` seconds."""
         # Of a study with many cells that compile at once, the lines of the interval tell enough.
         if not self._heard or seconds >= self._interval:
             told = "first block of %s after %.1f s; all threads together compiled for %.1f s"
@@ -111,6 +96,7 @@ class Lines:
         self._heard, self._busy = True, ""
 
     def advance(self, counts: np.ndarray, names: Mapping[int, str]) -> None:
+        """A block was committed."""
         if self._tally is not None:
             self._tally.add(counts, names)
         self.line()
@@ -166,7 +152,7 @@ class Bar:
         self._tally: Any = None
         self._task: Any = None
 
-    def start(self, plan: Plan, counts: np.ndarray, blocks: int, names: Mapping[int, str]) -> None:
+    def start(self, plan: Plan, counts: np.ndarray, names: Mapping[int, str]) -> None:
         self._tally = Tally(plan, counts, names, time.monotonic)
         self._task = self._bar.add_task(
             self._tally.name, total=self._tally.total, completed=self._tally.done, rate="", left=""
@@ -205,22 +191,22 @@ class FirstBlocks:
 
     def __init__(self, progress: Any, clock: Callable[[], float] = time.monotonic):
         self._progress, self._clock, self._seconds = progress, clock, 0.0
-        self._met: set[str] = set()
-        self._begun: dict[str, tuple[float, float]] = {}
+        # Clock and seconds when the first block of a cell began; None once it is there.
+        self._begun: dict[str, tuple[float, float] | None] = {}
 
     def begin(self, factors: Mapping[str, Any]) -> None:
         """A block of a cell begins."""
         cell = in_words(factors)
-        if cell not in self._met:
-            self._met.add(cell)
+        if cell not in self._begun:
             self._begun[cell] = self._clock(), self._seconds
             self._progress.compiling(cell)
 
     def end(self, factors: Mapping[str, Any]) -> None:
         """A block of a cell is there."""
         cell = in_words(factors)
-        if cell in self._begun:
-            started, before = self._begun.pop(cell)
+        if begun := self._begun.get(cell):
+            started, before = begun
+            self._begun[cell] = None
             self._progress.compiled(cell, self._clock() - started, self._seconds - before)
 
     def __enter__(self) -> "FirstBlocks":

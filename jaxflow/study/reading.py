@@ -1,5 +1,6 @@
 """Reading a store: lazily as a Dataset, and how far it has come."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,12 @@ import numpy as np
 
 from jaxflow._core.checks import as_boolean, as_path
 from jaxflow.study import manifest
-from jaxflow.study.chunks import zarr_store
 from jaxflow.study.files import StorePath, read_file
-from jaxflow.study.layout import CHECKSUMS, Encoder
+from jaxflow.study.layout import CHECKSUMS, Encoder, chunk_path
 from jaxflow.study.metadata import Head, read_document, read_head
 from jaxflow.study.plan import Plan
 from jaxflow.study.results import CODES, names_of_codes
-from jaxflow.study.store import counted, is_intact
+from jaxflow.study.store import as_written, counted, is_intact, recorded
 
 
 def open_results(store_path: StorePath) -> Any:
@@ -38,9 +38,52 @@ def open_results(store_path: StorePath) -> Any:
     import xarray
 
     path = as_path("store_path", store_path)
-    store = zarr_store(path, read_head(path))
+    store = _zarr_store(path.absolute(), read_head(path))
     dataset = xarray.open_dataset(store, engine="zarr", chunks=None, consolidated=True, zarr_format=3)
     return dataset.drop_vars(CHECKSUMS, errors="ignore")
+
+
+def _zarr_store(path: Path, head: Head) -> Any:
+    """A store of Zarr, to be read, of what `jaxflow` knows of `head` and of chunks that are held to their checksums.
+
+    Metadata and coordinates are made anew from the study. So no file can name a codec, a type or a path to Zarr, and a
+    damaged coordinate changes nothing.
+    """
+    from zarr.buffer import default_buffer_prototype
+    from zarr.storage import MemoryStore
+
+    class Checked(MemoryStore):
+        async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+            known = await super().get(key, prototype, byte_range)
+            if known is not None or "/c/" not in key:
+                return known
+            data = await asyncio.to_thread(_chunk, path, head, key)
+            return None if data is None else kind.from_bytes(data)
+
+    pieces = Encoder(head.plan, head.definitions).group(head.attributes, head.variables)
+    kind = default_buffer_prototype().buffer
+    return Checked({name: kind.from_bytes(data) for name, data in pieces.items()}, read_only=True)
+
+
+def _chunk(path: Path, head: Head, key: str) -> bytes | None:
+    """The chunk that Zarr calls `key`, None where its block has not run or `key` is no chunk of a result.
+
+    **Raises:** `ValueError` for one that is not what was written.
+    """
+    name, _, place = key.partition("/c/")
+    plan, variables = head.plan, head.variables or ()
+    variable = next((v for v in variables if v.name == name), None)
+    if variable is None:
+        return None
+    index = tuple(int(part) for part in place.split("/"))[: len(plan.cells) + 1]
+    data = read_file(path / chunk_path(name, index, len(variable.shape)))
+    if not as_written(data, name, recorded(path, variables, index)):
+        trials, how = plan.trials_of(index), "is missing" if data is None else "does not match its checksum"
+        raise ValueError(
+            f"store: {name} of trials {trials.start} to {trials.stop - 1} at {plan.values_at(index)} {how} in {path}; "
+            "run the study again, which computes that block again and no other"
+        )
+    return data
 
 
 @dataclass(frozen=True)
@@ -117,7 +160,7 @@ def status(store_path: StorePath, verify: bool = False) -> Status:
         good = is_intact(path, variables, index, None if verify else "outcome")
         if good:
             blocks += 1
-            total += counted(path, plan, index)
+            total += counted(path, plan, [index])
         damaged += good is False
     return Status(
         path=path,

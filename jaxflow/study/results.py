@@ -1,7 +1,7 @@
 """What one block gave, checked: arrays with one row a trial, and what their codes mean."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,6 @@ import numpy as np
 
 from jaxflow._core import Code, Outcome, require
 from jaxflow.study.plan import LONGEST_NAME, RESERVED
-
-Meanings = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -32,20 +30,12 @@ class Variable:
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Arrays `(B, ...)` by name, `outcome` among them; the meanings of codes; where it was computed and how long; what
-    the arrays were filled up with."""
+    """Arrays `(B, ...)` by name, `outcome` among them; what they look like, in the order of their names; where it was
+    computed and how long."""
 
     arrays: dict[str, np.ndarray]
-    meanings: Meanings
+    layout: tuple[Variable, ...]
     where: dict[str, Any]
-    padding: Mapping[str, int | None] = field(default_factory=dict)
-
-    def layout(self) -> tuple[Variable, ...]:
-        """What the arrays look like, in the order of their names."""
-        return tuple(
-            Variable(name, _named(array.dtype), array.shape[1:], self.meanings.get(name, {}), self.padding.get(name))
-            for name, array in sorted(self.arrays.items())
-        )
 
 
 def check_names(experiment: str, results: Any) -> None:
@@ -59,19 +49,18 @@ def check_names(experiment: str, results: Any) -> None:
 def of_one_instance(experiment: str, results: Any) -> dict[str, Any]:
     """What a function returned for one key, as arrays: a list of numbers is one, and no list of results."""
     check_names(experiment, results)
-    found = {}
+    who, found = f"results of {experiment}", {}
     for name, value in results.items():
         if isinstance(value, str | bytes):
-            raise ValueError(f"results of {experiment}: {name} is no array of numbers, but {value!r}")
-        try:
-            found[name] = value if isinstance(value, Code) else jnp.asarray(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"results of {experiment}: {name} is no array of numbers ({error})") from error
+            raise ValueError(f"{who}: {name} is no array of numbers, but {value!r}")
+        found[name] = value if isinstance(value, Code) else _as_array(who, name, value, jnp.asarray)
     return found
 
 
-def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tuple[dict[str, np.ndarray], Meanings]:
-    """Results of a block function as NumPy arrays.
+def collect(
+    experiment: str, own_outcome: bool, results: Any, width: int
+) -> tuple[dict[str, np.ndarray], tuple[Variable, ...]]:
+    """Results of a block function as NumPy arrays, and what they look like.
 
     **Arguments:** `own_outcome`: whether `outcome` must be among them (a function may leave it to the engine).
 
@@ -81,13 +70,13 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     who = f"results of {experiment}"
     check_names(experiment, results)
     arrays: dict[str, np.ndarray] = {}
-    meanings: Meanings = {}
+    meanings: dict[str, dict[str, int]] = {}
     for name, value in results.items():
         require(len(name.encode()) <= LONGEST_NAME, who, f"{name[:40]!r}... is too long for a name")
         require(name == "outcome" or name not in RESERVED, who, f"the store itself uses the name {name!r}")
         if isinstance(value, Code):
             meanings[name] = _meanings(name, value)
-        array = _as_array(who, name, value)
+        array = _as_array(who, name, value, lambda value: np.asarray(jax.device_get(value)))
         known = array.dtype.kind in "biuf" and _named(array.dtype) in DTYPES
         require(known, who, f"{name} has dtype {array.dtype}; numbers and Booleans of up to 64 bits can be stored")
         rows = array.shape[0] if array.ndim else 0
@@ -106,7 +95,10 @@ def collect(experiment: str, own_outcome: bool, results: Any, width: int) -> tup
     for name, array in arrays.items():
         taken = [f"{name}_{axis}" for axis in range(array.ndim - 1) if f"{name}_{axis}" in arrays]
         require(not taken, who, f"{', '.join(taken)} is what the store calls an axis of {name}; choose another name")
-    return arrays, meanings
+    return arrays, tuple(
+        Variable(name, _named(array.dtype), array.shape[1:], meanings.get(name, {}))
+        for name, array in sorted(arrays.items())
+    )
 
 
 def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:
@@ -114,12 +106,11 @@ def layout_of(experiment: str, shapes: Any) -> tuple[Variable, ...]:
     check_names(experiment, shapes)
     found = {"outcome": Variable("outcome", "u1", (), OUTCOMES)}
     for name, value in shapes.items():
-        coded = isinstance(value, Code)
-        like, meanings = value.value if coded else value, _meanings(name, value) if coded else {}
-        dtype, shape = _named(getattr(like, "dtype", type(like))), tuple(getattr(like, "shape", ()))[1:]
-        found[name] = Variable(name, dtype, shape, meanings)
-    outcome = found["outcome"]
-    found["outcome"] = Variable("outcome", "u1", outcome.shape, outcome.meanings or OUTCOMES)
+        like, meanings = value, OUTCOMES if name == "outcome" else {}
+        if isinstance(value, Code):
+            like, meanings = value.value, _meanings(name, value)
+        dtype = "u1" if name == "outcome" else _named(getattr(like, "dtype", type(like)))
+        found[name] = Variable(name, dtype, tuple(getattr(like, "shape", ()))[1:], meanings)
     return tuple(found[name] for name in sorted(found))
 
 
@@ -131,10 +122,10 @@ def _meanings(name: str, code: Code) -> dict[str, int]:
     return outcome_meanings(code.names) if name == "outcome" else with_not_run(code.names)
 
 
-def _as_array(who: str, name: str, value: Any) -> np.ndarray:
-    """A result as NumPy has it. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
+def _as_array(who: str, name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    """A converted result. **Raises:** `ValueError` for what is no array, ragged lists and typed keys too."""
     try:
-        return np.asarray(jax.device_get(value))
+        return convert(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{who}: {name} is no array of numbers ({error})") from error
 

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.study.blocks import Computer, job_of
+from jaxflow.study.blocks import job_of
 from jaxflow.study.cells import common_layout, filled_up
-from jaxflow.study.executors import AbstractEngine
-from jaxflow.study.experiment import AbstractExperiment
+from jaxflow.study.executors import Engine
 from jaxflow.study.files import write_log
 from jaxflow.study.plan import Index
 from jaxflow.study.progress import FirstBlocks
-from jaxflow.study.results import CODES, BlockResult, failed_block
-from jaxflow.study.store import Store
+from jaxflow.study.results import CODES, BlockResult, failed_block, names_of_codes
+from jaxflow.study.store import Store, counted
 
 # A block that was being computed whenever a worker died, this many times, is given up as `failed`.
 DEATHS = 3
@@ -42,9 +41,8 @@ class Interrupted(KeyboardInterrupt):
 class Run:
     """One run: what is to do, what is in flight, who is suspected of killing workers."""
 
-    def __init__(self, store: Store, engine: AbstractEngine, progress: Any, experiment: AbstractExperiment):
+    def __init__(self, store: Store, engine: Engine, progress: Any):
         self.store = store
-        self.experiment = experiment
         # What all results look like; None where nothing tells it before the first block.
         self.layout = store.variables
         self.first_blocks = FirstBlocks(progress)
@@ -56,7 +54,7 @@ class Run:
         self._given_up: list[Index] = []
         self._deaths: dict[Index, int] = {}
         self._flying: dict[Future[BlockResult], Index] = {}
-        store.done = self._done = store.plan.block_count - len(self._waiting)
+        store.done = store.plan.block_count - len(self._waiting)
 
     def __call__(self) -> None:
         """Until every block is complete, or the run is stopped.
@@ -66,13 +64,14 @@ class Run:
         store, total = self.store, self.store.plan.block_count
         missing = set(self._waiting)
         complete = [index for index in store.plan.blocks() if index not in missing]
-        self.progress.start(store.plan, store.counts(complete), self._done, store.outcome_names())
+        self.progress.start(
+            store.plan, counted(store.path, store.plan, complete), names_of_codes(store.variables or ())
+        )
         try:
             with self._first_interrupt_stops(), self.first_blocks:
                 if self.layout is None and self._waiting:
                     self.first_blocks.begin(store.plan.values_at(self._waiting[0]))
-                    computer = self.engine.computer or Computer(self.experiment)
-                    self.layout = common_layout(computer, store.plan)
+                    self.layout = common_layout(self.engine.computer, store.plan)
                 if complete and self._waiting:
                     self._audit(complete)
                 while self._submit():
@@ -82,9 +81,9 @@ class Run:
         finally:
             for future in self._flying:
                 future.cancel()
-        if self._done < total:
+        if store.done < total:
             raise Interrupted(
-                f"stopped; {self._done} of {total} blocks are complete in {store.shown}. "
+                f"stopped; {store.done} of {total} blocks are complete in {store.shown}. "
                 "Run the same command again, or `jaxflow study resume`, to finish it"
             )
 
@@ -102,7 +101,7 @@ class Run:
             self._log({"event": "worker lost", "block": list(index), "times": 1})
             return
         result = filled_up(future.result(), self.layout)
-        self.store.check_layout(result.layout(), self.store.plan.values_at(index))
+        self.store.check_layout(result.layout, self.store.plan.values_at(index))
         self.store.check_again(index, result.arrays)
 
     def _log(self, entry: dict[str, Any]) -> None:
@@ -111,7 +110,8 @@ class Run:
 
     def _was_given_up(self, index: Index) -> bool:
         # Or failed in every trial by itself, which is no more worth repeating.
-        return int(self.store.counts([index])[Outcome.failed]) == len(self.store.plan.trials_of(index))
+        counts = counted(self.store.path, self.store.plan, [index])
+        return int(counts[Outcome.failed]) == len(self.store.plan.trials_of(index))
 
     def _submit(self) -> bool:
         """Fills the engine. Suspects run alone, when all others are done: the next death is theirs."""
@@ -125,7 +125,8 @@ class Run:
         self._flying[self._sent(index)] = index
 
     def _sent(self, index: Index) -> "Future[BlockResult]":
-        job = job_of(self.store.plan, index, self.experiment.key_words)
+        plan = self.store.plan
+        job = job_of(plan, self.engine.computer.experiment, plan.values_at(index), plan.trials_of(index).start, index)
         self.first_blocks.begin(job.factors)
         return self.engine.submit(job)
 
@@ -163,20 +164,17 @@ class Run:
             raise RuntimeError("executor: workers died in every block that was tried; nothing could be computed")
         arrays = failed_block(self.store.variables, self.store.plan.block)
         self._log({"event": "given up", "block": list(index)})
-        known = self.store.variables
-        meanings = {v.name: v.meanings for v in known if v.meanings}
-        self._commit(index, BlockResult(arrays, meanings, {}, {v.name: v.padding for v in known}))
+        self._commit(index, BlockResult(arrays, self.store.variables, {}))
 
     def _commit(self, index: Index, result: BlockResult) -> None:
-        self.store.commit(index, result.arrays, result.layout())
+        self.store.commit(index, result.arrays, result.layout)
         self.first_blocks.end(self.store.plan.values_at(index))
-        self._done += 1
-        self.store.done = self._done
+        self.store.done += 1
         if result.where:
             self._log({"event": "block", "block": list(index), **result.where})
         count = len(self.store.plan.trials_of(index))
-        counted = np.bincount(result.arrays["outcome"][:count], minlength=CODES)
-        self.progress.advance(counted, self.store.outcome_names())
+        counts = np.bincount(result.arrays["outcome"][:count], minlength=CODES)
+        self.progress.advance(counts, names_of_codes(self.store.variables or ()))
 
     @contextmanager
     def _first_interrupt_stops(self) -> Iterator[None]:

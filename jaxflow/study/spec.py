@@ -2,13 +2,11 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_path
+from jaxflow._core import as_path, require, unknown_name
 from jaxflow.study.experiment import make_experiment
 from jaxflow.study.files import StorePath
-from jaxflow.study.metadata import read_plan
+from jaxflow.study.metadata import read_head
 from jaxflow.study.plan import Plan
 from jaxflow.study.study import Study
 
@@ -54,11 +52,6 @@ def read_spec(path: StorePath) -> Study:
         entries = tomllib.loads(source.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"spec: {source} is no TOML: {error}") from error
-    return study_from(entries)
-
-
-def study_from(entries: Mapping[str, Any]) -> Study:
-    """The study that a mapping like that of a file describes. **Raises:** as `read_spec`."""
     for name in entries:
         if name not in ENTRIES:
             raise unknown_name("spec", name, ENTRIES)
@@ -95,7 +88,7 @@ def study_of_store(path: StorePath, announce: Callable[[str], None] | None = Non
         print(reason)
     ```
     """
-    plan: Plan = read_plan(as_path("store_path", path))
+    plan: Plan = read_head(as_path("store_path", path)).plan
     told = plan.experiment
     again = "run the script again that began it"
     module, _, name = told["import"].partition(":")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import require
-from jaxflow.study import layout, manifest, migrate
+from jaxflow.study import layout, manifest
 from jaxflow.study.files import explained, read_file, side_folder, write_file
 from jaxflow.study.keys import canonical
 from jaxflow.study.layout import CHECKSUM_BYTES, CHECKSUMS, Encoder, chunk_path
-from jaxflow.study.metadata import GROWN, HEAD, Head, read_document, read_head
+from jaxflow.study.metadata import GROWN, HEAD, SCHEMA_VERSION, Head, migrate, read_document, read_head
 from jaxflow.study.plan import Index, Plan
-from jaxflow.study.results import CODES, Variable, difference, names_of_codes
+from jaxflow.study.results import CODES, Variable, difference
 
 
 class OtherStudy(ValueError):
@@ -63,8 +63,8 @@ class Store:
         self.plan = plan
         self.attributes = attributes
         self.variables: tuple[Variable, ...] | None = None
-        # Complete blocks, once they have been counted.
-        self.done: int | None = None
+        # Complete blocks; negative until they have been counted.
+        self.done = -1
         self._encoder = Encoder(plan, definitions)
         self._scratch = side_folder(self.path) / "scratch"
         self._write_metadata(variables)
@@ -87,11 +87,11 @@ class Store:
         now = manifest.manifest(plan, device_kind)
         if path.exists() and overwrite:
             # Nothing else is ever removed; a study whose metadata are damaged is one all the same.
-            migrate.version_of(path, read_document(path).get("attributes", {}))
+            read_document(path)
             _remove(path)
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             attributes = {
-                "schema_version": migrate.SCHEMA_VERSION,
+                "schema_version": SCHEMA_VERSION,
                 "study": json.dumps(plan.identity()),
                 "manifest": json.dumps(now),
                 "mixed": "",
@@ -99,7 +99,7 @@ class Store:
                 "complete": 0,
             }
             return Store(path, plan, definitions, attributes)
-        migrate.migrate(path, lambda store: read_document(store).get("attributes", {}))
+        migrate(path)
         head = read_head(path)
         attributes = dict(head.attributes)
         _require_same(path, plan, head.plan)
@@ -120,13 +120,9 @@ class Store:
             self.attributes["layout"] = layout.as_json(variables)
             self._write_metadata(variables)
         self.check_layout(variables, self.plan.values_at(index))
-        pieces = self._encode(index, arrays)
-        recorded = self.recorded(index)
-        if recorded is not None:
-            self.check_again(index, arrays, recorded)
-            if self.is_complete(index):
-                return False
-        self._check_grown(index, pieces)
+        pieces = self.check_again(index, arrays)
+        if self.is_complete(index):
+            return False
         for name in sorted(pieces, key=lambda name: name == "outcome"):
             self._write(*pieces[name])
         sums = b"".join(digest(pieces[variable.name][1]) for variable in variables)
@@ -140,26 +136,35 @@ class Store:
             not how, "results", f"every cell must give the same names, dtypes and shapes, but at {dict(factors)}: {how}"
         )
 
-    def check_again(self, index: Index, arrays: Mapping[str, np.ndarray], recorded: bytes | None = None) -> None:
-        """Holds a block that was computed again to the intact chunks of its first computation.
+    def check_again(self, index: Index, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
+        """Holds a block to the intact chunks of its first computation, or, of a block that is open since the study has
+        grown, to the trials of the smaller one.
 
-        **Raises:** `TwoResults` naming results, factors and trials.
+        **Returns:** paths and bytes of its chunks by result. **Raises:** `TwoResults` naming results, factors and
+        trials.
         """
-        recorded = self.recorded(index) if recorded is None else recorded
-        pieces = self._encode(index, arrays)
+        trials, variables = self.plan.trials_of(index), self.variables or ()
+        pieces = {v.name: self._encoder.chunk(v.name, index, arrays[v.name][: len(trials)]) for v in variables}
+        sums = recorded(self.path, variables, index)
+        grown = [count for count in self.attributes.get(GROWN, []) if 0 < count - trials.start < self.plan.block]
+        stop = trials.stop if sums else max(grown, default=trials.start)
         changed = []
-        for at, variable in enumerate(self.variables or ()):
+        for variable in variables:
             path, data = pieces[variable.name]
-            before = recorded[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES] if recorded else b""
-            if digest(read_file(self.path / path)) == before and digest(data) != before:
+            held = read_file(self.path / path)
+            row = int(np.prod(variable.shape, dtype=int)) * np.dtype(variable.dtype).itemsize
+            size = len(data) if sums else row * (stop - trials.start)
+            # A damaged chunk has nothing to say.
+            if held is not None and held[:size] != data[:size] and as_written(held, variable.name, sums):
                 changed.append(variable.name)
-        trials = self.plan.trials_of(index)
         if changed and not self.attributes["mixed"]:
+            before = f"in {self.shown}" if sums else f"the study in {self.shown} grew"
             raise TwoResults(
-                f"experiment: {', '.join(changed)} of trials {trials.start} to {trials.stop - 1} at "
-                f"{self.plan.values_at(index)} came out otherwise than before in {self.shown}. The experiment is no "
-                "function of its key, or has changed since; use another store, or allow a mixed one"
+                f"experiment: {', '.join(changed)} of trials {trials.start} to {stop - 1} at "
+                f"{self.plan.values_at(index)} came out otherwise than before {before}. The experiment is no function "
+                "of its key, or has changed since; use another store, or allow a mixed one"
             )
+        return pieces
 
     def is_complete(self, index: Index) -> bool:
         """Whether all chunks of a block are there and match their checksums. Reads them."""
@@ -169,19 +174,6 @@ class Store:
         """The blocks to be computed: not there, not whole, or damaged."""
         return [index for index in self.plan.blocks() if not self.is_complete(index)]
 
-    def recorded(self, index: Index) -> bytes | None:
-        """The checksums of a block, None where there are none (or not all)."""
-        data = read_file(self.path / chunk_path(CHECKSUMS, index, 1))
-        return data if data is not None and len(data) == CHECKSUM_BYTES * len(self.variables or ()) else None
-
-    def counts(self, indices: Iterator[Index] | list[Index]) -> np.ndarray:
-        """How many trials of complete blocks ended in each outcome."""
-        return sum((counted(self.path, self.plan, index) for index in indices), np.zeros(CODES, int))
-
-    def outcome_names(self) -> dict[int, str]:
-        """What the codes of `outcome` mean; those of `Outcome` while nothing is known of the results."""
-        return names_of_codes(self.variables or ())
-
     def finish(self) -> list[str]:
         """Declares the store complete, unless the manifest lacks something (which is returned)."""
         lacking = manifest.missing(json.loads(self.attributes["manifest"] or "{}"))
@@ -189,26 +181,6 @@ class Store:
         self.attributes["complete"] = int(not lacking)
         self._write_metadata(self.variables)
         return lacking
-
-    def _check_grown(self, index: Index, pieces: Mapping[str, tuple[str, bytes]]) -> None:
-        """**Raises:** `TwoResults` where trials that a smaller study had computed came out otherwise."""
-        first = self.plan.trials_of(index).start
-        before = [count - first for count in self.attributes.get(GROWN, []) if 0 < count - first < self.plan.block]
-        for variable in self.variables or () if before and not self.attributes["mixed"] else ():
-            path, data = pieces[variable.name]
-            size = before[-1] * int(np.prod(variable.shape, dtype=int)) * np.dtype(variable.dtype).itemsize
-            held = read_file(self.path / path)
-            # A damaged chunk has nothing to say.
-            if held is not None and layout.is_intact(held) and held[:size] != data[:size]:
-                raise TwoResults(
-                    f"experiment: {variable.name} of trials {first} to {first + before[-1] - 1} at "
-                    f"{self.plan.values_at(index)} came out otherwise than before the study in {self.shown} grew. The "
-                    "experiment is no function of its key, or has changed since; use another store"
-                )
-
-    def _encode(self, index: Index, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, bytes]]:
-        count = len(self.plan.trials_of(index))
-        return {v.name: self._encoder.chunk(v.name, index, arrays[v.name][:count]) for v in self.variables or ()}
 
     def _write_metadata(self, variables: tuple[Variable, ...] | None) -> None:
         """Writes what is not there or differs; the group, which says that there is a layout, comes last."""
@@ -246,7 +218,7 @@ class Store:
     def explained(self) -> AbstractContextManager[None]:
         """Says of an error while files are written what is kept, and what to do."""
         done, total = self.done, self.plan.block_count
-        kept = "" if done is None else f"{done} of {total} blocks are complete in {self.shown} and stay valid"
+        kept = "" if done < 0 else f"{done} of {total} blocks are complete in {self.shown} and stay valid"
         return explained(self.shown, kept)
 
 
@@ -261,23 +233,34 @@ def _remove(path: Path) -> None:
         shutil.rmtree(scratch / "overwritten")
 
 
-def is_intact(path: Path, variables: Sequence[Variable], index: Index, only: str | None = None) -> bool | None:
-    """Whether the chunks of a block (or `only` that of one result) match their checksums; None without checksums."""
+def recorded(path: Path, variables: Sequence[Variable], index: Index) -> dict[str, bytes] | None:
+    """The checksums of a block by result; none of them where there are not as many; None for a block without any."""
     sums = read_file(path / chunk_path(CHECKSUMS, index, 1)) if variables else None
     if sums is None or len(sums) != CHECKSUM_BYTES * len(variables):
-        return None if sums is None else False
-    return all(
-        digest(read_file(path / chunk_path(v.name, index, len(v.shape))))
-        == sums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]
-        for at, v in enumerate(variables)
-        if only in (None, v.name)
-    )
+        return None if sums is None else {}
+    return {v.name: sums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES] for at, v in enumerate(variables)}
 
 
-def counted(path: Path, plan: Plan, index: Index) -> np.ndarray:
-    """How many trials of a block ended in each outcome."""
-    data = read_file(path / chunk_path("outcome", index, 0)) or b""
-    return np.bincount(np.frombuffer(data, np.uint8)[: len(plan.trials_of(index))], minlength=CODES)
+def as_written(chunk: bytes | None, name: str, sums: Mapping[str, bytes] | None) -> bool:
+    """Whether a chunk is what was written, by the checksums of its block; by its own where the block is open."""
+    return digest(chunk) == sums[name] if sums else chunk is None or layout.is_intact(chunk)
+
+
+def is_intact(path: Path, variables: Sequence[Variable], index: Index, only: str | None = None) -> bool | None:
+    """Whether the chunks of a block (or `only` that of one result) match their checksums; None without checksums."""
+    sums = recorded(path, variables, index)
+    chosen = [v for v in variables if only in (None, v.name)]
+    chunks = ((v.name, path / chunk_path(v.name, index, len(v.shape))) for v in chosen)
+    return None if sums is None else bool(sums) and all(as_written(read_file(c), name, sums) for name, c in chunks)
+
+
+def counted(path: Path, plan: Plan, indices: Iterable[Index]) -> np.ndarray:
+    """How many trials of these blocks ended in each outcome."""
+    total = np.zeros(CODES, int)
+    for index in indices:
+        data = read_file(path / chunk_path("outcome", index, 0)) or b""
+        total += np.bincount(np.frombuffer(data, np.uint8)[: len(plan.trials_of(index))], minlength=CODES)
+    return total
 
 
 def digest(data: bytes | None) -> bytes:
@@ -305,8 +288,8 @@ def _grow(path: Path, held: Head, plan: Plan, attributes: dict[str, Any]) -> Non
 
 
 def _require_same(path: Path, plan: Plan, held: Plan) -> None:
-    # Through JSON, where tuples are lists, and written down: for Python True is 1.
-    wanted, stored = (json.loads(json.dumps(p.identity())) for p in (plan, held))
+    # Written down: for Python True is 1.
+    wanted, stored = plan.identity(), held.identity()
     differing = [
         f"{name} {stored[name]} there, {wanted[name]} here"
         for name in wanted

@@ -4,17 +4,16 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
-from jaxflow._core import require, unknown_name
-from jaxflow._core.checks import as_boolean, as_integer, as_path, as_plain
-from jaxflow.study.blocks import Computer, Job
+from jaxflow._core import as_boolean, as_integer, as_path, as_plain, require, unknown_name
+from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import make_engine
-from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_cells, check_factors, identity_of
+from jaxflow.study.experiment import AbstractExperiment, as_experiment, check_factors
 from jaxflow.study.files import StorePath, explained, only_writer, write_log
 from jaxflow.study.keys import as_keys
-from jaxflow.study.metadata import read_plan
+from jaxflow.study.metadata import read_head
 from jaxflow.study.pictures import plot
-from jaxflow.study.plan import MOST_INSTANCES, WIDEST_BLOCK, Plan, check_factor
+from jaxflow.study.plan import Plan, check_factor
 from jaxflow.study.progress import progress_of
 from jaxflow.study.reading import Status, open_results, status
 from jaxflow.study.run import Run
@@ -61,17 +60,20 @@ class Study:
         block: SupportsIndex | None = None,
     ):
         self.experiment: AbstractExperiment = as_experiment(experiment)
+        name, path, settings = self.experiment.name(), self.experiment.import_path(), self.experiment.settings()
         data, method = _values("data_factors", data_factors), _values("method_factors", method_factors)
         check_factors(self.experiment, {**data, **method})
         self.plan = Plan(
-            experiment=identity_of(self.experiment),
+            experiment={"name": name, "import": path, "settings": settings},
             data_factors=data,
             method_factors=method,
-            trials=as_integer("trials", trials, 1, MOST_INSTANCES),
-            seed=as_integer("seed", seed),
-            block=device_shapes().block if block is None else as_integer("block", block, 1, WIDEST_BLOCK),
+            trials=as_plain(trials),
+            seed=as_plain(seed),
+            block=device_shapes().block if block is None else as_plain(block),
         )
-        check_cells(self.experiment, self.plan)
+        if type(self.experiment).check_cell is not AbstractExperiment.check_cell:
+            for index in itertools.product(*(range(count) for count in self.plan.cells)):
+                self.experiment.check_cell(**self.plan.values_at(index))
 
     def run(
         self,
@@ -119,7 +121,7 @@ class Study:
                 )
                 with explained(path):
                     write_log(where, {"event": "run", "executor": engine.description})
-                Run(store, engine, bar, self.experiment)()
+                Run(store, engine, bar)()
                 lacking = store.finish()
                 if lacking:
                     bar.say(
@@ -172,11 +174,9 @@ class Study:
         """
         chosen, trial = self._instance(trial, factors)
         first = trial - trial % self.plan.block
-        trials = range(first, first + self.plan.block)
-        words = self.experiment.key_words(self.plan.seed, self.plan.data_values(chosen), trials)
         computer = Computer(self.experiment)
         layout = common_layout(computer, self.plan) if self.experiment.padding() else None
-        found = filled_up(computer(Job((), chosen, words)), layout)
+        found = filled_up(computer(job_of(self.plan, self.experiment, chosen, first)), layout)
         return {name: values[trial - first] for name, values in found.arrays.items()}
 
     def _instance(self, trial: Any, factors: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -196,7 +196,7 @@ class Study:
 
     def _require_mine(self, store_path: StorePath) -> None:
         path = as_path("store_path", store_path)
-        require(read_plan(path).same(self.plan), "store_path", f"{path} belongs to another study")
+        require(read_head(path).plan.same(self.plan), "store_path", f"{path} belongs to another study")
 
 
 def _values(argument: str, factors: Mapping[str, Any] | None) -> dict[str, tuple]:

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from jaxflow._core import linalg, positive_or_one, require, unknown_name
-from jaxflow._core.checks import as_boolean, as_integer, as_real
+from jaxflow._core import as_boolean, as_integer, check_real, linalg, positive_or_one, require, unknown_name
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.limits import Limit, find_limit
 from jaxflow.limits.find import MAX_STEPS
@@ -22,9 +21,6 @@ from jaxflow.study.queues import Gears, Instance, Queues
 from jaxflow.study.shapes import device_shapes
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
-
-# d where a study does not say.
-DIMENSION = 4
 # The last number of a byte fills up the tokens of a study with several n, so that there are as many tokens to name.
 NO_TOKEN = 255
 
@@ -79,7 +75,7 @@ class TokenSelection(AbstractExperiment):
         for name in ("width", "parts", "programs", "max_steps"):
             as_integer(name, getattr(self, name), 1)
         for name in ("gap", "rtol", "far_rtol"):
-            as_real(name, getattr(self, name))
+            check_real(name, getattr(self, name), positive=True)
         if self.scout not in SCOUTS:
             raise unknown_name("scout", self.scout, SCOUTS)
         require(
@@ -88,32 +84,24 @@ class TokenSelection(AbstractExperiment):
             "single precision cannot be combined with a `method`; leave one of them out",
         )
 
-    def check_cell(
-        self,
-        n: int = 5,
-        T: int = 5,
-        d: int = DIMENSION,
-        score_gap: float = 0.1,
-        self_attention: bool = False,
-        parametrization: str = "W",
-        m: int | None = None,
-    ) -> None:
-        for name, size, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
-            as_integer(name, size, least)
-        require(T <= NO_TOKEN, "T", f"a selected token is stored as a byte, which names {NO_TOKEN} of them; got {T}")
-        as_real("score_gap", score_gap, positive=False)
-        require(0 <= score_gap < 2, "score_gap", f"scores lie in [-1, 1]; got {score_gap}")
-        as_boolean("self_attention", self_attention)
+    def check_cell(self, parametrization: str = "W", m: int | None = None, **factors: Any) -> None:
         _check_parametrization(parametrization, m)
-        if m is not None:
-            as_integer("m", m, 1)
+        sizes = {"n": 1, "T": 2, "d": 1, "m": 1}
+        for name, value in (factors if m is None else factors | {"m": m}).items():
+            if name in sizes:
+                as_integer(name, value, sizes[name])
+        T, score_gap = factors.get("T", 2), factors.get("score_gap", 0.0)
+        require(T <= NO_TOKEN, "T", f"a selected token is stored as a byte, which names {NO_TOKEN} of them; got {T}")
+        check_real("score_gap", score_gap)
+        require(0 <= score_gap < 2, "score_gap", f"scores lie in [-1, 1]; got {score_gap}")
+        as_boolean("self_attention", factors.get("self_attention", False))
 
     def setup(
         self,
         key: Key[Array, ""],
         n: int = 5,
         T: int = 5,
-        d: int = DIMENSION,
+        d: int = 4,
         score_gap: float = 0.1,
         self_attention: bool = False,
         parametrization: str = "W",

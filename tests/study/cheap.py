@@ -1,5 +1,6 @@
 """Experiments that cost nothing, importable by other processes; and some that kill, cheat or dawdle."""
 
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 
 from jaxflow._core import Code, Outcome, SelectionStatus
 from jaxflow.study import AbstractExperiment, Study
+from jaxflow.study.files import read_file, side_folder
 
 
 def cheap(key, d=2, spread=1.0, parametrization="W"):
@@ -108,6 +110,18 @@ def small_study(experiment=cheap, **changes: Any) -> Study:
         "block": 4,
     }
     return Study(experiment, **{**arguments, **changes})
+
+
+def read_log(store: Path) -> list[dict[str, Any]]:
+    """The lines of the log beside a store that are whole."""
+    found = []
+    for line in (read_file(side_folder(store) / "log.jsonl") or b"").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            # Written by a process that was killed meanwhile.
+            continue
+    return found
 
 
 def payload(store: Path) -> dict[str, bytes]:

@@ -79,7 +79,8 @@ def test_results_of_a_block(results, message):
 
 def test_codes_keep_their_names():
     results = {"outcome": Code(jnp.ones(2), Outcome), "status": Code(jnp.ones(2), SelectionStatus)}
-    arrays, meanings = collect("cheap", True, results, 2)
+    arrays, layout = collect("cheap", True, results, 2)
+    meanings = {variable.name: variable.meanings for variable in layout}
     assert arrays["status"].dtype == arrays["outcome"].dtype == "uint8"
     assert meanings["status"] == {"not_run": 0, **{s.name: s.value for s in SelectionStatus}}
     assert meanings["outcome"] == {o.name: o.value for o in Outcome}

@@ -11,8 +11,8 @@ import zarr.errors
 
 from jaxflow.report import study_html
 from jaxflow.study import open_results, status
-from jaxflow.study.files import read_log, side_folder
-from tests.study.cheap import HostExperiment, payload, restore, tiny_study
+from jaxflow.study.files import side_folder
+from tests.study.cheap import HostExperiment, payload, read_log, restore, tiny_study
 
 
 def damages(data: bytes, more: int = 0) -> dict[str, bytes | None]:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxflow.study import status
-from jaxflow.study.files import read_log
-from tests.study.cheap import HostExperiment, payload, small_study
+from tests.study.cheap import HostExperiment, payload, read_log, small_study
 
 pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
 

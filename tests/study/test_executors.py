@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from jaxflow.study import executors, status
-from jaxflow.study.files import read_log
-from tests.study.cheap import HostExperiment, cheap, payload, small_study
+from tests.study.cheap import HostExperiment, cheap, payload, read_log, small_study
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,8 +20,7 @@ TWO_DEVICES = """
 import sys
 import jax
 jax.config.update("jax_enable_x64", True)
-from tests.study.cheap import cheap, payload, small_study
-from jaxflow.study.files import read_log
+from tests.study.cheap import cheap, payload, read_log, small_study
 from pathlib import Path
 assert len(jax.local_devices()) == 2
 folder = Path(sys.argv[1])
@@ -150,46 +148,51 @@ def test_a_worker_of_another_version_is_refused(monkeypatch):
     from jaxflow.study import blocks
 
     study = small_study(cheap)
-    parcel = blocks.pack(study.experiment)
+    elsewhere = blocks.pack(study.experiment)
     monkeypatch.setattr(blocks.jax, "__version__", "0.0.1")
     with pytest.raises(RuntimeError, match="executor: a worker runs .*0.0.1.*, the driver"):
-        blocks.compute_elsewhere(parcel, blocks.job_of(study.plan, (0, 0, 0), study.experiment.key_words))
+        elsewhere(blocks.job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
 
 
-class Mortal(executors.AbstractEngine):
+class Death(Exception):
+    pass
+
+
+class Mortal(executors.Here):
     """Computes here, but some blocks take their worker along, and with it a neighbour the first time."""
 
-    class Death(Exception):
-        pass
-
-    def __init__(self, experiment, deadly, times):
-        self.serial = executors.SerialEngine(experiment)
-        self.capacity, self.deadly, self.left = 2, deadly, dict.fromkeys(deadly, times)
+    def __init__(self, deadly, times):
+        self.deadly, self.left = deadly, dict.fromkeys(deadly, times)
         self.neighbours = 1
 
-    def submit(self, job):
-        future = self.serial.submit(job)
-        if self.left.get(job.index, 0) > 0:
-            self.left[job.index] -= 1
-        elif self.neighbours and job.index == (0, 0, 1):
+    def submit(self, task, *job):
+        future = super().submit(task, *job)
+        index = job[0].index if job else None
+        if self.left.get(index, 0) > 0:
+            self.left[index] -= 1
+        elif self.neighbours and index == (0, 0, 1):
             self.neighbours -= 1
         else:
             return future
         lost = type(future)()
-        lost.set_exception(self.Death())
+        lost.set_exception(Death())
         return lost
 
-    def device_kind(self):
-        return "cpu"
 
-    def lost_worker(self, error):
-        return isinstance(error, self.Death)
+def mortal(deadly, times):
+    """The engine of an executor whose workers die."""
+
+    def make(experiment, _):
+        computer = executors.Computer(experiment)
+        return executors.Engine(computer, Mortal(deadly, times), capacity=2, compute=computer, died=(Death,))
+
+    return make
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, monkeypatch, reference):
     path, study = tmp_path / "r.zarr", small_study(cheap)
-    monkeypatch.setattr("jaxflow.study.study.make_engine", lambda experiment, _: Mortal(experiment, [(1, 0, 2)], times))
+    monkeypatch.setattr("jaxflow.study.study.make_engine", mortal([(1, 0, 2)], times))
     results = study.run(path, progress=False)
     failed = results.outcome.values == 9
     if times < 3:
@@ -211,7 +214,7 @@ def test_a_block_that_kills_three_times_is_given_up(times, tmp_path, monkeypatch
 def test_when_all_workers_die_nothing_is_claimed(tmp_path, monkeypatch):
     study = small_study(cheap)
     deadly = list(study.plan.blocks())
-    monkeypatch.setattr("jaxflow.study.study.make_engine", lambda experiment, _: Mortal(experiment, deadly, 9))
+    monkeypatch.setattr("jaxflow.study.study.make_engine", mortal(deadly, 9))
     with pytest.raises(RuntimeError, match="workers died in every block that was tried"):
         study.run(tmp_path / "r.zarr", progress=False)
     assert study.status(tmp_path / "r.zarr").blocks == 0
@@ -229,8 +232,7 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 from pathlib import Path
-from jaxflow.study.files import read_log
-from tests.study.cheap import HostExperiment, payload, small_study
+from tests.study.cheap import HostExperiment, payload, read_log, small_study
 
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 flag = str(folder / "once") if kind == "once" else ""

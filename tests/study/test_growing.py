@@ -5,7 +5,7 @@ import pytest
 
 from jaxflow.study import TwoResults, open_results, status
 from jaxflow.study.layout import chunk_path
-from jaxflow.study.metadata import read_plan
+from jaxflow.study.metadata import read_head
 from jaxflow.study.store import Store
 from tests.study.cheap import HostExperiment, payload, small_study
 
@@ -86,7 +86,7 @@ def test_killed_between_two_files_it_goes_on_either_way(tmp_path, monkeypatch, t
         with pytest.raises(SystemExit):
             small_study(HostExperiment(), trials=20).run(path, progress=False)
         monkeypatch.undo()
-        assert read_plan(path).trials == 10
+        assert read_head(path).plan.trials == 10
         small_study(HostExperiment(), trials=trials).run(path, progress=False)
         assert payload(path) == (twenty if trials == 20 else small)
 

@@ -33,7 +33,7 @@ def test_lines_at_their_interval(caplog):
     with caplog.at_level(logging.INFO, logger="jaxflow.study"):
         # Its own thread looks every hour: what is told here, the clock has told.
         lines = Lines(interval=36_000.0, clock=clock)
-        lines.start(small_study(HostExperiment()).plan, np.zeros(3, int), 0, NAMES)
+        lines.start(small_study(HostExperiment()).plan, np.zeros(3, int), NAMES)
         lines.compiling("d=2")
         for second in (9_000, 36_000, 40_000):
             clock.now = second
@@ -83,7 +83,7 @@ def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path, quick):
 def test_a_bar_says_that_it_compiles():
     screen = io.StringIO()
     bar = Bar(Console(file=screen, force_terminal=True, width=200, color_system=None))
-    bar.start(small_study(HostExperiment()).plan, np.zeros(3, int), 0, NAMES)
+    bar.start(small_study(HostExperiment()).plan, np.zeros(3, int), NAMES)
     bar.compiling("d=2")
     bar._live.refresh()
     assert "compiling d=2" in screen.getvalue()

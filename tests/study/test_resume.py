@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jaxflow.study import Interrupted, manifest, store
-from jaxflow.study.files import read_log, side_folder
-from tests.study.cheap import HostExperiment, payload, small_study
+from jaxflow.study.files import side_folder
+from tests.study.cheap import HostExperiment, payload, read_log, small_study
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from jaxflow.study import TwoResults, migrate, open_results, status, store
-from jaxflow.study.files import only_writer, read_log
-from tests.study.cheap import HostExperiment, cheap, payload, small_study
+from jaxflow.study import TwoResults, metadata, open_results, status, store
+from jaxflow.study.files import only_writer
+from tests.study.cheap import HostExperiment, cheap, payload, read_log, small_study
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +209,12 @@ def test_another_schema(tmp_path, monkeypatch):
             with pytest.raises(ValueError, match=f"schema_version {version}, written by {whose} jaxflow"):
                 use(path)
     # The way from an older schema is a table.
-    monkeypatch.setitem(migrate.MIGRATIONS, 0, lambda store: edit_attributes(store, schema_version=1))
+    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: edit_attributes(store, schema_version=1))
     with pytest.raises(ValueError, match="has an older schema"):
         status(path)
     study.run(path, progress=False)
     assert payload(path) == before
-    monkeypatch.setitem(migrate.MIGRATIONS, 0, lambda store: None)
+    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: None)
     edit_attributes(path, schema_version=0)
     with pytest.raises(RuntimeError, match="did not raise it by one"):
         study.run(path, progress=False)
@@ -318,8 +318,8 @@ def test_a_million_instances_open_without_reading_them(tmp_path):
         held = store.Store.prepare(path, study.plan, {}, device_kind="cpu")
         from jaxflow.study.blocks import Computer, job_of
 
-        result = Computer(study.experiment)(job_of(study.plan, (0, 0, 0), study.experiment.key_words))
-        held.commit((0, 0, 0), result.arrays, result.layout())
+        result = Computer(study.experiment)(job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
+        held.commit((0, 0, 0), result.arrays, result.layout)
     (path / "outcome/c/0/0/0").write_bytes(b"nobody reads this")
     with open_results(path) as results:
         assert results.outcome.size == 1_000_000
