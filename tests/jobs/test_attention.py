@@ -56,7 +56,10 @@ def test_why_does_my_attention_select_token_3(limit: Any) -> None:
     np.testing.assert_allclose(np.sort(margins, axis=1)[:, 1:].min(), 1.0, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind, norm", [("FactoredAttention", "nuclear"), ("DiagonalAttention", "l1")])
+@pytest.mark.parametrize(
+    "kind, norm",
+    [("FactoredAttention", "nuclear"), pytest.param("DiagonalAttention", "l1", marks=pytest.mark.slow)],
+)
 def test_the_norm_depends_on_the_parametrisation(kind: str, norm: str) -> None:
     model = getattr(jf.models, kind).init(jax.random.key(1), DATA, HEAD)
     limit = jf.find_limit(RISK, model)

@@ -243,7 +243,8 @@ def test_two_optimisers_on_the_same_separable_data() -> None:
     close(np.asarray(other.model.weights) / np.linalg.norm(other.model.weights), linf, 1e-6)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100])
 def test_no_at_most_that_is_not(count: int) -> None:
     """Errors of overlapping logistic regression, which `print` calls bounds, against SciPy's minima refined in
     extended precision; and those of least squares, which it calls estimates."""
