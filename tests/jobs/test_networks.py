@@ -192,9 +192,18 @@ def errors_of_hinges(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [errors_of_neurons, errors_of_hinges])
-def test_errors_of_points_cover_the_true_ones(family: Any) -> None:
-    outcome, true, error = family(20)
-    named = np.isin(outcome, ("limit_point", "finite_stationary_point"))
-    # Printed as estimates ("about"); roundings are in none of them.
-    assert named.mean() >= 0.9 and np.all(true[named] <= error[named] + 1e-13)
+def test_errors_of_neurons_cover_the_true_ones() -> None:
+    """1,000 of 1,000 were covered; `print` calls them estimates. Roundings are in none of them."""
+    outcome, true, error = errors_of_neurons(20)
+    assert set(outcome) == {"limit_point"} and np.all(true <= error + 1e-13)
+
+
+@pytest.mark.slow
+def test_errors_of_hinges_are_estimates() -> None:
+    """974 of 1,000 were covered, the others by a factor of 21 at most: `print` may not call them bounds."""
+    outcome, true, error = errors_of_hinges(40)
+    assert set(outcome) == {"limit_point"}
+    assert np.mean(true <= error + 1e-13) >= 0.85 and np.all(true <= 100 * error + 1e-13)
+    found = jf.find_limit(jf.EmpiricalRisk((np.eye(4)[:3], np.ones(3)), squared_hinge), Linear(jnp.zeros(4)))
+    assert "relative error about" in str(found) and "at most" not in str(found)
+    assert np.linalg.norm(found.point.w - np.array([1.0, 1.0, 1.0, 0.0])) <= 1e-6
