@@ -22,7 +22,7 @@ from jaxflow._core import (
     tree_scale,
 )
 from jaxflow.data import LinearData, SampleData, TokenData
-from jaxflow.losses import AbstractLoss, as_loss
+from jaxflow.losses import AbstractLoss, MarginLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
@@ -130,13 +130,26 @@ def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
     require_finite("labels", labels)
     if loss.margin:
+        _require_margins(loss, labels)
         require_signs("labels", labels)
     return kind(inputs, labels)
 
 
-def _with_signs(data: LinearData | SampleData) -> LinearData | SampleData:
+def _require_margins(loss: AbstractLoss, labels: Any) -> None:
+    """**Raises:** `ValueError` where a function, which is one of the margin, meets targets of many values."""
+    values = np.unique(np.asarray(labels)).size if isinstance(loss, MarginLoss) and is_concrete(labels) else 0
+    require(
+        values <= 2,
+        "loss",
+        f"a function is a loss of the margin y f(x) with labels -1 and 1, and there are {values} values; for one of "
+        "the residual f(x) - y extend jaxflow.losses.AbstractLoss, or use 'squared'",
+    )
+
+
+def _with_signs(data: LinearData | SampleData, loss: AbstractLoss) -> LinearData | SampleData:
     """Data whose targets are labels -1 and 1. **Raises:** `ValueError` naming `targets` for more or fewer classes."""
     targets = as_signs("targets", data.targets)
+    _require_margins(loss, targets)
     require_signs("targets", targets)
     return data if targets is data.targets else type(data)(data.inputs, targets)
 
@@ -191,7 +204,7 @@ class EmpiricalRisk(eqx.Module):
             require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
             if loss.margin and not isinstance(data, TokenData):
-                data = _with_signs(data)
+                data = _with_signs(data, loss)
         # A reduction that is an array has no truth value to compare.
         named = isinstance(reduction, str) and reduction in ("mean", "sum")
         require(named, "reduction", "expected 'mean' or 'sum'", got=reduction)

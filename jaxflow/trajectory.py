@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import RESULTS, Code, good, is_concrete
+from jaxflow._core import RESULTS, Code, as_html, good, is_concrete
 
 
 class Regime(enum.IntEnum):
@@ -108,6 +108,9 @@ class Trajectory(eqx.Module):
 
     def __repr__(self) -> str:
         return _in_words(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
 
     def __getitem__(self, index: Any) -> Any:
         """A save point, or the trajectory of some; of a batch its members. **Raises:** `IndexError`, `TypeError`."""
@@ -245,7 +248,7 @@ class Trajectory(eqx.Module):
 
 
 def describe(result: Any) -> str:
-    """The message of a result, or of a batch of results; "successful" where Diffrax's is empty.
+    """The message of a result, or of a batch of results with their counts; where Diffrax's is empty, "successful".
 
     **Example:**
 
@@ -254,7 +257,13 @@ def describe(result: Any) -> str:
     assert jf.trajectory.describe(path.result) == "successful"
     ```
     """
-    return RESULTS[result] or "successful"
+    stopped = RESULTS[RESULTS.event_occurred]  # pyright: ignore[reportAttributeAccessIssue]
+    words = {"": "successful", stopped: "stopped by a rule"}
+    found: Any = RESULTS[result]
+    if isinstance(found, str):
+        return words.get(found, found)
+    messages, counts = np.unique(found, return_counts=True)
+    return ", ".join(f"{n} {words.get(message, message)}" for n, message in zip(counts, messages, strict=True))
 
 
 def _moving(points: Point) -> PyTree:

@@ -37,7 +37,7 @@ def unknown_name(argument: str, name: object, options: Iterable[str]) -> ValueEr
     known = sorted(options)
     close = difflib.get_close_matches(str(name).lower(), [option.lower() for option in known], n=1)
     near = next((option for option in known if close and option.lower() == close[0]), None)
-    hint = f"; did you mean {near!r}?" if near is not None else ""
+    hint = f"; did you mean {near!r}?" if near is not None else "."
     return ValueError(f"{argument}: unknown name {shown(name)}{hint} Known: {', '.join(known)}.")
 
 
@@ -260,6 +260,8 @@ def as_signs(argument: str, labels: Any, *, numbers: bool = True) -> Any:
     """
     if isinstance(labels, Tracer):
         return labels
+    # A column of pandas: of strings it is an array of objects.
+    labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     array = raw_array(argument, labels)
     kind = getattr(array.dtype, "kind", "")  # typed keys of JAX have none
     if kind == "O" and all(isinstance(entry, str) for entry in np.asarray(array).flat):

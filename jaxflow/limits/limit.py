@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import Code, Outcome, as_html, is_concrete
+from jaxflow._core import Code, Outcome, as_html, in_numbers, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.margin import AttentionProgram, Certificate, CertificateSource, Solution, finite_component, solve
 from jaxflow.models import OwnModel
@@ -53,6 +53,9 @@ class Rate(eqx.Module):
     log_times: Float[Array, " saves"]
     gaps: Float[Array, " saves"]
 
+    def __str__(self) -> str:
+        return in_numbers(self)
+
 
 class AbstractFacts(eqx.Module):
     """What a limit has beside the fields that every limit has."""
@@ -64,6 +67,9 @@ class AbstractFacts(eqx.Module):
     @abc.abstractmethod
     def sentence(self, limit: "Limit") -> str:
         """What `print` shows of one limit that did not fail."""
+
+    def __str__(self) -> str:
+        return in_numbers(self)
 
 
 # Fields of the three classes that were before this one.

@@ -113,7 +113,7 @@ class ModelFacts(AbstractFacts):
       margins with a multiplier.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
       estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
-    - `stationary`: of a limit point, see `StationaryFacts`.
+    - `stationary`: of a limit point, see `StationaryFacts`; `error`: short for `stationary.error`.
     - `linear`: of a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
       max-margin one and its direction optimal, with no hard-margin flow (`turned`, `path_error` and `growth` are NaN).
 
@@ -146,6 +146,11 @@ class ModelFacts(AbstractFacts):
     def kkt_residual(self) -> Float[Array, "..."]:
         r"""$\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$ of the limit direction."""
         return self.kkt.residual
+
+    @property
+    def error(self) -> Float[Array, "..."]:
+        """The relative error of a limit point, see `StationaryFacts`."""
+        return self.stationary.error
 
     @property
     def support(self) -> Bool[Array, "..."]:

@@ -59,14 +59,17 @@ def find_own_limit(
     rule = rule_of(model) if has_rule(model) else None
     risk, model = _wrapped(risk, model)
     # Its errors name the argument before anything long begins.
-    eqx.filter_eval_shape(risk.source.outputs, model)
+    outputs: Any = eqx.filter_eval_shape(risk.source.outputs, model)
     trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
     require(len(trained) > 0, "trainable", "no floating-point array of the model is trained")
     count = sum(x.size for x in trained)
+    # A linear model moves in the span of its data alone.
+    dimension = min(count, outputs.size) if _is_plain_linear(risk, model) else count
     require(
-        count <= MOST_WEIGHTS,
+        dimension <= MOST_WEIGHTS,
         "model",
-        f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Use integrate",
+        f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Train fewer of them "
+        "(`trainable` of the risk), or follow the flow with integrate or descend and read the direction at its end",
     )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
@@ -113,9 +116,13 @@ class _OfModule(eqx.Module):
         return self.function(model.module)
 
 
+def _is_plain_linear(risk: EmpiricalRisk, model: Any) -> bool:
+    return not isinstance(model, AbstractAttention) and is_linear(risk, model)
+
+
 @one_lane_at_a_time
 def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
-    if not isinstance(model, AbstractAttention) and is_linear(risk, model):
+    if _is_plain_linear(risk, model):
         return _linear(risk, model, gap, max_steps, rule)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)

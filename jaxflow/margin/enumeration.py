@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from jaxflow._core import Code, SelectionStatus, checked, is_concrete, require
+from jaxflow._core import Code, SelectionStatus, checked, in_numbers, is_concrete, require
 from jaxflow.data import TokenData, optimal_tokens, require_untied
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -69,6 +69,9 @@ class Enumeration(eqx.Module):
     all_optimal_support: Code
     assumption_B1: Code
     program: AttentionProgram
+
+    def __str__(self) -> str:
+        return in_numbers(self)
 
     @property
     def locally_optimal(self) -> Bool[Array, " N"]:

@@ -206,7 +206,9 @@ class TokenSelection(AbstractExperiment):
 def _check_parametrization(name: str, m: int | None) -> None:
     if name not in MODELS:
         raise unknown_name("parametrization", name, MODELS)
-    require(m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose")
+    require(
+        m is None or name == "KQ", "m", "only the parametrization KQ has columns to choose; give it a study of its own"
+    )
 
 
 def padded_size(d: int) -> int:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked
+from jaxflow._core import checked, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import AbstractProgram, Nuclear, attention_svm
@@ -64,6 +64,10 @@ class Prediction(eqx.Module):
     def sentence(self) -> str:
         """The theorem where it applies; else which of its assumptions fail, and by how much. Of one instance."""
         return theorem_or_failures(self.theorem, self.assumptions)
+
+    def __str__(self) -> str:
+        single = is_concrete(self.applies) and self.applies.ndim == 0
+        return self.sentence() if single else f"{self.theorem}."
 
 
 @checked()

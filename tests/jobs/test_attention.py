@@ -1,0 +1,162 @@
+"""Attention as people bring it, against programs solved by CVXPY and plain descent."""
+
+from typing import Any
+
+import cvxpy
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+
+DATA, HEAD = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)
+RISK = jf.EmpiricalRisk(DATA, "logistic")
+CERTIFIED = ("globally_optimal", "locally_optimal", "not_locally_optimal")
+
+
+def start(seed: int = 1) -> Any:
+    return jf.models.CombinedAttention.init(jax.random.key(seed), DATA, HEAD)
+
+
+@pytest.fixture(scope="module")
+def limit() -> Any:
+    return jf.find_limit(RISK, start())
+
+
+def optimum(tokens: Any, queries: Any, chosen: Any, norm: str) -> float:
+    """The least norm of W that gives the chosen tokens a margin of one, by CVXPY alone."""
+    tokens, queries, d = np.asarray(tokens, float), np.asarray(queries, float), np.shape(tokens)[-1]
+    if norm == "l1":
+        k = cvxpy.Variable(d)
+        size, weights = cvxpy.norm1(k), cvxpy.diag(k)
+    else:
+        weights = cvxpy.Variable((d, d))
+        size = cvxpy.norm(weights, {"frobenius": "fro", "nuclear": "nuc"}[norm])
+    margins = [
+        (tokens[i, chosen[i]] - tokens[i, t]) @ weights @ queries[i] >= 1
+        for i in range(len(tokens))
+        for t in range(tokens.shape[1])
+        if t != chosen[i]
+    ]
+    return cvxpy.Problem(cvxpy.Minimize(size), margins).solve()
+
+
+def test_why_does_my_attention_select_token_3(limit: Any) -> None:
+    """Because it has the largest score; and no W is shorter at margin one."""
+    scores = np.asarray(DATA.labels)[:, None] * np.asarray(DATA.tokens @ HEAD)
+    chosen = np.argmax(scores, axis=1)
+    assert limit.outcome == "globally_optimal" and np.array_equal(np.argmax(limit.selection, -1), chosen)
+    assert f"selects tokens ({', '.join(map(str, chosen))})" in str(limit)
+    least = optimum(DATA.tokens, DATA.queries, chosen, "frobenius")
+    np.testing.assert_allclose(np.linalg.norm(limit.direction), least, rtol=1e-6)
+    logits = np.einsum("itd,de,ie->it", DATA.tokens, limit.direction, DATA.queries)
+    margins = logits[np.arange(3), chosen][:, None] - logits
+    np.testing.assert_allclose(np.sort(margins, axis=1)[:, 1:].min(), 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kind, norm",
+    [("FactoredAttention", "nuclear"), pytest.param("DiagonalAttention", "l1", marks=pytest.mark.slow)],
+)
+def test_the_norm_depends_on_the_parametrisation(kind: str, norm: str) -> None:
+    model = getattr(jf.models, kind).init(jax.random.key(1), DATA, HEAD)
+    limit = jf.find_limit(RISK, model)
+    assert limit.outcome in CERTIFIED
+    least = optimum(DATA.tokens, DATA.queries, np.argmax(limit.selection, -1), norm)
+    size = np.abs(np.diag(limit.direction)).sum() if norm == "l1" else np.linalg.norm(limit.direction, norm[:3])
+    np.testing.assert_allclose(size, least, rtol=1e-5)
+
+
+def test_normalised_descent_turns_towards_the_direction_of_the_flow(limit: Any) -> None:
+    path = jf.descend(RISK, start(), steps=3000, learning_rate=0.1, save_at=[300, 3000])
+    weights = np.asarray(path.saved.model.W)
+    turned = [np.sum(w * limit.direction) / np.linalg.norm(w) / np.linalg.norm(limit.direction) for w in weights]
+    assert turned[0] < turned[1] and turned[1] > 0.999
+
+
+def test_save_points_and_a_run_continued_from_a_checkpoint(limit: Any, tmp_path: Any) -> None:
+    whole = jf.integrate(RISK, start(), clock="log_time", until=5.0, save_at=jnp.linspace(1.0, 5.0, 9))
+    assert whole.log_norm.shape == (9,)
+    np.testing.assert_allclose(whole.to_xarray().log_time, np.linspace(1.0, 5.0, 9), rtol=1e-12)
+    # From t = e^3 on for the rest of the time.
+    half = jf.integrate(RISK, start(), clock="log_time", until=3.0)
+    eqx.tree_serialise_leaves(tmp_path / "model.eqx", half.model)
+    loaded = eqx.tree_deserialise_leaves(tmp_path / "model.eqx", start())
+    rest = jf.integrate(RISK, loaded, clock="log_time", until=float(np.log(np.exp(5.0) - np.exp(3.0))))
+    np.testing.assert_allclose(rest.model.W, whole.model.W, rtol=1e-4, atol=1e-5)
+    again = jf.find_limit(RISK, loaded)
+    assert again.outcome == limit.outcome and np.array_equal(again.selection, limit.selection)
+    np.testing.assert_allclose(again.direction, limit.direction, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    "types", [("int64", "float32", "bool"), ("float32", "float64", "int64"), ("float64", "int64", "float32")]
+)
+def test_tokens_queries_and_labels_of_mixed_types(types: tuple[str, ...]) -> None:
+    tokens, queries = np.round(4 * np.asarray(DATA.tokens)), np.round(4 * np.asarray(DATA.queries))
+    labels = np.asarray(DATA.labels) > 0 if types[2] == "bool" else np.asarray(DATA.labels).astype(types[2])
+    data = jf.data.TokenData.validated(tokens.astype(types[0]), queries.astype(types[1]), labels)
+    model = jf.models.CombinedAttention(np.zeros((4, 4), np.float32), np.asarray(HEAD))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
+    assert limit.outcome in CERTIFIED and limit.direction.dtype == np.float64
+    least = optimum(tokens, queries, np.argmax(limit.selection, -1), "frobenius")
+    np.testing.assert_allclose(np.linalg.norm(limit.direction), least, rtol=1e-6)
+
+
+def test_sequences_with_a_common_first_token(limit: Any) -> None:
+    """Such as one for the class: no sequence selects it here, and it must not count as the same token elsewhere."""
+    tokens = np.array(DATA.tokens)
+    tokens[:, 0] = tokens[0, 0]
+    data = jf.data.TokenData.validated(tokens, DATA.queries, DATA.labels)
+    found = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), start())
+    least = optimum(tokens, DATA.queries, np.argmax(found.selection, -1), "frobenius")
+    assert found.outcome in CERTIFIED
+    np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
+
+
+def test_a_causal_mask() -> None:
+    """Every output selects among the tokens that it sees, and the direction solves the program of all outputs."""
+    data, head = jf.data.random_sequences(jax.random.key(3), n=2, T=3, d=4, causal=True)
+    found = jf.find_limit(
+        jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention.init(jax.random.key(1), data, head)
+    )
+    assert found.outcome in CERTIFIED
+    tokens, queries, weights = np.asarray(data.tokens), np.asarray(data.queries), cvxpy.Variable((4, 4))
+    margins = []
+    for i, k in np.ndindex(2, 3):
+        chosen = int(np.argmax(found.selection[i, k]))
+        assert chosen <= k
+        margins += [
+            (tokens[i, chosen] - tokens[i, t]) @ weights @ queries[i, k] >= 1 for t in range(k + 1) if t != chosen
+        ]
+    least = cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(weights, "fro")), margins).solve()
+    np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_heads_with_kinks_from_zero_claim_nothing_false(seed: int) -> None:
+    """A certified direction is the optimum of its program; where the path slides on a kink, the sentence says so."""
+    head = jf.models.MLPHead(jax.random.normal(jax.random.key(5), (8, 4)))
+    data, _ = jf.data.random_tokens(jax.random.key(seed), n=3, T=4, d=4)
+    found = jf.find_limit(
+        jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(jnp.zeros((4, 4)), head), throw=False
+    )
+    if found.outcome in CERTIFIED:
+        least = optimum(data.tokens, data.queries, np.argmax(found.selection, -1), "frobenius")
+        np.testing.assert_allclose(np.linalg.norm(found.direction), least, rtol=1e-6)
+    else:
+        assert found.outcome == "undecided" and "kink" in str(found)
+
+
+@pytest.mark.slow
+def test_jit_and_vmap_over_seeds() -> None:
+    """A batch agrees with its members followed alone."""
+    starts = jax.vmap(lambda key: jf.models.CombinedAttention.init(key, DATA, HEAD))(
+        jax.random.split(jax.random.key(2), 5)
+    )
+    batch = jax.jit(jax.vmap(lambda model: jf.find_limit(RISK, model)))(starts)
+    assert str(batch) == "5 limits: 5 globally_optimal"
+    one = jf.find_limit(RISK, jax.tree.map(lambda x: x[3], starts))
+    np.testing.assert_allclose(batch.direction[3], one.direction, atol=3e-4)

@@ -1,0 +1,136 @@
+"""What a stranger reads: every object in at most six lines with its numbers; every refusal one sentence."""
+
+import re
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+
+DATA, HEAD = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)
+RISK = jf.EmpiricalRisk(DATA, "logistic")
+START = jf.models.CombinedAttention.init(jax.random.key(1), DATA, HEAD)
+
+
+class Linear(eqx.Module):
+    weights: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.weights @ x
+
+
+INPUTS = np.random.default_rng(0).normal(size=(30, 2))
+LABELS = np.sign(INPUTS @ [1.0, -0.5])
+
+
+def regression(inputs: Any = INPUTS, labels: Any = LABELS, loss: Any = "logistic", width: int = 2) -> Any:
+    return jf.find_limit(jf.EmpiricalRisk((inputs, labels), loss), Linear(jnp.zeros(width)))
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, Any]:
+    limit = jf.find_limit(RISK, START)
+    path = jf.integrate(RISK, START, clock="log_time", until=5.0)
+    how = {"clock": "physical_time", "until": 1e30, "solver": "tsit5"}
+    short = jf.integrate(RISK, START, **how, max_steps=200, throw=False)
+    linear = regression()
+    return {
+        "limit": limit,
+        "certificate": limit.certificate,
+        "flow_certificate": limit.flow_certificate,
+        "program_solution": limit.program_solution,
+        "prediction": limit.prediction,
+        "rate": limit.rate,
+        "details": limit.details,
+        "outcome": limit.outcome,
+        "path": path,
+        "diagnosis": jf.diagnose(short, RISK, **how),
+        "linear limit": linear,
+        "kkt": linear.kkt,
+        "stationary": linear.stationary,
+        "linear details": linear.details,
+        "cone": jf.margin.recession_cone(LABELS[:, None] * INPUTS),
+        "selections": jf.margin.enumerate_selections(DATA, HEAD),
+    }
+
+
+def test_prints_are_short_and_have_numbers(objects: dict[str, Any]) -> None:
+    for name, value in objects.items():
+        text = str(value)
+        assert len(text.splitlines()) <= 6, f"{name}: {text}"
+        assert not re.search(r"\b(f64|f32|i64|bool|u8)\[", text), f"{name}: {text}"
+        assert "RESULTS<>" not in text and "differential equation" not in text, text
+
+
+def test_a_limit_in_a_notebook(objects: dict[str, Any]) -> None:
+    for name in ("limit", "certificate", "program_solution", "path", "linear limit"):
+        shown = objects[name]._repr_html_()
+        assert shown.startswith("<pre") and "f64[" not in shown
+
+
+def test_a_path_that_a_rule_stopped_says_so(objects: dict[str, Any]) -> None:
+    text = str(objects["limit"].trajectory)
+    assert "stopped by a rule" in text and "event" not in text
+
+
+REFUSED = {
+    "NaN": (
+        lambda: regression(np.where(np.arange(60).reshape(30, 2) == 7, np.nan, INPUTS)),
+        r"^inputs: NaN .* \(3, 1\)",
+    ),
+    "a label missing": (lambda: regression(labels=LABELS[:-1]), r"^labels: expected 30 labels"),
+    "three classes": (lambda: regression(labels=np.arange(30) % 3), r"^labels: expected two classes"),
+    "one class of strings": (lambda: regression(labels=["yes"] * 30), r"^labels: expected two classes .*got \['yes'\]"),
+    "one class of zeros": (lambda: regression(labels=np.zeros(30)), r"^labels: expected two classes"),
+    "no data": (lambda: regression(INPUTS[:0], LABELS[:0]), r"^inputs: empty axis"),
+    "columns of names": (lambda: regression([["a", "b"]] * 30), r"^inputs: expected"),
+    "too many weights": (lambda: regression(width=3), r"^model: does not accept one input of shape \(2,\)"),
+    "a wrong loss": (
+        lambda: regression(loss="crossentropy"),
+        r"^loss: unknown name 'crossentropy'\. Known: .*logistic",
+    ),
+    "a loss of residuals": (
+        lambda: regression(labels=INPUTS[:, 0], loss=lambda r: jnp.where(jnp.abs(r) < 1, r**2 / 2, jnp.abs(r) - 0.5)),
+        r"^loss: a function is a loss of the margin .*AbstractLoss, or use 'squared'",
+    ),
+    "nothing to train": (
+        lambda: jf.find_limit(jf.EmpiricalRisk((INPUTS, LABELS), "logistic"), jnp.sum),
+        r"^(trainable|model): ",
+    ),
+    "queries of another size": (
+        lambda: jf.data.TokenData.validated(DATA.tokens, DATA.queries[:, :3], DATA.labels),
+        r"^queries: expected shape \(n, d\) = \(3, 4\)",
+    ),
+    "weights of another size": (
+        lambda: jf.find_limit(RISK, jf.models.CombinedAttention(jnp.zeros((3, 3)), HEAD)),
+        r"^W: expected shape \(4, 4\)",
+    ),
+    "a gap below rounding": (lambda: jf.find_limit(RISK, START, gap=1e-20), r"^gap: 1e-20 is below what float64"),
+    "a wrong clock": (
+        lambda: jf.integrate(RISK, START, clock="logtime", until=5.0),
+        r"^clock: unknown name 'logtime'; did you mean 'log_time'\?",
+    ),
+    "a wrong norm": (lambda: jf.margin.max_margin(INPUTS, LABELS, "l3"), r"^norm: "),
+    "an outcome that is none": (lambda: regression().outcome == "nonsense", r"'nonsense' is not one of "),
+    "equal best tokens": (
+        lambda: jf.find_limit(
+            jf.EmpiricalRisk(jf.data.TokenData(jnp.stack([jnp.eye(4)[:2]] * 3), DATA.queries, DATA.labels), "logistic"),
+            jf.models.CombinedAttention(jnp.zeros((4, 4)), jnp.ones(4)),
+        ),
+        r"^(tokens|data|head|scores): .*tie",
+    ),
+}
+
+
+@pytest.mark.parametrize("job", REFUSED)
+def test_refused_in_one_sentence(job: str) -> None:
+    call, message = REFUSED[job]
+    with pytest.raises(ValueError) as refusal:
+        call()
+    text = str(refusal.value)
+    assert re.search(message, text), text
+    assert "Traceback" not in text and len(text) < 400, text
