@@ -200,7 +200,7 @@ def test_errors_of_neurons_cover_the_true_ones() -> None:
 
 @pytest.mark.slow
 def test_errors_of_hinges_are_estimates() -> None:
-    """974 of 1,000 were covered, the others by a factor of 21 at most: `print` may not call them bounds."""
+    """974 of 1,000 were covered, and some errors are off by a factor of 20: `print` may not call them bounds."""
     outcome, true, error = errors_of_hinges(40)
     assert set(outcome) == {"limit_point"}
     assert np.mean(true <= error + 1e-13) >= 0.85 and np.all(true <= 100 * error + 1e-13)
