@@ -35,6 +35,7 @@ def page() -> str:
                 limit_peers(),
                 limits(),
                 crowded(),
+                ways(),
                 blocks(),
                 gaps(),
                 studies(),
@@ -309,6 +310,23 @@ def crowded() -> str:
         "tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps)."
     )
     return section("Crowded cells", text, markdown(columns, lines), found, "crowded.py", load=True)
+
+
+def ways() -> str:
+    """One instance in five ways."""
+    found = results("ways")
+    names = ("jit", "vmap", "study", "replay")
+    lines = [
+        (row["cell"], count(row["instances"]), ended(row["outcomes"]), *(str(len(row[n]["other"])) for n in names),
+         str(sum(len(row[n]["one_undecided"]) for n in names)))
+        for row in found["rows"]
+    ]  # fmt: skip
+    columns = ("cell", "instances", "outcomes alone", *names, "one of two undecided")
+    text = (
+        "Instances whose outcome or tokens are other than those of `find_limit` alone: under `jit`, under `vmap`, in a "
+        "block of a study and in its replay. *twice*: every first token is there a second time."
+    )
+    return section("One instance in five ways", text, markdown(columns, lines), found, "ways.py", load=True)
 
 
 def blocks() -> str:

@@ -49,6 +49,7 @@ SCRIPTS = (
     Script("blocks.py", "--count 64 --only W:5,5,4", "", device=True),
     Script("starts.py", "--count 8", ""),
     Script("crowded.py", "--count 20 --confirm 4 --only W:5,5,2 KQ:5,5,2", "--count 500 --confirm 200"),
+    Script("ways.py", "--count 8 --only W:5,5,2", ""),
     Script("factors.py", "--count 4 --general 1 --dimensions 10", ""),
     Script("own_model.py", "--count 4 --compared 1", ""),
     Script("own_gaps.py", "--count 4", ""),

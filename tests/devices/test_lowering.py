@@ -15,7 +15,7 @@ import pytest
 import jaxflow as jf
 from jaxflow import papers
 from jaxflow.limits.attention import EXPLICIT, IMPLICIT, MULTIPLIERS
-from jaxflow.limits.many import begun_paths
+from jaxflow.limits.many import begun_paths, looked_at_all
 from jaxflow.papers import Part, registry
 from jaxflow.study import TokenSelection
 from jaxflow.study.queues import Block
@@ -113,7 +113,8 @@ def test_a_block_of_a_study_lowers_for_accelerators(parametrization: str) -> Non
         ways = begun_paths(block.queues.gears, instances.risk, instances.model)
         for gear in (EXPLICIT, IMPLICIT, MULTIPLIERS):
             ways = block._turned(gear, False, instances.risk, instances.model, ways)
-        return block._closed(instances, ways.path), ways.gear
+        ways = looked_at_all(instances.risk, ways)
+        return block._closed(instances, ways), ways.gear
 
     lowers(one_program)
 
