@@ -27,6 +27,7 @@ def kantorovich(
     unravel: Callable[[Array], Any],
     theta: Float[Array, " p"],
     moves: Callable[[Array], Array] | None = None,
+    fitted: bool = False,
 ) -> Float[Array, ""]:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
@@ -36,7 +37,9 @@ def kantorovich(
     relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
     **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in
-    which the loss changes (the outputs, if None), whatever its units.
+    which the loss changes (the outputs, if None), whatever its units; `fitted`: +inf unless what pushes the outputs
+    cancels output by output, so that θ may move as long as these stand: what their second derivatives add to H,
+    $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue there.
 
     **Example:**
 
@@ -72,6 +75,12 @@ def kantorovich(
     rounding = len(theta) * float(jnp.finfo(theta.dtype).eps) * jnp.max(jnp.abs(curves), initial=0.0)
     live = jnp.sum(vectors**2 * (~dead)[:, None], axis=0) > 0.5
     definite = finite & jnp.all(jnp.where(live, curves > rounding, True)) & jnp.any(live)
+    if fitted:
+        there = risk.source.outputs(unravel(theta))
+        own, weights = risk.loss.scaled_derivative(there, risk.source.targets(there))
+        weights = weights.reshape(-1) * jnp.exp(own - scale) / (weights.size if risk.reduction == "mean" else 1)
+        bent = jax.hessian(lambda x: outputs(x) @ weights)(theta)
+        definite = definite & (2.0 * jnp.linalg.norm(bent) <= jnp.min(jnp.where(live, curves, jnp.inf)))
     root = jnp.where(live & definite, 1.0 / jnp.sqrt(jnp.where(live & definite, curves, 1.0)), 0.0)
     # Columns of length one in the norm of H.
     white = moved.T @ (vectors * root[None, :])
@@ -83,6 +92,6 @@ def kantorovich(
 
     # ω·2η at the distance 2η: with twice of it, ωη.
     bound = jnp.max(jax.lax.map(change, jnp.stack([-step, softest, -softest])))
-    there = gated(outputs, theta - 2.0 * white @ step).switches
-    crossed = jnp.any((gated(outputs, theta).switches > 0) != (there > 0))
+    beyond = gated(outputs, theta - 2.0 * white @ step).switches
+    crossed = jnp.any((gated(outputs, theta).switches > 0) != (beyond > 0))
     return jnp.where(definite & ~crossed & jnp.isfinite(bound), bound, jnp.inf)
