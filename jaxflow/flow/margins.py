@@ -261,7 +261,7 @@ class PairMargins(AbstractMargins):
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> PairInverse:
         push = kappa * (multipliers @ self.rows)
         sizes = 1.0 + kappa - push, 1.0 + kappa + push
-        # What is not regular says so by its sign, and zero has none.
+        # A block that is not regular has a negative inverse; a zero block is given one.
         return PairInverse(self, *(jnp.where(x == 0, -1.0, 1.0 / nonzero(x)) for x in sizes))
 
 

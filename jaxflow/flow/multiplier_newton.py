@@ -18,7 +18,7 @@ from jaxflow.flow.system import System, system_of
 # Newton's method ends where multipliers change by this share of their sum. It converges quadratically: what is left is
 # the square of it.
 CHANGE = 1e-4
-# ... and where logarithms agree to it with what the margins say, for every multiplier above this share of the sum.
+# ... and where logarithms agree to it with those that the margins give, for multipliers above this share of the sum.
 # (Without it 4 of 13 instances ended at gaps of 7e-4 to 6e-1 with nothing to show for it.)
 MATTERS = 1e-9
 # Rounding errors of the exponents that a residual is not asked to be below.

@@ -25,7 +25,7 @@ def decided(
     none does.
 
     **Arguments:** `broken`: the path or the program failed; `interpolates`: the path has come to a point that fits the
-    data; `rests`: a finite stationary point is proved; `spent`: the budget ended before the path; `contradicted`: the
+    data; `rests`: a minimum of the loss is at the end; `spent`: the budget ended before the path; `contradicted`: the
     predicted program does not describe the limit; `infeasible`: it has no solution, and the direction stands still;
     `certified`: the direction is, and `optimal` is the outcome that this means; `ambiguous`: whatever else holds, no
     one outcome applies, as where optimal tokens are tied. A family of models leaves out what it cannot meet.

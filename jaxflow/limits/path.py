@@ -37,7 +37,8 @@ class Way(eqx.Module):
     """A path under way.
 
     - `path`: from the start to where it is now; its result is that of the last stretch.
-    - `gear`: the next one, or what stands for one. `lost`: how many stretches were dropped or proved nothing.
+    - `gear`: the next one, or what stands for one. `lost`: how many stretches were dropped or ended where pushes
+      cancel and no minimum is.
     - `steps`, `stretches` `(gears,)`: of each gear, those of dropped stretches included.
     """
 
@@ -174,10 +175,10 @@ def looked_at(risk: EmpiricalRisk, way: Way) -> Way:
     """The way after it was seen whether a minimum is near a path that is in `DOUBT`. If none is, the path goes on while
     its gradient has digits."""
     here, doubt = way.path.final, way.gear <= DOUBT
-    proved = minimum_near(risk, here, doubt)
+    found = minimum_near(risk, here, doubt)
     following = jnp.where(stationarity(here) > ROUNDED, DOUBT - way.gear, ENDED)
-    gear = jnp.where(doubt, jnp.where(proved, RESTS, following), way.gear)
-    return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~proved)))
+    gear = jnp.where(doubt, jnp.where(found, RESTS, following), way.gear)
+    return eqx.tree_at(lambda w: (w.gear, w.lost), way, (gear, way.lost + (doubt & ~found)))
 
 
 _looked_at = compiled_once(looked_at)

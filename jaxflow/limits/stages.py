@@ -78,16 +78,16 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
         return jnp.where(data.visible, logits - jnp.take_along_axis(logits, top, axis=-1), 0.0).reshape(-1)
 
     def bound(x: Array) -> Array:
-        # Where several logits give one output, and nothing pushes that, a whole set of minima is there.
+        # Where several logits give one output and nothing pushes that output, the minima are a whole set.
         return jnp.minimum(kantorovich(risk, model_at, x, gaps), kantorovich(risk, model_at, x, fitted=True))
 
     # For few of the lanes of a batch, which a CPU follows one after the other.
     @one_lane_at_a_time
-    def proved(looked: Array, theta: Array) -> Array:
+    def found(looked: Array, theta: Array) -> Array:
         return jax.lax.cond(looked, bound, lambda _: jnp.inf, theta) <= 0.5
 
     nothing = stationarity(here) == 0
-    return looked & (nothing | proved(looked & ~nothing, theta))
+    return looked & (nothing | found(looked & ~nothing, theta))
 
 
 def _readable(final: Point) -> Bool[Array, ""]:

@@ -47,7 +47,7 @@ class Engine:
         computer: Computer,
         executor: Any,
         *,
-        # Where nobody knows the size of the executor: enough for a large cluster, a few kilobytes each.
+        # For an executor of unknown size: enough jobs for a large cluster, a few kilobytes each.
         capacity: int = 256,
         description: str = "",
         compute: Callable[[Job], BlockResult] | None = None,

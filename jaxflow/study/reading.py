@@ -44,10 +44,10 @@ def open_results(store_path: StorePath) -> Any:
 
 
 def _zarr_store(path: Path, head: Head) -> Any:
-    """A store of Zarr, to be read, of what `jaxflow` knows of `head` and of chunks that are held to their checksums.
+    """A read-only Zarr store: metadata and coordinates from `head`, chunks compared with their checksums.
 
-    Metadata and coordinates are made anew from the study. So no file can name a codec, a type or a path to Zarr, and a
-    damaged coordinate changes nothing.
+    Metadata and coordinates are computed from the study, not read from files. No file can therefore give Zarr a codec,
+    a type or a path, and a damaged coordinate changes nothing.
     """
     from zarr.buffer import default_buffer_prototype
     from zarr.storage import MemoryStore

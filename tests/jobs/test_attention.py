@@ -137,7 +137,7 @@ def test_a_causal_mask() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_heads_with_kinks_from_zero_claim_nothing_false(seed: int) -> None:
-    """A certified direction is the optimum of its program; where the path slides on a kink, the sentence says so."""
+    """A certified direction is the optimum of its program; where the path slides on a kink, `print` reports it."""
     head = jf.models.MLPHead(jax.random.normal(jax.random.key(5), (8, 4)))
     data, _ = jf.data.random_tokens(jax.random.key(seed), n=3, T=4, d=4)
     found = jf.find_limit(

@@ -391,7 +391,27 @@ def test_pushes_that_cancel_between_nearly_equal_tokens_are_no_minimum():
     assert find(*nearly_twice(1e-2)).outcome == "globally_optimal"
 
 
-def test_a_minimum_is_found_and_proved_alone_and_in_a_batch():
+def quasi_separated(size: float):
+    """A sequence with both labels, whose loss has its minimum at a finite point, and one in dimensions of its own that
+    can be separated: its tokens, of this size, are pushed for ever."""
+    tokens = np.zeros((3, 3, 6))
+    draws = np.random.default_rng(0).normal(size=(2, 3, 2))
+    tokens[:2, :, :2], tokens[2, :, 2:4] = draws[0], size * draws[1]
+    tokens[:2, :, 4], tokens[2, :, 5] = [0.7, -0.5, 0.1], size * np.array([0.9, -0.3, -0.6])
+    queries = np.eye(6)[[0, 0, 1]]
+    data = jf.data.TokenData(jnp.asarray(tokens), jnp.asarray(queries), jnp.array([1.0, -1.0, 1.0]))
+    start = 0.5 * jax.random.normal(jax.random.key(0), (6, 6))
+    head = jnp.array([0.0, 0.0, 0.0, 0.0, 1.0, 1.0 / size])
+    return jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(start, head)
+
+
+def test_quasi_separated_attention_has_no_finite_end_in_any_unit():
+    find = jax.jit(lambda risk, model: jf.find_limit(risk, model, throw=False))
+    for size in (1.0, 1e-2, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8):
+        assert find(*quasi_separated(size)).kind != jf.limits.LimitKind.point, size
+
+
+def test_a_minimum_is_found_alone_and_in_a_batch():
     """Of a cell with finite points (5, 5, 2): a minimum by its Hessian, and lower than what is around."""
     experiment = TokenSelection()
     keys = [jax.random.key(90_000 + k) for k in (1, 10)]
