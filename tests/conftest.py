@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = os.environ.get("XLA_FLAGS") or "--xla_cpu_multi_thread_eigen=false"
 # As the library does for what runs once (`jaxflow._core.quick_options`): compilation dominates the suite. Only once:
 # a worker inherits what its parent has set, and the compilation cache distinguishes flags by their text.
-EMITTERS = "--xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = FLAGS if EMITTERS in FLAGS else f"{FLAGS} {EMITTERS}"
+QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_disable_hlo_passes=while-loop-invariant-code-motion,simplify-while-loops"
+)
+os.environ["XLA_FLAGS"] = FLAGS if QUICK in FLAGS else f"{FLAGS} {QUICK}"
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -28,8 +28,13 @@ def state_norm(extended: PyTree) -> Float[Array, ""]:
 
     log t is slaved to the state, with rates of the order of the path's length. Included in the error estimate it
     dictates the steps wherever tokens are re-selected (measured: 2,000 steps and not through, against 46).
+
+    Infinity of what is no number: a step that is too long may end at infinity. There Diffrax's controller divides an
+    infinite error by an infinite state, and from a step of NaN none was better to the end of the budget (6 of 60
+    logistic regressions of separable data).
     """
-    return optimistix.rms_norm(extended[0])
+    size = optimistix.rms_norm(extended[0])
+    return jnp.where(jnp.isnan(size), jnp.inf, size)
 
 
 def root_finder() -> optimistix.AbstractRootFinder:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, SelectionStatus, is_affine, linalg, positive_or_one
+from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg, positive_or_one
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
@@ -177,9 +177,7 @@ def _concluded(
     kind, outcome = decided(rests=rests, contradicted=contradicted, certified=certified, optimal=optimal)
 
     trajectory = _trajectory(risk, problem, path, frame, end, theta + outside(end), unravel)
-    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
     facts = StationaryFacts(
-        residual=nan,
         eigenvalue=rest.eigenvalue * problem.unit**2,
         rank=rest.rank,
         error=jnp.where(rests, error, jnp.inf),
@@ -196,8 +194,6 @@ def _concluded(
     return Limit(
         kind=kind,
         outcome=outcome,
-        selection=None,
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         flow_direction=eqx.filter(unravel(jnp.where(some, unit, (theta + outside(end)))), risk.filter(unravel(theta))),
         end=unravel(theta + outside(end)),
         certificate=certificate,
@@ -205,18 +201,15 @@ def _concluded(
         stationarity=gradient / positive_or_one(total),
         prediction=prediction,
         program_solution=solution,
-        excess=jnp.where(some, excess, infinite),
-        rate=Rate(jnp.where(certified, 1.0, nan), nan, jnp.zeros(0), jnp.zeros(0)),
+        excess=jnp.where(some, excess, jnp.inf),
+        rate=Rate(jnp.where(certified, 1.0, jnp.nan)),
         trajectory=trajectory,
         details=ModelFacts(
-            margin=jnp.where(some, margin, nan),
+            margin=jnp.where(some, margin, jnp.nan),
             degree=jnp.ones((), theta.dtype),
             homogeneity=jnp.zeros((), theta.dtype),
             kkt=kkt,
             flow_kkt=kkt,
-            turned=nan,
-            path_error=nan,
-            growth=nan,
             stationary=facts,
             linear=LinearFacts(
                 separability=cone.separability,
@@ -244,8 +237,7 @@ def _kkt(program: MaxMarginProgram, velocity: Float[Array, " m"], pushes: Float[
     psi, weights = velocity / margin, pushes / margin
     left = jnp.linalg.norm(psi - program.inputs.T @ weights) / positive_or_one(jnp.linalg.norm(psi))
     slack = jnp.max(weights * jnp.maximum(margins / margin - 1.0, 0.0)) / positive_or_one(jnp.sum(weights))
-    none = jnp.zeros(0, psi.dtype)
-    return KKTPoint(left, slack, weights, none, jnp.zeros(0, bool), jnp.zeros((), psi.dtype))
+    return KKTPoint(left, slack, weights)
 
 
 def _trajectory(

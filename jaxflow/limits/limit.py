@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import Code, Outcome, as_html, in_numbers, is_concrete
+from jaxflow._core import Code, Outcome, SelectionStatus, as_html, in_numbers, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.margin import AttentionProgram, Certificate, CertificateSource, Solution, finite_component, solve
 from jaxflow.models import OwnModel
@@ -32,6 +32,11 @@ class LimitKind(enum.IntEnum):
     none = 3
 
 
+def unknown() -> Float[Array, ""]:
+    """What a number is that nobody knows: NaN."""
+    return jnp.asarray(jnp.nan)
+
+
 class Rate(eqx.Module):
     r"""How the weights' own gap $N(W)/(\mu\,\mathrm{opt})-1$ falls along the flow: like $(\log t)^{-\text{exponent}}$.
 
@@ -48,10 +53,10 @@ class Rate(eqx.Module):
     ```
     """
 
-    exponent: Float[Array, ""]
-    predicted: Float[Array, ""]
-    log_times: Float[Array, " saves"]
-    gaps: Float[Array, " saves"]
+    exponent: Float[Array, ""] = eqx.field(default_factory=unknown)
+    predicted: Float[Array, ""] = eqx.field(default_factory=unknown)
+    log_times: Float[Array, " saves"] = eqx.field(default_factory=lambda: jnp.zeros(0))
+    gaps: Float[Array, " saves"] = eqx.field(default_factory=lambda: jnp.zeros(0))
 
     def __str__(self) -> str:
         return in_numbers(self)
@@ -117,19 +122,20 @@ class Limit(eqx.Module):
 
     kind: Code
     outcome: Code
-    selection: Any  # Bool[Array, "..."] | None
-    selection_status: Code
     flow_direction: PyTree
     end: PyTree
-    certificate: Certificate
-    flow_certificate: Certificate
-    excess: Float[Array, ""]
-    program_solution: Any  # Solution | None
     stationarity: Float[Array, ""]
-    prediction: Any  # Prediction | None
-    rate: Rate
     trajectory: Trajectory
     details: AbstractFacts
+    # What only some limits have.
+    selection: Any = None  # Bool[Array, "..."] | None
+    selection_status: Code = eqx.field(default_factory=lambda: Code(SelectionStatus.not_applicable, SelectionStatus))
+    certificate: Certificate = eqx.field(default_factory=Certificate.none)
+    flow_certificate: Certificate = eqx.field(default_factory=Certificate.none)
+    excess: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
+    program_solution: Any = None  # Solution | None
+    prediction: Any = None  # Prediction | None
+    rate: Rate = eqx.field(default_factory=Rate)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "details":

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 from jaxflow._core import (
     Code,
     Outcome,
-    SelectionStatus,
     compiled_once,
     good,
     one_lane_at_a_time,
@@ -25,13 +24,13 @@ from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.network_certificate import network_bounds
 from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
-from jaxflow.limits.network_units import NetworkUnits, network_units
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import Underway, by_gears, out_of_steps, under_way
 from jaxflow.limits.progress import told
 from jaxflow.limits.rate import observed_rate
 from jaxflow.limits.self_certificate import better_of
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
+from jaxflow.limits.units import Units, units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import Certificate, Lp, ProgramResult, Separability, Solution, certify, recession_cone, solve
 from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalLinearNetwork
@@ -102,9 +101,9 @@ def _by_method(
     return find_point(risk, model, method, gap, max_steps, _units(risk, model, method))
 
 
-def _units(risk: EmpiricalRisk, model: Any, method: AbstractMethod) -> NetworkUnits | None:
+def _units(risk: EmpiricalRisk, model: Any, method: AbstractMethod) -> Units | None:
     own_lengths = isinstance(method, LinearStaged) and (method.near, method.far) == (LinearStaged.near, None)
-    return network_units(risk, model) if own_lengths else None
+    return units_of(risk, model) if own_lengths else None
 
 
 def _begun(
@@ -120,7 +119,7 @@ def _concluded(one: Underway) -> Limit:
     risk, model, units, begun, gap, _ = one.known
     if units is None:
         return conclude_direction(risk, model, one.path, gap)
-    return conclude_direction(risk, model, units.outward(one.path), gap, (one.risk, begun, one.path))
+    return conclude_direction(risk, model, units.outward(one.path, model), gap, (one.risk, begun, one.path))
 
 
 _outwards = by_gears(_begun, _concluded)
@@ -196,7 +195,6 @@ def conclude_direction(
         kind=kind,
         outcome=outcome,
         selection=support,
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         flow_direction=jnp.where(kind == LimitKind.point, beta, own_beta),
         end=beta,
         certificate=certificate,

@@ -6,16 +6,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, SelectionStatus, linalg, positive_or_one
+from jaxflow._core import Code, linalg, positive_or_one
 from jaxflow.limits.closed_form import closed_point, relative_distance
-from jaxflow.limits.limit import Limit, Rate
+from jaxflow.limits.limit import Limit
 from jaxflow.limits.linear_method import LinearStaged
 from jaxflow.limits.method import AbstractMethod
 from jaxflow.limits.network_facts import ErrorSource, NetworkFacts
-from jaxflow.limits.network_units import NetworkUnits
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.path import broken
 from jaxflow.limits.stages import Count, Positive, network_at_rest, stationarity
+from jaxflow.limits.units import Units
 from jaxflow.losses import Squared
 from jaxflow.margin import CertificateSource, ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractLinearNetwork
@@ -73,7 +73,7 @@ def find_point(
     method: AbstractMethod,
     gap: Positive,
     max_steps: Count,
-    units: NetworkUnits | None = None,
+    units: Units | None = None,
 ) -> Limit:
     """Follows a regression to its limit point: once where an equation for it is known, else until `gap` is met. In
     `units`, where they are given."""
@@ -85,7 +85,7 @@ def find_point(
         path, spread = method.follow(within, begun, max_steps, gap), jnp.asarray(jnp.inf)
     if units is None:
         return conclude_point(risk, model, path, known, spread)
-    return conclude_point(risk, model, units.outward(path), known, spread, (within, begun, path))
+    return conclude_point(risk, model, units.outward(path, model), known, spread, (within, begun, path))
 
 
 def conclude_point(
@@ -134,12 +134,10 @@ def conclude_point(
     source = jnp.where(reached, source, jnp.where(estimated, ErrorSource.tolerances, ErrorSource.none))
     # What has not come to rest is no limit, whatever two runs agree on.
     error = jnp.where(reached, error, jnp.where(still, spread, jnp.inf))
-    nothing = jnp.full(1, jnp.nan)
     return Limit(
         kind=kind,
         outcome=outcome,
         selection=jnp.ones(data.targets.shape, bool),
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         flow_direction=point,
         end=point,
         certificate=own,
@@ -148,7 +146,6 @@ def conclude_point(
         program_solution=solution,
         stationarity=stationarity(path.final),
         prediction=prediction,
-        rate=Rate(jnp.asarray(jnp.nan), jnp.asarray(jnp.nan), nothing, nothing),
         trajectory=trajectory,
         details=NetworkFacts(
             singular_residual=jnp.asarray(jnp.nan),

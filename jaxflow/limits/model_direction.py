@@ -21,14 +21,13 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import (
     RESULTS,
-    Code,
     Outcome,
-    SelectionStatus,
     as_integer,
     check_real,
     good,
     positive_or_one,
     require,
+    tree_where,
 )
 from jaxflow._core.kinks import gated, kink_count
 from jaxflow.data import TokenData
@@ -37,14 +36,14 @@ from jaxflow.limits.kantorovich import kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import flat, no_facts, settle
+from jaxflow.limits.model_point import flat, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
 from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
-from jaxflow.margin import Certificate, ProgramResult, Solution, certify, solve
+from jaxflow.margin import ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
@@ -159,24 +158,20 @@ def _concluded(one: Underway) -> Limit:
     kind, outcome = decided(
         broken=failed, rests=stationary, contradicted=contradicted, certified=certified, optimal=optimal
     )
-    facts: StationaryFacts = jax.tree.map(lambda a, b: jnp.where(stationary, a, b), facts, no_facts(theta.dtype))
+    facts = tree_where(stationary, facts, StationaryFacts())
     # Ties between margins of the exact flow fall like 1/log t whatever else does.
     speed = jnp.minimum(path.slack / degree, 1.0)
-    empty = jnp.zeros(0)
     return Limit(
         kind=kind,
         outcome=outcome,
         selection=margins.selection,
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         flow_direction=eqx.filter(unravel(unit), risk.filter(model)),
         end=unravel(jnp.where(stationary, rest, theta)),
-        certificate=Certificate.none(),
-        flow_certificate=Certificate.none(),
         excess=excess,
         program_solution=solution,
         stationarity=ratio,
         prediction=prediction,
-        rate=Rate(jnp.where(found, speed, jnp.nan), jnp.full_like(speed, jnp.nan), empty, empty),
+        rate=Rate(jnp.where(found, speed, jnp.nan)),
         trajectory=trajectory,
         details=ModelFacts(
             margin=jnp.min(jnp.where(margins.present, margins.function(unit), jnp.inf)),

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import Code, Outcome, in_numbers
-from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, precision_note, when_of
+from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, precision_note, unknown, when_of
 from jaxflow.margin import Separability
 from jaxflow.trajectory import describe
 
@@ -35,12 +35,12 @@ class KKTPoint(eqx.Module):
     ```
     """
 
-    residual: Float[Array, ""]
-    complementarity: Float[Array, ""]
-    multipliers: Float[Array, " n"]
-    gates: Float[Array, " g"]
-    sliding: Bool[Array, " g"]
-    kink_distance: Float[Array, ""]
+    residual: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
+    complementarity: Float[Array, ""] = eqx.field(default_factory=unknown)
+    multipliers: Float[Array, " n"] = eqx.field(default_factory=lambda: jnp.zeros(0))
+    gates: Float[Array, " g"] = eqx.field(default_factory=lambda: jnp.zeros(0))
+    sliding: Bool[Array, " g"] = eqx.field(default_factory=lambda: jnp.zeros(0, bool))
+    kink_distance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
 
     def __str__(self) -> str:
         return in_numbers(self)
@@ -66,10 +66,10 @@ class StationaryFacts(eqx.Module):
     ```
     """
 
-    residual: Float[Array, ""]
-    eigenvalue: Float[Array, ""]
-    rank: Int[Array, ""]
-    error: Float[Array, ""]
+    residual: Float[Array, ""] = eqx.field(default_factory=unknown)
+    eigenvalue: Float[Array, ""] = eqx.field(default_factory=unknown)
+    rank: Int[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros((), int))
+    error: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
 
     def __str__(self) -> str:
         return in_numbers(self)
@@ -131,15 +131,15 @@ class ModelFacts(AbstractFacts):
 
     gap_label: ClassVar[str] = "distance from the limit along the flow"
     draws_program: ClassVar[bool] = False
-    margin: Float[Array, ""]
-    degree: Float[Array, ""]
-    homogeneity: Float[Array, ""]
-    kkt: KKTPoint
-    flow_kkt: KKTPoint
-    turned: Float[Array, ""]
-    path_error: Float[Array, ""]
-    growth: Float[Array, ""]
     stationary: StationaryFacts
+    margin: Float[Array, ""] = eqx.field(default_factory=unknown)
+    degree: Float[Array, ""] = eqx.field(default_factory=unknown)
+    homogeneity: Float[Array, ""] = eqx.field(default_factory=unknown)
+    kkt: KKTPoint = eqx.field(default_factory=KKTPoint)
+    flow_kkt: KKTPoint = eqx.field(default_factory=KKTPoint)
+    turned: Float[Array, ""] = eqx.field(default_factory=unknown)
+    path_error: Float[Array, ""] = eqx.field(default_factory=unknown)
+    growth: Float[Array, ""] = eqx.field(default_factory=unknown)
     linear: LinearFacts | None = None
 
     @property

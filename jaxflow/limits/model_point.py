@@ -9,16 +9,15 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, SelectionStatus, good, linalg, positive_or_one
+from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
 from jaxflow.limits.kantorovich import RANK
-from jaxflow.limits.limit import Limit, Rate
-from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts
+from jaxflow.limits.limit import Limit
+from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import STATIONARY, stationarity
-from jaxflow.margin import Certificate
 from jaxflow.risk import EmpiricalRisk
 
 # Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
@@ -26,12 +25,6 @@ FITTED = 1e-10
 # The gradient, relative to the multipliers, at which such a flow is left.
 STILL = 1e-9
 NEWTON_STEPS = 6
-
-
-def no_facts(dtype: Any) -> StationaryFacts:
-    """Of no point."""
-    nan = jnp.full((), jnp.nan, dtype)
-    return StationaryFacts(nan, nan, jnp.zeros((), int), jnp.full((), jnp.inf, dtype))
 
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
@@ -63,35 +56,14 @@ def _concluded(one: Underway) -> Limit:
     ratio = stationarity(fine.final)
     rests = ~interpolates & (ratio <= STATIONARY) & (facts.eigenvalue > 0)
     kind, outcome = decided(broken=broken(fine), interpolates=known & interpolates, rests=known & rests)
-    nan, infinite = jnp.full((), jnp.nan, theta.dtype), jnp.full((), jnp.inf, theta.dtype)
-    empty = jnp.zeros(0, theta.dtype)
-    nothing = KKTPoint(infinite, nan, empty, empty, jnp.zeros(0, bool), nan)
     return Limit(
         kind=kind,
         outcome=outcome,
-        selection=None,
-        selection_status=Code(SelectionStatus.not_applicable, SelectionStatus),
         flow_direction=eqx.filter(unravel(point / positive_or_one(jnp.linalg.norm(point))), risk.filter(model)),
         end=unravel(point),
-        certificate=Certificate.none(),
-        flow_certificate=Certificate.none(),
-        excess=infinite,
-        program_solution=None,
         stationarity=ratio,
-        prediction=None,
-        rate=Rate(nan, nan, empty, empty),
         trajectory=fine,
-        details=ModelFacts(
-            margin=nan,
-            degree=nan,
-            homogeneity=nan,
-            kkt=nothing,
-            flow_kkt=nothing,
-            turned=nan,
-            path_error=nan,
-            growth=nan,
-            stationary=facts,
-        ),
+        details=ModelFacts(facts),
     )
 
 

@@ -1,9 +1,17 @@
-r"""Tokens and queries of any size: attention is followed in units in which both are of order one.
+r"""Data of any size: attention and linear networks are followed in units in which their data are of order one.
 
-Logits are $x_{it}^\top Wz_i$. With tokens a times and queries b times as large as in those units, $W'=abW$ gives the
-same logits; parameters of a model of degree L are $(ab)^{1/L}$ times as large, arc lengths too, and times
-$(ab)^{2/L}$. Lengths of stages and tolerances of rest are those of data of order one. Data within a factor of a
-thousand of order one have no units, and their path has the same bits as without units.
+**Attention** has logits $x_{it}^\top Wz_i$. With tokens a times and queries b times as large as in those units,
+$W'=abW$ gives the same logits: the parameters of a model of degree L are $c=(ab)^{1/L}$ times as large, arc lengths
+too, and times $c^2$.
+
+**Linear networks** have outputs $x_i^\top\beta(\theta)$ with β homogeneous of degree L in the layers. With inputs a
+times and targets b times as large, $\theta'=c\,\theta$ with $c=(a/b)^{1/L}$ gives outputs b times smaller:
+
+- a margin loss (b = 1, labels have no size): the same margins, lengths c times as large, and times $c^2$;
+- squared loss: $b^2$ times the loss, lengths c times and times $c^2b^2$ as large.
+
+Lengths of stages, tolerances and what counts as standing still are those of data of order one. Data within a factor of
+a thousand of order one have no units: the path is to the last bit what it is without them.
 """
 
 from typing import Any
@@ -13,41 +21,43 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow.data import TokenData
+from jaxflow._core import positive_or_one
+from jaxflow.data import LinearData, TokenData
 from jaxflow.limits.stages import ORDER_ONE
-from jaxflow.models import LinearHead
+from jaxflow.models import AbstractLinearNetwork, LinearHead
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Trajectory
 
+# The power of two of the largest weight of a network's start, in these units.
+MOST = 26.0
+
 
 class Units(eqx.Module):
-    r"""`tokens` and `queries`: a and b, powers of two, one where data are of order one. `degree`: L."""
+    """Powers of two, one where data are of order one: `inputs` a, of inputs or tokens; `others` b, of targets or
+    queries; `weights` c; `loss`, the root of the loss's factor: b of squared loss, else one."""
 
-    tokens: Float[Array, ""]
-    queries: Float[Array, ""]
-    degree: int = eqx.field(static=True)
-
-    @property
-    def weights(self) -> Float[Array, ""]:
-        """$(ab)^{1/L}$: the parameters' size in these units over that of the model."""
-        return self.tokens ** (1.0 / self.degree) * self.queries ** (1.0 / self.degree)
+    inputs: Float[Array, ""]
+    others: Float[Array, ""]
+    weights: Float[Array, ""]
+    loss: Float[Array, ""]
 
     def inward(self, risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
         """Data and model in these units. The attention of a sequence with a zero query never changes and has no
         gradient: its tokens become zero, so that its multipliers do not count beside the others."""
         data: Any = risk.data
-        a, b = self.tokens, self.queries
-        tokens = data.tokens / a
+        scaled = _scaled(model, self.weights)
+        if isinstance(data, LinearData):
+            moved = LinearData(data.inputs / self.inputs, data.targets / self.others)
+            return eqx.tree_at(lambda r: r.source.data, risk, moved), scaled
+        tokens = data.tokens / self.inputs
         if data.single_query:
             tokens = jnp.where(jnp.any(data.queries != 0, axis=-1)[:, None, None], tokens, 0.0)
-        moved = TokenData(tokens, data.queries / b, data.labels, data.mask)
+        moved = TokenData(tokens, data.queries / self.others, data.labels, data.mask)
         inside = eqx.tree_at(lambda r: r.source.data, risk, moved)
-        params, frozen = eqx.partition(model, model.trainable())
-        params = jax.tree.map(lambda x: x * self.weights, params)
-        return inside, eqx.tree_at(lambda m: m.head.v, eqx.combine(params, frozen), model.head.v * a)
+        return inside, eqx.tree_at(lambda m: m.head.v, scaled, model.head.v * self.inputs)
 
     def outward(self, path: Trajectory, model: Any) -> Trajectory:
-        """A path in these units, in those of the model."""
+        """A path in these units, in those of its start `model`."""
         saved = None if path.saved is None else jax.vmap(lambda p: self._point(p, model))(path.saved)
         final = self._point(path.final, model)
         return eqx.tree_at(lambda t: (t.final, t.saved), path, (final, saved), is_leaf=lambda x: x is path.saved)
@@ -55,47 +65,84 @@ class Units(eqx.Module):
     def lengths_inward(self, path: Trajectory) -> Trajectory:
         """The end of a path with its lengths and its gradient in these units: what judges it knows no others."""
         log, final = jnp.log(self.weights), path.final
-        params, frozen = eqx.partition(final.model, final.model.trainable())
-        inside = eqx.combine(jax.tree.map(lambda x: x * self.weights, params), frozen)
         return eqx.tree_at(
             lambda t: (t.final.model, t.final.log_arc_length, t.final.log_norm, t.final.log_gradient_norm),
             path,
-            (inside, final.log_arc_length + log, final.log_norm + log, final.log_gradient_norm - log),
+            (
+                _scaled(final.model, self.weights),
+                final.log_arc_length + log,
+                final.log_norm + log,
+                final.log_gradient_norm - log,
+            ),
         )
 
     def _point(self, point: Point, model: Any) -> Point:
-        log = jnp.log(self.weights)
-        params, frozen = eqx.partition(point.model, point.model.trainable())
-        back = eqx.combine(jax.tree.map(lambda x: x / self.weights, params), frozen)
-        log_time = point.log_time - 2.0 * log
-        known = jnp.isfinite(log_time) & (log != 0)
+        c, b = jnp.log(self.weights), jnp.log(self.loss)
+        log_time = point.log_time - 2.0 * (c + b)
+        known = jnp.isfinite(log_time) & ((c != 0) | (b != 0))
+        moved, _ = eqx.partition(_scaled(point.model, 1.0 / self.weights), model.trainable())
+        _, fixed = eqx.partition(model, model.trainable())
         return eqx.tree_at(
-            lambda p: (p.model, p.log_time, p.log_log_time, p.log_arc_length, p.log_norm, p.log_gradient_norm),
+            lambda p: (
+                p.model,
+                p.log_time,
+                p.log_log_time,
+                p.log_arc_length,
+                p.log_norm,
+                p.log_scale,
+                p.log_gradient_norm,
+            ),
             point,
             (
-                eqx.tree_at(lambda m: m.head.v, back, model.head.v),
+                eqx.combine(moved, fixed),
                 log_time,
                 jnp.where(known, jnp.log(jnp.maximum(log_time, 0.0)), point.log_log_time),
-                point.log_arc_length - log,
-                point.log_norm - log,
-                point.log_gradient_norm + log,
+                point.log_arc_length - c,
+                point.log_norm - c,
+                point.log_scale + b,
+                point.log_gradient_norm + c + 2.0 * b,
             ),
         )
 
 
 def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
-    """The units of an instance; None where the model is not attention with one value vector, in its own parameters."""
+    """The units of an instance. None where the model is neither attention with one value vector nor a linear network,
+    in its own parameters."""
     data: Any = risk.data
-    degree = getattr(model, "degree", None)
-    known = isinstance(data, TokenData) and isinstance(getattr(model, "head", None), LinearHead)
-    if not known or degree not in (1, 2) or risk.filter(model) != model.trainable():
+    if isinstance(data, TokenData):
+        known = isinstance(getattr(model, "head", None), LinearHead) and getattr(model, "degree", None) in (1, 2)
+    else:
+        known = isinstance(model, AbstractLinearNetwork) and getattr(model, "activation", None) is None
+    if not known or risk.filter(model) != model.trainable():
         return None
+    return _of_tokens(data, model.degree) if isinstance(data, TokenData) else _of_inputs(risk, model)
+
+
+def _of_tokens(data: TokenData, degree: int) -> Units:
     a, b = exponent_of(data.tokens), exponent_of(data.queries)
     size = a + b
     # Only together do they matter: the root of the product is a power of two as well.
     b = jnp.where((size % degree) == 0, b, b + 1)
     ordinary = jnp.abs(size) <= ORDER_ONE
-    return Units(power_of_two(jnp.where(ordinary, 0, a)), power_of_two(jnp.where(ordinary, 0, b)), degree)
+    a, b = jnp.where(ordinary, 0.0, a), jnp.where(ordinary, 0.0, b)
+    return Units(power_of_two(a), power_of_two(b), power_of_two((a + b) / degree), jnp.ones_like(a))
+
+
+def _of_inputs(risk: EmpiricalRisk, model: Any) -> Units:
+    def beyond(exponent: Array) -> Array:
+        return jnp.where(jnp.abs(exponent) <= ORDER_ONE, 0.0, exponent)
+
+    data: Any = risk.data
+    a = beyond(exponent_of(data.inputs))
+    b = jnp.zeros_like(a) if risk.loss.margin else beyond(exponent_of(data.targets[:, None]))
+    # The root of a/b is a power of two as well: the inputs take up what is left over.
+    root = jnp.round((a - b) / model.degree)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(w)) for w in model.layers]))
+    # A start whose margins have no digits in these units (inputs of 1e150) has none in any: nothing is claimed of it.
+    lost = jnp.log2(positive_or_one(largest)) + root > MOST
+    root, b = jnp.where(lost, 0.0, root), jnp.where(lost, 0.0, b)
+    targets = power_of_two(b)
+    return Units(power_of_two(b + model.degree * root), targets, power_of_two(root), targets)
 
 
 def exponent_of(vectors: Float[Array, "*n d"]) -> Array:
@@ -110,3 +157,8 @@ def exponent_of(vectors: Float[Array, "*n d"]) -> Array:
 
 def power_of_two(exponent: Array) -> Array:
     return jnp.ldexp(jnp.ones_like(exponent), exponent.astype(int))
+
+
+def _scaled(model: Any, size: Array) -> Any:
+    params, frozen = eqx.partition(model, model.trainable())
+    return eqx.combine(jax.tree.map(lambda x: x * size, params), frozen)

@@ -1,14 +1,12 @@
 """Every block of README and documentation runs, as a reader would run it: page by page, in a folder of its own."""
 
+import json
 import os
 import re
-import resource
 import shlex
-import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from typer.main import get_command
@@ -18,8 +16,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Block, Page
 
 # Written from notebooks, which tests/notebooks runs.
 PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
-# The sections of docs/own-model.md run one by one, each from a cold process.
-WITH_PYTHON = [page for page in PAGES if page.of("python") and page.path.name != "own-model.md"]
+WITH_PYTHON = [page for page in PAGES if page.of("python")]
 WITH_COMMANDS = [page for page in PAGES if page.of("bash")]
 
 # Commands that are looked at and not run: minutes each, and run whole by the tests named here.
@@ -44,35 +41,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def as_script(blocks: list[Block]) -> str:
-    """The blocks at the lines where they stand on the page, so that a traceback names the line of the page."""
-    lines: list[str] = []
-    for block in blocks:
-        lines += [""] * (block.line - len(lines)) + block.text.splitlines()
-    return "\n".join(lines) + "\n"
-
-
-def run(page: Page, folder: Path) -> subprocess.CompletedProcess[str]:
-    for block in page.of("toml"):
-        name = re.match(r"# (\S+\.toml)\n", block.text)
-        if name:
-            (folder / name[1]).write_text(block.text)
-    script = folder / page.path.with_suffix(".py").name
-    script.write_text(as_script(page.of("python")))
-    return subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=environment(), capture_output=True, text=True, timeout=580
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
-def test_python(page: Page, tmp_path: Path) -> None:
-    done = run(page, tmp_path)
-    assert done.returncode == 0, f"{page.name}\n{done.stderr[-4000:]}"
-
-
-# The outcomes of docs/own-model.md, in the order of the page.
-OUTCOMES = {
+# What docs/own-model.md prints, section by section.
+PRINTED = {
     "A linear model": "one minimum among the points",
     "A ReLU network": "KKT point",
     "W = UUᵀ": "KKT point",
@@ -85,9 +55,8 @@ OUTCOMES = {
 }
 
 
-def sections() -> dict[str, list[Block]]:
-    """The blocks of docs/own-model.md by heading; the imports, which all of them need, under an empty one."""
-    page = Page(DOCS / "own-model.md")
+def sections(page: Page) -> dict[str, list[Block]]:
+    """The blocks of a page by heading; those above its first one under an empty name."""
     heads = [
         (token.map[0], page.tokens[at + 1].content)
         for at, token in enumerate(page.tokens)
@@ -100,55 +69,86 @@ def sections() -> dict[str, list[Block]]:
     return found
 
 
-def test_the_sections_are_those_that_are_timed() -> None:
-    assert [name for name in sections() if name] == list(OUTCOMES)
+def as_script(blocks: list[Block]) -> str:
+    """The blocks at the lines where they stand on the page, so that a traceback names the line of the page."""
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] * (block.line - len(lines)) + block.text.splitlines()
+    return "\n".join(lines) + "\n"
 
 
-# The most processor time of one section over the median of all: what a machine is worth that day cancels. Seconds
-# themselves are a matter of benchmarks/latency.py.
-MOST = 2.0
+def scripts(page: Page) -> list[str]:
+    """What runs with names of its own: a page, or a section of docs/own-model.md after the imports of that page."""
+    if page.path.name != "own-model.md":
+        return [as_script(page.of("python"))]
+    found = sections(page)
+    return [as_script([*found[""], *blocks]) for name, blocks in found.items() if name]
 
 
-class Run(NamedTuple):
-    """A section in a cold process, nothing compiled before: what it printed, and its seconds of processor."""
+def write_files(page: Page, folder: Path) -> None:
+    """The TOML files of a page, named in their first lines."""
+    for block in page.of("toml"):
+        name = re.match(r"# (\S+\.toml)\n", block.text)
+        assert name, "a file needs its name in the first line"
+        (folder / name[1]).write_text(block.text)
 
-    done: subprocess.CompletedProcess[str]
-    seconds: float
+
+# One process runs all pages: they share what is traced and compiled, which is nearly all of their time.
+RUNNER = """
+import contextlib, io, json, os, sys, traceback
+from pathlib import Path
+
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    printed, error = io.StringIO(), ""
+    with contextlib.redirect_stdout(printed):
+        for script in sorted(Path().glob("page_*.py")):
+            try:
+                exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__"})
+            except BaseException:
+                error += traceback.format_exc()
+    print(json.dumps({"error": error, "printed": printed.getvalue()}), flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """Every section of docs/own-model.md."""
-    found, out = sections(), {}
-    for name in OUTCOMES:
-        folder = tmp_path_factory.mktemp("section")
-        script = folder / "ten_lines.py"
-        script.write_text(as_script([*found[""], *found[name]]))
-        cold = environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
-        # As on a user's machine.
-        for variable in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
-            cold.pop(variable, None)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, str(script)], cwd=folder, env=cold, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        out[name] = Run(done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_ten_lines_from_a_cold_process(name: str, runs: dict[str, Run]) -> None:
-    done = runs[name].done
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What each page with Python printed, and the traceback of what failed."""
+    folders = []
+    for page in WITH_PYTHON:
+        folder = tmp_path_factory.mktemp("page")
+        write_files(page, folder)
+        for at, script in enumerate(scripts(page)):
+            (folder / f"page_{at}.py").write_text(script)
+        folders.append(str(folder))
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, *folders], env=environment(), capture_output=True, text=True, timeout=1100
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert OUTCOMES[name] in done.stdout, done.stdout
-    lines = [line for block in sections()[name] for line in block.text.splitlines() if line.strip()]
-    assert len(lines) <= 22, "no longer a short script"
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    return {page.name: answer for page, answer in zip(WITH_PYTHON, answers, strict=True)}
 
 
 @pytest.mark.slow
-def test_no_section_takes_much_longer_than_the_others(runs: dict[str, Run]) -> None:
-    seconds = {name: run.seconds for name, run in runs.items()}
-    assert max(seconds.values()) <= MOST * statistics.median(seconds.values()), seconds
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_python(page: Page, ran: dict[str, dict[str, str]]) -> None:
+    assert not ran[page.name]["error"], ran[page.name]["error"][-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_sections_of_own_models_are_short_and_print_their_outcomes(ran: dict[str, dict[str, str]]) -> None:
+    page = Page(DOCS / "own-model.md")
+    found = sections(page)
+    assert [name for name in found if name] == list(PRINTED)
+    printed = ran[page.name]["printed"]
+    at = 0
+    for name, sentence in PRINTED.items():
+        at = printed.find(sentence, at)
+        assert at >= 0, f"{name}\n{printed}"
+        lines = [line for block in found[name] for line in block.text.splitlines() if line.strip()]
+        assert len(lines) <= 22, f"{name} is no longer a short script"
 
 
 def commands(page: Page) -> list[str]:
@@ -203,10 +203,7 @@ _DONE: set[str] = set()
 def test_commands(page: Page, tmp_path: Path) -> None:
     if any("selection.zarr" in line for line in commands(page)) and not page.of("toml"):
         pytest.fail("the page uses a study that it does not show")
-    for block in page.of("toml"):
-        name = re.match(r"# (\S+\.toml)\n", block.text)
-        assert name, "a file needs its name in the first line"
-        (tmp_path / name[1]).write_text(block.text)
+    write_files(page, tmp_path)
     for line in commands(page):
         words = quick(shlex.split(line))
         alone = words[:2] != ["jaxflow", "study"]

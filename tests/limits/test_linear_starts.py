@@ -11,8 +11,8 @@ from scipy.optimize import nnls
 
 import jaxflow as jf
 from jaxflow.limits import ErrorSource
-from jaxflow.limits.network_units import network_units
 from jaxflow.limits.stages import network_at_rest, stationarity
+from jaxflow.limits.units import units_of
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 
 KEY = jax.random.key(29)
@@ -307,12 +307,12 @@ def test_inputs_of_another_size_have_the_same_limit_in_other_units(kind, loss):
 
 def test_data_of_order_one_have_no_units():
     for size, target in ((1.0, 1.0), (100.0, 1e-2), (1e-2, 100.0)):
-        units = network_units(*size_of(DiagonalLinearNetwork, "squared", size, target))
-        assert units is not None and units.inputs == units.targets == units.weights == 1.0
+        units = units_of(*size_of(DiagonalLinearNetwork, "squared", size, target))
+        assert units is not None and units.inputs == units.others == units.weights == 1.0
     for depth in (2, 3, 5):
         x = 1e-150 * jax.random.normal(jax.random.key(1), (3, 6))
         data = jf.data.LinearData(x, jnp.ones(3))
-        units = network_units(
+        units = units_of(
             jf.EmpiricalRisk(data, "logistic"), DiagonalLinearNetwork.init(KEY, data, depth=depth, alpha=1.0)
         )
         assert units is not None and units.weights**depth == units.inputs
