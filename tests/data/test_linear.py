@@ -13,29 +13,6 @@ def test_classification_and_regression():
     np.testing.assert_array_equal(LinearData.validated(INPUTS, [0.5, 2, 0, -3]).targets, [0.5, 2, 0, -3])
 
 
-@pytest.mark.parametrize(
-    "inputs, targets, message",
-    [
-        (np.ones(D), np.ones(N), r"^inputs: expected shape \(n, d\), got \(3,\)"),
-        (INPUTS, np.ones(N + 1), r"^targets: expected one target for each input, shape \(4,\), got \(5,\)"),
-        (INPUTS, np.ones((N, 1)), r"^targets: "),
-    ],
-)
-def test_wrong_shape_names_the_argument(inputs, targets, message):
-    with pytest.raises(ValueError, match=message):
-        LinearData(inputs, targets)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_not_finite_names_the_argument(bad):
-    inputs = INPUTS.copy()
-    inputs[2, 1] = bad
-    with pytest.raises(ValueError, match="^inputs: NaN or infinite"):
-        LinearData.validated(inputs, np.ones(N))
-    with pytest.raises(ValueError, match="^targets: NaN or infinite"):
-        LinearData.validated(INPUTS, [1, bad, 1, 1])
-
-
 @pytest.mark.parametrize("shape", [(0, D), (N, 0)])
 def test_empty_axis(shape):
     with pytest.raises(ValueError, match="^inputs: empty axis"):

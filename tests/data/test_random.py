@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxflow.data import draw_tokens, random_tokens, score_gap_acceptance
-from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.models import FactoredAttention
 
 KEY = jax.random.key(7)
 SIZES = {"n": 6, "T": 5, "d": 4}
@@ -20,36 +20,30 @@ def score_gaps(data, head) -> np.ndarray:
     return ordered[:, -1] - ordered[:, -2]
 
 
-def test_unit_sphere_and_signs():
-    data, head = random_tokens(KEY, **SIZES)
+def test_unit_sphere_and_signs_reproducibly_from_the_key():
+    data, head = first = random_tokens(KEY, **SIZES)
     data.check()
     assert data.tokens.shape == (6, 5, 4) and data.queries.shape == (6, 4) and head.shape == (4,)
     for vectors in (data.tokens, data.queries, head):
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=-1), 1, rtol=0, atol=NORM_ATOL)
     assert set(np.asarray(data.labels)) <= {-1.0, 1.0}
-
-
-def test_reproducible_and_every_part_depends_on_the_key():
-    first, again = random_tokens(KEY, **SIZES), random_tokens(KEY, **SIZES)
+    # Every part depends on the key.
+    again = random_tokens(KEY, **SIZES)
     other = random_tokens(jax.random.key(8), **SIZES)
     for a, b, c in zip(jax.tree.leaves(first), jax.tree.leaves(again), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
         assert not np.array_equal(a, c)
 
 
-@pytest.mark.parametrize("same", [7, np.int64(7), jax.random.PRNGKey(7), np.asarray(jax.random.PRNGKey(7))])
+@pytest.mark.parametrize("same", [np.int64(7), np.asarray(jax.random.PRNGKey(7))])
 def test_a_seed_and_an_old_key_draw_what_the_typed_key_does(same):
     wanted, found = random_tokens(KEY, **SIZES), random_tokens(same, **SIZES)
     assert all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(wanted)))
     data, head = wanted
-    for model in (CombinedAttention, FactoredAttention):
-        ours, theirs = model.init(same, data, head), model.init(KEY, data, head)
-        assert all(map(np.array_equal, jax.tree.leaves(ours), jax.tree.leaves(theirs)))
-
-
-def test_seeds_are_mapped_over():
+    ours, theirs = (FactoredAttention.init(key, data, head) for key in (same, KEY))
+    assert all(map(np.array_equal, jax.tree.leaves(ours), jax.tree.leaves(theirs)))
     heads = jax.vmap(lambda seed: random_tokens(seed, **SIZES)[1])(jnp.arange(7, 9))
-    np.testing.assert_array_equal(heads[0], random_tokens(KEY, **SIZES)[1])
+    np.testing.assert_array_equal(heads[0], head)
 
 
 def test_parts_are_independent():
@@ -83,7 +77,7 @@ def test_score_gap_is_respected(score_gap):
 
 
 def test_vmap_is_loop():
-    keys = jax.random.split(KEY, 4)
+    keys = jax.random.split(KEY, 2)
 
     @jax.jit
     def draw(key):
@@ -114,22 +108,6 @@ def test_acceptance_in_one_dimension():
     rate = float(score_gap_acceptance(KEY, 2, 1, 1.0, draws=1000))
     assert abs(rate - 0.5) < 5 * 0.5 / np.sqrt(1000)
     assert score_gap_acceptance(KEY, 5, 4, 0.0) == 1
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"n": 0}, "^n: expected at least 1, got 0"),
-        ({"T": 1}, "^T: expected at least 2, got 1"),
-        ({"d": 0}, "^d: expected at least 1, got 0"),
-        ({"score_gap": -0.1}, "^score_gap: "),
-        ({"score_gap": 2.0}, "^score_gap: "),
-        ({"score_gap": float("nan")}, "^score_gap: "),
-    ],
-)
-def test_bad_arguments_are_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        random_tokens(KEY, **{**SIZES, **change})
 
 
 def test_unreachable_gap_is_an_error_and_under_a_trace_it_is_nan():

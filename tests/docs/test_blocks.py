@@ -25,7 +25,7 @@ ELSEWHERE = {
     "factored": ROOT / "tests" / "papers" / "test_factored.py",
     "conjecture": ROOT / "tests" / "papers" / "test_conjecture.py",
     "lora": ROOT / "tests" / "papers" / "test_boix2023_practical.py",
-    "equivalence": ROOT / "tests" / "papers" / "test_sheen2024.py",
+    "equivalence": ROOT / "tests" / "papers" / "test_figures.py",
     "demo": ROOT / "tests" / "cli" / "test_demo.py",
 }
 

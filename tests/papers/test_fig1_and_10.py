@@ -1,59 +1,11 @@
-"""Figures 1 and 10 at a tiny size, end to end; their verdicts by hand."""
-
-from pathlib import Path
+"""Figures 1 and 10: their verdicts by hand."""
 
 import numpy as np
-import pytest
 
 from jaxflow import papers
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.tarzanagh2023 import column_runs, fig1
 from jaxflow.papers.verdicts import Verdict
-
-
-def loaded(paths: dict[str, Path]) -> dict[str, np.ndarray]:
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    with np.load(paths["data"]) as archive:
-        return dict(archive)
-
-
-@pytest.mark.slow
-def test_the_plane_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(fig1.SIZES, "quick", fig1.Size(4, steps=300))
-    paths, claims = papers.reproduce("tarzanagh2023", "fig1", out=tmp_path, say=lambda line: None)
-    data = loaded(paths)
-    assert len(claims) == 16
-    numbers = fig1.PlaneNumbers(
-        *(fig1.Runs(*(data[f"{way}.{field}"] for field in fig1.Runs._fields)) for way in fig1.WAYS)
-    )
-    for setting, tokens in (("described", 3), ("published", 5)):
-        runs = numbers.runs(setting, "combined", "flow")
-        assert (runs.visible.sum(axis=-1) == tokens).all()
-        # Cross-attention: queries drawn apart from the tokens, of length one like these.
-        assert np.array_equal(runs.queries, runs.tokens[:, :, 0]) == (setting == "published")
-        assert np.allclose(np.linalg.norm(runs.queries, axis=-1), 1.0) == (setting == "described")
-        # The same instances for all.
-        assert all(np.array_equal(numbers.runs(setting, "factored", way).tokens, runs.tokens) for way in fig1.WAYS)
-        assert runs.decided.any() and runs.path.shape == (4, fig1.POINTS, 2, 2)
-        # Hidden tokens are never selected.
-        assert not (runs.selection & ~runs.visible).any()
-        # The distance that an arc length of 1,000 leaves.
-        assert runs.own[runs.decided].max() < 1e-3
-
-
-@pytest.mark.slow
-def test_columns_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    size = column_runs.Size(3, shapes=((2, 3), (3, 3)), columns=(1, 3), d=4, length=12.0, steps=300)
-    monkeypatch.setitem(column_runs.SIZES, "quick", size)
-    paths, claims = papers.reproduce("tarzanagh2023", "fig10", out=tmp_path, say=lambda line: None)
-    data = loaded(paths)
-    assert len(claims) == 6
-    for way in column_runs.NAMES:
-        runs = column_runs.Runs(*(data[f"{way}.{field}"].reshape(2, 2, 3) for field in column_runs.Runs._fields))
-        assert runs.misalignment.shape == (2, 2, 3) and runs.usable.any()
-        # No matrix with m columns correlates better than its rank allows.
-        assert np.all((runs.misalignment >= runs.floor - 1e-9)[runs.usable])
-        assert np.all(runs.floor[:, 1][runs.usable[:, 1]] <= 1e-12)
 
 
 def made_up(misalignment: float, floor: float) -> column_runs.ColumnNumbers:

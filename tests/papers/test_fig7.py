@@ -1,7 +1,5 @@
-"""Figure 7 at a tiny size, end to end; its arithmetic and its verdicts by hand."""
+"""Figure 7: its arithmetic and its verdicts by hand."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,49 +8,8 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.papers.claims import Finding
-from jaxflow.papers.tarzanagh2023 import bias_runs, fig7
-from jaxflow.papers.tarzanagh2023.paths import Size
+from jaxflow.papers.tarzanagh2023 import bias_runs
 from jaxflow.papers.verdicts import Verdict
-
-TINY = Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)
-
-
-@pytest.mark.slow
-def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(bias_runs.SIZES, "quick", TINY)
-    said: list[str] = []
-    paths, claims = papers.reproduce("tarzanagh2023", "fig7", out=tmp_path, say=said.append)
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    assert said
-
-    with np.load(paths["data"]) as archive:
-        data = {part: {} for part in bias_runs.FIGURE7.parts}
-        for place, values in archive.items():
-            part, field = place.split(".")
-            data[part][field] = values
-    for kind, runs in bias_runs.FIGURE7.typed(data)._asdict().items():
-        assert len(runs.outcome) == TINY.trials
-        assert not runs.among((Outcome.not_run, Outcome.failed)).any()
-        kept, own = runs.among(fig7.DIRECTIONS), runs.own
-        # The flow of either parametrisation approaches the program of its own norm.
-        assert np.all(runs.last[kept] < runs.distance[own][kept, 0])
-        assert np.all(runs.excess[own][kept, -1] > 0)
-        if kind == "combined":
-            assert runs.among(fig7.LOCAL).any() and runs.log_time[-1] == 1e6
-            # The paper's curve of W ends near a correlation of 0.997.
-            assert runs.last[runs.among(fig7.LOCAL)].max() <= 1e-10
-
-    table = json.loads(paths["claims"].read_text())
-    assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
-    assert all(claim.sentence in paths["table"].read_text() for claim in claims)
-    record = json.loads(paths["manifest"].read_text())
-    assert record["arguments"]["scale"] == "quick" and record["seed"] == 0 and record["packages"]["jax"]
-
-    # The second time the files are in the way, and stay as they are.
-    before = paths["data"].stat().st_mtime_ns
-    with pytest.raises(FileExistsError, match="fig7.npz"):
-        papers.reproduce("tarzanagh2023", "fig7", out=tmp_path, say=said.append)
-    assert paths["data"].stat().st_mtime_ns == before
 
 
 def test_decorrelation_resolves_what_one_minus_a_cosine_does_not() -> None:
@@ -136,24 +93,19 @@ def test_one_bad_instance_settles_nothing(kind: str, field: str, place: Any, val
     assert Verdict.not_settled not in verdicts[:finding] + verdicts[finding + 1 :]
 
 
-def test_an_instance_that_was_not_followed_is_in_every_denominator() -> None:
+def test_what_is_undecided_or_outside_is_counted() -> None:
     data = numbers()
     for runs in data:
         runs.outcome[3] = Outcome.undecided
     findings, _ = found(data)
     assert {finding.verdict for finding in findings} == {Verdict.not_settled}
     assert [finding.evidence.undecided for finding in findings] == [2, 1, 1, 2]
-
-
-def test_a_correlation_that_is_still_far_from_one_is_open() -> None:
+    # A correlation that is still far from one is open.
     data = numbers()
     data.factored.distance[1] = 0.11
     finding = found(data)[0][2]
     assert finding.verdict is Verdict.not_settled and finding.evidence.undecided == 3
-
-
-def test_without_locally_optimal_selections_nothing_is_said() -> None:
-    data = numbers()
+    # Without locally optimal selections nothing is said.
     for runs in data:
         runs.outcome[:] = Outcome.finite_stationary_point
         runs.smallest[:] = 0.4

@@ -1,10 +1,7 @@
-"""Figures 2, 5 and 6 at a tiny size, end to end; their claims on numbers made by hand."""
+"""Figures 2, 5 and 6: their claims on numbers made by hand."""
 
-import json
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,70 +11,14 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023 import fig2, fig5, fig6, percent
-from jaxflow.papers.tarzanagh2023.percent import PercentNumbers, Size, approaching, rising, tally
+from jaxflow.papers.tarzanagh2023.percent import PercentNumbers, approaching, rising
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.plots import draw_percentage_curves
-from jaxflow.study import Study, TokenSelection
-
-# Two cells. Their selections settle early, so that the scout is all that is compiled.
-TINY = Size(trials=4, d=(4,), settings=((2, 3),))
 
 GLOBAL, LOCAL, NOT = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal
 HOLDS, RATE = Verdict.holds, Verdict.holds_at_this_rate
 # Intervals alone settle nothing that goes against a sentence: nothing else has checked it.
 OPEN, OUTSIDE = Verdict.not_settled, Verdict.outside_hypotheses
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> PercentNumbers:
-    dataset = percent.dataset_of("tiny", "", {"quick": TINY}, percent.SupportedEnds, fig5.EXPERIMENT)
-    folder = tmp_path_factory.mktemp("tiny")
-    return dataset.typed(dataset.collect(folder, scale="quick", seed=0, say=lambda line: None))
-
-
-@pytest.mark.slow
-def test_every_instance_of_every_cell_is_kept(tiny: PercentNumbers) -> None:
-    assert tiny.outcome.shape == (1, 2, 1, TINY.trials)
-    assert [tiny.cell(0, p, 0) for p in range(2)] == ["W, n=2, T=3, d=4", "(K, Q), n=2, T=3, d=4"]
-    assert (tiny.outcome != Outcome.not_run).all()
-    assert tally(tiny, tuple(code for code in Outcome if code))[0].sum() == 8
-    solved = tiny.table("optimal_program") == ProgramResult.optimal
-    mean, largest = tiny.table("mean_margin")[solved], tiny.table("largest_margin")[solved]
-    assert solved.any() and (largest >= mean).all() and (mean >= 1 - 1e-9).all()
-
-
-@pytest.mark.slow
-def test_the_second_pass_meets_the_same_instances(tiny: PercentNumbers) -> None:
-    experiment = fig5.EXPERIMENT
-    factors = {"n": 2, "T": 3, "d": 4, "score_gap": percent.SCORE_GAP}
-    study = Study(experiment, {name: [value] for name, value in factors.items()}, {"parametrization": ["W"]}, trials=4)
-    alone = Study(TokenSelection(), {name: [value] for name, value in factors.items()}, trials=4)
-    assert study.plan.experiment["name"] == alone.plan.experiment["name"]
-    key = papers_key(factors, trial=1)
-    found = fig5._support("frobenius", *experiment.setup(key, **factors, parametrization="W"))
-    solved = tiny.table("optimal_program")[0, 0, 0, 1]
-    assert int(found["optimal_program"]) == solved
-    if solved == ProgramResult.optimal:
-        np.testing.assert_allclose(found["largest_margin"], tiny.table("largest_margin")[0, 0, 0, 1], rtol=1e-9)
-
-
-def papers_key(factors: dict[str, Any], trial: int) -> jax.Array:
-    from jaxflow.study import trial_key
-
-    return trial_key(0, "TokenSelection", factors, trial)
-
-
-@pytest.mark.slow
-def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Drawing and claims see the saved file alone; the other figures differ in them only."""
-    monkeypatch.setitem(fig5.SIZES, "quick", TINY)
-    paths, claims = papers.reproduce("tarzanagh2023", "fig5", out=tmp_path, say=lambda line: None)
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    table = json.loads(paths["claims"].read_text())
-    assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
-    notes = " ".join(table["notes"])
-    for place in ("W, n=2, T=3, d=4: 4 instances", "(K, Q), n=2, T=3, d=4: 4 instances"):
-        assert place in notes
 
 
 @pytest.mark.parametrize("module", [fig2, fig5, fig6])
@@ -143,33 +84,33 @@ def series(*counts: int, total: int = 100) -> list[tuple[str, Any, Any]]:
 
 
 D = np.array([2, 4, 8])
+NOBODY = series(0, 0, 0, total=0)
 
 
 @pytest.mark.parametrize(
-    ("counts", "verdict"),
+    ("judge", "curves", "verdict"),
     [
-        ((20, 60, 90), HOLDS),
-        ((20, 90, 60), OPEN),  # a fall between neighbours
-        ((90, 80, 20), OPEN),
-        ((50, 52, 55), OPEN),  # the intervals overlap
-        ((20, 60, 55), HOLDS),  # a fall within the intervals
+        (rising, series(20, 60, 90), HOLDS),
+        (rising, series(20, 90, 60), OPEN),  # a fall between neighbours
+        (rising, series(90, 80, 20), OPEN),
+        (rising, series(50, 52, 55), OPEN),  # the intervals overlap
+        (rising, series(20, 60, 55), HOLDS),  # a fall within the intervals
+        (rising, NOBODY, OUTSIDE),
+        (approaching, series(20, 60, 100), HOLDS),
+        (approaching, series(20, 60, 95), RATE),
+        (approaching, series(20, 90, 92), OPEN),  # no longer told apart over the last doubling
+        (approaching, series(20, 95, 60), OPEN),
+        (approaching, NOBODY, OUTSIDE),
+        # The worst curve decides.
+        (rising, [*series(20, 60, 90), *series(90, 60, 20)], OPEN),
+        (approaching, [*series(20, 60, 100), *series(20, 60, 95)], RATE),
     ],
 )
-def test_rising(counts: tuple[int, ...], verdict: Verdict) -> None:
-    assert held(rising(series(*counts), D)).verdict is verdict
-
-
-@pytest.mark.parametrize(
-    ("counts", "verdict"),
-    [
-        ((20, 60, 100), HOLDS),
-        ((20, 60, 95), RATE),
-        ((20, 90, 92), OPEN),  # no longer told apart over the last doubling
-        ((20, 95, 60), OPEN),
-    ],
-)
-def test_approaching(counts: tuple[int, ...], verdict: Verdict) -> None:
-    assert held(approaching(series(*counts), D)).verdict is verdict
+def test_one_curve_decides(judge: Any, curves: list[Any], verdict: Verdict) -> None:
+    found = held(judge(curves, D))
+    assert found.verdict is verdict
+    if judge is rising and len(curves) == 2:
+        assert (found.evidence.contradicted, found.evidence.undecided) == (1, 0)
 
 
 def test_the_rate_of_an_approach() -> None:
@@ -177,19 +118,6 @@ def test_the_rate_of_an_approach() -> None:
     rate = claim.evidence.rate
     # From 40 to 10 lacking while d doubles: d^-2.
     assert rate is not None and rate.fitted == pytest.approx(2.0) and "d^-2.0 from d=4" in claim.measured
-
-
-def test_nothing_ran() -> None:
-    claim = held(rising(series(0, 0, 0, total=0), D))
-    assert claim.verdict is OUTSIDE
-    assert held(approaching(series(0, 0, 0, total=0), D)).verdict is OUTSIDE
-
-
-def test_the_worst_series_decides() -> None:
-    both = [*series(20, 60, 90), *series(90, 60, 20)]
-    found = held(rising(both, D))
-    assert found.verdict is OPEN and (found.evidence.contradicted, found.evidence.undecided) == (1, 0)
-    assert held(approaching([*series(20, 60, 100), *series(20, 60, 95)], D)).verdict is RATE
 
 
 @pytest.mark.parametrize(
@@ -276,12 +204,9 @@ def test_notes_count_every_outcome_with_both_denominators() -> None:
     assert "10 undecided (10.0%" in notes and "4 failed (4.0%" in notes
     assert "failed: W, n=5, T=5, d=2: 4 (trials 60, 61, 62, 63)." in notes
     assert "d=4: 100 instances, all decided: 60 globally_optimal" in notes
-
-
-def test_a_long_list_of_trials_is_cut_and_counted() -> None:
-    data = made_up({"W": [20, 60, 90]})
+    # A long list of trials is cut and counted.
     data["outcome"][0, 0, 0, 20:50] = Outcome.undecided
-    assert "39 and 10 more" in " ".join(notes_of(data))
+    assert "39 and 20 more" in " ".join(notes_of(data))
 
 
 def test_bars_stack_and_name_what_the_complement_is() -> None:

@@ -14,7 +14,6 @@ from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention, token_scores
 from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
-    PlusMinusAttention,
     averaged_residuals,
     constraint_rows,
     integral_form,
@@ -39,56 +38,35 @@ TIMES = jnp.asarray([-2.0, 1.0, 4.0, 10.0, 30.0, 1e3, 1e5, 1e6])
 
 
 @pytest.fixture(scope="module")
-def start() -> tuple[TokenData, Any, Any, Any]:
+def diagonal() -> tuple[TokenData, Any, Any, Accumulated]:
+    """A flow from entries of different sizes, which start in either factor: (5)."""
     n, T, d = 3, 4, 4
     data, head = equal_score_tokens(jax.random.key(5), n, T, d, 1.1 * score_gap_needed(n, T), 0.0, 0.1)
     omega = jnp.asarray([1.0, 0.5, 0.8, 1.2])
-    return data, *unbalanced_start(omega, head, jnp.asarray([True, False, True, False])), omega
-
-
-@pytest.fixture(scope="module")
-def diagonal(start: Any) -> tuple[TokenData, Any, Any, Accumulated, Accumulated]:
-    data, xi, w, omega = start
-    risk = EmpiricalRisk(data, Exponential())
-    return data, xi, omega, accumulate(risk, xi, TIMES), accumulate(risk, w, TIMES)
-
-
-def test_the_start_satisfies_5(start: Any) -> None:
-    _, xi, _, omega = start
+    xi, _ = unbalanced_start(omega, head, jnp.asarray([True, False, True, False]))
     assert jnp.all(xi.k * xi.q == 0)
     assert jnp.allclose(xi.k**2 + xi.q**2, 2 * omega**2, rtol=1e-15)
-
-
-@pytest.mark.slow
-def test_lemma_4_1_equal_coefficients_to_log_t_1e6(diagonal: Any) -> None:
-    _, _, omega, first, second = diagonal
-    assert bool(first.result == RESULTS.successful) and bool(second.result == RESULTS.successful)
-    beta = first.models.k * first.models.q
-    w = jax.vmap(PlusMinusAttention.coefficients)(second.models)
-    assert float(jnp.max(jnp.abs(beta - w) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-8
-    # Lemma 4.2: it grows like log t.
-    assert float(jnp.linalg.norm(beta[-1]) / jnp.linalg.norm(beta[-2])) == pytest.approx(10.0, rel=0.02)
-    product = jax.vmap(PlusMinusAttention.conserved)(second.models)
-    # The step's tolerance times some hundred steps, relative to w_+ which is 1e3 there.
-    assert float(jnp.max(jnp.abs(product - omega[None] ** 2))) < 1e-3
+    path = accumulate(EmpiricalRisk(data, Exponential()), xi, TIMES)
+    assert bool(path.result == RESULTS.successful)
+    return data, xi, omega, path
 
 
 @pytest.mark.slow
 def test_19_is_an_identity_along_the_path(diagonal: Any) -> None:
-    data, xi, omega, first, _ = diagonal
+    data, xi, omega, path = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
-    beta = first.models.k * first.models.q
-    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(first.pushes)
+    beta = path.models.k * path.models.q
+    formed = jax.vmap(lambda pushes: integral_form(data, best, omega, pushes))(path.pushes)
     assert float(jnp.max(jnp.abs(beta - formed) / jnp.max(jnp.abs(beta), axis=1, keepdims=True))) < 1e-6
 
 
 @pytest.mark.slow
 def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
-    data, xi, omega, first, _ = diagonal
+    data, xi, omega, path = diagonal
     best = optimal_tokens(token_scores(data, xi.head), data.visible)
     optimum = solve(attention_svm(data, best, "l1")).primal
-    beta = first.models.k[-1] * first.models.q[-1]
-    found = averaged_residuals(data, best, omega, beta, first.pushes[-1], optimum)
+    beta = path.models.k[-1] * path.models.q[-1]
+    found = averaged_residuals(data, best, omega, beta, path.pushes[-1], optimum)
     # (Bλ)_j = arcsinh(β_j/ω²)/ln μ: exact by (19), whose error is divided by ln μ = 14.
     margins = jnp.where(best, jnp.inf, jnp.einsum("ntd,d->nt", constraint_rows(data, best), beta))
     log_mu = jnp.log(jnp.min(margins))
@@ -96,7 +74,7 @@ def test_averaged_multipliers_follow_their_law(diagonal: Any) -> None:
     support = jnp.abs(optimum) > 1e-7 * jnp.max(jnp.abs(optimum))
     assert float(found.stationarity) >= float(jnp.max(jnp.where(support, exact, 0.0))) - 1e-6
     assert float(found.log_margin) == pytest.approx(float(log_mu))
-    before = averaged_residuals(data, best, omega, jnp.zeros(4), first.pushes[0], optimum)
+    before = averaged_residuals(data, best, omega, jnp.zeros(4), path.pushes[0], optimum)
     assert np.isnan(float(before.stationarity))
 
 

@@ -1,5 +1,6 @@
-"""Figures and checks of yun2021: tiny runs end to end, and verdicts that follow made-up numbers."""
+"""Figures and checks of yun2021: starts, bounds, and verdicts that follow made-up numbers."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,10 @@ from jaxflow.papers.yun2021 import (
     plane,
 )
 from jaxflow.papers.yun2021.closed_forms import point_limit
-from jaxflow.papers.yun2021.starts import DIRECTIONS, NETWORKS, directions, start_at
+from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.theory import layer_gap
+from tests.papers.findings import entry_of, found, letters
 from tests.papers.made_up.yun2021 import classification, direction, regression
-
-
-def silent(line: str) -> None:
-    pass
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -42,43 +40,60 @@ def test_starts_have_the_prescribed_coefficients_and_satisfy_theorem_5(network: 
     assert float(point_limit(start, x, jnp.asarray(1.0)).slack) > 0
 
 
-@pytest.mark.slow
-def test_figure_1_from_the_name_to_the_files(tmp_path: Path) -> None:
-    paths, claims = papers.reproduce("yun2021", "fig1", out=tmp_path, say=silent)
-    assert all(path.stat().st_size > 0 for path in paths.values())
-    with np.load(paths["data"]) as archive:
-        flow = archive["regression.flow"]
-    assert flow.shape == (3, 1, 2, DIRECTIONS, plane.SAVES, 2)
-    # Every path starts at α² z̄: the first save point is t = e^−6.
-    wanted = np.array(plane.SCALES_1)[:, None, None] ** 2 * directions()[None]
-    np.testing.assert_allclose(flow[:, 0, :, :, 0], np.broadcast_to(wanted, (3, 2, 4, 2)), atol=0.1)
-    assert [claim.verdict for claim in claims] == [Verdict.holds] * 3
+def statements(name: str, numbers: Any) -> list[Finding]:
+    return found("yun2021", name, numbers)
 
 
-def test_verdicts_of_figure_1_follow_the_numbers() -> None:
-    def verdicts(off: float, spread: float, **more: Any) -> list[Verdict]:
-        return [one.verdict for one in statements("fig1", plane.Plane1(regression(off, spread, **more)))]
-
-    holds, open_, broken = Verdict.holds, Verdict.not_settled, Verdict.counterexample_found
-    assert verdicts(1e-3, 0.1) == [holds] * 3
-    assert verdicts(0.1, 0.1) == [holds, open_, holds]
-    # The flows' ends, which do not know the closed form, spread no more either.
-    assert verdicts(1e-3, 0.0) == [holds, holds, broken]
-    apart = regression(1e-3, 0.0)._replace(end=regression(1e-3, 0.1).end)
-    assert statements("fig1", plane.Plane1(apart))[2].verdict is open_
-    assert verdicts(1e-3, 0.1, end=1e-3) == [open_, holds, holds]
-    assert verdicts(1e-3, 0.1, slack=-1.0)[0] is Verdict.outside_hypotheses
+def on_plane(*arguments: Any, **more: Any) -> plane.Plane1:
+    return plane.Plane1(regression(*arguments, **more))
 
 
-def test_verdicts_of_figure_3_follow_the_numbers() -> None:
-    def verdicts(**how: Any) -> list[Verdict]:
-        numbers = plane.Plane3(regression(1e-3, 0.1, scales=1), classification(**how))
-        return [one.verdict for one in statements("fig3", numbers)][2:]
+def on_both(**how: Any) -> plane.Plane3:
+    return plane.Plane3(regression(1e-3, 0.1, scales=1), classification(**how))
 
-    assert verdicts() == [Verdict.holds] * 3
-    assert verdicts(steps=1000)[1] is Verdict.outside_hypotheses
-    assert verdicts(off=1e-3)[0] is Verdict.not_settled
-    assert verdicts(loss=1e-3, spread=0.0)[1:] == [Verdict.not_settled] * 2
+
+def bounded(**changes: Any) -> loss_bounds.BoundNumbers:
+    fields = {"corrected": 0.9, "printed": 2.0, "again": np.nan, "start": 0.5, "gap": 1.0, "ok": True} | changes
+    separable = loss_bounds.Separable(**{name: np.broadcast_to(v, (1, 2)) for name, v in fields.items()})
+    ratio = loss_bounds.Ratio(*(np.full((2, 2), value) for value in (0.9, 1.0, True)))
+    ratio.ok[0, 1] = fields["ok"]
+    return loss_bounds.BoundNumbers(separable, ratio)
+
+
+def paired(last: float) -> dual_form.DualNumbers:
+    """Errors of two forms, and multipliers of which one is the last."""
+    errors, least = np.tile([1e-11, 1e-12], (2, 1)), np.tile([1e-9, 1e-3], (2, 1))
+    least[1, 1] = last
+    return dual_form.DualNumbers(dual_form.Pair(errors, np.ones((2, 2), bool), least))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "verdicts"),
+    [
+        ("fig1", on_plane(1e-3, 0.1), "HHH"),
+        ("fig1", on_plane(0.1, 0.1), "HOH"),
+        # The flows' ends, which do not know the closed form, spread no more either.
+        ("fig1", on_plane(1e-3, 0.0), "HHX"),
+        ("fig1", plane.Plane1(regression(1e-3, 0.0)._replace(end=regression(1e-3, 0.1).end)), "..O"),
+        ("fig1", on_plane(1e-3, 0.1, end=1e-3), "OHH"),
+        ("fig1", on_plane(1e-3, 0.1, slack=-1.0), "N.."),
+        ("fig3", on_both(), "..HHH"),
+        ("fig3", on_both(steps=1000), "...N."),
+        ("fig3", on_both(off=1e-3), "..O.."),
+        ("fig3", on_both(loss=1e-3, spread=0.0), "...OO"),
+        # A bound that only one solver exceeds is not refuted.
+        ("bounds", bounded(), "HOHH"),
+        ("bounds", bounded(again=2.0), ".X.."),
+        ("bounds", bounded(corrected=np.array([0.9, 1.1])), "O..."),
+        ("bounds", bounded(ok=False), "OOO."),
+        ("bounds", bounded(gap=-1.0), "NN.."),
+        # Both forms agree and multipliers push the right way, or one does not.
+        ("dual-form", paired(1e-3), "HH"),
+        ("dual-form", paired(-1e-3), "HO"),
+    ],
+)
+def test_verdicts_follow_the_numbers(name: str, numbers: Any, verdicts: str) -> None:
+    assert re.fullmatch(verdicts, letters(statements(name, numbers)))
 
 
 def test_a_fit_has_an_interval() -> None:
@@ -102,31 +117,14 @@ def bounds() -> loss_bounds.BoundNumbers:
 
 
 def test_the_bound_of_d_1_wants_the_loss_at_the_start(bounds: loss_bounds.BoundNumbers) -> None:
-    corrected, printed, squared, connected_row = statements("bounds", bounds)
-    assert corrected.verdict is Verdict.holds and corrected.evidence.inside > 0
-    assert printed.verdict is Verdict.counterexample_found and "as printed" in printed.says
-    assert "Dopri8" in papers.told(printed)
-    assert squared.verdict is Verdict.holds and connected_row.verdict is Verdict.holds
-
-
-def test_a_bound_that_only_one_solver_exceeds_is_not_refuted() -> None:
-    def verdicts(**changes: Any) -> list[Verdict]:
-        fields = {"corrected": 0.9, "printed": 2.0, "again": np.nan, "start": 0.5, "gap": 1.0, "ok": True} | changes
-        separable = loss_bounds.Separable(**{name: np.broadcast_to(v, (1, 2)) for name, v in fields.items()})
-        ratio = loss_bounds.Ratio(*(np.full((2, 2), value) for value in (0.9, 1.0, True)))
-        ratio.ok[0, 1] = fields["ok"]
-        return [one.verdict for one in statements("bounds", loss_bounds.BoundNumbers(separable, ratio))]
-
-    assert verdicts() == [Verdict.holds, Verdict.not_settled, Verdict.holds, Verdict.holds]
-    assert verdicts(again=2.0)[1] is Verdict.counterexample_found
-    assert verdicts(corrected=np.array([0.9, 1.1]))[0] is Verdict.not_settled
-    assert verdicts(ok=False)[:3] == [Verdict.not_settled] * 3
-    assert verdicts(gap=-1.0)[:2] == [Verdict.outside_hypotheses] * 2
+    rows = corrected, printed, *_ = statements("bounds", bounds)
+    assert letters(rows) == "HXHH" and corrected.evidence.inside > 0
+    assert "as printed" in printed.says and "Dopri8" in papers.told(printed)
 
 
 @pytest.mark.slow
 def test_structure_from_the_name_to_the_rows(tmp_path: Path) -> None:
-    _, rows = papers.verify("yun2021", only=["structure"], out=tmp_path, say=silent)
+    _, rows = papers.verify("yun2021", only=["structure"], out=tmp_path, say=lambda line: None)
     by_text = {row.checked: row.verdict for row in rows}
     plain = [verdict for text, verdict in by_text.items() if "unconjugated" in text]
     assert plain == [Verdict.counterexample_found]
@@ -134,22 +132,19 @@ def test_structure_from_the_name_to_the_rows(tmp_path: Path) -> None:
 
 
 def test_verdicts_of_directions_follow_the_numbers() -> None:
-    rate, open_, outside = Verdict.holds_at_this_rate, Verdict.not_settled, Verdict.outside_hypotheses
-
-    def found(*numbers: Any, **more: Any) -> list[Any]:
-        return statements("directions", direction(*numbers, **more))
-
     # A rate is measured for the gaps and for the approach to a sparse limit; the others have none.
-    measured = [1, 2, 4, 6, 10]
-    assert [i for i, one in enumerate(found(1e-7)) if one.verdict is rate] == measured
-    assert {one.verdict for one in found(0.5) if one.source != "beyond the paper"} == {open_}
-    assert [one.source for one in found(1e-7, exponent=0.1) if one.verdict is rate] == ["beyond the paper"]
-    negative = [one for one in found(1e-7, least=-0.1) if one.evidence.contradicted]
+    good = statements("directions", direction(1e-7))
+    assert [i for i, letter in enumerate(letters(good)) if letter == "R"] == [1, 2, 4, 6, 10]
+    bad = statements("directions", direction(0.5))
+    assert set(letters([one for one in bad if one.source != "beyond the paper"])) == {"O"}
+    slow = statements("directions", direction(1e-7, exponent=0.1))
+    assert [one.source for one in slow if letters([one]) == "R"] == ["beyond the paper"]
+    negative = [one for one in statements("directions", direction(1e-7, least=-0.1)) if one.evidence.contradicted]
     assert [one.source for one in negative] == ["Corollary 2", "Corollary 3"]
-    failed = found(1e-7, outcome=Outcome.failed.value)
-    assert {one.evidence.undecided == one.evidence.inside for one in failed} == {True}
+    failed = statements("directions", direction(1e-7, outcome=Outcome.failed.value))
+    assert all(one.evidence.undecided == one.evidence.inside for one in failed)
     # Starts are looked at wherever a statement asks for something of them.
-    assert sum(one.verdict is outside for one in found(1e-7, start=-1.0)) == 8
+    assert letters(statements("directions", direction(1e-7, start=-1.0))).count("N") == 8
 
 
 def test_a_late_rate_is_neither_a_proof_nor_a_counterexample() -> None:
@@ -177,32 +172,21 @@ def test_a_random_transform_decomposes_and_satisfies_theorem_2() -> None:
     assert float(layer_gap(found.transformed(network.layers))) > 0 and rho.shape == (4,)
 
 
-def statements(name: str, numbers: Any) -> list[Finding]:
-    return next(entry for entry in papers.entries_of("yun2021") if entry.name == name).find(numbers)[0]
-
-
 def test_an_ensemble_counts_every_outcome() -> None:
-    outcomes = np.array([[Outcome.limit_point.value, Outcome.limit_point.value, Outcome.failed.value]])
-    data = ensemble.Limit(outcomes, np.array([[1e-12, 1e-9, 1.0]]), np.array([[10, 20, 30]]))
-    (found,) = statements("ensemble", ensemble.EnsembleNumbers(data))
+    reached, failed = Outcome.limit_point.value, Outcome.failed.value
+
+    def ends(outcomes: list[int], *errors: float) -> Finding:
+        data = ensemble.Limit(np.array([outcomes]), np.array([errors]), np.array([[10, 20, 30]]))
+        (one,) = statements("ensemble", ensemble.EnsembleNumbers(data))
+        return one
+
     # A flow that failed is counted, and proves nothing.
-    assert found.verdict is Verdict.not_settled and found.evidence.undecided == 1
-    assert "1 failed, 2 limit_point" in found.measured
-    settled = data._replace(outcome=np.full((1, 3), Outcome.limit_point.value))
-    (found,) = statements("ensemble", ensemble.EnsembleNumbers(settled._replace(error=np.full((1, 3), 1e-10))))
-    assert found.verdict is Verdict.holds
-    wrong = settled._replace(error=np.array([[1e-12, 1e-7, 1e-9]]))
-    (found,) = statements("ensemble", ensemble.EnsembleNumbers(wrong))
-    assert found.verdict is Verdict.not_settled and found.evidence.contradicted == 1
-
-
-def test_both_forms_agree_and_multipliers_push_the_right_way() -> None:
-    errors, least = np.tile([1e-11, 1e-12], (2, 1)), np.tile([1e-9, 1e-3], (2, 1))
-    pairs = dual_form.Pair(errors, np.ones((2, 2), bool), least)
-    assert [one.verdict for one in statements("dual-form", dual_form.DualNumbers(pairs))] == [Verdict.holds] * 2
-    least[1, 1] = -1e-3
-    found = statements("dual-form", dual_form.DualNumbers(pairs))
-    assert [one.verdict for one in found] == [Verdict.holds, Verdict.not_settled]
+    one = ends([reached, reached, failed], 1e-12, 1e-9, 1.0)
+    assert one.verdict is Verdict.not_settled and one.evidence.undecided == 1
+    assert "1 failed, 2 limit_point" in one.measured
+    assert ends([reached] * 3, 1e-10, 1e-10, 1e-10).verdict is Verdict.holds
+    one = ends([reached] * 3, 1e-12, 1e-7, 1e-9)
+    assert one.verdict is Verdict.not_settled and one.evidence.contradicted == 1
 
 
 def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:
@@ -226,14 +210,11 @@ def test_claims_about_the_push_are_no_proof() -> None:
     falling, growing = np.exp(-np.linspace(0, 30, size)), np.linspace(0.0, 0.2, size)
     ok = np.tile([True, True, True, False], (4, 1))
     paths = multiplier_direction.Path(np.tile(falling, (4, 4, 1)), np.tile(np.linspace(0, 15, size), (4, 4, 1)), ok)
-    push = next(entry for entry in papers.figures_of("yun2021") if entry.name == "push")
-    found, notes = push.find(multiplier_direction.PushNumbers(paths))
+    said, notes = entry_of("yun2021", "push").find(multiplier_direction.PushNumbers(paths))
     # One flow in four did not get there: it stays in the denominator.
-    assert {one.verdict for one in found} == {Verdict.not_settled} and found[0].evidence.inside == 4
-    assert "‖β‖^-2.00" in found[0].measured and "diagonal, L = 2 1" in notes[1]
+    assert set(letters(said)) == {"O"} and said[0].evidence.inside == 4
+    assert "‖β‖^-2.00" in said[0].measured and "diagonal, L = 2 1" in notes[1]
     paths = paths._replace(ok=np.ones((4, 4), bool))
-    found = push.find(multiplier_direction.PushNumbers(paths))[0]
-    assert {one.verdict for one in found} == {Verdict.holds_at_this_rate}
+    assert set(letters(statements("push", multiplier_direction.PushNumbers(paths)))) == {"R"}
     paths.drift[0] = growing
-    assert push.find(multiplier_direction.PushNumbers(paths))[0][0].verdict is Verdict.not_settled
-    assert push.draw is not None and len(push.draw(multiplier_direction.PushNumbers(paths)).axes) == 1
+    assert letters(statements("push", multiplier_direction.PushNumbers(paths)))[0] == "O"

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
+from jaxflow.models import DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.assumptions import return_distances, stage_assumptions
 from jaxflow.papers.boix2023.product_paths import follow_products
-from jaxflow.papers.boix2023.stage_steps import stage_solver
-from jaxflow.teachers import diagonal_head_task
 from jaxflow.theory import StageResult, incremental_learning
 
 # A quadratic risk ½ aᵀGa − rᵀa in which a coordinate leaves and comes back with the other sign.
@@ -25,16 +23,33 @@ def quadratic(gram, pull):
     return jf.EmpiricalRisk(jf.data.LinearData(inputs, np.linalg.solve(inputs.T, n * pull)), jf.losses.Squared())
 
 
-@jax.jit
-def predict(risk):
-    n = risk.data.inputs.shape[-1]
-    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), n)
-    return incremental_learning(risk, model, max_stages=6)
+# Without interaction: ½ Σ G_i a_i² − r_i a_i.
+APART = np.array([2.0, 3.0, 0.5]), np.array([0.7, -0.9, 0.15])
+# Gram matrix, pull and weight decay; one program predicts them all.
+INSTANCES = {
+    "leaving": (GRAM, PULL, 0.0),
+    "tied": (np.eye(3), [1.0, 1.0, 0.5], 0.0),
+    "plain": (np.diag([1.0, 2.0, 4.0]), [1.0, -0.5, 0.25], 0.0),
+    "apart": (np.diag(APART[0]), APART[1], 0.2),
+    "penalised": (GRAM, PULL, 0.05),
+    "nothing": (GRAM, PULL, 1.3),
+}
 
 
 @pytest.fixture(scope="module")
-def stages():
-    return predict(quadratic(GRAM, PULL))
+def predicted():
+    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
+    risks = [quadratic(gram, np.asarray(pull)) for gram, pull, _ in INSTANCES.values()]
+    decays = jnp.asarray([decay for *_, decay in INSTANCES.values()])
+    batch = jax.jit(jax.vmap(lambda risk, decay: incremental_learning(risk, model, max_stages=6, decay=decay)))(
+        jax.tree.map(lambda *x: jnp.stack(x), *risks), decays
+    )
+    return {name: jax.tree.map(lambda x, i=i: x[i], batch) for i, name in enumerate(INSTANCES)}
+
+
+@pytest.fixture(scope="module")
+def stages(predicted):
+    return predicted["leaving"]
 
 
 def test_supports_of_the_example(stages):
@@ -83,16 +98,9 @@ def test_assumptions_are_measured(stages):
 
 
 def test_the_flow_passes_the_stages_of_the_example(stages):
-    log_alpha = -10_000.0
-    risk = quadratic(GRAM, PULL)
+    log_alpha, risk = -10_000.0, quadratic(GRAM, PULL)
     start = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
     path = follow_products(risk, start.scaled(log_alpha), log_alpha, 75.0)
-    # A start that ordinary code can hold, by the same solver and by its own: at most three times the steps.
-    tiny = float(np.log(1e-8))
-    for solver in (stage_solver(), None):
-        plain = follow_products(risk, start.scaled(tiny), tiny, 75.0, solver=solver)
-        steps = [int(p.trajectory.stats["num_steps"]) for p in (plain, path)]
-        assert steps[1] <= 3 * steps[0]
     times, products = np.asarray(stages.times)[:4], np.asarray(stages.products)[:4]
     for k, coordinate in enumerate(np.asarray(stages.coordinates)[:4]):
         half = path.crossings(int(coordinate), 0.5 * float(products[k, coordinate]))
@@ -102,18 +110,14 @@ def test_the_flow_passes_the_stages_of_the_example(stages):
         assert np.max(np.abs(path.products_at(0.5 * (times[k] + end))[0] - products[k])) <= 1e-6
 
 
-def test_batched_with_degenerate_and_plain_instances():
-    """Equal pulls tie (Assumption 4.3); a positive diagonal Gram matrix learns one after the other."""
-    grams = np.stack([np.eye(3), np.diag([1.0, 2.0, 4.0])])
-    pulls = np.stack([[1.0, 1.0, 0.5], [1.0, -0.5, 0.25]])
-    risks = [quadratic(gram, pull) for gram, pull in zip(grams, pulls, strict=True)]
-    both = jax.tree.map(lambda *x: jnp.stack(x), *risks)
-    batch = jax.jit(jax.vmap(predict))(both)
-    assert int(batch.results.value[0, 0]) == StageResult.degenerate and int(batch.count[0]) == 0
-    assert int(batch.count[1]) == 3
-    assert np.allclose(batch.times[1, :3], [1.0, 2.0, 4.0], rtol=1e-12)
-    assert np.allclose(batch.products[1, 2], [1.0, -0.25, 0.0625], rtol=1e-12)
-    assert np.allclose(batch.exponents[1, 2], [0.0, 2.0, 0.0])
+def test_equal_pulls_tie_and_others_are_learned_one_after_the_other(predicted):
+    tied, plain = predicted["tied"], predicted["plain"]
+    # Assumption 4.3.
+    assert int(tied.results.value[0]) == StageResult.degenerate and int(tied.count) == 0
+    assert int(plain.count) == 3
+    assert np.allclose(plain.times[:3], [1.0, 2.0, 4.0], rtol=1e-12)
+    assert np.allclose(plain.products[2], [1.0, -0.25, 0.0625], rtol=1e-12)
+    assert np.allclose(plain.exponents[2], [0.0, 2.0, 0.0])
 
 
 @pytest.mark.slow
@@ -131,15 +135,6 @@ def test_returns_after_perturbation(stages):
 
 
 @pytest.mark.slow
-def test_attention_head_learns_a_value_first():
-    data, _ = diagonal_head_task(jax.random.key(1), 8, 3, 2)
-    risk = jf.EmpiricalRisk(data, jf.losses.Squared())
-    model = HadamardNetwork.init(jax.random.key(0), DiagonalHead(), 4)
-    stages = jax.jit(lambda r: incremental_learning(r, model, max_stages=2))(risk)
-    assert int(stages.count) == 2 and int(stages.coordinates[0]) >= 2
-
-
-@pytest.mark.slow
 def test_finite_start_predicts_better_than_its_limit():
     log_alpha = -100.0
     gram, pull = np.eye(2), np.array([1.0, 0.4])
@@ -147,40 +142,15 @@ def test_finite_start_predicts_better_than_its_limit():
     model = HadamardNetwork(DiagonalLinear(), [20.0, 20.0], [10.0, 10.0]).scaled(log_alpha)
     path = follow_products(risk, model, log_alpha, 4.0)
     measured = [path.crossings(i, 0.5 * pull[i])[0] for i in range(2)]
-    errors = []
-    for known in (None, log_alpha):
-        stages = jax.jit(lambda r, known=known: incremental_learning(r, model, max_stages=2, log_alpha=known))(risk)
-        errors.append(np.abs(np.asarray(stages.times) - measured))
-    # What is left is log(2)/100: half of a product of one is passed that much after w = 1.
-    assert np.all(errors[1] < 0.5 * errors[0]) and errors[1][0] <= 0.01
+    stages = jax.jit(lambda r: incremental_learning(r, model, max_stages=2, log_alpha=log_alpha))(risk)
+    error = np.abs(np.asarray(stages.times) - measured)
+    # What is left is log(2)/100: half of a product of one is passed that much after w = 1. In the limit, 1/|g|.
+    assert np.all(error < 0.5 * np.abs(1.0 / pull - measured)) and error[0] <= 0.01
 
 
-def test_bad_arguments_are_named():
-    risk = quadratic(np.eye(2), np.ones(2))
-    with pytest.raises(ValueError, match="^model: expected HadamardNetwork"):
-        incremental_learning(risk, jnp.zeros(2))
-    with pytest.raises(ValueError, match="^max_stages: "):
-        incremental_learning(risk, HadamardNetwork(DiagonalLinear(), [1.0, 1.0], [0.5, 0.5]), max_stages=0)
-
-
-@pytest.fixture(scope="module")
-def decaying():
-    """Algorithm 1 with weight decay, compiled once."""
-
-    @jax.jit
-    def predict(risk, decay):
-        n = risk.data.inputs.shape[-1]
-        model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), n)
-        return incremental_learning(risk, model, max_stages=6, decay=decay)
-
-    return predict
-
-
-@pytest.mark.slow
-def test_weight_decay_without_interaction_in_closed_form(decaying):
-    # ½ Σ G_i a_i² − r_i a_i: slopes stay r_i until learned, so a_i = soft(r_i, λ)/G_i at time 1/(|r_i| − λ).
-    gram, pull, decay = np.array([2.0, 3.0, 0.5]), np.array([0.7, -0.9, 0.15]), 0.2
-    stages = decaying(quadratic(np.diag(gram), pull), decay)
+def test_weight_decay_without_interaction_in_closed_form(predicted):
+    # Slopes stay r_i until learned, so a_i = soft(r_i, λ)/G_i at time 1/(|r_i| − λ).
+    stages, (gram, pull), decay = predicted["apart"], APART, 0.2
     assert list(stages.results.name)[:3] == ["learned", "learned", "finished"]
     assert list(np.asarray(stages.coordinates)[:2]) == [1, 0]
     # Rounding of a Cholesky factor and its inverse.
@@ -191,10 +161,9 @@ def test_weight_decay_without_interaction_in_closed_form(decaying):
     assert np.allclose(stages.exponents[1], [0.0, 2 + 2 * decay * time, 1 - (0.15 - decay) * time], atol=1e-13)
 
 
-def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(decaying):
+def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(predicted):
     # The example in which a coordinate leaves, with a penalty: KKT conditions at the last stage.
-    decay = 0.05
-    stages = decaying(quadratic(GRAM, PULL), decay)
+    stages, decay = predicted["penalised"], 0.05
     count = int(stages.count)
     assert stages.results.name[count] == "finished" and count >= 2
     last = np.asarray(stages.products)[count - 1]
@@ -203,10 +172,4 @@ def test_weight_decay_ends_at_the_minimiser_with_the_l1_penalty(decaying):
     assert np.max(np.abs(slopes[on] - decay * np.sign(last[on]))) <= 1e-13
     assert np.all(np.abs(slopes[~on]) <= decay)
     # Beyond the largest slope nothing is learned at all.
-    assert int(decaying(quadratic(GRAM, PULL), 1.3).count) == 0
-
-
-def test_a_negative_decay_is_named():
-    model = HadamardNetwork.init(jax.random.key(0), DiagonalLinear(), 3)
-    with pytest.raises(ValueError, match="^decay: expected at least 0"):
-        incremental_learning(quadratic(GRAM, PULL), model, decay=-0.1)
+    assert int(predicted["nothing"].count) == 0

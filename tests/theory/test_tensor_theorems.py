@@ -93,14 +93,9 @@ def test_any_other_interpolation_has_a_larger_value():
         assert float(certificate.stationarity) > 1e-3
 
 
-@pytest.fixture(scope="module")
-def interpolated():
+def test_the_flow_ends_in_the_closed_form():
     start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, Y), depth=3, alpha=0.3, scheme="equal")
-    return start, jf.find_limit(regression(), start)
-
-
-def test_the_flow_ends_in_the_closed_form(interpolated):
-    start, limit = interpolated
+    limit = jf.find_limit(regression(), start)
     closed = closed_form(X, Y, start.layers[0], 3)
     assert limit.outcome == "limit_point" and limit.kind == "point" and limit.direction is None
     # A loss of 1e-28 relative to that of the zero function is a residual of 1e-14.
@@ -112,17 +107,18 @@ def test_the_flow_ends_in_the_closed_form(interpolated):
     assert "Corollary 5" in str(limit) and "interpolates" in str(limit)
 
 
+# Layers of no equal size.
+UNEVEN = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
+
+
 def test_another_start_breaks_the_hypothesis_and_says_so():
-    other = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
-    assert not bool(equal_layers(other.layers).holds)
-    prediction = predict(regression(), other)
-    assert [bool(a.holds) for a in prediction.assumptions] == [True, False]
+    assert not bool(equal_layers(UNEVEN.layers).holds)
+    assert [bool(a.holds) for a in predict(regression(), UNEVEN).assumptions] == [True, False]
 
 
-@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_dual_form_traces_the_path_of_the_weights(depth):
+@pytest.mark.parametrize(("depth", "scheme"), [(2, "zero_last"), pytest.param(3, "equal", marks=pytest.mark.slow)])
+def test_the_dual_form_traces_the_path_of_the_weights(depth, scheme):
     """ν against Θ for the exponential loss, well past the loss falling below one."""
-    scheme = "equal" if depth == 3 else "zero_last"
     start = DiagonalLinearNetwork.init(KEY, jf.data.LinearData(X, LABELS), depth=depth, alpha=0.7, scheme=scheme)
     controller = diffrax.PIDController(rtol=1e-11, atol=1e-13)
     ends = [
@@ -141,10 +137,9 @@ def test_the_dual_form_traces_the_path_of_the_weights(depth):
 
 def test_the_dual_form_refuses_what_it_does_not_describe():
     data = jf.data.LinearData(X, LABELS)
-    uneven = DiagonalLinearNetwork((normal(D, seed=5), normal(D, seed=6), jnp.zeros(D)))
     odd = LinearConvolutionalNetwork.init(KEY, data, scheme="equal")
     connected = DeepLinearNetwork.init(KEY, data)
-    for model, text in ((uneven, "equal size"), (odd, "even data"), (connected, "network: ")):
+    for model, text in ((UNEVEN, "equal size"), (odd, "even data"), (connected, "network: ")):
         with pytest.raises(ValueError, match=text):
             integrate(classification(), model, clock="log_time", until=1.0, coordinates="dual")
 
@@ -274,17 +269,15 @@ def test_the_printed_bound_lacks_the_loss_at_the_start():
 # Limits of classification
 
 
-@pytest.fixture(scope="module")
-def paper_data():
-    return jnp.asarray([[1.0, 2.0], [0.0, -3.0]]), jnp.asarray([1.0, -1.0])
+# The paper's data.
+INPUTS = jnp.asarray([[1.0, 2.0], [0.0, -3.0]])
 
 
 @pytest.mark.slow
-def test_the_paper_s_data_diagonal(paper_data):
-    inputs, labels = paper_data
+def test_the_paper_s_data_diagonal():
     start = DiagonalLinearNetwork((jnp.asarray([0.01, 0.02]), jnp.asarray([0.005, -0.01])))
     # The flow goes on until it certifies itself to the gap asked for, and no further.
-    limit = jf.find_limit(classification(inputs, labels), start, gap=3e-14)
+    limit = jf.find_limit(classification(INPUTS), start, gap=3e-14)
     assert limit.outcome == "globally_optimal" and limit.kind == "direction" and limit.point is None
     assert int(limit.trajectory.stats["num_steps"]) <= 300
     unit = limit.flow_direction / jnp.linalg.norm(limit.flow_direction)
@@ -299,13 +292,12 @@ def test_the_paper_s_data_diagonal(paper_data):
     assert "Corollary 2" in str(limit) and "Support vectors [0]" in str(limit)
 
 
-def test_predictions_name_programs_or_say_why_not(paper_data):
-    inputs, labels = paper_data
-    risk = classification(inputs, labels)
+def test_predictions_name_programs_or_say_why_not():
+    risk = classification(INPUTS)
     short = LinearConvolutionalNetwork((jnp.ones(1), jnp.ones(2)))
     with pytest.raises(ValueError, match=r"^model: no theorem .*singular_residual"):
         predict(risk, short)
-    alone = predict(classification(inputs[:1], labels[:1]), short)
+    alone = predict(classification(INPUTS[:1], LABELS[:1]), short)
     assert "Theorem 3" in alone.theorem
     one = jnp.eye(2)
     given = LinearTensorNetwork.from_decomposition(Decomposition(one, (one, one)), (jnp.ones(2), jnp.zeros(2)))
@@ -320,14 +312,11 @@ def test_predictions_name_programs_or_say_why_not(paper_data):
         predict(jf.EmpiricalRisk(tokens, Exponential()), short)
 
 
-def test_find_limit_names_wrong_arguments(paper_data):
-    inputs, labels = paper_data
+def test_find_limit_names_wrong_arguments():
     model = DiagonalLinearNetwork((jnp.ones(2), jnp.zeros(2)))
-    risk = classification(inputs, labels)
+    risk = classification(INPUTS)
     with pytest.raises(ValueError, match="^gap: "):
         jf.find_limit(risk, model, gap=1e-18)
-    with pytest.raises(ValueError, match="^inputs: "):
-        jf.find_limit(classification(normal(2, 3), labels), model)
     frozen = jf.EmpiricalRisk(
         risk.data, Exponential(), trainable=lambda m: eqx.tree_at(lambda t: t.weights, m.trainable(), (True, False))
     )
