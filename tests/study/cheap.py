@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,9 @@ import numpy as np
 from jaxflow._core import Code, Outcome, SelectionStatus
 from jaxflow.study import AbstractExperiment, Study
 from jaxflow.study.files import read_file, side_folder
+from jaxflow.study.layout import seal
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def cheap(key, d=2, spread=1.0, parametrization="W"):
@@ -31,12 +35,6 @@ def cheap(key, d=2, spread=1.0, parametrization="W"):
         "direction": jnp.stack([value, -value]),
         "reached": steps > 2,
     }
-
-
-def without_outcome(key, d=2):
-    """What an opaque function may leave to the engine; every key whose first number is small gives NaN."""
-    value = jax.random.uniform(key)
-    return {"value": jnp.where(value < 0.25, jnp.nan, value), "count": d}
 
 
 class HostExperiment(AbstractExperiment):
@@ -112,6 +110,18 @@ def small_study(experiment=cheap, **changes: Any) -> Study:
     return Study(experiment, **{**arguments, **changes})
 
 
+# The same with `HostExperiment`, as a file.
+SPEC = """
+experiment = "tests.study.cheap:HostExperiment"
+trials = 10
+block = 4
+[data_factors]
+d = [2, 3]
+[method_factors]
+parametrization = ["W", "KQ"]
+"""
+
+
 def read_log(store: Path) -> list[dict[str, Any]]:
     """The lines of the log beside a store that are whole."""
     found = []
@@ -146,6 +156,44 @@ def restore(path: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
+
+
+def edit(path: Path, *, sealed: bool = False, arrays: Any = None, **attributes: Any) -> None:
+    """Metadata as somebody wants them: with the checksum that fits, or without any, as an earlier version wrote them.
+
+    `arrays`: what changes in the description of the arrays; a table for `study`: what changes in that of the study.
+    """
+    top = json.loads((path / "zarr.json").read_text())
+    told = top["attributes"]
+    told.pop("metadata_checksum", None)
+    if isinstance(attributes.get("study"), dict):
+        attributes["study"] = json.dumps(json.loads(told["study"]) | attributes["study"])
+    told.update(attributes)
+    top["consolidated_metadata"]["metadata"].update(arrays or {})
+    if sealed:
+        told["metadata_checksum"] = seal(top)
+    (path / "zarr.json").write_text(json.dumps(top))
+
+
+def child(*arguments: str, cwd: Path = ROOT, to: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+    """Another Python, which finds the library and its tests; `to`: where its output goes."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=to,
+        stderr=to,
+        text=True,
+    )
+
+
+def said(*arguments: str, seconds: float = 300, **how: Any) -> str:
+    """What another Python prints, which must end well."""
+    process = child(*arguments, **how)
+    output, errors = process.communicate(timeout=seconds)
+    assert process.returncode == 0, errors[-3000:]
+    return output
 
 
 def main(store: str, executor: str, pause: str, trials: str) -> None:

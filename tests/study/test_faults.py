@@ -4,11 +4,7 @@ import errno
 import json
 import os
 import re
-import resource
 import signal
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,9 +12,7 @@ import pytest
 from jaxflow.study import files as files_of_store
 from jaxflow.study import open_results, status
 from jaxflow.study.files import side_folder
-from tests.study.cheap import HostExperiment, payload, restore, tiny_study
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.study.cheap import HostExperiment, payload, said, tiny_study
 
 # How often a study is killed at random.
 KILLS = int(os.environ.get("JAXFLOW_STUDY_RANDOM_KILLS", "50"))
@@ -58,15 +52,16 @@ REMEDIES = {
     errno.ENOSPC: "the disk is full; .* Make room and run",
     errno.EROFS: "this file system can only be read; .* Give a folder that can be written and run",
     errno.EACCES: "this folder may not be written; .* Give one that may and run",
+    errno.EFBIG: "no file may become as large as this one has to be .* Raise the limit",
     errno.EIO: "the disk reports an error; .* Give a folder on another disk and run",
 }
 
 
-@pytest.mark.parametrize("number", [pytest.param(errno.ENOSPC, marks=pytest.mark.slow), errno.EIO])
-def test_a_disk_that_refuses_from_any_moment_on(number, tmp_path, tiny, quick, monkeypatch):
+@pytest.mark.parametrize(("number", "first"), [(errno.ENOSPC, 1), (errno.EIO, 4), (errno.EFBIG, 7)])
+def test_a_disk_that_refuses_from_any_moment_on(number, first, tmp_path, tiny, monkeypatch):
     whole, _ = tiny
-    study, at, refused = tiny_study(), 1, 0
-    while True:
+    study, refused = tiny_study(), 0
+    for at in range(first, 1000, 9):
         path = tmp_path / f"{at}.zarr"
         with monkeypatch.context() as patch:
             disk = Disk(patch, at, number)
@@ -85,20 +80,15 @@ def test_a_disk_that_refuses_from_any_moment_on(number, tmp_path, tiny, quick, m
             assert state.damaged == 0
             if "of 2 blocks" in str(found):
                 assert f"{state.blocks} of 2 blocks are complete" in str(found)
-        # Three moments in four are enough to go on from.
-        if at % 4 or number == errno.ENOSPC:
-            study.run(path, progress=False)
-            assert payload(path) == whole, at
-        at += 1 if number == errno.ENOSPC else 5
-    assert refused > (40 if number == errno.ENOSPC else 8)
+        study.run(path, progress=False)
+        assert payload(path) == whole, at
+    assert refused > 3
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_a_folder_that_can_only_be_read(number, tmp_path, tiny, quick, monkeypatch):
+def test_a_folder_that_can_only_be_read(number, tmp_path, copy, tiny, monkeypatch):
     """Simulated: whoever runs tests as root may write anywhere."""
-    whole, expected = tiny
-    path = tmp_path / "r.zarr"
-    restore(path, whole)
+    path, (whole, expected) = copy, tiny
     Disk(monkeypatch, 1, number)
     for store in (path, tmp_path / "new.zarr"):
         with pytest.raises(OSError, match=REMEDIES[number]):
@@ -110,73 +100,24 @@ def test_a_folder_that_can_only_be_read(number, tmp_path, tiny, quick, monkeypat
     assert payload(path) == whole and not side_folder(path).exists()
 
 
-# Without bytecode: Python takes a file that was cut at the limit for one that was written, and every later import of
-# that module, from whatever process, would end in "marshal data too short".
-LIMITED = """
-import resource, signal, sys
-sys.dont_write_bytecode = True
-import jax
-jax.config.update("jax_enable_x64", True)
-from tests.study.cheap import HostExperiment, small_study
-study = small_study(HostExperiment(), trials=400, block=400)
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2500, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-try:
-    study.run(sys.argv[1], progress=False)
-except OSError as error:
-    print(error)
-"""
-
-
-def child(*arguments, **how):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, text=True, **how)
-
-
-def test_files_that_may_not_become_large(tmp_path):
-    if not hasattr(resource, "RLIMIT_FSIZE"):
-        pytest.skip("this system has no limit on the size of a file")
-    run = child("-c", LIMITED, str(tmp_path / "r.zarr"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    output, errors = run.communicate(timeout=300)
-    assert "no file may become as large as this one has to be" in output and "Raise the limit" in output, errors
-
-
-def test_two_writers_of_one_store(tmp_path, tiny, quick):
-    """Threads here; the lock is of the operating system, and the same for processes."""
-    whole, _ = tiny
-    path = tmp_path / "r.zarr"
+def test_two_writers_of_one_store(tmp_path, tiny, monkeypatch):
+    """By three names of it, while a block is computed. The lock is of the operating system, the same for processes."""
+    path, asked, numbers = tmp_path / "r.zarr", [], HostExperiment.block_function
     (tmp_path / "link").symlink_to(path)
-    answers = []
 
-    def run(store):
-        try:
-            tiny_study(HostExperiment(pause=0.0)).run(store, progress=False)
-            answers.append("done")
-        except RuntimeError as error:
-            answers.append(str(error))
-
-    inside, go_on = threading.Event(), threading.Event()
-
-    def pauses(experiment, factors, width):
-        inside.set()
-        go_on.wait(60)
+    def meanwhile(experiment, factors, width):
+        asked.append(factors)
+        for other in (path, tmp_path / "link", f"{path}/../r.zarr"):
+            with pytest.raises(RuntimeError, match="store: another process is writing"):
+                tiny_study().run(other, progress=False)
         return numbers(experiment, factors, width)
 
-    numbers = HostExperiment.block_function
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostExperiment, "block_function", pauses)
-        first = threading.Thread(target=run, args=(path,))
-        first.start()
-        assert inside.wait(60)
-        for other in (path, tmp_path / "link", f"{path}/../r.zarr"):
-            run(other)
-        go_on.set()
-        first.join(60)
-    assert [answer.partition(" writing")[0] for answer in answers[:3]] == ["store: another process is"] * 3
-    assert answers[3:] == ["done"] and payload(path) == whole
+    monkeypatch.setattr(HostExperiment, "block_function", meanwhile)
+    tiny_study().run(path, progress=False)
+    assert asked and payload(path) == tiny[0]
 
 
-def test_ctrl_c_at_any_write(tmp_path, tiny, quick, monkeypatch):
+def test_ctrl_c_at_any_write(tmp_path, tiny, monkeypatch):
     """Whether it asks to stop or, outside of the loop, ends the run at once: the next run ends in the same bytes."""
     whole, _ = tiny
     write = files_of_store.write_file
@@ -268,9 +209,6 @@ print(json.dumps({"kills": done, "partly": partly, "stores": stores, "files": le
 
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path):
-    run = child("-c", KILLS_SCRIPT, str(tmp_path), str(KILLS), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    output, errors = run.communicate(timeout=590)
-    assert run.returncode == 0, errors[-2000:]
-    found = json.loads(output.splitlines()[-1])
+    found = json.loads(said("-c", KILLS_SCRIPT, str(tmp_path), str(KILLS), seconds=590).splitlines()[-1])
     assert found["kills"] == KILLS and found["partly"] >= KILLS // 10, found
     print(found)

@@ -7,47 +7,46 @@ from jaxflow.study import TwoResults, open_results, status
 from jaxflow.study.layout import chunk_path
 from jaxflow.study.metadata import read_head
 from jaxflow.study.store import Store
-from tests.study.cheap import HostExperiment, payload, small_study
+from tests.study import cheap
+from tests.study.cheap import HostExperiment, payload, restore, small_study
+
+
+def of(trials):
+    """Two cells of so many trials in blocks of four."""
+    return small_study(HostExperiment(), method_factors={}, trials=trials)
 
 
 @pytest.fixture(scope="module")
-def twenty(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "r.zarr"
-    small_study(HostExperiment(), trials=20).run(path, progress=False)
-    return payload(path)
+def stored(tmp_path_factory):
+    """The files of whole stores of ten trials and of twenty."""
+    path = tmp_path_factory.mktemp("whole")
+    for trials in (10, 20):
+        of(trials).run(path / str(trials), progress=False).close()
+    return payload(path / "10"), payload(path / "20")
+
+
+@pytest.fixture
+def ten(tmp_path, stored):
+    """A store of ten, to grow."""
+    restore(tmp_path / "r.zarr", stored[0])
+    return tmp_path / "r.zarr"
 
 
 @pytest.mark.parametrize("before", [10, 8, 3])
-def test_a_grown_store_is_the_one_that_was_large_from_the_start(tmp_path, before, twenty):
+def test_a_grown_store_is_the_one_that_was_large_from_the_start(tmp_path, before, stored):
     path = tmp_path / "r.zarr"
-    with small_study(HostExperiment(), trials=before).run(path, progress=False) as small:
+    with of(before).run(path, progress=False) as small:
         held = small.load()
-    with small_study(HostExperiment(), trials=20).run(path, progress=False) as large:
+    with of(20).run(path, progress=False) as large:
         assert large.sizes["trial"] == 20
         first = large.isel(trial=slice(0, before)).load()
     for name in ("outcome", "value", "steps"):
         assert np.array_equal(held[name].values, first[name].values)
-    assert payload(path) == twenty
+    assert payload(path) == stored[1]
     assert status(path, verify=True).complete
 
 
-def test_only_what_is_missing_is_computed(tmp_path, monkeypatch, twenty):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment(), trials=10).run(path, progress=False)
-    committed = []
-    commit = Store.commit
-    monkeypatch.setattr(
-        Store, "commit", lambda self, index, *rest: committed.append(index) or commit(self, index, *rest)
-    )
-    small_study(HostExperiment(), trials=20).run(path, progress=False)
-    # Of five blocks of four, the third was half full: it and the two that follow, in each of four cells.
-    assert sorted(committed) == [(i, j, block) for i in range(2) for j in range(2) for block in (2, 3, 4)]
-    assert payload(path) == twenty
-
-
-def test_stopped_while_growing_it_goes_on(tmp_path, monkeypatch, twenty):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment(), trials=10).run(path, progress=False)
+def test_stopped_while_growing_it_goes_on_with_what_is_missing(ten, monkeypatch, stored):
     commit, done = Store.commit, []
 
     def stops(self, index, *rest):
@@ -57,46 +56,38 @@ def test_stopped_while_growing_it_goes_on(tmp_path, monkeypatch, twenty):
         return commit(self, index, *rest)
 
     monkeypatch.setattr(Store, "commit", stops)
-    study = small_study(HostExperiment(), trials=20)
     with pytest.raises(KeyboardInterrupt):
-        study.run(path, progress=False)
-    monkeypatch.undo()
+        of(20).run(ten, progress=False)
     # What the smaller study had is there all the time.
-    with open_results(path) as results:
-        assert int((results["outcome"] != 0).isel(trial=slice(0, 10)).sum()) == 40
-    assert not status(path).complete
-    study.run(path, progress=False)
-    assert payload(path) == twenty
+    with open_results(ten) as results:
+        assert int((results["outcome"] != 0).isel(trial=slice(0, 10)).sum()) == 20
+    assert not status(ten).complete
+    monkeypatch.setattr(Store, "commit", lambda self, *block: done.append(block[0]) or commit(self, *block))
+    of(20).run(ten, progress=False)
+    # Of five blocks of four, the third was half full: it and the two that follow, once in each of two cells.
+    assert sorted(done) == [(cell, block) for cell in range(2) for block in (2, 3, 4)]
+    assert payload(ten) == stored[1]
 
 
-def test_killed_between_two_files_it_goes_on_either_way(tmp_path, monkeypatch, twenty):
-    for trials in (20, 10):
-        path = tmp_path / f"{trials}.zarr"
-        small_study(HostExperiment(), trials=10).run(path, progress=False)
-        small = payload(path)
-        write, count = Store._write, []
+@pytest.mark.parametrize("trials", [20, 10])
+def test_killed_between_two_files_it_goes_on_either_way(trials, ten, monkeypatch, stored):
+    write, count = Store._write, []
 
-        def killed(self, name, data, write=write, count=count):
-            if len(count) == 2:
-                raise SystemExit
-            count.append(name)
-            write(self, name, data)
+    def killed(self, name, data):
+        if len(count) == 2:
+            raise SystemExit
+        count.append(name)
+        write(self, name, data)
 
-        monkeypatch.setattr(Store, "_write", killed)
-        with pytest.raises(SystemExit):
-            small_study(HostExperiment(), trials=20).run(path, progress=False)
-        monkeypatch.undo()
-        assert read_head(path).plan.trials == 10
-        small_study(HostExperiment(), trials=trials).run(path, progress=False)
-        assert payload(path) == (twenty if trials == 20 else small)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Store, "_write", killed)
+        of(20).run(ten, progress=False)
+    assert read_head(ten).plan.trials == 10
+    of(trials).run(ten, progress=False)
+    assert payload(ten) == stored[trials == 20]
 
 
-def test_other_numbers_for_the_same_trials_are_refused(tmp_path, monkeypatch):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment(), trials=10).run(path, progress=False)
-    before = payload(path)[chunk_path("value", (0, 0, 2), 0)]
-    from tests.study import cheap
-
+def test_other_numbers_for_the_same_trials_are_refused(ten, monkeypatch, stored):
     numbers = cheap._numbers
     # Only the blocks that were open differ: the audit of a complete one sees nothing.
     monkeypatch.setattr(
@@ -104,16 +95,15 @@ def test_other_numbers_for_the_same_trials_are_refused(tmp_path, monkeypatch):
     )
     monkeypatch.setattr("jaxflow.study.run.Run._audit", lambda self, complete: None)
     with pytest.raises(TwoResults, match="value of trials 8 to 9 at .* came out otherwise than before the study"):
-        small_study(HostExperiment(), trials=20).run(path, progress=False)
-    assert payload(path)[chunk_path("value", (0, 0, 2), 0)] == before
+        of(20).run(ten, progress=False)
+    chunk = chunk_path("value", (0, 2), 0)
+    assert payload(ten)[chunk] == stored[0][chunk]
 
 
-def test_a_damaged_chunk_is_computed_again_without_a_word(tmp_path, twenty):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment(), trials=10).run(path, progress=False)
-    chunk = path / chunk_path("value", (0, 0, 2), 0)
+def test_a_damaged_chunk_is_computed_again_without_a_word(ten, stored):
+    chunk = ten / chunk_path("value", (0, 2), 0)
     data = bytearray(chunk.read_bytes())
     data[0] ^= 1
     chunk.write_bytes(bytes(data))
-    small_study(HostExperiment(), trials=20).run(path, progress=False)
-    assert payload(path) == twenty
+    of(20).run(ten, progress=False)
+    assert payload(ten) == stored[1]

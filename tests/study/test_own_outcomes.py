@@ -1,4 +1,4 @@
-"""Outcomes of an experiment's own; rows and pictures of a study; an experiment of two methods."""
+"""Outcomes of an experiment's own; rows of a study; an experiment of two methods."""
 
 import enum
 
@@ -10,8 +10,7 @@ import pytest
 import jaxflow as jf
 from jaxflow._core import Code, Outcome
 from jaxflow.report import study_html
-from jaxflow.study import AbstractExperiment, Study, percentages, plot, status, summary, to_dataframe
-from tests.study.cheap import cheap, small_study
+from jaxflow.study import AbstractExperiment, Study, percentages, status, summary, to_dataframe
 
 
 class Coin(enum.IntEnum):
@@ -44,14 +43,16 @@ def coins(tmp_path_factory):
 def test_outcomes_of_its_own_are_stored_counted_and_told(coins):
     study, path, results = coins
     names = jf.study.decode(results["outcome"])
-    expected = jax.vmap(lambda key: toss(key, 0.2)["value"])
-    assert set(np.unique(names)) <= {"heads", "tails", "edge"} and callable(expected)
+    assert set(np.unique(names)) <= {"heads", "tails", "edge"}
     for at, bias in enumerate((0.2, 0.8)):
-        again = [str(study.replay(trial=trial, bias=bias)["outcome"]) for trial in range(5)]
-        assert again == names.values[at, :5].tolist()
-    assert sum(status(path).counts.values()) == 100 and status(path).counts["heads"] == int((names == "heads").sum())
+        again = [str(study.replay(trial=trial, bias=bias)["outcome"]) for trial in range(3)]
+        assert again == names.values[at, :3].tolist()
+    counts = status(path).counts
+    assert sum(counts.values()) == 100 and counts["heads"] == int((names == "heads").sum())
     assert f"{int((names == 'edge').sum())} edge" in str(status(path))
     assert "edge" in summary(results).columns and "not_run" not in summary(results).columns
+    text = study_html(path)
+    assert "an outcome of the experiment" in text and "heads" in text
 
 
 def test_percentages_of_its_own_outcomes(coins):
@@ -69,12 +70,6 @@ def test_percentages_of_its_own_outcomes(coins):
         percentages(results, given=["headz"])
 
 
-def test_the_report_shows_them(coins):
-    _, path, _ = coins
-    text = study_html(path)
-    assert "an outcome of the experiment" in text and "heads" in text
-
-
 @pytest.mark.parametrize(
     ("names", "message"), [(Failed, "Failed: failed has the code 9"), (Nine, "Nine: failed has the code 9")]
 )
@@ -84,12 +79,8 @@ def test_the_code_of_failure_is_kept_for_failure(names, message, tmp_path):
         study.run(tmp_path / "r.zarr", progress=False)
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return small_study(cheap).run(tmp_path_factory.mktemp("cheap") / "r.zarr", progress=False).load()
-
-
-def test_one_row_an_instance(results):
+def test_one_row_an_instance(small):
+    results = small[1]
     table = to_dataframe(results)
     assert len(table) == 40
     assert list(table.columns[:3]) == ["d", "parametrization", "trial"]
@@ -101,35 +92,6 @@ def test_one_row_an_instance(results):
         assert row["direction_1"] == float(one["direction"][1]) and row["steps"] == int(one["steps"])
     counted = table.groupby(["d", "parametrization"])["outcome"].count()
     assert (counted == 10).all()
-
-
-@pytest.mark.parametrize("kind", ["bars", "curves", "heat_map"])
-def test_pictures_of_a_study(results, kind):
-    figure = plot(results, kind, outcome="locally_optimal")
-    assert figure.axes[0].get_xlabel() == "d"
-    assert plot(results, "bars", x="parametrization").axes[0].get_xlabel() == "parametrization"
-
-
-def test_a_study_plots_its_store(tmp_path):
-    study = small_study(cheap)
-    study.run(tmp_path / "r.zarr", progress=False)
-    assert len(study.plot(tmp_path / "r.zarr").axes) == 2
-    with pytest.raises(ValueError, match="belongs to another study"):
-        small_study(cheap, seed=3).plot(tmp_path / "r.zarr")
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"kind": "bar"}, "kind: unknown name 'bar'; did you mean 'bars'?"),
-        ({"x": "dd"}, "x: unknown name 'dd'; did you mean 'd'?"),
-        ({"kind": "curves", "outcome": "globaly_optimal"}, "outcome: unknown name 'globaly_optimal'"),
-        ({"kind": "heat_map", "x": "d", "y": "d"}, "y: d is the other axis already"),
-    ],
-)
-def test_pictures_name_what_is_wrong(results, how, message):
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        plot(results, **how)
 
 
 class Pair(AbstractExperiment):

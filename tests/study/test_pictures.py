@@ -8,18 +8,20 @@ import xarray
 
 from jaxflow.plots.study import OUTCOME_COLORS, draw_heat_map, draw_percentage_bars, draw_percentage_curves
 from jaxflow.report.study_html import percentage_table, study_html, write_study_report
-from jaxflow.study import pictures
-from tests.study.cheap import cheap, small_study
+from jaxflow.study import pictures, plot
+from tests.study.cheap import HostExperiment, cheap, restore, small_study
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    path = tmp_path_factory.mktemp("finished") / "r.zarr"
-    return path, small_study(cheap, data_factors={"d": [2, 3, 5], "spread": [0.5, 1.0]}).run(path, progress=False)
+def results():
+    """Twelve cells of ten outcomes, as of a study."""
+    codes = np.random.default_rng(0).integers(1, 9, (3, 2, 2, 10)).astype(np.uint8)
+    factors = {"d": [2, 3, 5], "spread": [0.5, 1.0], "parametrization": ["W", "KQ"]}
+    return xarray.Dataset({"outcome": ((*factors, "trial"), codes)}, factors)
 
 
-def test_bars_stack_to_a_hundred(finished):
-    data = pictures.bars(finished[1], "d")
+def test_bars_stack_to_a_hundred(results):
+    data = pictures.bars(results, "d")
     assert data["percentage"].shape == (4, 3, len(data["names"]))
     assert data["panels"].tolist()[0] == "spread=0.5, parametrization=W"
     figure = draw_percentage_bars(data)
@@ -31,40 +33,31 @@ def test_bars_stack_to_a_hundred(finished):
     assert len(set(OUTCOME_COLORS.values())) == len(OUTCOME_COLORS)
 
 
-def test_bars_take_marks_of_their_own(finished):
-    data = pictures.bars(finished[1], "d")
-    marks = np.full((4, 3), 37.0)
-    figure = draw_percentage_bars({**data, "marks": marks, "marks_label": "Assumption B.1"})
-    assert [bar.get_height() for bar in figure.axes[0].containers[-1]] == [37.0] * 3
-    assert "Assumption B.1" in [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def test_outlines_stand_around_marks_and_names_may_have_colors(finished):
-    data = pictures.bars(finished[1], "d")
+def test_bars_take_marks_outlines_around_them_and_colors(results):
+    data = pictures.bars(results, "d")
     marks, outlines = np.full((4, 3), 20.0), np.full((4, 3), 50.0)
     colors = ["#111111"] * len(data["names"])
-    figure = draw_percentage_bars(
-        {**data, "colors": colors, "marks": marks, "outlines": outlines, "outlines_label": "by another rule"}
-    )
+    labels = {"marks_label": "Assumption B.1", "outlines_label": "by another rule"}
+    figure = draw_percentage_bars({**data, **labels, "colors": colors, "marks": marks, "outlines": outlines})
     solid, around = figure.axes[0].containers[-2:]
-    assert [bar.get_height() for bar in around] == [50.0] * 3 and not around[0].get_fill()
-    assert [bar.get_x() for bar in solid] == [bar.get_x() for bar in around]
+    assert [bar.get_height() for bar in solid] == [20.0] * 3 and [bar.get_height() for bar in around] == [50.0] * 3
+    assert [bar.get_x() for bar in solid] == [bar.get_x() for bar in around] and not around[0].get_fill()
     assert figure.axes[0].containers[0][0].get_facecolor()[:3] == pytest.approx((1 / 15,) * 3)
-    assert "by another rule" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert set(labels.values()) <= {text.get_text() for text in figure.legends[0].get_texts()}
 
 
-def test_curves_and_heat_map_draw_the_numbers(finished):
-    data = pictures.curves(finished[1], "d", "infeasible_program")
+def test_curves_and_heat_map_draw_the_numbers(results):
+    data = pictures.curves(results, "d", "infeasible_program")
     figure = draw_percentage_curves(data)
     drawn = np.stack([line.get_ydata() for line in figure.axes[0].lines])
     np.testing.assert_allclose(drawn, data["percentage"][0])
     assert (data["low"] <= data["percentage"]).all() and (data["percentage"] <= data["high"]).all()
-    warm = pictures.heat_map(finished[1], "d", "spread", "infeasible_program")
+    warm = pictures.heat_map(results, "d", "spread", "infeasible_program")
     assert warm["value"].shape == (2, 2, 3)
     drawn = np.asarray(draw_heat_map(warm).axes[0].images[0].get_array())
     np.testing.assert_allclose(drawn, warm["value"][0])
     # The same number by another way: method W, spread 1, d=5.
-    codes = finished[1].outcome.sel(parametrization="W", spread=1.0, d=5).values
+    codes = results.outcome.sel(parametrization="W", spread=1.0, d=5).values
     assert warm["value"][0, 1, 2] == 100 * (codes == 6).mean()
 
 
@@ -76,31 +69,42 @@ def test_curves_over_names_and_with_holes():
     assert figure.axes[0].lines[1].get_linestyle() == "--"
 
 
-def test_pictures_want_factors_of_the_study(finished):
+def test_pictures_want_factors_of_the_study(results):
     with pytest.raises(ValueError, match="'e' is no factor of the study; its factors are d, spread, parametrization"):
-        pictures.bars(finished[1], "e")
+        pictures.bars(results, "e")
     with pytest.raises(ValueError, match="y: d is the other axis already"):
-        pictures.heat_map(finished[1], "d", "d")
+        pictures.heat_map(results, "d", "d")
 
 
-def test_the_report_needs_nothing_else_and_counts_everybody(finished):
-    path, results = finished
-    text = study_html(path)
-    assert not re.search(r'(?:src|href)="(?!data:)', text) and "<script" not in text
-    assert text.count("data:image/png;base64,") == 3
-    assert "120 of 120 instances" in text and "complete" in text and "not complete" not in text
-    assert str(path.parent) not in text
-    for word in ("Wilson intervals", "% of the decided", "device_kind", "no max-margin program describes them"):
-        assert word in text
+def test_pictures_of_a_study_and_of_its_store(small):
+    path, results = small
+    for kind in pictures.KINDS:
+        assert plot(results, kind, outcome="locally_optimal").axes[0].get_xlabel() == "d"
+    assert plot(results, "bars", x="parametrization").axes[0].get_xlabel() == "parametrization"
+    assert len(small_study(cheap).plot(path).axes) == 2
+
+
+def test_the_table_counts_everybody(results):
     rows = percentage_table(results).rows
     assert sum(int(row[4]) for row in rows) == 120
     assert {row[6] for row in rows} == {"10"}
 
 
-def test_the_report_of_what_has_not_finished(tmp_path):
+def test_the_report_needs_nothing_else(tmp_path):
+    path, factors = tmp_path / "r.zarr", {"d": [2, 3], "spread": [0.5, 1.0]}
+    small_study(cheap, data_factors=factors, method_factors={}).run(path, progress=False).close()
+    text = study_html(path)
+    assert not re.search(r'(?:src|href)="(?!data:)', text) and "<script" not in text
+    assert text.count("data:image/png;base64,") == 3
+    assert "40 of 40 instances" in text and "complete" in text and "not complete" not in text
+    assert str(path.parent) not in text
+    for word in ("Wilson intervals", "% of the decided", "device_kind", "no max-margin program describes them"):
+        assert word in text
+
+
+def test_the_report_of_what_has_not_finished(tmp_path, host):
     path = tmp_path / "r.zarr"
-    study = small_study(cheap)
-    study.run(path, progress=False)
+    restore(path, host)
     (path / "block_checksum/c/0/0/1/0").unlink()
     text = study_html(path)
     assert "This study is not complete" in text and "11 of 12 blocks" in text
@@ -110,7 +114,7 @@ def test_the_report_of_what_has_not_finished(tmp_path):
 
 
 def test_a_study_without_factors_is_reported_too(tmp_path):
-    study = small_study(cheap, data_factors={}, method_factors={})
+    study = small_study(HostExperiment(), data_factors={}, method_factors={})
     results = study.run(tmp_path / "r.zarr", progress=False)
     assert isinstance(results, xarray.Dataset) and results.outcome.dims == ("trial",)
     assert "10 of 10 instances" in study_html(tmp_path / "r.zarr")

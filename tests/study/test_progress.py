@@ -10,7 +10,7 @@ from rich.console import Console
 
 from jaxflow.study import progress
 from jaxflow.study.progress import Bar, FirstBlocks, Lines
-from tests.study.cheap import HostExperiment, cheap, small_study
+from tests.study.cheap import HostExperiment, small_study, tiny_study
 
 NAMES = {1: "globally_optimal", 2: "locally_optimal"}
 
@@ -54,7 +54,7 @@ def test_lines_at_their_interval(caplog):
     ]
 
 
-def test_its_own_thread_tells_while_a_block_takes_its_time(caplog, tmp_path, quick, monkeypatch):
+def test_its_own_thread_tells_while_a_block_takes_its_time(caplog, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxflow.study.study.progress_of", lambda wanted: Lines(interval=0.05))
     study = small_study(HostExperiment(pause=0.3), data_factors={"d": [2]}, method_factors={}, trials=4)
     with caplog.at_level(logging.INFO, logger="jaxflow.study"):
@@ -64,19 +64,20 @@ def test_its_own_thread_tells_while_a_block_takes_its_time(caplog, tmp_path, qui
     assert "4/4 instances" in told[-1]
 
 
-def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path, quick):
+def test_without_a_terminal_lines_go_to_standard_error(capfd, tmp_path):
     log = logging.getLogger("jaxflow.study")
     before = log.level, log.propagate, list(log.handlers)
-    small_study(cheap).run(tmp_path / "r.zarr").close()
+    tiny_study().run(tmp_path / "r.zarr").close()
     assert (log.level, log.propagate, log.handlers) == before
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith("cheap: 0/40 instances\ncompiling d=2, parametrization=W\nfirst block of d=2")
-    assert "all threads together compiled for" in err and "cheap: 40/40 instances" in err.splitlines()[-1]
+    begins = "HostExperiment: 0/7 instances\ncompiling d=2, parametrization=W\nfirst block of d=2"
+    assert out == "" and err.startswith(begins)
+    assert "all threads together compiled for" in err and "HostExperiment: 7/7 instances" in err.splitlines()[-1]
 
 
-def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path, quick):
+def test_nothing_where_nothing_is_wanted(capfd, caplog, tmp_path):
     with caplog.at_level(logging.DEBUG, logger="jaxflow.study"):
-        small_study(cheap).run(tmp_path / "r.zarr", progress=False).close()
+        tiny_study().run(tmp_path / "r.zarr", progress=False).close()
     assert capfd.readouterr() == ("", "") and lines_of(caplog) == []
 
 

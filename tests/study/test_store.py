@@ -1,25 +1,18 @@
 """The store: what it holds, that plain Zarr and xarray read it, and what happens to it when things go wrong."""
 
-import errno
 import json
-import subprocess
-import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import zarr
 
-from jaxflow.study import TwoResults, metadata, open_results, status, store
+import tests.study.cheap as cheap_module
+from jaxflow.study import TwoResults, decode, metadata, open_results, status, store
+from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.files import only_writer
-from tests.study.cheap import HostExperiment, cheap, payload, read_log, small_study
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """A complete store of the small host study, and its files."""
-    path = tmp_path_factory.mktemp("reference") / "r.zarr"
-    small_study(HostExperiment()).run(path, progress=False)
-    return payload(path)
-
+from tests.study.cheap import HostExperiment, cheap, edit, payload, restore, said, small_study, tiny_study
 
 PLAIN = """
 import json, sys
@@ -46,17 +39,12 @@ print(json.dumps(found))
 """
 
 
-def test_plain_xarray_and_zarr_read_it_with_its_meanings(tmp_path):
-    path = tmp_path / "r.zarr"
-    results = small_study(cheap).run(path, progress=False)
-    run = subprocess.run([sys.executable, "-W", "error", "-c", PLAIN, str(path)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+def test_plain_xarray_and_zarr_read_it_with_its_meanings(small):
+    path, results = small
+    found = json.loads(said("-W", "error", "-c", PLAIN, str(path)))
     np.testing.assert_equal(found["consolidated"], found["listed"])
     dtype, names, gaps, shape, version, sizes = found["listed"]
     chosen = results.sel(d=3, parametrization="KQ")
-    from jaxflow.study import decode
-
     assert (dtype, version, shape) == ("uint8", 1, [10, 2])
     assert names == decode(chosen.outcome).values.tolist()
     np.testing.assert_array_equal(np.asarray(gaps, float), chosen.gap.values)
@@ -65,170 +53,101 @@ def test_plain_xarray_and_zarr_read_it_with_its_meanings(tmp_path):
     assert found["zarr"][2]["flag_meanings"].startswith("not_run global_")
 
 
-def test_replay_is_the_stored_instance(tmp_path):
-    study = small_study(cheap)
-    results = study.run(tmp_path / "r.zarr", progress=False)
-    for trial in (0, 9):
-        again = study.replay(d=3, parametrization="KQ", trial=trial)
-        stored = results.sel(d=3, parametrization="KQ", trial=trial)
-        assert int(stored.outcome) == int(again["outcome"])
-        np.testing.assert_allclose(stored.direction.values, again["direction"], rtol=1e-12)
-
-
-def test_recomputed_it_is_the_stored_instance_to_the_bit(tmp_path):
-    study = small_study(cheap)
-    results = study.run(tmp_path / "r.zarr", progress=False)
-    for trial in (0, 3, 4, 9):  # at both ends of a block, and in the one that is padded
-        again = study.recompute(d=3, parametrization="KQ", trial=trial)
-        stored = results.sel(d=3, parametrization="KQ", trial=trial)
+def test_recomputed_it_is_the_stored_instance_to_the_bit_and_replayed_the_same(small):
+    study, (_, results) = small_study(cheap), small
+    chosen = {"d": 3, "parametrization": "KQ"}
+    for trial in (0, 4, 9):  # at both ends of a block, and in the one that is padded
+        again, replayed = study.recompute(**chosen, trial=trial), study.replay(**chosen, trial=trial)
+        stored = results.sel(**chosen, trial=trial)
         assert set(again) == set(stored.data_vars) and len(again) == 6
         for name, value in again.items():
             assert value.dtype == stored[name].dtype
             np.testing.assert_array_equal(value, stored[name].values, err_msg=name)
-    with pytest.raises(ValueError, match="factors: give parametrization as well"):
-        study.recompute(d=3, trial=0)
-    with pytest.raises(ValueError, match="trial"):
-        study.recompute(d=3, parametrization="KQ", trial=-1)
+        assert int(stored.outcome) == int(replayed["outcome"])
+        np.testing.assert_allclose(stored.direction.values, replayed["direction"], rtol=1e-12)
 
 
-def test_methods_meet_the_same_instances_and_additions_change_nothing(tmp_path):
-    small = small_study(cheap).run(tmp_path / "a.zarr", progress=False)
-    large = small_study(
-        cheap, data_factors={"d": [5, 3, 2]}, method_factors={"parametrization": ["KQ", "W"]}, trials=23
-    ).run(tmp_path / "b.zarr", progress=False)
-    same = large.sel(d=[2, 3], parametrization=["W", "KQ"]).isel(trial=slice(10))
+def test_methods_meet_the_same_instances_and_additions_change_nothing(tmp_path, small):
+    small = small[1]
+    factors = {"data_factors": {"d": [5, 3]}, "method_factors": {"parametrization": ["KQ", "W"]}}
+    large = small_study(cheap, **factors, trials=23).run(tmp_path / "b.zarr", progress=False)
+    same = large.sel(d=[3], parametrization=["W", "KQ"]).isel(trial=slice(10))
     for name in small.data_vars:
-        np.testing.assert_array_equal(small[name].values, same[name].values)
+        np.testing.assert_array_equal(small[name].sel(d=[3]).values, same[name].values)
     np.testing.assert_array_equal(small.steps.sel(parametrization="W"), small.steps.sel(parametrization="KQ"))
     assert len(np.unique(small.direction.sel(parametrization="W").values)) == 2 * 2 * 10
 
 
-def test_outcomes_that_a_function_leaves_to_the_engine(tmp_path):
-    from tests.study.cheap import without_outcome
+def without_outcome(key, d=2):
+    """What an opaque function may leave to the engine; every key whose first number is small gives NaN."""
+    value = jax.random.uniform(key)
+    return {"value": jnp.where(value < 0.25, jnp.nan, value), "count": d}
 
-    results = small_study(without_outcome, method_factors={}).run(tmp_path / "r.zarr", progress=False)
+
+def test_outcomes_that_a_function_leaves_to_the_engine(tmp_path):
+    study = small_study(without_outcome, data_factors={}, method_factors={}, trials=20)
+    results = study.run(tmp_path / "r.zarr", progress=False)
     codes = np.where(np.isnan(results["value"].values), 9, 8)
     np.testing.assert_array_equal(results.outcome.values, codes)
     assert 0 < (codes == 9).sum() < codes.size
 
 
-def test_nothing_is_done_twice(tmp_path, reference):
+def test_overwriting(tmp_path, tiny):
     path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
-    before = len(read_log(path))
-    study.run(path, progress=False)
-    assert [entry["event"] for entry in read_log(path)[before:]] == ["run"]
-    assert payload(path) == reference
-
-
-def test_overwriting(tmp_path, reference):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment(), seed=1).run(path, progress=False)
-    assert payload(path) != reference
-    small_study(HostExperiment()).run(path, progress=False, overwrite=True)
-    assert payload(path) == reference
+    tiny_study(seed=1).run(path, progress=False)
+    assert payload(path) != tiny[0]
+    tiny_study().run(path, progress=False, overwrite=True)
+    assert payload(path) == tiny[0]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     with pytest.raises((ValueError, FileNotFoundError)):
-        small_study(HostExperiment()).run(tmp_path / "mine", progress=False, overwrite=True)
+        tiny_study().run(tmp_path / "mine", progress=False, overwrite=True)
     assert (tmp_path / "mine" / "thesis.tex").exists()
 
 
-@pytest.mark.parametrize("name", ["outcome/c/0/1/1", "value/c/1/0/2", "block_checksum/c/1/1/0/0", "d/c/0"])
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_file_is_found_and_computed_again(name, damage, tmp_path, reference):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
-    target = path / name
-    data = bytearray(target.read_bytes())
-    data[0] ^= 1
-    target.write_bytes(data if damage == "flip" else data[:-3])
-    if damage == "remove":
-        target.unlink()
-    if name.startswith("value") and damage == "flip":
-        with open_results(path) as results, pytest.raises(ValueError, match="checksum"):
-            results["value"].values  # noqa: B018
-        found = status(path, verify=True)
-        assert (found.damaged, found.blocks, found.complete) == (1, 11, False)
-        assert "1 blocks are damaged" in str(found)
-    study.run(path, progress=False)
-    assert payload(path) == reference
-
-
-def test_a_store_of_another_study(tmp_path):
-    path = tmp_path / "r.zarr"
-    small_study(HostExperiment()).run(path, progress=False)
-    before = payload(path)
-    for other, what in (
-        (small_study(HostExperiment(), seed=1), "seed 0 there, 1 here"),
-        (small_study(HostExperiment(), trials=9), "trials 10 there, 9 here"),
-        (small_study(HostExperiment(pause=0.5)), "'pause': 0.0"),
-        (small_study(cheap), "'name': 'HostExperiment'"),
-    ):
-        with pytest.raises(ValueError, match="belongs to another study") as error:
-            other.run(path, progress=False)
-        assert what in str(error.value)
-        with pytest.raises(ValueError, match="belongs to another study"):
-            other.status(path)
-    assert payload(path) == before
-
-
 def test_what_is_no_store(tmp_path):
-    import zarr
-
     for made in ("text", "group"):
         path = tmp_path / made
         path.mkdir()
         (path / "zarr.json").write_text("no JSON") if made == "text" else zarr.create_group(path)
-        for use in (small_study(HostExperiment()).run, status, open_results):
+        for use in (tiny_study().run, status, open_results):
             with pytest.raises(ValueError, match="is no study of jaxflow"):
                 use(path)
     for use in (status, open_results):
         with pytest.raises(FileNotFoundError, match="there is no store at"):
             use(tmp_path / "nothing")
+    (tmp_path / "r.zarr").write_text("mine")
+    with pytest.raises(ValueError, match="is a file, not a folder"):
+        tiny_study().run(tmp_path / "r.zarr")
 
 
-def edit_attributes(path, **changes):
-    top = json.loads((path / "zarr.json").read_text())
-    # Without their checksum, as an earlier version wrote them: otherwise the change is damage.
-    top["attributes"].pop("metadata_checksum", None)
-    top["attributes"].update(changes)
-    (path / "zarr.json").write_text(json.dumps(top))
-
-
-def test_another_schema(tmp_path, monkeypatch):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
-    before = payload(path)
+def test_another_schema(copy, monkeypatch, tiny):
+    path, study = copy, tiny_study()
     for version, whose in ((2, "a newer"), (0, "another")):
-        edit_attributes(path, schema_version=version)
+        edit(path, schema_version=version)
         for use in (lambda p: study.run(p, progress=False), status, open_results):
             with pytest.raises(ValueError, match=f"schema_version {version}, written by {whose} jaxflow"):
                 use(path)
     # The way from an older schema is a table.
-    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: edit_attributes(store, schema_version=1))
+    monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: edit(store, schema_version=1))
     with pytest.raises(ValueError, match="has an older schema"):
         status(path)
     study.run(path, progress=False)
-    assert payload(path) == before
+    assert payload(path) == tiny[0]
     monkeypatch.setitem(metadata.MIGRATIONS, 0, lambda store: None)
-    edit_attributes(path, schema_version=0)
+    edit(path, schema_version=0)
     with pytest.raises(RuntimeError, match="did not raise it by one"):
         study.run(path, progress=False)
 
 
 def test_without_a_manifest_nothing_is_complete(tmp_path):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
+    path, study = tmp_path / "r.zarr", tiny_study()
     assert study.run(path, progress=False).attrs["complete"] == 1
     told = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["manifest"])
     assert {"jaxflow", "commit", "seed", "packages", "device_kind", "block", "arguments"} <= told.keys()
     assert study.status(path).complete
     for name in ("packages", "device_kind"):
-        edit_attributes(path, manifest=json.dumps({key: value for key, value in told.items() if key != name}))
+        edit(path, manifest=json.dumps({key: value for key, value in told.items() if key != name}))
         found = study.status(path)
         assert not found.complete and found.lacking == (name,)
         assert f"the manifest lacks {name}" in str(found)
@@ -236,13 +155,11 @@ def test_without_a_manifest_nothing_is_complete(tmp_path):
         assert results.attrs["complete"] == 0
 
 
-def test_results_of_other_versions_are_not_mixed_unless_told(tmp_path):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
+def test_results_of_other_versions_are_not_mixed_unless_told(copy):
+    path, study = copy, tiny_study()
     told = json.loads(json.loads((path / "zarr.json").read_text())["attributes"]["manifest"])
     told["device_kind"], told["packages"]["jaxlib"] = "TPU v9", "0.0.1"
-    edit_attributes(path, manifest=json.dumps(told))
+    edit(path, manifest=json.dumps(told))
     with pytest.raises(ValueError, match="device_kind TPU v9 then, cpu now; jaxlib 0.0.1 then"):
         study.run(path, progress=False)
     study.run(path, progress=False, allow_mixed=True)
@@ -250,29 +167,20 @@ def test_results_of_other_versions_are_not_mixed_unless_told(tmp_path):
     assert "mixed: device_kind" in str(study.status(path))
 
 
-def test_an_experiment_that_changed_is_noticed_by_a_resume(tmp_path, monkeypatch):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
+def test_an_experiment_that_changed_is_noticed_by_a_resume(tmp_path, monkeypatch, host):
+    path, study = tmp_path / "r.zarr", small_study(HostExperiment())
+    restore(path, host)
     (path / "outcome/c/1/1/2").unlink()
     before = payload(path)
-    monkeypatch.setattr("tests.study.cheap._numbers", changed_numbers)
+    numbers = cheap_module._numbers
+    monkeypatch.setattr(cheap_module, "_numbers", lambda *words, **f: numbers(*words, **f) | {"value": np.ones(4)})
     with pytest.raises(TwoResults, match="value of trials 4 to 7 at .* came out otherwise than before"):
         study.run(path, progress=False)
     assert payload(path) == before
 
 
-def changed_numbers(words, d=2, parametrization="W"):
-    from jaxflow._core import Code, Outcome
-
-    numbers = {"value": words[:, 0] / 7.0, "steps": (words[:, 1] % 1000).astype(np.int32)}
-    return {"outcome": Code(1 + words[:, 1] % 9, Outcome), **numbers}
-
-
-def test_two_results_for_one_key_are_never_written_over(tmp_path):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    study.run(path, progress=False)
+def test_two_results_for_one_key_are_never_written_over(copy):
+    path, study = copy, tiny_study()
     with only_writer(path):
         held = store.Store.prepare(path, study.plan, {}, device_kind="cpu")
         index = (0, 0, 0)
@@ -281,43 +189,11 @@ def test_two_results_for_one_key_are_never_written_over(tmp_path):
             held.commit(index, arrays, held.variables)
 
 
-@pytest.mark.parametrize("at", [1, 9, 14, 30])
-def test_a_full_disk(at, tmp_path, monkeypatch, reference):
-    path = tmp_path / "r.zarr"
-    study = small_study(HostExperiment())
-    calls = iter(range(1000))
-
-    def full(target, data, scratch):
-        if next(calls) >= at:
-            raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        write(target, data, scratch)
-
-    write = store.write_file
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "write_file", full)
-        with pytest.raises(OSError) as error:
-            study.run(path, progress=False)
-    assert error.value.errno == errno.ENOSPC
-    if path.exists():
-        done = study.status(path).blocks
-        assert f"the disk is full; {done} of 12 blocks are complete" in str(error.value)
-    study.run(path, progress=False)
-    assert payload(path) == reference
-
-
-def test_one_writer(tmp_path):
-    path = tmp_path / "r.zarr"
-    with only_writer(path), pytest.raises(RuntimeError, match="another process is writing"):
-        small_study(HostExperiment()).run(path, progress=False)
-
-
 def test_a_million_instances_open_without_reading_them(tmp_path):
     path = tmp_path / "r.zarr"
     study = small_study(HostExperiment(), trials=250_000, block=1024)
     with only_writer(path):
         held = store.Store.prepare(path, study.plan, {}, device_kind="cpu")
-        from jaxflow.study.blocks import Computer, job_of
-
         result = Computer(study.experiment)(job_of(study.plan, study.experiment, study.plan.values_at((0, 0)), 0))
         held.commit((0, 0, 0), result.arrays, result.layout)
     (path / "outcome/c/0/0/0").write_bytes(b"nobody reads this")
