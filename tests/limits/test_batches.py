@@ -32,9 +32,10 @@ CLOSER = {"program, Frobenius norm": 1e-10, "integrate": 1e-10, "descend": 1e-10
 RARELY_DECIDED = ("ReLU head", "concave head", "layers in parallel")
 # Lanes that go side by side, 64 of them: more than XLA has threads for.
 SIDE_BY_SIDE = ("program, Frobenius norm", "program, nuclear norm", "program, l1 norm", "integrate", "descend")
-# Limits are found in a loop over ten lanes (`one_lane_at_a_time`). One of each function that loops is compared with
-# another program, that of a lane alone; the others with themselves in another order.
-ONE_OF_EACH = ("W", "layers in parallel", "diagonal network, 2 layers", "a model of one's own")
+# Limits are found in a loop over ten lanes (`one_lane_at_a_time`). Those of W are compared with the program of a
+# lane alone, the others with themselves in another order. (Batches of networks and of models of one's own
+# stand beside known answers in `test_linear_starts.py` and `test_own_model.py`.)
+ALONE = ("W", *SIDE_BY_SIDE)
 FAST = ("W", "program, Frobenius norm", "program, l1 norm", "integrate", "descend")
 # All but regression, whose points are followed twice: ten lanes take minutes.
 NAMES = tuple(name for name in batch_lanes.CASES if not name.startswith("regression"))
@@ -55,7 +56,7 @@ def test_mixed_lanes_end_as_they_do_alone(name: str) -> None:
     run, instances = batch_of(name)
     flaws = [batch_lanes.FLAWS[k % len(batch_lanes.FLAWS)] for k in range(len(instances))]
     batch = run(*batch_lanes.stacked(instances))
-    if name in (*SIDE_BY_SIDE, *ONE_OF_EACH):
+    if name in ALONE:
         single = jax.jit(batch_lanes.CASES[name].answer)
         alone, tolerance = [single(*one) for one in instances], CLOSER.get(name, TOLERANCE)
     else:
