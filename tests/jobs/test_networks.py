@@ -36,7 +36,10 @@ def test_implicit_bias_on_matrix_factorisation() -> None:
         jf.EmpiricalRisk((measurements, targets), "squared"), Sensing(*(1e-3 * jax.random.normal(keys[2], (2, 5, 5))))
     )
     found, truth = np.asarray(limit.point.U @ limit.point.V.T), np.outer(u, v)
-    assert limit.outcome == "limit_point"
+    assert limit.outcome == "limit_point" and limit.direction is None
+    facts = limit.stationary
+    assert float(facts.error) < 1e-4 and float(facts.eigenvalue) > 0 and int(facts.rank) >= 5
+    assert "interpolates" in str(limit) and "smallest eigenvalue" in str(limit)
     # The start leaves about its own size.
     assert np.linalg.norm(found - truth) <= 0.02 * np.linalg.norm(truth)
     np.testing.assert_allclose(np.einsum("nij,ij->n", measurements, found), targets, atol=1e-7)
@@ -55,24 +58,6 @@ def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
     np.testing.assert_allclose(coefficients[-1], beta.value, atol=1e-3)
 
 
-def test_the_limit_of_a_diagonal_network_has_a_bound_on_its_error() -> None:
-    network = jf.models.DiagonalLinearNetwork((0.1 * jnp.ones(6), jnp.zeros(6)))
-    limit = jf.find_limit(jf.EmpiricalRisk(REGRESSION, "squared"), network)
-    assert limit.outcome == "limit_point" and "at most" in str(limit)
-    # Theorem: beta = (alpha^2 / 2) sinh(2 X^T nu) for some nu; Newton's method finds it.
-    nu = np.zeros(4)
-    for _ in range(200):
-        z = 2 * MEASURED.T @ nu
-        left = MEASURED @ (0.005 * np.sinh(z)) - np.asarray(REGRESSION.targets)
-        step = np.linalg.solve((MEASURED * (0.01 * np.cosh(z))) @ MEASURED.T, left)
-        nu = nu - step * min(1.0, 0.5 / np.abs(2 * MEASURED.T @ step).max())
-    expected = 0.005 * np.sinh(2 * MEASURED.T @ nu)
-    assert np.linalg.norm(limit.point - expected) <= (float(limit.error) + 1e-13) * np.linalg.norm(expected)
-
-
-CLASSES = jf.data.LinearData(RNG.normal(size=(8, 3)), np.sign(RNG.normal(size=8)))
-
-
 def separable(d: int, n: int) -> jf.data.LinearData:
     rng = np.random.default_rng(d)
     inputs = rng.normal(size=(n, d))
@@ -84,16 +69,6 @@ def least(data: jf.data.LinearData, size: Any) -> float:
     w = cvxpy.Variable(data.inputs.shape[1])
     margins = cvxpy.multiply(np.asarray(data.targets), np.asarray(data.inputs) @ w) >= 1
     return cvxpy.Problem(cvxpy.Minimize(size(w)), [margins]).solve()
-
-
-def test_a_deep_linear_network_has_the_margin_of_one_layer() -> None:
-    data = separable(3, 8)
-    limit = jf.find_limit(
-        jf.EmpiricalRisk(data, "logistic"),
-        jf.models.DeepLinearNetwork.init(jax.random.key(0), data, depth=2, alpha=0.3),
-    )
-    assert limit.outcome == "globally_optimal"
-    np.testing.assert_allclose(np.linalg.norm(limit.direction), least(data, cvxpy.norm2), rtol=1e-6)
 
 
 def test_a_convolutional_network_is_sparse_in_frequencies() -> None:
@@ -157,15 +132,11 @@ def squared_hinge(q: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - q, 0.0) ** 2
 
 
-def errors_of_neurons(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Outcomes, true errors and what the library says of them, of one-neuron regression that can be fitted."""
-    rng = np.random.default_rng(5)
-    inputs, truth = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
-    targets = np.tanh(np.einsum("cnd,cd->cn", inputs, truth))
-    starts = truth + 0.5 * rng.normal(size=(count, 3))
+def errors_of(model: Any, loss: Any, inputs: Any, targets: Any, starts: Any, truth: Any) -> tuple[Any, Any, Any]:
+    """Outcomes, true errors and what the library says of them, of a batch of instances."""
 
     def one(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-        found = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), Neuron(w))
+        found = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w))
         return found.outcome, found.end.module.w, found.error
 
     outcome, found, error = jax.jit(jax.vmap(one))(jnp.asarray(inputs), jnp.asarray(targets), jnp.asarray(starts))
@@ -173,35 +144,27 @@ def errors_of_neurons(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.asarray(outcome.name), true, np.asarray(error)
 
 
-def errors_of_hinges(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of the squared hinge loss on orthogonal data: each margin rises to one by itself."""
-    rng = np.random.default_rng(6)
-    frames = np.linalg.qr(rng.normal(size=(count, 4, 4)))[0][:, :3]
-    inputs = frames * np.exp(0.3 * rng.normal(size=(count, 3, 1)))
-    labels, starts = np.where(rng.random((count, 3)) < 0.5, 1.0, -1.0), rng.normal(size=(count, 4))
-    lacking = np.maximum(1.0 - labels * np.einsum("cnd,cd->cn", inputs, starts), 0.0) * labels
-    truth = starts + np.einsum("cn,cnd->cd", lacking / np.sum(inputs**2, axis=2), inputs)
-
-    def one(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-        found = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), squared_hinge), Linear(w))
-        return found.outcome, found.end.module.w, found.error
-
-    outcome, found, error = jax.jit(jax.vmap(one))(jnp.asarray(inputs), jnp.asarray(labels), jnp.asarray(starts))
-    true = np.linalg.norm(found - truth, axis=1) / np.linalg.norm(truth, axis=1)
-    return np.asarray(outcome.name), true, np.asarray(error)
-
-
 @pytest.mark.slow
 def test_errors_of_neurons_cover_the_true_ones() -> None:
     """1,000 of 1,000 were covered; `print` calls them estimates. Roundings are in none of them."""
-    outcome, true, error = errors_of_neurons(20)
+    rng = np.random.default_rng(5)
+    inputs, truth = rng.normal(size=(20, 12, 3)), rng.normal(size=(20, 3))
+    targets = np.tanh(np.einsum("cnd,cd->cn", inputs, truth))
+    outcome, true, error = errors_of(Neuron, "squared", inputs, targets, truth + 0.5 * rng.normal(size=(20, 3)), truth)
     assert set(outcome) == {"limit_point"} and np.all(true <= error + 1e-13)
 
 
 @pytest.mark.slow
 def test_errors_of_hinges_are_estimates() -> None:
     """974 of 1,000 were covered, and some errors are off by a factor of 20: `print` may not call them bounds."""
-    outcome, true, error = errors_of_hinges(40)
+    # On orthogonal data each margin rises to one by itself.
+    rng = np.random.default_rng(6)
+    frames = np.linalg.qr(rng.normal(size=(40, 4, 4)))[0][:, :3]
+    inputs = frames * np.exp(0.3 * rng.normal(size=(40, 3, 1)))
+    labels, starts = np.where(rng.random((40, 3)) < 0.5, 1.0, -1.0), rng.normal(size=(40, 4))
+    lacking = np.maximum(1.0 - labels * np.einsum("cnd,cd->cn", inputs, starts), 0.0) * labels
+    truth = starts + np.einsum("cn,cnd->cd", lacking / np.sum(inputs**2, axis=2), inputs)
+    outcome, true, error = errors_of(Linear, squared_hinge, inputs, labels, starts, truth)
     assert set(outcome) == {"limit_point"}
     assert np.mean(true <= error + 1e-13) >= 0.85 and np.all(true <= 100 * error + 1e-13)
     found = jf.find_limit(jf.EmpiricalRisk((np.eye(4)[:3], np.ones(3)), squared_hinge), Linear(jnp.zeros(4)))

@@ -49,3 +49,8 @@ def test_percentages_of_a_known_distribution(tmp_path: Any) -> None:
     found = table.sel(outcome="separable")
     assert float(found.low) <= 75.0 <= float(found.high)
     results.close()
+
+
+def test_columns_of_w_are_refused() -> None:
+    with pytest.raises(ValueError, match="^m: only the parametrization KQ has columns to choose; give it a study"):
+        jf.study.Study(jf.study.TokenSelection(), {"d": [2]}, {"parametrization": ["W", "KQ"], "m": [2]}, trials=2)

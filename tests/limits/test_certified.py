@@ -1,5 +1,6 @@
 """What "certified" means: the flow's direction against the program's optimum. Wrong predictions are contradicted."""
 
+import itertools
 from typing import ClassVar
 
 import equinox as eqx
@@ -17,14 +18,12 @@ from jaxflow.margin import attention_svm, max_margin
 from jaxflow.models import (
     AbstractAttention,
     CombinedAttention,
-    DeepLinearNetwork,
     DeepMatrixSensing,
     DiagonalAttention,
     DiagonalLinearNetwork,
     FactoredAttention,
 )
 from jaxflow.models.base import mark_trainable
-from jaxflow.study import TokenSelection
 from jaxflow.theory import prediction as predictions
 from jaxflow.theory import register, rule_of
 
@@ -89,18 +88,8 @@ GAPS = {Doubled: 1e-6}
 RIGHT = {CombinedAttention: "frobenius", FactoredAttention: "nuclear", DiagonalAttention: "l1", Doubled: "frobenius"}
 WRONG = [
     (CombinedAttention, "nuclear", 1.0),
-    (FactoredAttention, "frobenius", 1.0),
-    (DiagonalAttention, "l1", 2.0),
-    (Doubled, "nuclear", 1.0),
-]
-# One of each model in `make test`; these are the second and third.
-MORE_WRONG = [
-    (CombinedAttention, "l1", 1.0),
-    (CombinedAttention, "frobenius", 2.0),
-    (FactoredAttention, "l1", 1.0),
     (FactoredAttention, "nuclear", 2.0),
-    (DiagonalAttention, "frobenius", 1.0),
-    (DiagonalAttention, "nuclear", 1.0),
+    (DiagonalAttention, "l1", 2.0),
     (Doubled, "frobenius", 2.0),
 ]
 
@@ -113,7 +102,10 @@ def followed():
     def follow(kind):
         if kind not in found:
             risk, model = instance(kind)
-            path = eqx.filter_jit(lambda r, m: METHODS.get(kind, Staged()).follow(r, m, 4096))(risk, model)
+            if kind in METHODS:
+                path = METHODS[kind].follow(risk, model, 4096)
+            else:
+                path = jf.find_limit(risk, model, max_steps=4096).trajectory
             found[kind] = risk, model, path
         return found[kind]
 
@@ -142,9 +134,7 @@ def concluded(followed, close):
     return lambda kind, norm, stretch=1.0: close(kind, norm, *followed(kind), stretch)
 
 
-@pytest.mark.parametrize(
-    ("kind", "norm", "stretch"), [*WRONG, *(pytest.param(*wrong, marks=pytest.mark.slow) for wrong in MORE_WRONG)]
-)
+@pytest.mark.parametrize(("kind", "norm", "stretch"), WRONG)
 def test_a_wrong_prediction_is_contradicted(concluded, kind, norm, stretch):
     limit = concluded(kind, norm, stretch)
     # The program is solved, to rounding: that certifies it and not the flow.
@@ -246,21 +236,19 @@ SEEDS = (4, 7)
 
 def test_no_definite_outcome_changes_in_a_longer_run():
     keys = jax.random.split(jax.random.key(7), 24)[jnp.asarray(SEEDS)]
+    starts = []
+    for scale, key in itertools.product(SCALES, keys):
+        key_data, key_start, _ = jax.random.split(key, 3)
+        data, head = jf.data.random_tokens(key_data, 3, 4, 3)
+        model = CombinedAttention(scale * jax.random.normal(key_start, (3, 3)), head)
+        starts.append((jf.EmpiricalRisk(data, jf.losses.Logistic()), model))
 
     def outcomes(method):
-        def one(given):
-            key, scale = given
-            key_data, key_start, _ = jax.random.split(key, 3)
-            data, head = jf.data.random_tokens(key_data, 3, 4, 3)
-            model = CombinedAttention(scale * jax.random.normal(key_start, (3, 3)), head)
-            limit = jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, method=method, throw=False)
-            return limit.outcome.value, limit.selection
-
-        starts = (jnp.tile(keys, len(SCALES)), jnp.repeat(jnp.asarray(SCALES), len(SEEDS)))
-        return [np.asarray(x) for x in jax.jit(lambda s: jax.lax.map(one, s))(starts)]
+        limits = [jf.find_limit(*start, method=method, throw=False) for start in starts]
+        return np.array([int(x.outcome) for x in limits]), np.stack([x.selection for x in limits])
 
     (soon, tokens), (late, later) = outcomes(Staged()), outcomes(Staged(far=1e9, horizon=1e13))
-    open_ = jf.Outcome.undecided
+    open_ = int(jf.Outcome.undecided)
     # A budget that ran out takes nothing back.
     kept = (soon == open_) | (late == open_) | ((soon == late) & np.all(tokens == later, axis=(1, 2)))
     assert kept.all()
@@ -298,14 +286,10 @@ def separable(seed=0, n=4, d=6):
     return jf.EmpiricalRisk(jf.data.LinearData(X, y), jf.losses.Exponential())
 
 
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong"),
-    [pytest.param(DeepLinearNetwork, "l2", "l1", marks=pytest.mark.slow), (DiagonalLinearNetwork, "l1", "l2")],
-)
-def test_linear_networks_are_held_to_their_own_direction(kind, right, wrong):
-    risk = separable()
-    model = kind.init(jax.random.key(1), risk.data, depth=2)
-    path = eqx.filter_jit(lambda r, m: LinearStaged().follow(r, m, 4096))(risk, model)
+def test_linear_networks_are_held_to_their_own_direction():
+    risk, right, wrong = separable(), "l1", "l2"
+    model = DiagonalLinearNetwork.init(jax.random.key(1), risk.data, depth=2)
+    path = LinearStaged().follow(risk, model, 4096)
     found = {}
     for norm in (right, wrong):
 
@@ -314,7 +298,7 @@ def test_linear_networks_are_held_to_their_own_direction(kind, right, wrong):
             program = max_margin(risk.data.inputs, risk.data.targets, norm=norm)
             return jf.theory.Prediction(program, "Somebody (2025), Theorem 0: so it is", ())
 
-        register(kind)(rule)
+        register(DiagonalLinearNetwork)(rule)
         found[norm] = eqx.filter_jit(lambda r, m, p: conclude_direction(r, m, p, 1e-8))(risk, model, path)
     assert str(found[wrong].outcome) == "prediction_contradicted" and found[wrong].excess > 1e-3
     assert str(found[wrong]).startswith("The prediction is contradicted")
@@ -335,19 +319,14 @@ def sensing(commuting):
     return jf.EmpiricalRisk(data, jf.losses.Squared()), DeepMatrixSensing.init(key, data, alpha=0.3)
 
 
-def test_a_theorem_is_cited_where_its_assumptions_hold():
-    limit = jf.find_limit(*sensing(commuting=True))
-    assert str(limit.outcome) == "limit_point" and bool(limit.prediction.applies)
-    assert "of the optimum" in str(limit) and "does not apply" not in str(limit)
-
-
-def test_a_theorem_that_does_not_apply_says_by_how_much_and_claims_no_optimum():
-    limit = jf.find_limit(*sensing(commuting=False))
-    text = str(limit)
-    assert str(limit.outcome) == "limit_point" and not bool(limit.prediction.applies)
-    failing = next(a for a in limit.prediction.assumptions if not bool(a.holds))
-    assert "Corollary 7 does not apply" in text and "of the optimum" not in text
-    assert failing.statement in text and f"fails by {-float(failing.slack):.1e}" in text
+def test_a_theorem_is_cited_where_it_applies_and_else_says_by_how_much_it_fails():
+    holding, failing = (jf.find_limit(*sensing(commuting)) for commuting in (True, False))
+    assert str(holding.outcome) == str(failing.outcome) == "limit_point"
+    assert bool(holding.prediction.applies) and not bool(failing.prediction.applies)
+    assert "of the optimum" in str(holding) and "does not apply" not in str(holding)
+    assert "Corollary 7 does not apply" in str(failing) and "of the optimum" not in str(failing)
+    fact = next(a for a in failing.prediction.assumptions if not bool(a.holds))
+    assert fact.statement in str(failing) and f"fails by {-float(fact.slack):.1e}" in str(failing)
 
 
 def test_an_interpolation_below_the_optimum_contradicts_its_program():
@@ -371,26 +350,6 @@ def test_what_overflows_is_said_on_another_scale(followed):
     assert when_of(far) == "log log t = 2e+06"
 
 
-def nearly_twice(offset: float, size: float = 1.0):
-    """W on two sequences whose tokens come a second time at this distance; the first sequence at another size."""
-    data, head = jf.data.random_tokens(jax.random.key(3), 2, 3, 3)
-    near = data.tokens + offset * jax.random.normal(jax.random.key(8), data.tokens.shape)
-    tokens = jnp.concatenate([data.tokens, near], axis=1).at[0].multiply(size)
-    data = jf.data.TokenData(tokens, data.queries, data.labels)
-    return jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention.init(jax.random.key(1), data, head)
-
-
-def test_pushes_that_cancel_between_nearly_equal_tokens_are_no_minimum():
-    """The gradient is as small beside its multipliers as the tokens are apart, wherever the flow is: a small ratio was
-    taken for a finite stationary point of all four. No minimum is there."""
-    find = jax.jit(lambda risk, model: jf.find_limit(risk, model, throw=False))
-    for offset, size in ((1e-14, 1.0), (1e-12, 1.0), (1e-6, 1.0), (0.1, 1e17)):
-        limit = find(*nearly_twice(offset, size))
-        assert limit.outcome != "finite_stationary_point" and limit.kind != jf.limits.LimitKind.point
-    # What is further apart is decided.
-    assert find(*nearly_twice(1e-2)).outcome == "globally_optimal"
-
-
 def quasi_separated(size: float):
     """A sequence with both labels, whose loss has its minimum at a finite point, and one in dimensions of its own that
     can be separated: its tokens, of this size, are pushed for ever."""
@@ -406,31 +365,5 @@ def quasi_separated(size: float):
 
 
 def test_quasi_separated_attention_has_no_finite_end_in_any_unit():
-    find = jax.jit(lambda risk, model: jf.find_limit(risk, model, throw=False))
     for size in (1.0, 1e-2, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8):
-        assert find(*quasi_separated(size)).kind != jf.limits.LimitKind.point, size
-
-
-def test_a_minimum_is_found_alone_and_in_a_batch():
-    """Of a cell with finite points (5, 5, 2): a minimum by its Hessian, and lower than what is around."""
-    experiment = TokenSelection()
-    keys = [jax.random.key(90_000 + k) for k in (1, 10)]
-    pairs = [experiment.setup(key, n=5, T=5, d=2) for key in keys]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *pairs)
-    together = jax.jit(jax.vmap(lambda risk, model: jf.find_limit(risk, model, throw=False)))(*stacked)
-    outcomes = []
-    for i, (risk, model) in enumerate(pairs):
-        alone = jf.find_limit(risk, model, throw=False)
-        assert int(together.outcome.value[i]) == int(alone.outcome)
-        outcomes.append(str(alone.outcome))
-        if alone.outcome != "finite_stationary_point":
-            continue
-
-        def loss(row, risk=risk, model=model):
-            return risk(eqx.tree_at(lambda m: m.W, model, row.reshape(2, 2)))
-
-        row = alone.end.reshape(-1)
-        assert jnp.linalg.eigvalsh(jax.hessian(loss)(row))[0] > 0
-        around = row[None, :] + 1e-2 * jnp.linalg.norm(row) * jax.random.normal(jax.random.key(0), (50, row.size))
-        assert jnp.all(jax.vmap(loss)(around) > loss(row))
-    assert "finite_stationary_point" in outcomes
+        assert jf.find_limit(*quasi_separated(size), throw=False).kind != jf.limits.LimitKind.point, size

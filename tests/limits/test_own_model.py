@@ -161,41 +161,7 @@ def test_attention_needs_nothing_but_its_weights() -> None:
     assert "not say optimal" in str(limit)
 
 
-class Sensing(eqx.Module):
-    """Measurements of U Vᵀ."""
-
-    U: jax.Array
-    V: jax.Array
-
-    def __call__(self, x):
-        return jnp.sum(x * (self.U @ self.V.T))
-
-
-def test_matrix_sensing_ends_at_a_point_with_an_error_bound() -> None:
-    keys = jax.random.split(jax.random.key(0), 3)
-    measurements = jax.random.normal(keys[0], (12, 3, 3))
-    u, v = jax.random.normal(keys[1], (2, 3))
-    targets = jnp.einsum("nij,i,j->n", measurements, u, v)
-    model = Sensing(*(0.1 * jax.random.normal(keys[2], (2, 3, 3))))
-    limit = jf.find_limit(jf.EmpiricalRisk((measurements, targets), "squared"), model, gap=1e-7)
-    assert str(limit.outcome) == "limit_point" and limit.direction is None
-    # Twelve measurements of nine numbers: the matrix is known. Newton's method leaves roundings.
-    np.testing.assert_allclose(limit.point.U @ limit.point.V.T, jnp.outer(u, v), atol=1e-12)
-    facts = limit.stationary
-    assert float(facts.error) < 1e-4 and float(facts.eigenvalue) > 0 and int(facts.rank) >= 5
-    assert "interpolates" in str(limit) and "smallest eigenvalue" in str(limit)
-
-
-def test_a_loss_of_ones_own_is_flat_or_not(batch) -> None:
-    inputs, labels = batch[0][0], batch[1][0]
-
-    def squared_hinge(q):
-        return jnp.maximum(1.0 - q, 0.0) ** 2
-
-    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), squared_hinge), Linear(jnp.array([0.3, -0.1])), gap=1e-7)
-    assert str(limit.outcome) == "limit_point"
-    # At the edge of the hinge: all margins are at least one, to roundings.
-    assert float(jnp.min(labels * (inputs @ limit.point.w))) > 1.0 - 1e-9
+def test_a_loss_of_ones_own_has_a_tail():
     by_hand = jf.losses.as_loss(lambda q: jnp.log1p(jnp.exp(-q)))
     assert by_hand.tail is jf.losses.Tail.exponential
     for q in (-3.0, 0.5, 40.0, 1e4):
@@ -216,22 +182,13 @@ def test_what_is_not_homogeneous_is_said_to_be_open(batch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"data": (np.ones((4, 2)), np.array([0.0, 1.0, 2.0, 1.0]))}, "labels: expected two classes"),
     ({"data": (np.ones((4, 2)),)}, r"data: expected a pair \(inputs, labels\)"),
-    ({"data": (np.ones((4, 2)), np.ones(3))}, "labels: expected 4 labels, one for each input"),
-    ({"data": (np.full((4, 2), np.nan), np.ones(4))}, "inputs: NaN or infinite entry"),
-    ({"loss": "logistik"}, "loss: unknown name 'logistik'; did you mean 'logistic'"),
     ({"loss": lambda q: 1.0 + q}, "loss: expected a function of the margin"),
     ({"loss": lambda q: 1.0 / (1.0 + jnp.maximum(q, 0.0))}, "loss: MarginLoss neither falls exponentially"),
     ({"loss": 3}, "loss: expected a jaxflow loss, the name of one"),
     ({"model": 3.0}, "model: expected a callable"),
     ({"model": lambda x: x}, r"model: expected an output of shape \(\) for one input"),
-    ({"model": lambda x: jnp.ones(3) @ x}, r"model: does not accept one input of shape \(2,\)"),
-    ({"model": lambda x: jnp.sum(x)}, "trainable: no floating-point array of the model is trained"),
-    ({"method": "staged"}, "method: expected ModelStaged"),
     ({"method": jf.LinearStaged()}, "method: expected ModelStaged"),
-    ({"gap": 1e-20}, "gap: 1e-20 is below"),
-    ({"max_steps": 0}, "max_steps: expected at least 1"),
 ]
 
 
@@ -259,14 +216,6 @@ def test_margins_of_ones_own_and_some_parameters_alone() -> None:
 class _Pair(eqx.Module):
     w: Any
     b: Any
-
-
-def test_integrate_takes_a_callable_too(batch) -> None:
-    inputs, labels, models, _ = batch
-    model = jax.tree.map(lambda x: x[0], models)
-    risk = jf.EmpiricalRisk((inputs[0], labels[0]), lambda q: jnp.exp(-q))
-    path = jf.integrate(risk, model, clock="log_time", until=0.0, solver="Bosh3", max_steps=4_000)
-    assert float(risk(path.model)) < float(risk(model))
 
 
 def test_a_hidden_margin_is_asked_for() -> None:

@@ -19,13 +19,12 @@ N, T, D = 2, 3, 14
 GAP = 1e-8
 
 
-# The reduction of W is the same one with half of the parts.
-@pytest.fixture(scope="module", params=[pytest.param("W", marks=pytest.mark.slow), "KQ"])
-def both(request):
-    """An instance, its limit by `find_limit`, and its limit when all dimensions are followed."""
-    kinds = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}
+@pytest.fixture(scope="module")
+def both():
+    """An instance of K and Q, its limit by `find_limit`, and its limit when all dimensions are followed. (W is reduced
+    with half of the parts: see `test_a_point_holds_what_does_not_move`.)"""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
-    model = kinds[request.param].init(jax.random.key(5), data, head)
+    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head)
     risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
 
     @eqx.filter_jit
@@ -55,8 +54,7 @@ def test_what_lies_outside_of_the_span_does_not_move(both):
     small: Any = reduced(risk, model, rule_of(model))
     basis = small.basis
     outside = jnp.eye(D) - basis @ basis.T
-    names = ("W",) if hasattr(model, "W") else ("K", "Q")
-    for name in names:
+    for name in ("K", "Q"):
         start, end = getattr(model, name), getattr(limit.trajectory.final.model, name)
         moved = end - start
         # Weights have grown by a factor of some 1e5: roundings of that size.
@@ -73,25 +71,16 @@ def test_the_way_there_is_not_kept(both):
     np.testing.assert_allclose(limit.rate.predicted, whole.rate.predicted, atol=1e-6)
 
 
-def _alone(risk, model):
-    """The limit in the instance's own dimensions."""
-
-    @eqx.filter_jit
-    def found(risk, model):
-        return jf.find_limit(risk, model, gap=GAP, throw=False)
-
-    return found(risk, model)
-
-
-@pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
-def test_filling_up_with_zeros_changes_nothing(kind):
+def test_filling_up_with_zeros_changes_nothing():
     """In d = 5 the flow is followed in 8 dimensions: every number of the limit is that of five, and has its shape."""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, 5, score_gap=0.1)
-    model = kind.init(jax.random.key(5), data, head)
+    model = jf.models.FactoredAttention.init(jax.random.key(5), data, head)
     risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
     wide: Any = reduced(risk, model, rule_of(model), shared=True)
     assert wide is not None and wide.wider and wide.risk.data.tokens.shape == (N, T, 8)
-    limit, alone = jf.find_limit(risk, model, gap=GAP), _alone(risk, model)
+    # Within a program an instance keeps its own dimensions.
+    alone = eqx.filter_jit(lambda risk, model: jf.find_limit(risk, model, gap=GAP, throw=False))(risk, model)
+    limit = jf.find_limit(risk, model, gap=GAP)
     assert limit.outcome == alone.outcome
     ours, theirs = (eqx.filter(x, eqx.is_inexact_array) for x in (limit, alone))
     assert jax.tree.map(jnp.shape, ours) == jax.tree.map(jnp.shape, theirs)
@@ -135,14 +124,13 @@ def test_columns_that_constrain_the_rank_are_not_filled_up():
     assert reduced(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, rule_of(model), shared=True) is None
 
 
-@pytest.mark.parametrize("kind", [jf.models.CombinedAttention, jf.models.FactoredAttention])
-def test_a_point_holds_what_does_not_move(kind):
+def test_a_point_holds_what_does_not_move():
     """One sequence with both labels: attention tends to where the output vanishes, and all of W0 outside stays."""
     data, head = jf.data.random_tokens(jax.random.key(4), N, T, D, score_gap=0.1)
     scores = jnp.array([0.7, -0.5, 0.1])
     tokens = data.tokens[0] + jnp.outer(scores - data.tokens[0] @ head, head / (head @ head))
     twice = jf.data.TokenData(jnp.stack([tokens] * 2), jnp.stack([data.queries[0]] * 2), jnp.array([1.0, -1.0]))
-    model = kind.init(jax.random.key(5), twice, head)
+    model = jf.models.CombinedAttention.init(jax.random.key(5), twice, head)
     limit = jf.find_limit(jf.EmpiricalRisk(twice, jf.losses.Logistic()), model, gap=GAP)
     assert limit.outcome == jf.Outcome.finite_stationary_point
     final = limit.trajectory.final.model

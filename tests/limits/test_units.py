@@ -43,7 +43,7 @@ def test_data_of_order_one_have_no_units():
         assert units is not None and units.weights == 1.0
     for size in (1e-150, 1e4, 1e150):
         units = units_of(*instance(FactoredAttention, tokens=size))
-        assert units is not None and 0.25 < size / (units.tokens * units.queries) < 4.0
+        assert units is not None and 0.25 < size / (units.inputs * units.others) < 4.0
 
 
 def test_heads_that_see_more_than_scores_have_no_units():
