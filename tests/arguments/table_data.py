@@ -23,6 +23,7 @@ from tests.arguments.usual import DATA, HADAMARD, INPUTS, LABELS, MASK, QUERIES,
 
 data, losses = jf.data, jf.losses
 ROWS, LABELLED = array(lower=False, higher=False), array(lower=False, higher=False, classes=True)
+BAD_DATA = (data.TokenData(TOKENS * NAN, QUERIES, LABELS), data.TokenData(TOKENS, QUERIES, 2 * LABELS))
 CALLS: list[Call] = [
     call(
         data.TokenData,
@@ -82,7 +83,7 @@ CALLS: list[Call] = [
     call(
         jf.EmpiricalRisk,
         "trainable",
-        data=(DATA, values(data.TokenData(TOKENS * NAN, QUERIES, LABELS), (1, 2, 3), (INPUTS,), kind=instance())),
+        data=(DATA, values(*BAD_DATA, (1, 2, 3), (INPUTS,), kind=instance())),
         loss=("logistic", choice()),
         reduction=("mean", choice()),
     ),
