@@ -15,9 +15,6 @@ class Call(NamedTuple):
     function: Callable[..., Any]
     arguments: dict[str, tuple[Any, Kind | None]]
 
-    def valid(self) -> dict[str, Any]:
-        return {name: value for name, (value, _) in self.arguments.items()}
-
 
 def call(function: Callable[..., Any], /, *usual: str, row: str = "", **own: tuple[Any, Kind | None]) -> Call:
     """A row named like its function: arguments that are `usual` by their names, and those of its own."""
@@ -44,20 +41,11 @@ class Case(NamedTuple):
 
 def refusals(calls: list[Call]) -> Iterator[Case]:
     """Each argument in turn replaced by each of its wrong values."""
-    return _replaced(calls, lambda kind, value: kind.refused(value))
-
-
-def alternatives(calls: list[Call]) -> Iterator[Case]:
-    """Each argument in turn in each other form that must be taken."""
-    return _replaced(calls, lambda kind, value: kind.taken(value))
-
-
-def _replaced(calls: list[Call], others: Callable[[Kind, Any], Iterator[Any]]) -> Iterator[Case]:
     for one in calls:
-        for argument, (value, kind) in one.arguments.items():
-            for other in others(kind, value) if kind is not None else ():
-                given = one.valid() | {argument: other}
-                yield Case(one.name, argument, other, lambda one=one, given=given: one.function(**given))
+        for argument, (valid, kind) in one.arguments.items():
+            for wrong in kind(valid) if kind is not None else ():
+                given = {name: value for name, (value, _) in one.arguments.items()} | {argument: wrong}
+                yield Case(one.name, argument, wrong, lambda one=one, given=given: one.function(**given))
 
 
 def complaint(case: Case) -> str | None:

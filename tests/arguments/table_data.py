@@ -22,34 +22,34 @@ from tests.arguments.kinds import (
 from tests.arguments.usual import DATA, HADAMARD, INPUTS, LABELS, MASK, QUERIES, SCORES, TOKENS, own
 
 data, losses = jf.data, jf.losses
-ROWS, LABELLED = array(lower=False, higher=False), array(lower=False, higher=False, classes=True)
+ROWS, LABELLED = array(lower=False, higher=False), array(lower=False, higher=False)
 BAD_DATA = (data.TokenData(TOKENS * NAN, QUERIES, LABELS), data.TokenData(TOKENS, QUERIES, 2 * LABELS))
 CALLS: list[Call] = [
     call(
         data.TokenData,
         tokens=(TOKENS, values(np.ones((4, 4, 2)), kind=array(nan=True, higher=False))),
         queries=(QUERIES, values(QUERIES.T, kind=array(nan=True))),
-        labels=(LABELS, array(nan=True, classes=True)),
+        labels=(LABELS, array(nan=True)),
         mask=(MASK, mask(nothing=True, numbers=True)),
     ),
     call(
         data.TokenData.validated,
         tokens=(TOKENS, values(np.ones((0, 4, 2)), kind=array(higher=False))),
         queries=(QUERIES, array()),
-        labels=(LABELS, array(classes=True, wrong=([1, 0, -1], [0, 0, 0], [2.0, 1, 1]))),
+        labels=(LABELS, array(wrong=([1, 0, -1], [0, 0, 0], [2.0, 1, 1]))),
         mask=(MASK, values(~MASK, kind=mask(nothing=True, numbers=True))),
     ),
-    call(data.LinearData, inputs=(INPUTS, array(nan=True)), targets=(LABELS, array(nan=True, classes=True))),
-    call(data.LinearData.validated, "inputs", targets=(LABELS, array(classes=True))),
+    call(data.LinearData, inputs=(INPUTS, array(nan=True)), targets=(LABELS, array(nan=True))),
+    call(data.LinearData.validated, "inputs", targets=(LABELS, array())),
     call(
         data.SampleData,
         inputs=(INPUTS, array(nan=True, lower=False, higher=False)),
-        targets=(LABELS, array(nan=True, lower=False, higher=False, classes=True)),
+        targets=(LABELS, array(nan=True, lower=False, higher=False)),
     ),
     call(
         data.SampleData.validated,
         inputs=(INPUTS, ROWS),
-        targets=(LABELS, array(lower=False, higher=False, classes=True, wrong=(1.0, [1.0, 2.0]))),
+        targets=(LABELS, array(lower=False, higher=False, wrong=(1.0, [1.0, 2.0]))),
     ),
     call(data.causal_mask, "n", T=(3, count())),
     *(

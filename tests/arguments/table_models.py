@@ -133,7 +133,7 @@ MARGIN: list[Call] = [
     call(
         g.max_margin,
         "inputs",
-        labels=(LABELS, array(classes=True, wrong=([1.0, 0.0, 2.0],))),
+        labels=(LABELS, array(wrong=([1.0, 0.0, 2.0],))),
         norm=("l2", values("nuclear", kind=choice())),
         transform=(np.eye(2), values("fft", kind=array(mixed=True, nothing=True))),
     ),
