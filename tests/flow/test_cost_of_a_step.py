@@ -109,12 +109,3 @@ def test_an_instance_without_a_field_ends_long_before_its_budget():
     assert path.result == RESULTS.dt_min_reached
     # Powers of a fifth down to the smallest normal number: 308 / log10(5) = 441, and a few to begin with.
     assert int(path.stats["num_steps"]) < 460
-
-
-def test_descent_without_a_penalty_is_that_with_next_to_none():
-    """A penalty that is lost beside the gradient takes the way of every penalty."""
-    risk, model = instance(FactoredAttention)
-    without, with_it = (jf.descend(risk, model, steps=50, ridge=ridge) for ridge in (0.0, 1e-300))
-    # Two programs of the same sums: roundings, 50 steps of them.
-    for ours, theirs in zip(jax.tree.leaves(without.final), jax.tree.leaves(with_it.final), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-13)
