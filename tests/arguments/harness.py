@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tests.arguments.kinds import Kind
+from tests.arguments.usual import USUAL
 
 
 class Call(NamedTuple):
@@ -13,31 +14,22 @@ class Call(NamedTuple):
     name: str
     function: Callable[..., Any]
     arguments: dict[str, tuple[Any, Kind | None]]
-    whole: bool = True
 
-    def valid(self) -> dict[str, Any]:
-        return {name: value for name, (value, _) in self.arguments.items()}
+
+def call(function: Callable[..., Any], /, *usual: str, row: str = "", **own: tuple[Any, Kind | None]) -> Call:
+    """A row named like its function: arguments that are `usual` by their names, and those of its own."""
+    return Call(row or function.__qualname__, function, {name: USUAL[name] for name in usual} | own)
 
 
 # Arguments with parts of their own, which an error may name: the argument is wrong by its part.
 PARTS = {
     "data": ("tokens", "inputs", "labels", "targets"),
     "model": ("W", "inputs", "trainable"),
-    "starts": ("model", "W"),
     "risk": ("data",),
     "heads": ("head",),
 }
 # What is wrong by its shape alone may not fit the next argument, which the error then names.
 NEXT = {"tokens": ("queries",), "inputs": ("targets",), "weights": ("data_tensor",), "tensor": ("vectors",)}
-
-
-def call(name: str, function: Callable[..., Any], /, **arguments: tuple[Any, Kind | None]) -> Call:
-    return Call(name, function, arguments)
-
-
-def part(name: str, function: Callable[..., Any], /, **arguments: tuple[Any, Kind | None]) -> Call:
-    """As `call`, with arguments that are looked at and no valid ones for the rest: only ever refused."""
-    return Call(name, function, arguments, whole=False)
 
 
 class Case(NamedTuple):
@@ -50,24 +42,10 @@ class Case(NamedTuple):
 def refusals(calls: list[Call]) -> Iterator[Case]:
     """Each argument in turn replaced by each of its wrong values."""
     for one in calls:
-        valid = one.valid()
-        for argument, (value, kind) in one.arguments.items():
-            for wrong in kind.refused(value) if kind is not None else ():
-                given = valid | {argument: wrong}
+        for argument, (valid, kind) in one.arguments.items():
+            for wrong in kind(valid) if kind is not None else ():
+                given = {name: value for name, (value, _) in one.arguments.items()} | {argument: wrong}
                 yield Case(one.name, argument, wrong, lambda one=one, given=given: one.function(**given))
-
-
-def alternatives(calls: list[Call]) -> Iterator[Case]:
-    """Each call as it is, and with each argument in turn in another form that must be taken."""
-    for one in calls:
-        if not one.whole:
-            continue
-        valid = one.valid()
-        yield Case(one.name, "", None, lambda one=one, valid=valid: one.function(**valid))
-        for argument, (value, kind) in one.arguments.items():
-            for other in kind.taken(value) if kind is not None else ():
-                given = valid | {argument: other}
-                yield Case(one.name, argument, other, lambda one=one, given=given: one.function(**given))
 
 
 def complaint(case: Case) -> str | None:
@@ -79,24 +57,13 @@ def complaint(case: Case) -> str | None:
         text = str(error)
         names = (case.argument, *PARTS.get(case.argument, ()), *NEXT.get(case.argument, ()))
         named = text.startswith(tuple(f"{name}{end}" for name in names for end in ":["))
-        if named and "\n" not in text and len(text) <= 400 and own(error):
-            return None
-        return f"{told}: {type(error).__name__}: {text[:160]!r} from {_where(error)}"
+        # The library raised it, and no library below it.
+        own = "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
+        return None if named and own and "\n" not in text and len(text) <= 400 else f"{told}: {error!r:.160}"
     except Exception as error:
-        return f"{told}: {type(error).__name__}: {str(error)[:160]!r} from {_where(error)}"
+        return f"{told}: {error!r:.160}"
     return f"{told}: taken, gave {_short(found)}"
 
 
-def own(error: Exception) -> bool:
-    """Whether the library raised it, and no library below it."""
-    return "/jaxflow/" in traceback.extract_tb(error.__traceback__)[-1].filename
-
-
-def _where(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{'/'.join(last.filename.split('/')[-3:])}:{last.lineno}"
-
-
 def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return f"{' '.join(repr(value).split()):.60}"

@@ -1,8 +1,5 @@
 """Every public callable outside of `study`, given what it cannot use: one sentence that names the argument, raised by
-the library itself before anything is traced; and what it can use in other forms.
-
-Both run in a process of their own: a user's has no beartype, which would answer first.
-"""
+the library itself before anything is traced; and arguments in every form that is taken."""
 
 import enum
 import importlib
@@ -12,20 +9,24 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+import jaxflow as jf
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # Tables and their names.
 TABLES = {
-    "core": ("CALLS",),
+    "data": ("CALLS",),
     "flow": ("FLOW", "LIMITS"),
     "models": ("MODELS", "MARGIN"),
-    "theory": ("THEORY",),
-    "pages": ("CALLS",),
+    "pages": ("THEORY", "CALLS"),
 }
 ROOMS = (
     *("jaxflow", "jaxflow.data", "jaxflow.losses", "jaxflow.margin", "jaxflow.models", "jaxflow.theory"),
@@ -77,59 +78,34 @@ def public_callables() -> dict[str, object]:
     return found
 
 
-def refused() -> dict:
-    """What is wrong with the answers to wrong arguments."""
+def found() -> dict:
+    """What is wrong with the answers to wrong arguments; and one half, given as other numbers."""
     from tests.arguments.harness import complaint, refusals
 
     cases = list(refusals(all_calls()))
-    return {"complaints": [text for text in map(complaint, cases) if text is not None], "cases": len(cases)}
+    # Beartype takes numbers of Python alone.
+    halves = [float(jf.LogTime(x).unit) for x in (np.float64(0.5), np.float32(0.5), jnp.asarray(0.5))]
+    complaints = [text for text in map(complaint, cases) if text is not None]
+    return {"complaints": complaints, "cases": len(cases), "halves": halves}
 
 
-def taken() -> dict:
-    """What is wrong with the answers to other forms of right arguments."""
-    from tests.arguments.harness import alternatives
-
-    complaints, cases = [], list(alternatives(all_calls()))
-    for case in cases:
-        try:
-            case.run()
-        except FileNotFoundError:
-            continue  # the report of a store that is not there
-        except Exception:
-            complaints.append(f"{case.name}({case.argument}={case.value!r}): {traceback.format_exc()[-400:]}")
-    return {"complaints": complaints, "cases": len(cases)}
-
-
-def main(what: str) -> None:
-    """One of the two, in a folder of its own."""
+def main() -> None:
+    """In a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        print(json.dumps({**globals()[what](), "written": sorted(os.listdir(folder))}))
-
-
-def answers(what: str, double: bool, seconds: int) -> dict:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment["JAX_ENABLE_X64"] = str(double)
-    command = [sys.executable, "-c", f"from tests.arguments.test_bad_input import main; main({what!r})"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
-    assert run.returncode == 0, run.stderr[-2000:]
-    return json.loads(run.stdout.splitlines()[-1])
+        print(json.dumps({**found(), "written": sorted(os.listdir(folder))}))
 
 
 def test_every_wrong_argument_is_named():
-    """In single precision, which is what JAX begins with."""
-    found = answers("refused", double=False, seconds=300)
-    assert found["complaints"] == []
-    assert found["cases"] > 10_000
-    assert found["written"] == []
-
-
-@pytest.mark.slow
-def test_other_forms_are_taken():
-    """Arrays of NumPy, lists, integers of NumPy and scalars of JAX."""
-    found = answers("taken", double=True, seconds=1200)
-    assert found["complaints"] == []
-    assert found["cases"] > 300
+    """In single precision, which is what JAX begins with, and without beartype, which would answer first."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment["JAX_ENABLE_X64"] = "False"
+    command = [sys.executable, "-c", "from tests.arguments.test_bad_input import main; main()"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["complaints"] == found["written"] == []
+    assert found["cases"] > 4_000 and found["halves"] == [0.5] * 3
 
 
 def test_every_public_callable_has_a_row():
@@ -138,3 +114,26 @@ def test_every_public_callable_has_a_row():
     assert missing == []
     unknown = [name for name in EXEMPT if name in rows]
     assert unknown == []
+
+
+TOKENS, QUERIES, LABELS = np.ones((2, 3, 2)), np.ones((2, 2)), np.array([1.0, -1.0])
+DATA = jf.data.TokenData(TOKENS, QUERIES, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("function", "usual", "others"),
+    [
+        (lambda x: jf.data.causal_mask(x, 3), 2, (np.int64(2), jnp.asarray(2))),
+        (lambda x: jf.data.draw_tokens(jax.random.key(0), 2, 3, 2, self_attention=x), True, (np.bool_(True),)),
+        (lambda x: jf.data.draw_tokens(x, 2, 3, 2), jax.random.key(7), (7, np.int64(7), jax.random.PRNGKey(7))),
+        (lambda x: jf.data.TokenData(x, QUERIES, LABELS), TOKENS, (TOKENS.tolist(), jnp.asarray(TOKENS))),
+        (lambda x: jf.data.LinearData(TOKENS[0, :2], x), LABELS, (LABELS > 0, ["b", "a"], [1, -1])),
+        (lambda x: jf.data.optimal_tokens(TOKENS[..., 0], x), TOKENS[..., 0] > 0, ([[True] * 3] * 2,)),
+        (lambda x: jf.data.TokenData(TOKENS, QUERIES, LABELS, x), TOKENS[..., 0] > 0, (np.ones((2, 3), int),)),
+        (lambda x: jf.margin.attention_svm(DATA, x), np.array([0, 2]), ([0, 2], jnp.array([0, 2]))),
+    ],
+)
+def test_other_forms_are_taken(function, usual, others):
+    """Arrays of NumPy and JAX, lists, numbers of NumPy and scalars of JAX, names of classes."""
+    for other in others:
+        assert eqx.tree_equal(function(other), function(usual))

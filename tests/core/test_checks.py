@@ -1,14 +1,10 @@
+"""What the checks of arguments are made of."""
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxflow._core import is_concrete, require, unknown_name
-
-
-def test_require_names_the_argument():
-    require(True, "labels", "never seen")
-    with pytest.raises(ValueError, match=r"^labels: must be \+1 or -1$"):
-        require(False, "labels", "must be +1 or -1")
+from jaxflow._core import is_concrete, unknown_name
 
 
 @pytest.mark.parametrize(

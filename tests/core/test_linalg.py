@@ -161,11 +161,6 @@ def test_few_matrices_a_call_on_cpu_and_all_elsewhere():
     assert "stablehlo.while" not in gpu.lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize(("count", "most", "size"), [(100, 12, 10), (97, 12, 12), (8, 12, 8), (1, 5, 1), (64, 12, 8)])
-def test_a_batch_is_cut_evenly_where_it_can_be(count: int, most: int, size: int):
-    assert linalg._even(count, most) == size
-
-
 def test_a_batch_has_the_bits_of_single_calls():
     random = np.random.default_rng(3)
     matrix, right = jnp.asarray(random.normal(size=(53, 20, 20))), jnp.asarray(random.normal(size=(53, 20)))
@@ -217,13 +212,11 @@ def test_linear_solver_is_lineax_lu(systems: tuple[jax.Array, jax.Array]):
 # Several independent factorisations in a loop, two programs at a time, a pool of one thread for each core: with JAX's
 # own batched calls one program alone stands still on two cores.
 STRESS = """
-import sys, threading
+import threading
 import jax, jax.numpy as jnp
 jax.config.update("jax_enable_x64", True)
-from jaxflow._core import linalg
-factor = {"ours": linalg.cholesky, "jax": jnp.linalg.cholesky}[sys.argv[1]]
-solve = {"ours": linalg.solve, "jax": jnp.linalg.solve}[sys.argv[1]]
-batch = jax.vmap(lambda a: solve(factor(a @ a.T + jnp.eye(16)) + jnp.eye(16), a))
+from jaxflow._core.linalg import cholesky, solve
+batch = jax.vmap(lambda a: solve(cholesky(a @ a.T + jnp.eye(16)) + jnp.eye(16), a))
 def chain(A):
     for _ in range(4):
         A = jnp.sin(batch(A) @ A)
@@ -248,6 +241,6 @@ def test_programs_with_many_factorisations_do_not_hang():
     plain = {k: v for k, v in os.environ.items() if k not in ("NPROC", "XLA_FLAGS", "PJRT_NPROC")}
     # Some ten seconds where nothing else runs.
     run = subprocess.run(
-        [sys.executable, "-c", STRESS, "ours"], env=plain, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", STRESS], env=plain, capture_output=True, text=True, timeout=300, check=False
     )
     assert run.stdout.strip() == "through", run.stderr

@@ -116,33 +116,40 @@ def test_a_queue_brings_every_lane_home_in_its_order(batch):
         run_queue(drive, lanes, width=0)
 
 
+@pytest.fixture(scope="module")
+def queues(batch):
+    """Compiled queues of two lanes at a time, and of all of them."""
+    drive, _, _ = batch
+    return {width: eqx.filter_jit(lambda lanes, w=width: counted_queue(drive, lanes, width=w)) for width in (2, 4)}
+
+
 @pytest.mark.parametrize("width", [2, 4])
-def test_a_device_steps_no_more_often_than_a_list_schedule(batch, width):
+def test_a_device_steps_no_more_often_than_a_list_schedule(batch, queues, width):
     """Whoever is free takes the next of the list: at most the work over the width, and the longest lane (Graham 1966);
     where all lanes fit, not once more than the longest."""
-    drive, lanes, _ = batch
-    home, iterations = eqx.filter_jit(lambda lanes: counted_queue(drive, lanes, width=width))(lanes)
+    home, iterations = queues[width](batch[1])
     steps = np.asarray(home.num_steps)
     assert steps.max() <= int(iterations) <= steps.sum() / width + (1 - 1 / width) * steps.max()
     assert width < len(steps) or int(iterations) == steps.max()
 
 
-def test_who_has_nothing_to_do_waits_for_nobody(batch):
+def test_who_has_nothing_to_do_waits_for_nobody(batch, queues):
     """Idle lanes are returned as they were, and the others end at the same bits as if all had been driven."""
-    drive, lanes, _ = batch
-    queue = eqx.filter_jit(lambda lanes: run_queue(drive, lanes, width=2))
+    _, lanes, _ = batch
     idle = np.array([True, False, True, False])
-    home = queue(eqx.tree_at(lambda lanes: lanes.stopped, lanes, lanes.stopped | idle))
+
+    def queue(idle):
+        return queues[2](eqx.tree_at(lambda lanes: lanes.stopped, lanes, lanes.stopped | idle))[0]
+
+    home, all_driven = queue(idle), queue(np.zeros(4, bool))
     np.testing.assert_array_equal(np.asarray(home.num_steps) == 0, idle)
-    for a, b, start in zip(leaves(home.state), leaves(queue(lanes).state), leaves(lanes.state), strict=True):
+    for a, b, start in zip(leaves(home.state), leaves(all_driven.state), leaves(lanes.state), strict=True):
         np.testing.assert_array_equal(a[~idle], b[~idle])
         np.testing.assert_array_equal(a[idle], start[idle])
-    np.testing.assert_array_equal(queue(eqx.tree_at(lambda x: x.stopped, lanes, lanes.stopped | True)).num_steps, 0)
+    np.testing.assert_array_equal(queue(np.ones(4, bool)).num_steps, 0)
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """One lane and its trajectory, compiled once for all budgets."""
+def test_idle_and_broken_lanes_take_no_step_and_a_spent_budget_is_a_result():
     clock, until, solver, controller = WAYS["explicit"]
 
     @eqx.filter_jit
@@ -151,19 +158,15 @@ def alone():
         lane = drive.run(drive.start(risk, model, clock=clock, coordinates=Weights(), until=until, idle=idle))
         return lane.num_steps, drive.trajectory(lane).result
 
-    return lambda risk, model, idle=False, max_steps=500: run(risk, model, jnp.asarray(idle), jnp.asarray(max_steps))
+    def alone(risk, model, idle=False, max_steps=500):
+        return run(risk, model, jnp.asarray(idle), jnp.asarray(max_steps))
 
-
-def test_idle_and_broken_lanes_take_no_step(alone):
     risk, model = instance()
     assert int(alone(risk, model, idle=True)[0]) == 0
     bad = eqx.tree_at(lambda m: m.K, model, model.K.at[0, 0].set(jnp.nan))
     steps, result = alone(risk, bad)
     assert int(steps) == 0 and result == RESULTS.nonfinite_data
-
-
-def test_a_spent_budget_is_a_result(alone):
-    steps, result = alone(*instance(), max_steps=3)
+    steps, result = alone(risk, model, max_steps=3)
     assert int(steps) == 3 and result == RESULTS.max_steps_reached
 
 

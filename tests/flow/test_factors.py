@@ -9,7 +9,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow.data import TokenData
-from jaxflow.flow import ArcLength, BackwardEuler, Drive, Factors, LogArcLength, MultiplierNewton, Weights
+from jaxflow.flow import ArcLength, BackwardEuler, Drive, Factors, LogArcLength, MultiplierNewton
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.self_certificate import flow_certifier
 from jaxflow.trajectory import Regime
@@ -32,49 +32,32 @@ def instance(n, T, d, m, queries=None):
 
 @pytest.mark.parametrize(("size", "queries"), [(SIZE, None), (SIZE, 2), ((4, 4, 3, 3), None)])
 def test_the_field_is_that_of_the_weights(size, queries):
+    """At the start, and at another state in the context of the start: so both trace one path."""
     risk, model = instance(*size, queries=queries)
     coordinates = Factors()
-
-    @eqx.filter_jit
-    def both(risk, model):
-        state, context = coordinates.encode(risk, model)
-        ours, theirs = coordinates.field(context, state), risk.scaled_gradient(model)
-        # The gradient pushed forward, not only its norm.
-        _, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
-        return state, coordinates.decode(context, state), ours, theirs, pushed
-
-    state, back, ours, theirs, pushed = both(risk, model)
+    state, context = coordinates.encode(risk, model)
     n, T, d, m = size
     rows = min(d, n * (T - 1)), min(d, n * (queries or 1))
     columns = min(m, sum(rows))
     assert [x.shape for x in state] == [(rows[0], columns), (rows[1], columns)]
+    back = coordinates.decode(context, state)
     np.testing.assert_allclose(back.K, model.K, atol=1e-14)
     np.testing.assert_allclose(back.Q, model.Q, atol=1e-14)
-    np.testing.assert_allclose(float(ours.log_scale), float(theirs.log_scale), rtol=1e-12)
-    np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-14)
-    # A sum of some fifty products each.
-    np.testing.assert_allclose(pushed.K, theirs.gradient.K, atol=1e-13)
-    np.testing.assert_allclose(pushed.Q, theirs.gradient.Q, atol=1e-13)
 
+    @eqx.filter_jit
+    def both(risk, context, state):
+        ours = coordinates.field(context, state)
+        # The gradient pushed forward, not only its norm.
+        there, pushed = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (ours.gradient,))
+        return ours, risk.scaled_gradient(there), pushed
 
-def test_the_path_is_that_of_the_weights_and_conserves_the_same():
-    risk, model = instance(*SIZE)
-    ends = [
-        jf.integrate(
-            risk,
-            model,
-            clock=ArcLength(timed=False),
-            until=3.0,
-            coordinates=coordinates,
-            controller=diffrax.PIDController(rtol=1e-9, atol=1e-11),
-        ).model
-        for coordinates in (Factors(), Weights())
-    ]
-    # Two runs with errors of 1e-9 a unit of length.
-    np.testing.assert_allclose(ends[0].K, ends[1].K, atol=1e-8)
-    np.testing.assert_allclose(ends[0].Q, ends[1].Q, atol=1e-8)
-    np.testing.assert_allclose(ends[0].conserved(), model.conserved(), atol=1e-8)
-    assert float(jnp.max(jnp.abs(ends[0].K - model.K))) > 0.1
+    for at in (state, type(state)(jnp.sin(3 * x) for x in state)):
+        ours, theirs, pushed = both(risk, context, at)
+        np.testing.assert_allclose(float(ours.log_scale), float(theirs.log_scale), rtol=1e-12)
+        np.testing.assert_allclose(ours.multipliers, theirs.multipliers, atol=1e-14)
+        # A sum of some fifty products each.
+        np.testing.assert_allclose(pushed.K, theirs.gradient.K, atol=1e-13)
+        np.testing.assert_allclose(pushed.Q, theirs.gradient.Q, atol=1e-13)
 
 
 def test_factors_refuse_what_they_do_not_describe():
@@ -118,9 +101,9 @@ def own_gap(risk, path):
 @pytest.mark.slow
 def test_ten_times_the_cap_is_a_hundredth_of_the_gap(saturated):
     """What the cap costs: margins keep a floor in proportion to cap^-2, and nothing else changes."""
-    gaps = [float(own_gap(saturated[0], out_to(*saturated, 2000.0, cap))) for cap in (1e4, 1e5, 1e6)]
-    assert gaps[2] < 1e-9
-    np.testing.assert_allclose([gaps[0] / gaps[1], gaps[1] / gaps[2]], 100.0, rtol=0.2)
+    gaps = [float(own_gap(saturated[0], out_to(*saturated, 2000.0, cap))) for cap in (1e5, 1e6)]
+    assert gaps[1] < 1e-9
+    np.testing.assert_allclose(gaps[0] / gaps[1], 100.0, rtol=0.2)
 
 
 @pytest.mark.slow
@@ -153,9 +136,6 @@ def test_a_user_passes_the_solver_to_integrate(saturated):
         "controller": diffrax.PIDController(rtol=1e-3, atol=1e-5, pcoeff=0.3, icoeff=0.4, norm=state_norm),
     }
     path = jf.integrate(risk, model, solver=MultiplierNewton(), **how)
-    lanes = out_to(risk, model, 8.0, float("inf"))
-    # The last steps differ: two paths with errors of 1e-3 a step.
-    np.testing.assert_allclose(path.final.multipliers, lanes.final.multipliers, rtol=1e-3, atol=1e-12)
     plain = jf.integrate(risk, model, solver="Kvaerno5", **how)
     # Two paths with errors of 1e-3 a step into one attracting direction.
     direction, other = path.direction.combined_weights(), plain.direction.combined_weights()

@@ -79,15 +79,10 @@ def test_a_flow_that_slides_and_leaves_ends_where_the_closed_form_does() -> None
     assert int(path.stats["num_crossed_kinks"]) == 1 and int(path.stats["num_met_kinks"]) == 0
 
 
-@pytest.mark.slow
-def test_points_at_readings_are_all_that_a_flow_along_kinks_keeps() -> None:
-    times = jnp.array([0.1, 0.4, 1.0])
-    one = planar_flow(0.3, -0.5, 1.0, save_at=times)
-    other = planar_flow(0.3, -0.5, 1.0, saveat=diffrax.SaveAt(ts=times))
-    np.testing.assert_array_equal(one.points.model.y, other.points.model.y)
-    for how in ({"saveat": diffrax.SaveAt(dense=True)}, {"adjoint": diffrax.DirectAdjoint()}):
-        with pytest.raises(ValueError, match="solver: Filippov saves points at readings only"):
-            planar_flow(0.3, -0.5, 1.0, **how)
+@pytest.mark.parametrize("how", [{"saveat": diffrax.SaveAt(dense=True)}, {"adjoint": diffrax.DirectAdjoint()}])
+def test_points_at_readings_are_all_that_a_flow_along_kinks_keeps(how: Any) -> None:
+    with pytest.raises(ValueError, match="solver: Filippov saves points at readings only"):
+        planar_flow(0.3, -0.5, 1.0, **how)
 
 
 def test_a_kink_that_is_crossed_costs_no_order() -> None:
@@ -129,42 +124,28 @@ def network(activation: Any, loss: Any = "logistic") -> tuple[jf.EmpiricalRisk, 
     return jf.EmpiricalRisk((inputs, labels), loss), Network(V, 0.1 * b, a, activation)
 
 
-def leaky(z: jax.Array) -> jax.Array:
-    return jnp.where(z > 0, z, 0.1 * z)
-
-
 def hinge(q: jax.Array) -> jax.Array:
     return jnp.maximum(1.0 - q, 0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("activation", "loss"),
-    [
-        (jax.nn.relu, "logistic"),
-        (leaky, "logistic"),
-        (jnp.abs, "logistic"),
-        (lambda z: jnp.maximum(z, 0.2 * z), "squared"),
-        (jnp.tanh, hinge),
-        (jax.nn.relu, hinge),
-    ],
-    ids=["relu", "leaky", "abs", "maximum", "hinge", "relu-hinge"],
+    ("activation", "loss"), [(jnp.abs, "logistic"), (jax.nn.relu, hinge)], ids=["abs", "relu-hinge"]
 )
 def test_descent_tends_to_the_flow_like_its_steps(activation: Any, loss: Any) -> None:
     risk, model = network(activation, loss)
     until = 20.0
     path = jf.integrate(risk, model, clock="log_time", until=np.log(until), solver=Filippov())
-    assert int(path.stats["num_met_kinks"]) + int(path.stats["num_crossed_kinks"]) > 0
-    assert int(path.stats["num_met_kinks"]) > 0 or activation in (leaky,) or loss == "squared"
+    assert int(path.stats["num_met_kinks"]) > 0
     end = ravel_pytree(path.model)[0]
     way = jnp.linalg.norm(end - ravel_pytree(model)[0])
     apart = []
-    for rate in (1e-2, 1e-3, 1e-4):
+    for rate in (1e-2, 1e-4):
         descent = jf.descend(risk, model, steps=round(until / rate), learning_rate=rate, normalised=False)
         apart.append(float(jnp.linalg.norm(ravel_pytree(descent.model)[0] - end) / way))
     # Slopes vary with where the last step to and fro stops.
-    assert np.log10(apart[0] / apart[2]) / 2 == pytest.approx(1.0, abs=0.25), apart
-    assert apart[2] < 1e-3
+    assert np.log10(apart[0] / apart[1]) / 2 == pytest.approx(1.0, abs=0.25), apart
+    assert apart[1] < 1e-3
 
 
 def test_kinks_are_followed_by_default_and_the_time_is_right_in_any_clock() -> None:
@@ -229,6 +210,7 @@ def test_stiffness_and_interpolation_are_told_apart() -> None:
         path = jf.integrate(risk, model, until=until, **how)
         found = jf.diagnose(path, risk, clock="physical_time", until=until, solver="tsit5")
         assert str(found).startswith(ADVICE[Cause(int(found.cause))])
+        assert bool(path.result == jf.RESULTS.max_steps_reached) == (found.cause.name != "interpolated")
         return found.cause.name
 
     # Rates of 1e4 and 1; the start meets the second targets exactly.

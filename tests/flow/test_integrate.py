@@ -26,11 +26,15 @@ def reference():
     return risk, model, trajectory
 
 
-# Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6; Kvaerno5 gets the same tolerance.
-@pytest.mark.parametrize("coordinates", ["weights", "scores"])
+# Explicit methods at rtol 1e-8 over a path of length ~20 agree to 1e-6.
 @pytest.mark.parametrize(
-    "clock",
-    ["log_time", pytest.param("physical_time", marks=pytest.mark.slow), "arc_length", "log_arc_length", "loss_time"],
+    ("clock", "coordinates"),
+    [
+        ("log_time", "scores"),
+        pytest.param("physical_time", "scores", marks=pytest.mark.slow),
+        ("arc_length", "weights"),
+        ("log_arc_length", "scores"),
+    ],
 )
 def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, reference):
     risk, model, expected = reference
@@ -40,44 +44,32 @@ def test_every_clock_and_coordinates_trace_the_same_path(clock, coordinates, ref
         "physical_time": jnp.exp(8.0),
         "arc_length": jnp.exp(final.log_arc_length),
         "log_arc_length": final.log_arc_length,
-        "loss_time": None,
     }[clock]
-    how = {}
-    if clock == "log_arc_length":
-        how["controller"] = diffrax.PIDController(rtol=1e-8, atol=1e-10)
-    if until is None:
-        # The loss clock has no closed form on this path: stop it by the arc length, then compare points there.
-        trajectory = jf.integrate(
-            risk, model, clock=clock, until=30.0, coordinates=coordinates,
-            save_at=jnp.linspace(1.0, 30.0, 30),
-        )  # fmt: skip
-        along = jf.integrate(risk, model, clock="log_time", until=trajectory.final.log_time, coordinates="weights")
-        # log t is integrated beside the state and follows it, without error control of its own.
-        assert jnp.max(jnp.abs(trajectory.final.model.W - along.final.model.W)) <= 2e-5
-        assert np.all(np.diff(np.asarray(trajectory.log_time)) > 0)
-        return
-    trajectory = jf.integrate(risk, model, clock=clock, until=until, coordinates=coordinates, **how)
+    controller = diffrax.PIDController(rtol=1e-8, atol=1e-10)
+    trajectory = jf.integrate(risk, model, clock=clock, until=until, coordinates=coordinates, controller=controller)
     assert jnp.max(jnp.abs(trajectory.model.W - final.model.W)) <= 1e-6
     assert trajectory.log_time == pytest.approx(8.0, abs=1e-6)
     assert trajectory.log_arc_length == pytest.approx(float(final.log_arc_length), abs=1e-6)
     assert trajectory.log_gradient_norm == pytest.approx(float(final.log_gradient_norm), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Dopri8",
-        pytest.param("Kvaerno3", marks=pytest.mark.slow),
-        "Kvaerno5",
-        pytest.param("KenCarp4", marks=pytest.mark.slow),
-    ],
-)
+def test_the_loss_clock_traces_the_same_path(reference):
+    """It has no closed form on this path: points are compared where it has arrived."""
+    risk, model, _ = reference
+    trajectory = jf.integrate(
+        risk, model, clock="loss_time", until=30.0, coordinates="scores", save_at=jnp.linspace(1.0, 30.0, 30)
+    )
+    along = jf.integrate(risk, model, clock="log_time", until=trajectory.final.log_time, solver="dopri8")
+    # log t is integrated beside the state and follows it, without error control of its own.
+    assert jnp.max(jnp.abs(trajectory.final.model.W - along.final.model.W)) <= 2e-5
+    assert np.all(np.diff(np.asarray(trajectory.log_time)) > 0)
+
+
+@pytest.mark.parametrize("name", ["Kvaerno5", pytest.param("KenCarp4", marks=pytest.mark.slow)])
 def test_any_solver_works_on_the_path(name, reference):
     risk, model, expected = reference
-    trajectory = jf.integrate(
-        risk, model, clock="log_time", until=8.0, solver=name,
-        controller=diffrax.PIDController(rtol=1e-7, atol=1e-9),
-    )  # fmt: skip
+    controller = diffrax.PIDController(rtol=1e-7, atol=1e-9)
+    trajectory = jf.integrate(risk, model, clock="log_time", until=8.0, solver=name, controller=controller)
     assert jnp.max(jnp.abs(trajectory.model.W - expected.final.model.W)) <= 1e-5
 
 
@@ -96,18 +88,6 @@ def test_followed_to_a_loss_excess_of_e_to_minus_a_hundred_million():
     assert trajectory.model.W.shape == (10, 10) and bool(jnp.all(jnp.isfinite(trajectory.model.W)))
 
 
-@pytest.mark.parametrize(
-    "model", [jf.models.FactoredAttention, pytest.param(jf.models.DiagonalAttention, marks=pytest.mark.slow)]
-)
-def test_conserved_quantity_along_log_time(model):
-    risk, start = instance(model)
-    trajectory = jf.integrate(risk, start, clock=jf.LogTime(), until=20.0, save_at=jnp.linspace(1.0, 20.0, 20))
-    before = start.conserved()
-    along = jax.vmap(lambda m: m.conserved())(trajectory.saved.model)
-    size = jnp.max(jnp.abs(before))
-    assert jnp.max(jnp.abs(along - before[None])) <= 1e-6 * size
-
-
 def test_velocity_direction_and_multipliers_of_the_final_point():
     risk, start = instance(jf.models.FactoredAttention)
     trajectory = jf.integrate(risk, start, clock="arc_length", until=5.0)
@@ -124,17 +104,13 @@ def test_stopping_rules_compose():
     risk, start = instance()
 
     def length(stop):
-        return float(
-            jnp.exp(jf.integrate(risk, start, clock="arc_length", until=100.0, stop=stop).final.log_arc_length)
-        )
+        path = jf.integrate(risk, start, clock="arc_length", until=100.0, stop=stop)
+        return float(jnp.exp(path.final.log_arc_length))
 
-    by_length = length(jf.Budget(log_arc_length=float(np.log(10.0))))
-    by_loss = length(jf.LossExcess(-20.0))
-    assert 10.0 <= by_length < 20.0 and 20.0 < by_loss < 100.0
-    both = jf.Budget(log_arc_length=float(np.log(10.0))) & jf.LossExcess(-20.0)
-    either = jf.Budget(log_arc_length=float(np.log(10.0))) | jf.LossExcess(-20.0)
-    # Four programs, which round differently: eight digits over the whole path.
-    assert length(both) == pytest.approx(by_loss, rel=1e-8) and length(either) == pytest.approx(by_length, rel=1e-8)
+    by_length, by_loss = jf.Budget(log_arc_length=float(np.log(10.0))), jf.LossExcess(-20.0)
+    # The one rule holds from a length of 10 on, the other from one between 20 and 100.
+    assert 10.0 <= length(by_length | by_loss) < 20.0
+    assert 20.0 < length(by_length & by_loss) < 100.0
 
 
 def test_a_homogeneous_model_of_the_users_own():
@@ -169,39 +145,18 @@ def test_an_exactly_stationary_start_goes_nowhere():
     assert jnp.all(trajectory.model.K == 0) and trajectory.final.log_gradient_norm == -jnp.inf
 
 
-@pytest.mark.parametrize(
-    "how, message",
-    [
-        ({"clock": "logtime"}, r"clock: unknown name 'logtime'; did you mean 'log_time'"),
-        ({"solver": "Kvaerno6"}, r"solver: unknown name 'Kvaerno6'; did you mean 'Kvaerno"),
-        ({"coordinates": "score"}, r"coordinates: unknown name 'score'; did you mean 'scores'"),
-        ({"save_at": jnp.array([3.0, 2.0])}, r"save_at: readings must increase"),
-        ({"save_at": jnp.array([3.0, 20.0])}, r"save_at: ends past until"),
-        ({"max_steps": 0}, r"max_steps: "),
-        ({"until": float("nan")}, r"until: "),
-    ],
-)
-def test_bad_arguments_are_named(how, message):
-    risk, start = instance()
-    with pytest.raises(ValueError, match=f"^{message}"):
-        jf.integrate(risk, start, **({"clock": "log_time", "until": 8.0} | how))
-
-
 def test_an_origin_behind_the_start_changes_neither_field_nor_path():
     risk, start = instance()
     (at, here), (off, there) = (jf.Scores(lead).encode(risk, start) for lead in (None, 3.0))
-    expected, found = jf.Scores().field(here, at), jf.Scores(3.0).field(there, off)
-    assert abs(found.log_scale - expected.log_scale) <= 1e-13
-    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-14)
+    # At the start, and further on in the contexts of the start: so both trace one path.
+    for moved in (jnp.sin(jnp.arange(1.0, at.size + 1)), jnp.zeros(at.size)):
+        expected, found = jf.Scores().field(here, at + moved), jf.Scores(3.0).field(there, off + moved)
+        assert abs(found.log_scale - expected.log_scale) <= 1e-13
+        np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-14)
     # Against the velocity, so that the state itself points along it.
     unit = expected.gradient / jnp.linalg.norm(expected.gradient)
     np.testing.assert_allclose(off, -3.0 * unit, atol=1e-14)
     np.testing.assert_allclose(jf.Scores(3.0).decode(there, off).W, start.W, atol=1e-14)
-    ends = [
-        jf.integrate(risk, start, clock="arc_length", until=5.0, coordinates=jf.Scores(lead)) for lead in (None, 3.0)
-    ]
-    np.testing.assert_allclose(ends[1].model.W, ends[0].model.W, atol=1e-6)
-    assert abs(ends[1].log_time - ends[0].log_time) <= 1e-6
 
 
 def test_scores_in_more_dimensions_than_tokens_span():
@@ -214,28 +169,19 @@ def test_scores_in_more_dimensions_than_tokens_span():
     assert proxy.frames is not None and proxy.basis.shape == (8, 4)
     rows = jnp.einsum("ntd,ne->ntde", data.tokens[:, 1:] - data.tokens[:, :1], data.queries).reshape(4, 25)
     np.testing.assert_allclose(proxy.to_logits.T @ proxy.to_logits, rows @ rows.T, atol=1e-14)
-    gradient, scaled = jf.Scores().field(context, state), risk.scaled_gradient(start)
-    unit = gradient.gradient / jnp.linalg.norm(gradient.gradient)
-    moved = jf.Scores().decode(context, unit).W - start.W
-    np.testing.assert_allclose(moved, scaled.gradient.W / jnp.linalg.norm(scaled.gradient.W), atol=1e-14)
-    ends = [
-        jf.integrate(risk, start, clock="arc_length", until=5.0, coordinates=c).model.W for c in ("scores", "weights")
-    ]
-    np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
+    # At the start, and further on in the context of the start: so both trace one path.
+    for at in (state, state + jnp.sin(jnp.arange(1.0, state.size + 1))):
+        there = jf.Scores().decode(context, at)
+        gradient, scaled = jf.Scores().field(context, at), risk.scaled_gradient(there)
+        unit = gradient.gradient / jnp.linalg.norm(gradient.gradient)
+        moved = jf.Scores().decode(context, at + unit).W - there.W
+        np.testing.assert_allclose(moved, scaled.gradient.W / jnp.linalg.norm(scaled.gradient.W), atol=1e-14)
 
 
 def test_scores_refuse_what_they_cannot_represent():
     risk, start = instance(jf.models.FactoredAttention)
     with pytest.raises(ValueError, match="^coordinates: Scores need CombinedAttention"):
         jf.integrate(risk, start, clock="log_time", until=1.0, coordinates="scores")
-
-
-def test_budget_spent_is_a_result():
-    risk, start = instance()
-    with pytest.raises(RuntimeError, match="maximum number of"):
-        jf.integrate(risk, start, clock="log_time", until=20.0, max_steps=3)
-    trajectory = jf.integrate(risk, start, clock="log_time", until=20.0, max_steps=3, throw=False)
-    assert bool(trajectory.result == jf.RESULTS.max_steps_reached)
 
 
 def test_implicit_solvers_get_a_root_finder_that_works():
@@ -272,25 +218,24 @@ def test_a_trial_step_that_overflows_is_shortened_and_the_flow_goes_on(way):
 
 
 # log t at an arc length of 1/2, by plain Dormand and Prince of order 8 in t at a relative tolerance of 1e-12.
-ESCAPES = {1e-8: 3.46036360861157, 1e-12: 3.883101304111834}
+ALPHA, ESCAPE = 1e-12, 3.883101304111834
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", ESCAPES)
-def test_log_t_of_an_escape_needs_a_tolerance_below_the_start(alpha):
+def test_log_t_of_an_escape_needs_a_tolerance_below_the_start():
     """Weights of size alpha leave zero: what is said of it at `ArcLength`."""
     data = jf.data.LinearData(jnp.array([[1.0, 0.3], [0.2, 1.0]]), jnp.array([1.0, 0.5]))
     risk = jf.EmpiricalRisk(data, "squared")
-    model = jf.models.DiagonalLinearNetwork.init(jax.random.key(0), data, alpha=alpha)
+    model = jf.models.DiagonalLinearNetwork.init(jax.random.key(0), data, alpha=ALPHA)
 
     def log_time(controller):
         path = jf.integrate(risk, model, clock=jf.ArcLength(), until=0.5, solver="kvaerno5", controller=controller)
         return float(path.final.log_time)
 
     # The controller keeps log t to a few times its rtol, by default too.
-    fine = diffrax.PIDController(rtol=1e-4, atol=1e-4 * alpha, pcoeff=0.3, icoeff=0.4)
-    assert abs(log_time(fine) - ESCAPES[alpha]) <= 2e-3
-    assert abs(log_time(None) - ESCAPES[alpha]) <= 2e-3
+    fine = diffrax.PIDController(rtol=1e-4, atol=1e-4 * ALPHA, pcoeff=0.3, icoeff=0.4)
+    assert abs(log_time(fine) - ESCAPE) <= 2e-3
+    assert abs(log_time(None) - ESCAPE) <= 2e-3
     # It matters: here the first 1e-6 of the weights count for nothing.
     coarse = diffrax.PIDController(rtol=1e-4, atol=1e-6, pcoeff=0.3, icoeff=0.4)
-    assert abs(log_time(coarse) - ESCAPES[alpha]) > 0.1
+    assert abs(log_time(coarse) - ESCAPE) > 0.1

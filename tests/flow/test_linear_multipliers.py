@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
-from jaxflow.flow import Factors, Scores
 from jaxflow.flow.constraints import linear_multipliers
 
 N, T, D = 3, 5, 4
@@ -93,28 +92,3 @@ def test_equal_scores_have_no_multipliers(both):
     _, (scale, multipliers) = both(risk, flat, jax.random.normal(jax.random.key(1), (N, T)))
     assert np.isfinite(float(scale))
     np.testing.assert_array_equal(multipliers, 0.0)
-
-
-@pytest.mark.parametrize("parametrization", ["W", "KQ"])
-def test_the_field_of_the_coordinates_is_that_of_the_weights(parametrization):
-    data, head = jf.data.random_tokens(jax.random.key(5), N, T, D)
-    kind, coordinates = {
-        "W": (jf.models.CombinedAttention, Scores()),
-        "KQ": (jf.models.FactoredAttention, Factors()),
-    }[parametrization]
-    model = kind.init(jax.random.key(6), data, head)
-    risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-
-    @eqx.filter_jit
-    def velocities(risk, model):
-        state, context = coordinates.encode(risk, model)
-        field = coordinates.field(context, state)
-        _, moved = eqx.filter_jvp(lambda x: coordinates.decode(context, x), (state,), (field.gradient,))
-        expected = risk.scaled_gradient(model)
-        size, other = jnp.exp(field.log_scale), jnp.exp(expected.log_scale)
-        ours, theirs = eqx.filter(moved, risk.filter(model)), expected.gradient
-        return jax.tree.map(lambda x: size * x, ours), jax.tree.map(lambda x: other * x, theirs)
-
-    ours, theirs = velocities(risk, model)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-15)

@@ -67,7 +67,6 @@ def test_dense_output_meets_the_steps_and_the_path_in_between(problem, steps, sa
     [
         diffrax.ForwardMode(),
         pytest.param(None, marks=pytest.mark.slow),
-        pytest.param(diffrax.DirectAdjoint(), marks=pytest.mark.slow),
     ],
 )
 def test_derivatives_by_every_adjoint_agree_with_differences(problem, adjoint):
@@ -94,16 +93,11 @@ def test_any_controller_is_taken_as_it_is(problem, saved):
     end = clock.internal(jnp.asarray(4.0))
     grid = jnp.linspace(0.0, end, 61)
     pid = diffrax.PIDController(rtol=1e-8, atol=1e-10)
-    controllers = {
-        "constant": {"controller": diffrax.ConstantStepSize(), "dt0": float(end) / 60},
-        "to": {"controller": diffrax.StepTo(ts=grid)},
-        "clipped": {"controller": diffrax.ClipStepSizeController(pid, step_ts=grid[1:-1])},
-        "pid": {"controller": pid},
-    }
-    found = {name: jf.integrate(*problem, clock=clock, until=4.0, **how).model.W for name, how in controllers.items()}
-    # Sixty steps of a method of order five.
-    assert all(jnp.max(jnp.abs(W - saved.final.model.W)) <= 1e-5 for W in found.values())
-    assert jnp.max(jnp.abs(found["constant"] - found["to"])) <= 1e-12
+    for controller in (diffrax.StepTo(ts=grid), diffrax.ClipStepSizeController(pid, step_ts=grid[1:-1])):
+        path = jf.integrate(*problem, clock=clock, until=4.0, controller=controller)
+        # Sixty steps of a method of order five.
+        assert jnp.max(jnp.abs(path.model.W - saved.final.model.W)) <= 1e-5
+        assert int(path.stats["num_steps"]) >= 60
 
 
 def test_a_norm_of_the_callers_own_is_not_replaced():

@@ -47,7 +47,7 @@ def test_frobenius_recovers_a_manufactured_pair() -> None:
         np.testing.assert_allclose(solution.dual, dual / np.linalg.norm(W), atol=1e-8)
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("rank", [1, 3])
 def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
     # M = U diag(1, ..., 1, 0.4, ...) V^T is a subgradient of ‖·‖_* at W = U diag(s, 0) V^T. With d queries Z and
     # f_k the columns of M Z^-1, M = Σ f_k z_k^T; dividing f_k by its margin makes that margin one and the
@@ -56,16 +56,13 @@ def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
     d = 6
     U, V = (np.linalg.qr(rng.normal(size=(d, d)))[0] for _ in range(2))
     M = U @ np.diag(np.where(np.arange(d) < rank, 1.0, 0.4)) @ V.T
-    for _ in range(200):
+    margins = np.zeros(d)
+    while not (margins > 0).all():
         Z = rng.normal(size=(d, d))  # rows are queries
         features = M @ np.linalg.inv(Z)  # columns are f_k
         s = rng.uniform(1.0, 3.0, rank)
         W = U[:, :rank] @ np.diag(s) @ V[:, :rank].T
         margins = np.einsum("dk,de,ke->k", features, W, Z)
-        if (margins > 0).all():
-            break
-    else:
-        pytest.skip("no positive margins drawn")
     features, dual = features / margins[None, :], margins
     tokens = np.stack([np.zeros((d, d)), -features.T], axis=1)
     program = attention_svm(TokenData(tokens, Z, np.ones(d)), np.zeros(d, int), "nuclear")
@@ -80,22 +77,14 @@ def test_nuclear_recovers_a_manufactured_solution(rank: int) -> None:
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear", "l1"])
-@pytest.mark.parametrize("size", [(4, 4, 10)])
-def test_optimality_conditions(norm: str, size: tuple[int, int, int]) -> None:
-    solutions = 0
+def test_optimality_conditions(norm: str) -> None:
     for seed in range(3):
-        data, selection, _ = instance(seed, *size)
+        data, selection, _ = instance(seed, 4, 4, 10)
         program = attention_svm(data, selection, norm)
         solution = solve(program)
-        if solution.result == "infeasible":
-            continue
-        solutions += 1
         assert solution.result == "optimal"
         active = np.asarray(program.active)
-        margins, dual = (
-            np.asarray(program.margins(solution.primal))[active],
-            np.asarray(solution.dual)[active],
-        )
+        margins, dual = np.asarray(program.margins(solution.primal))[active], np.asarray(solution.dual)[active]
         assert margins.min() >= 1 - 1e-12
         assert (dual >= 0).all()
         assert np.abs(dual * (margins - 1)).max() < 1e-8 * dual.max()
@@ -104,8 +93,7 @@ def test_optimality_conditions(norm: str, size: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(jnp.sum(adjoint * solution.primal), program.norm(solution.primal), rtol=1e-9)
         assert abs(float(solution.certificate.duality_gap)) < 1e-10
         if norm != "l1":
-            assert numerical_rank(solution.primal) <= min(size[0], size[2])
-    assert solutions > 0
+            assert numerical_rank(solution.primal) <= 4
 
 
 def test_adjoint_is_the_adjoint() -> None:

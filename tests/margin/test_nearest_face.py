@@ -7,12 +7,12 @@ import pytest
 from scipy.optimize import nnls
 
 from jaxflow.margin import min_norm_point as module
-from jaxflow.margin.min_norm_point import min_norm_point
+from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
 from jaxflow.margin.nearest_face import nearest_face
 from jaxflow.margin.program import DenseRows
 
 M = 12
-KINDS = ["random", "duplicates", "tied", "few entries", "one"]
+FACES = jax.jit(jax.vmap(nearest_face))
 
 
 def rows_of(kind, seed):
@@ -35,12 +35,12 @@ def rows_of(kind, seed):
     return rows / np.sqrt(np.mean(np.sum(rows**2, axis=1))), used
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["random", "duplicates", "tied", "few entries", "one"])
 def test_the_face_is_that_of_nonnegative_least_squares(kind):
     stack = [rows_of(kind, seed) for seed in range(20)]
     rows, used = (np.array(x) for x in zip(*stack, strict=True))
     grams = np.where(used[:, :, None] & used[:, None, :], rows @ rows.transpose(0, 2, 1), 0.0)
-    faces = jax.jit(jax.vmap(nearest_face))(jnp.asarray(grams), used, np.zeros_like(used))
+    faces = FACES(jnp.asarray(grams), used, np.zeros_like(used))
     assert np.all(faces.end)
     for A, on, weights in zip(rows, used, np.asarray(faces.weights), strict=True):
         assert np.all(weights >= 0) and np.all(weights[~on] == 0)
@@ -57,14 +57,13 @@ def test_the_face_is_that_of_nonnegative_least_squares(kind):
         assert kind == "tied" or objective(weights) >= theirs - 1e-14
 
 
-@pytest.mark.parametrize("equalities", [0, 3])
-def test_pivots_and_the_interior_point_agree(equalities, monkeypatch):
-    """The same weights and the same norm; constraints that are equalities have weights of both signs."""
-    rows = np.array([rows_of("random", seed)[0] for seed in range(20)])
-    equality = jnp.arange(M) < equalities
+def test_pivots_and_the_interior_point_agree(monkeypatch):
+    """The same weights and the same norm; the first three constraints are equalities, with weights of both signs."""
+    rows = jnp.asarray([rows_of("random", seed)[0] for seed in range(20)])
+    equality = jnp.arange(M) < 3
 
     def points():
-        return jax.jit(jax.vmap(lambda A: min_norm_point(DenseRows(A), ~equality, equality)))(jnp.asarray(rows))
+        return jax.jit(jax.vmap(lambda A: min_norm_point(DenseRows(A), ~equality, equality)))(rows)
 
     pivoted = points()
     monkeypatch.setattr(module, "MOST_PIVOTED", 0)
@@ -83,3 +82,26 @@ def test_no_positive_margins_are_left_to_the_interior_point():
     point = min_norm_point(DenseRows(jnp.asarray(rows)), on, ~on)
     assert point.zero and not np.any(point.primal)
     np.testing.assert_allclose(point.weights @ rows, 0.0, atol=1e-12)
+
+
+def test_infeasibility_is_proven_long_before_the_optimum_of_zero():
+    """Rows that positively span the space, as random ones do when there are many of them (Wendel's theorem).
+
+    The first two constraints are equalities.
+    """
+    used = jnp.arange(30) >= 2
+
+    @jax.jit
+    @jax.vmap
+    def solve(key):
+        rows = DenseRows(jax.random.normal(key, (30, 4)))
+        quick = min_norm_point(rows, used, ~used, tolerance=START_TOLERANCE)
+        slow = min_norm_point(rows, used, ~used)
+        return quick, slow, jnp.abs(quick.weights @ rows.rows).max()
+
+    quick, slow, residual = solve(jax.random.split(jax.random.key(0), 20))
+    assert quick.zero.all() and slow.zero.all()
+    assert (quick.steps < slow.steps).all()
+    assert residual.max() < 1e-14
+    assert (quick.weights[:, 2:] >= 0).all()
+    np.testing.assert_allclose(quick.weights[:, 2:].sum(1), 1.0, rtol=1e-12)

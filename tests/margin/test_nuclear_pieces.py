@@ -9,6 +9,7 @@ import pytest
 
 from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.margin import attention_svm, solve
+from jaxflow.margin._linear_algebra import low_rank_solver
 from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
 from jaxflow.margin.nuclear import MOST_PAIRED, _schur
 from jaxflow.margin.nuclear_polish import polish, settled
@@ -29,9 +30,24 @@ def test_schur_matrix_is_the_sum_of_traces(q: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
 
 
-def _solved() -> tuple[Any, Any, Any]:
+def test_low_rank_solver_agrees_with_the_dense_one() -> None:
+    rng = np.random.default_rng(0)
+    A, inner, outer = rng.normal(size=(12, 4)), rng.uniform(0.1, 10, 4), 10.0 ** rng.uniform(-4, 1, 12)
+    right = rng.normal(size=12)
+    matrix = (A * inner).astype(np.longdouble) @ A.T + np.diag(outer)
+    exact = np.linalg.solve(matrix.astype(float), right)
+    # NumPy's own error is the condition number times rounding too: some 2e-10, until it is refined.
+    exact += np.linalg.solve(matrix.astype(float), (right - matrix @ exact).astype(float))
+    solve = low_rank_solver(jnp.asarray(A), jnp.asarray(inner), jnp.asarray(outer), 0.0)
+    for refine in (False, True):
+        # Condition number 1e6 times rounding, with room; refinement removes it.
+        np.testing.assert_allclose(solve(jnp.asarray(right), refine), exact, rtol=1e-10 if refine else 1e-8)
+
+
+@pytest.fixture(scope="module")
+def solved() -> tuple[Any, Any, Any]:
     """The constraints of a random program, and its λ and Q with W = M Q Qᵀ."""
-    data, head = random_tokens(jax.random.key(3), 4, 4, 6)
+    data, head = random_tokens(jax.random.key(3), 4, 4, 10)
     selection = optimal_tokens(token_scores(data, head), data.visible)
     program = attention_svm(data, selection, "nuclear")
     solution = solve(program)
@@ -45,8 +61,8 @@ def _solved() -> tuple[Any, Any, Any]:
     return (rows.left @ rows.left.T, rows.repeat(rows.right), compact.inequality, compact.equality), weights, Q
 
 
-def test_only_a_closed_gap_is_settled() -> None:
-    (a, b, c, d), weights, Q = _solved()
+def test_only_a_closed_gap_is_settled(solved) -> None:
+    (a, b, c, d), weights, Q = solved
     assert settled(a, b, c, d, weights, Q)
     heaviest = jnp.argmax(weights)
     for factor in (1 + 1e-9, 1 - 1e-9):
@@ -59,8 +75,8 @@ def test_only_a_closed_gap_is_settled() -> None:
     assert not settled(a, b, c, d, 0 * weights, 0 * Q)
 
 
-def test_polish_brings_the_last_digits_back() -> None:
-    (a, b, c, d), weights, Q = _solved()
+def test_polish_brings_the_last_digits_back(solved) -> None:
+    (a, b, c, d), weights, Q = solved
     Y = 0.5 * Q @ Q.T
     near = weights * (1 + 1e-6 * jnp.cos(jnp.arange(len(weights))))
     shaken = Y + 1e-7 * jnp.trace(Y) * jnp.eye(len(Y))

@@ -48,10 +48,13 @@ def by_linear_programming(program):
     return jnp.asarray(found.x[:d]), jnp.asarray(-found.ineqlin.marginals[:m])
 
 
+INPUTS = jax.random.normal(jax.random.key(0), (6, 4))
+LABELS = jnp.sign(INPUTS @ jnp.ones(4))
+
+
 @pytest.fixture(scope="module")
 def program():
-    inputs = jax.random.normal(jax.random.key(0), (6, 4))
-    return jf.margin.max_margin(inputs, jnp.sign(inputs @ jnp.ones(4)), LInfinity())
+    return jf.margin.max_margin(INPUTS, LABELS, LInfinity())
 
 
 def test_the_norms_own_solver_is_used_and_certified(program):
@@ -72,8 +75,7 @@ def test_a_wrong_solver_is_found_out(program):
 
 
 def test_a_solver_may_replace_a_built_in_method():
-    inputs = jax.random.normal(jax.random.key(0), (6, 4))
-    program = jf.margin.max_margin(inputs, jnp.sign(inputs @ jnp.ones(4)))
+    program = jf.margin.max_margin(INPUTS, LABELS)
     built_in = jf.margin.solve(program)
     again = jf.margin.solve(program, solver=lambda program: (2 * built_in.primal, 3 * built_in.dual))
     assert int(again.result) == ProgramResult.optimal and jnp.allclose(again.primal, built_in.primal)
@@ -87,6 +89,5 @@ def test_a_norm_without_any_method_says_what_to_do():
         measure = LInfinity.measure
         expression = LInfinity.expression
 
-    inputs = jnp.eye(3)
     with pytest.raises(ValueError, match="norm: no built-in method for Bare; give it a `solver`"):
-        jf.margin.solve(jf.margin.max_margin(inputs, jnp.ones(3), Bare()))
+        jf.margin.solve(jf.margin.max_margin(INPUTS, LABELS, Bare()))

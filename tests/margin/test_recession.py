@@ -1,12 +1,14 @@
 """The recession cone of linear data: against linear programs, in all units, alone and in a batch."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from jaxflow.margin import Separability, recession_cone
+from jaxflow.margin import RecessionCone, Separability, recession_cone
 from jaxflow.margin.thin import thin_margin
 
 ROWS, COLUMNS = 12, 4
@@ -45,8 +47,15 @@ def instances() -> np.ndarray:
     return np.stack([instance(rng) for _ in range(300)])
 
 
-def test_the_partition_is_that_of_a_linear_program(instances) -> None:
-    cones = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances))
+@pytest.fixture(scope="module")
+def cones_of() -> Callable[[np.ndarray], RecessionCone]:
+    """One program for all that have as many instances."""
+    compiled = jax.jit(jax.vmap(recession_cone))
+    return lambda rows: compiled(jnp.asarray(rows))
+
+
+def test_the_partition_is_that_of_a_linear_program(instances, cones_of) -> None:
+    cones = cones_of(instances)
     expected = np.stack([growing(rows) for rows in instances])
     codes = np.asarray(cones.separability.value)
     known = codes != Separability.unknown.value
@@ -62,8 +71,8 @@ def test_the_partition_is_that_of_a_linear_program(instances) -> None:
     assert min(np.sum(case == kind) for kind in set(Separability) - {Separability.unknown}) >= 20
 
 
-def test_the_certificates_say_what_they_should(instances) -> None:
-    cones = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances))
+def test_the_certificates_say_what_they_should(instances, cones_of) -> None:
+    cones = cones_of(instances)
     for k in np.flatnonzero(np.asarray(cones.separability.value) != Separability.unknown.value):
         rows, on = instances[k], np.asarray(cones.growing[k])
         margins, weights = rows @ np.asarray(cones.direction[k]), np.asarray(cones.weights[k])
@@ -72,20 +81,19 @@ def test_the_certificates_say_what_they_should(instances) -> None:
         np.testing.assert_allclose(weights @ rows, 0.0, atol=1e-12 * (1.0 + weights.sum()))
 
 
-def test_scales_of_columns_and_rows_do_not_matter(instances) -> None:
-    rng = np.random.default_rng(6)
-    columns, rows = 10.0 ** rng.integers(-6, 7, (50, 1, COLUMNS)), 10.0 ** rng.integers(-3, 4, (50, ROWS, 1))
-    cone = jax.jit(jax.vmap(recession_cone))
-    plain, scaled = cone(jnp.asarray(instances[:50])), cone(jnp.asarray(instances[:50] * columns * rows))
+def test_scales_of_columns_and_rows_do_not_matter(instances, cones_of) -> None:
+    rng, n = np.random.default_rng(6), len(instances)
+    columns, rows = 10.0 ** rng.integers(-6, 7, (n, 1, COLUMNS)), 10.0 ** rng.integers(-3, 4, (n, ROWS, 1))
+    plain, scaled = cones_of(instances), cones_of(instances * columns * rows)
     known = np.asarray(scaled.separability.value) != Separability.unknown.value
     assert known.mean() > 0.95
     np.testing.assert_array_equal(plain.growing[known], scaled.growing[known])
 
 
-def test_alone_and_in_a_batch_the_answer_is_one(instances) -> None:
-    batch = jax.jit(jax.vmap(recession_cone))(jnp.asarray(instances[:20]))
-    alone = [recession_cone(jnp.asarray(rows)) for rows in instances[:20]]
-    np.testing.assert_array_equal(batch.separability.value, [int(cone.separability) for cone in alone])
+def test_alone_and_in_a_batch_the_answer_is_one(instances, cones_of) -> None:
+    single = jax.jit(recession_cone)
+    alone = [int(single(jnp.asarray(rows)).separability) for rows in instances[:20]]
+    np.testing.assert_array_equal(cones_of(instances).separability.value[:20], alone)
 
 
 def test_what_is_not_finite_is_unknown() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxflow.data import LinearData
-from jaxflow.losses import Exponential, Squared
+from jaxflow.losses import Exponential
 from jaxflow.models import (
     DeepLinearNetwork,
     DeepMatrixSensing,
@@ -96,18 +96,10 @@ def test_long_filters_take_the_fourier_transform(monkeypatch):
     np.testing.assert_allclose(fast, slow, atol=1e-11)
 
 
-def test_a_convolutional_network_is_the_chain_of_the_paper():
-    w1, w2, w3 = NETWORKS["filters"].layers
-    x = normal(5, seed=28)
-    by_layers = cross_correlation(cross_correlation(x, w1), w2) @ w3
-    np.testing.assert_allclose(by_layers, x @ NETWORKS["filters"].linear_coefficients(), atol=ROUNDING)
-
-
-@pytest.mark.parametrize("loss", [Squared(), Exponential()], ids=lambda loss: type(loss).__name__)
-def test_the_flow_conserves_what_it_says(network, loss):
-    """d(conserved)/dt = 0 at a random point, for any loss: by the gradient, without integrating."""
+def test_the_flow_conserves_what_it_says(network):
+    """d(conserved)/dt = 0 at a random point: by the gradient, without integrating."""
     data = LinearData(normal(4, 5, seed=29), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
-    risk = EmpiricalRisk(data, loss, reduction="sum")
+    risk = EmpiricalRisk(data, Exponential(), reduction="sum")
     scaled = risk.scaled_gradient(network)
     velocity = eqx.tree_at(
         lambda n: n.weights, network, jax.tree.map(lambda g: -jnp.exp(scaled.log_scale) * g, scaled.gradient.weights)
@@ -121,12 +113,19 @@ def test_the_flow_conserves_what_it_says(network, loss):
     assert max(float(jnp.max(jnp.abs(r))) for r in jax.tree.leaves(rate)) <= ROUNDING * max(1.0, size)
 
 
-def test_a_summed_loss_is_the_paper_s_and_a_mean_is_an_option(network):
+def test_a_summed_loss_is_the_paper_s_and_a_mean_is_an_option():
+    network = NETWORKS["filters"]
     data = LinearData(normal(4, 5, seed=30), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
-    total = EmpiricalRisk(data, Exponential(), reduction="sum")(network)
+    total = EmpiricalRisk(data, Exponential(), reduction="sum")
     margins = data.targets * (data.inputs @ network.linear_coefficients())
-    np.testing.assert_allclose(total, jnp.sum(jnp.exp(-margins)), rtol=1e-12)
-    np.testing.assert_allclose(EmpiricalRisk(data, Exponential())(network), total / 4, rtol=1e-12)
+    np.testing.assert_allclose(total(network), jnp.sum(jnp.exp(-margins)), rtol=1e-12)
+    np.testing.assert_allclose(EmpiricalRisk(data, Exponential())(network), total(network) / 4, rtol=1e-12)
+    # Margins of a network are as good as its data.
+    alone = EmpiricalRisk.from_margins(
+        lambda m: data.targets * (data.inputs @ m.linear_coefficients()), Exponential(), reduction="sum"
+    )
+    norms = [risk.scaled_gradient(network).log_norm for risk in (total, alone)]
+    np.testing.assert_allclose(*norms, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["diagonal2", "diagonal3", "convolution"])
@@ -187,14 +186,7 @@ def test_an_activation_is_applied_after_every_layer_but_the_last():
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: DiagonalLinearNetwork((jnp.ones(2),)), "weights"),
-        (lambda: DiagonalLinearNetwork((jnp.ones(2), jnp.ones(3))), "weights"),
-        (lambda: LinearConvolutionalNetwork((jnp.ones(4), jnp.ones(3))), "weights"),
-        (lambda: DeepLinearNetwork((jnp.ones((2, 3)), jnp.ones(2))), "weights"),
-        (lambda: DeepMatrixSensing((jnp.ones((2, 3)), jnp.ones((2, 3)))), "weights"),
-        (lambda: LinearTensorNetwork(jnp.ones((2, 3, 4)), (jnp.ones(3), jnp.ones(2))), "data_tensor"),
         (lambda: NETWORKS["diagonal2"].check(LinearData(jnp.ones((1, 4)), jnp.ones(1))), "inputs"),
-        (lambda: DiagonalLinearNetwork.init(KEY, LinearData(jnp.ones((1, 4)), jnp.ones(1)), scheme="equals"), "scheme"),
         (lambda: decomposition_of(NETWORKS["connected"]), "network"),
     ],
 )
@@ -227,12 +219,3 @@ def test_the_edges_of_the_intervals():
     # ∫_0^∞ cosh^(−3) = π/4.
     assert edge(5) == pytest.approx(np.pi / 4)
     assert bool(jnp.isnan(angle_of(3, jnp.asarray(1.6)))) and bool(jnp.isinf(angle_of(4, jnp.asarray(1.0))))
-
-
-def test_margins_of_a_network_are_as_good_as_its_data(network):
-    data = LinearData(normal(4, 5, seed=60), jnp.asarray([1.0, -1.0, 1.0, 1.0]))
-    direct = EmpiricalRisk(data, Exponential(), reduction="sum").scaled_gradient(network)
-    margins = EmpiricalRisk.from_margins(
-        lambda m: data.targets * (data.inputs @ m.linear_coefficients()), Exponential(), reduction="sum"
-    ).scaled_gradient(network)
-    np.testing.assert_allclose(direct.log_norm, margins.log_norm, rtol=1e-12)
