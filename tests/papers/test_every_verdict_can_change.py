@@ -36,7 +36,7 @@ FIXED: dict[tuple[str, str], dict[int, str]] = {
 }
 
 # Columns that are given with an experiment, not measured: its statements look things up by them.
-GIVEN = {"scales", "log_alpha", "alphas", "lengths", "shape", "d", "m"}
+GIVEN = {"scales", "log_alpha", "alphas", "lengths", "shape", "own", "cell", "d", "m"}
 
 # What becomes of columns of these kinds. What is known of nothing comes last: it is the least of changes.
 WAYS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
