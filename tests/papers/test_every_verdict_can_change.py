@@ -1,58 +1,86 @@
-"""No statement whose verdict ignores its data: numbers that violate it, or that decide nothing, change the verdict.
+"""No statement whose verdict ignores its data: one column after another is changed, until every verdict has changed.
 
-Every registered figure and check is either fed with the numbers in `made_up`, or stands in `UNCOVERED` with the reason.
-Within those that are fed, a statement whose verdict stays the same stands in `FIXED` with the reason.
+Every registered figure and check has numbers in `made_up`. A statement whose verdict stays the same stands in `FIXED`
+with the reason. Numbers that leave nobody inside the hypotheses are no change: they say nothing of the conclusion.
 """
 
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
 from jaxflow import papers
+from jaxflow.papers.verdicts import Verdict
 from tests.papers.made_up import boix2023, sheen2024, tarzanagh2023, yun2021
 
 PAPERS = {"boix2023": boix2023, "sheen2024": sheen2024, "tarzanagh2023": tarzanagh2023, "yun2021": yun2021}
 PROBES = {(paper, name): probe for paper, made_up in PAPERS.items() for name, probe in made_up.PROBES.items()}
 
-# Figures and checks whose numbers nobody has made up yet, with the reason.
-UNCOVERED: dict[tuple[str, str], str] = {}
-
-NO_RATE = "of a limit, and the numbers have no rate: not settled, or outside where no instance is inside"
+NO_RATE = "of a limit, and no rate is measured: not settled, or outside where no instance is inside"
 BY_NATURE = "measured outside of the hypotheses, to show what becomes of the conclusion there"
 
-# Statements by their place in the table whose verdict no numbers of these probes change, with the reason.
+# Statements by their place in the table whose verdict no change of these numbers changes, with the reason.
 FIXED: dict[tuple[str, str], dict[int, str]] = {
     ("boix2023", "supports"): {1: BY_NATURE},
     ("sheen2024", "alignment"): {2: BY_NATURE},
     ("sheen2024", "failures"): {1: BY_NATURE, 2: BY_NATURE, 4: BY_NATURE, 5: BY_NATURE, 6: BY_NATURE},
     ("sheen2024", "general"): {5: BY_NATURE},
+    ("sheen2024", "norms"): dict.fromkeys((1, 2), NO_RATE),
+    ("tarzanagh2023", "fig10"): {3: NO_RATE},
     ("tarzanagh2023", "fig6"): {4: "said of Assumption B.1, of which these numbers say nothing"},
     ("tarzanagh2023", "local-convergence"): {1: BY_NATURE},
-    ("yun2021", "directions"): dict.fromkeys((0, 11), NO_RATE),
+    ("yun2021", "directions"): dict.fromkeys((0, 3, 5, 7, 8, 9, 11), NO_RATE),
 }
 
+# Columns that are given with an experiment, not measured: its statements look things up by them.
+GIVEN = {"scales", "log_alpha", "alphas", "lengths", "shape", "own", "cell", "d", "m"}
 
-def claims_of(paper: str, name: str, data: Any) -> list[Any]:
-    """What a figure or a check says of these numbers, each with its source and its verdict."""
-    return next(entry for entry in papers.entries_of(paper) if entry.name == name).find(data)[0]
+# What becomes of columns of these kinds. What is known of nothing comes last: it is the least of changes.
+WAYS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
+    ("iu", lambda column: column + 1),
+    ("iu", lambda column: 0 * column),
+    ("f", lambda column: -column),
+    ("f", lambda column: 100.0 * column),
+    ("f", lambda column: column / 100.0),
+    ("f", lambda column: column + 1.0),
+    ("f", np.flip),
+    ("b", np.logical_not),
+    ("f", lambda column: np.nan * column),
+)
 
 
-def registered() -> set[tuple[str, str]]:
-    """Every figure and check by paper and name."""
-    return {(paper, entry.name) for paper in PAPERS for entry in papers.entries_of(paper)}
+def changed(numbers: Any) -> Iterator[Any]:
+    """The same numbers but for one column, in every way."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
+    columns = [np.asarray(leaf) for _, leaf in leaves]
+    for kinds, way in WAYS:
+        for at, (path, _) in enumerate(leaves):
+            if columns[at].dtype.kind in kinds and path[-1].name not in GIVEN:
+                yield jax.tree.unflatten(tree, [*columns[:at], way(columns[at]), *columns[at + 1 :]])
 
 
-def test_every_figure_and_check_is_fed_or_listed_with_a_reason() -> None:
-    assert PROBES.keys() | UNCOVERED.keys() == registered()
-    assert not PROBES.keys() & UNCOVERED.keys() and FIXED.keys() <= PROBES.keys()
+def test_every_figure_and_check_is_fed() -> None:
+    assert PROBES.keys() == {(paper, entry.name) for paper in PAPERS for entry in papers.entries_of(paper)}
+    assert FIXED.keys() <= PROBES.keys()
 
 
+# Numbers of the wrong sign and order: NumPy warns of logarithms and of fits that these make NaN.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_the_verdict_of_every_statement_follows_its_numbers(paper: str, name: str) -> None:
-    found = [claims_of(paper, name, data) for data in PROBES[paper, name]()]
-    assert len({len(one) for one in found}) == 1, "the same statements for all numbers"
-    fixed = FIXED.get((paper, name), {})
-    for number, statement in enumerate(zip(*found, strict=True)):
-        seen = {one.verdict for one in statement}
-        what = f"{number}: {statement[0].source}, {sorted(seen)}"
-        assert (len(seen) == 1) == (number in fixed), what
+    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    given = PROBES[paper, name]()
+    seen: list[set[Verdict]] = [set() for _ in entry.find(given[0])[0]]
+    free = set(range(len(seen))) - FIXED.get((paper, name), {}).keys()
+    for numbers in itertools.chain(given, *map(changed, given)):
+        found = entry.find(numbers)[0]
+        assert len(found) == len(seen), "the same statements for all numbers"
+        for verdicts, one in zip(seen, found, strict=True):
+            verdicts |= {one.verdict} - {Verdict.outside_hypotheses}
+        if {at for at, verdicts in enumerate(seen) if len(verdicts) > 1} == free:
+            return
+    for at, verdicts in enumerate(seen):
+        assert (len(verdicts) > 1) == (at in free), f"{at}: {found[at].source}, {sorted(verdicts)}"

@@ -28,12 +28,6 @@ def test_every_listed_theorem_is_one_that_predictions_name(paper: papers.Paper, 
     assert theorem.name in predict(EmpiricalRisk(data, Logistic()), model, selection).theorem
 
 
-def test_figures_have_a_run_time_at_every_scale() -> None:
-    entry = papers.find_figure("tarzanagh2023", "fig7")
-    assert set(entry.run_times) == set(papers.SCALES)
-    assert entry in papers.figures_of("tarzanagh2023")
-
-
 def test_a_figure_is_registered_once_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = papers.find_figure("tarzanagh2023", "fig7").dataset
     monkeypatch.setattr(registry, "_ENTRIES", {})

@@ -29,7 +29,7 @@ from jaxflow.papers.tarzanagh2023.verify import (
 from jaxflow.papers.tarzanagh2023.verify.follow import Ends
 from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, unit
-from jaxflow.papers.tarzanagh2023.verify.path_limits import Paths, rate_of
+from jaxflow.papers.tarzanagh2023.verify.path_limits import Paths
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus
 from jaxflow.papers.verdicts import Verdict
 
@@ -103,10 +103,6 @@ def test_starts_that_end_higher_are_counted() -> None:
     assert np.allclose(paths.size, 2.0 / RADII) and np.isnan(paths.above).all()
     # A norm of R at margin one, where the optimum is two.
     assert np.allclose(path_limits.above_optimum(RADII, plain, np.stack([np.eye(2)] * 3)), RADII / 2.0 - 1.0)
-
-
-def test_rates_are_exponents() -> None:
-    assert rate_of(RADII, 7.0 * RADII[None] ** -1.5) == pytest.approx(np.array([-1.5]))
 
 
 def test_factors_are_balanced_and_multiply_to_the_matrix() -> None:
@@ -338,7 +334,7 @@ def assumed() -> Any:
     # Made-up numbers are made by functions of this module among others.
     from tests.papers.made_up import tarzanagh2023
 
-    return tarzanagh2023.hypotheses_data()[0]
+    return tarzanagh2023.assumed()[0]
 
 
 def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(assumed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

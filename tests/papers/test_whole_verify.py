@@ -1,27 +1,51 @@
-"""Checks of a paper as the command runs them, at the smallest scale."""
+"""Checks of a paper as the command runs them, on few instances of every kind; and one flow of theirs by itself."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
 from jaxflow import papers
-from jaxflow.papers.boix2023 import small_instances
+from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances
+from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow
+from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
 from jaxflow.papers.verdicts import Verdict
+from jaxflow.papers.yun2021 import dual_form, fully_connected, limit_directions
 
-# The checks of a paper with many that no smaller test of theirs reaches, and that take a minute together.
-SHORT = {"tarzanagh2023": ("assumptions", "cone-lemmas", "cones", "descents")}
+# The checks that no smaller test reaches, with the modules that say how many instances they take where one is enough.
+CHECKS: dict[str, dict[str, Any]] = {
+    "tarzanagh2023": {"assumptions": None, "cone-lemmas": None, "cones": cones, "descents": None},
+    "yun2021": {
+        "dual-form": dual_form,
+        "ensemble": None,
+        "connected": fully_connected,
+        "directions": limit_directions,
+        "points": None,
+        "single": None,
+    },
+    "boix2023": {
+        "outside": beyond_assumptions,
+        "heads": full_heads,
+        "stages": None,
+        "supports": None,
+    },
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("paper", ["tarzanagh2023", "yun2021", "boix2023"])
-def test_checks_leave_their_rows(paper: str, tmp_path: Path) -> None:
-    only = SHORT.get(paper, ())
+@pytest.mark.parametrize("paper", CHECKS)
+def test_checks_leave_their_rows(paper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in CHECKS[paper].values():
+        if module is not None:
+            monkeypatch.setitem(module.TRIALS, "quick", 1)
+    # Descents that are still on their way go on: ten times as long, not a hundred.
+    monkeypatch.setitem(descents.LATER, "quick", 10 * descents.STEPS["quick"])
     # As in a user's process: the checks' own tables are NumPy-like and broadcast.
     with jax.numpy_rank_promotion("allow"):
-        paths, rows = papers.verify(paper, scale="quick", only=only, out=tmp_path, say=lambda line: None)
+        paths, rows = papers.verify(paper, only=list(CHECKS[paper]), out=tmp_path, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     written = json.loads(paths["rows"].read_text())["rows"]
     assert [row["source"] for row in written] == [row.source for row in rows]
@@ -35,3 +59,15 @@ def test_checks_leave_their_rows(paper: str, tmp_path: Path) -> None:
         sparsity = by_source["Theorem 4.1 (sparsity)"]
         # The instances of every family.
         assert sparsity.instances + sparsity.outside == 2 * small_instances.TRIALS["quick"]
+
+
+@pytest.mark.slow
+def test_the_explicit_case_by_the_flow_certifies_another_direction() -> None:
+    # By the program that the checks have compiled.
+    end = follow.follow(stack([padded(instance(*explicit_case()), follow.SHAPE)]))
+    assert not end.selected[0]
+    assert end.target_attention[0] < follow.UNSELECTED
+    assert end.flow_gap[0] < follow.CERTIFIED
+    assert end.misaligned[0] > 0.5
+    # Without the second sequence e_1 e_1ᵀ is the solution, and leaves its optimal token 1.5 behind.
+    assert end.lost_gap[0] < follow.CERTIFIED
