@@ -30,8 +30,8 @@ def quick_options() -> dict[str, Any]:
     """Options of a compilation that is done sooner, for a program that runs a few times.
 
     On CPU: no optimisation by LLVM, one kernel emitter for everything rather than the one of MLIR for fusions, and no
-    `LOOP_PASSES`. `find_limit` compiles in less than a third of the processor time, and runs in 0.18 s rather than 0.08 s.
-    Results agree to rounding. None elsewhere.
+    `LOOP_PASSES`. `find_limit` compiles in less than a third of the processor time, and runs in 0.18 s rather than
+    0.08 s. Results agree to rounding. None elsewhere.
     """
     return _known_options(jax.default_backend())
 

@@ -1,6 +1,5 @@
 """What stands under a mask changes no outcome, no token and no number."""
 
-import time
 from typing import Any
 
 import jax
@@ -18,30 +17,11 @@ MODELS = {
 N, T, D = 3, 4, 4
 
 
-def numbers(limit: Any) -> dict[str, Any]:
-    return {
-        "direction": limit.flow_direction,
-        "excess": limit.excess,
-        "flow gap": limit.flow_certificate.duality_gap,
-        "stationarity": limit.stationarity,
-        "log t": limit.trajectory.final.log_time,
-        "log length": limit.trajectory.final.log_arc_length,
-    }
-
-
-def check_same(one: Any, other: Any, tokens: int) -> None:
-    assert str(one.outcome.name) == str(other.outcome.name)
-    np.testing.assert_array_equal(one.selection[..., :tokens], other.selection[..., :tokens])
-    for name, value in numbers(one).items():
-        expected = numbers(other)[name]
-        # Gaps are themselves differences that are small beside one.
-        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.parametrize("size", [1.0, 3e3, 1e9])
+@pytest.mark.parametrize("size", [0.0, 1.0, 1e9, 1e200, np.nan])
 @pytest.mark.parametrize("name", ["W", "KQ"])
 def test_padding_of_any_size(name: str, size: float) -> None:
-    """The first visible token is what hidden ones are replaced by: padding by copies of it is the same instance."""
+    """The first visible token is what hidden ones are replaced by: padding by copies of it is the same instance. Zeros
+    were taken for a token that stands twice, and large padding for the size of the data."""
     data, head = jf.data.random_tokens(jax.random.key(0), n=N, T=T - 1, d=D)
     model = MODELS[name].init(jax.random.key(1), data, head)
     plain = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
@@ -72,19 +52,21 @@ def instance(key: jax.Array, kind: Any) -> tuple[Any, Any, Any]:
     return hiding(0.0), hiding(junk), model
 
 
-def same_under_masks(name: str, most: int, seconds: float) -> int:
-    """Compares instances until the time or their number is spent; how many."""
-    started = time.perf_counter()
-    for done in range(most):
-        zeros, junk, model = instance(jax.random.fold_in(jax.random.key(9), done), MODELS[name])
-        limits = [jf.find_limit(jf.EmpiricalRisk(d, "logistic"), model, throw=False) for d in (zeros, junk)]
-        check_same(*limits, T)
-        if time.perf_counter() - started > seconds:
-            break
-    return done + 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_masked_variants(name: str) -> None:
-    assert same_under_masks(name, 1000, seconds=7.0) >= 1
+    for seed in range(5):
+        zeros, junk, model = instance(jax.random.fold_in(jax.random.key(9), seed), MODELS[name])
+        one, other = (jf.find_limit(jf.EmpiricalRisk(d, "logistic"), model, throw=False) for d in (zeros, junk))
+        assert one.outcome == other.outcome
+        np.testing.assert_array_equal(one.selection, other.selection)
+        for pair in (
+            (one.flow_direction, other.flow_direction),
+            (one.excess, other.excess),
+            (one.flow_certificate.duality_gap, other.flow_certificate.duality_gap),
+            (one.stationarity, other.stationarity),
+            (one.trajectory.final.log_time, other.trajectory.final.log_time),
+            (one.trajectory.final.log_arc_length, other.trajectory.final.log_arc_length),
+        ):
+            # Gaps are themselves differences that are small beside one.
+            np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-12)

@@ -1,8 +1,12 @@
-"""Single precision, in a process of its own: right to what it can certify, and as in double precision."""
+"""Single precision, in a process of its own: right to what it can certify, and as in double precision.
+
+Run as a program this file answers the questions of the tests in the precision that JAX has there.
+"""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,32 +18,12 @@ from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
 
 N = 64
-LOSSES = ("Logistic", "Squared")
-# Programs that run once are compiled as in this process: XLA's optimisations take longer than all that is computed.
-ENVIRONMENT = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-PROBE = """
-import sys
-import jax, jax.numpy as jnp, numpy as np
-import jaxflow as jf
-
-def one(tokens, queries, labels, head, W):
-    data = jf.data.TokenData(tokens, queries, labels)
-    model = jf.models.CombinedAttention(W, head)
-    limit = jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False)
-    own = limit.flow_certificate.duality_gap
-    program = limit.program_solution.certificate
-    return limit.outcome.value, jnp.argmax(limit.selection, -1), limit.excess, own, program.duality_gap
-
-loaded = np.load(sys.argv[1])
-given = [loaded[name] for name in ("tokens", "queries", "labels", "head", "W")]
-found = [np.asarray(x) for x in jax.jit(jax.vmap(one))(*given)]
-assert found[2].dtype == np.float32
-data = jf.data.TokenData(*(jnp.asarray(x[0]) for x in given[:3]))
-model = jf.models.CombinedAttention(jnp.asarray(given[4][0]), jnp.asarray(given[3][0]))
-limit = jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, max_steps=3)
-np.savez(sys.argv[2], sentence=str(limit), **dict(zip(("outcome", "token", "excess", "own", "program"), found)))
-"""
+NORMS = ("frobenius", "nuclear", "l1")
+# Each network and each loss once.
+NETWORKS = {
+    "fully connected": (jf.losses.Logistic(), lambda start: jf.models.DeepLinearNetwork((start.T, start[:, 0]))),
+    "diagonal": (jf.losses.Squared(), lambda start: jf.models.DiagonalLinearNetwork((start[0], start[1]))),
+}
 
 
 def draw(key):
@@ -48,131 +32,104 @@ def draw(key):
     return data.tokens, data.queries, data.labels, head, jf.models.CombinedAttention.init(key_model, data, head).W
 
 
-def answer(tokens, queries, labels, head, W):
-    data = jf.data.TokenData(tokens, queries, labels)
-    model = jf.models.CombinedAttention(W, head)
-    limit = jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False)
-    return limit.outcome.value, jnp.argmax(limit.selection, -1)
+def attention(tokens, queries, labels, head, W, **how):
+    data, model = jf.data.TokenData(tokens, queries, labels), jf.models.CombinedAttention(W, head)
+    return jf.find_limit(jf.EmpiricalRisk(data, jf.losses.Logistic()), model, throw=False, **how)
+
+
+def selecting(tokens, queries, norm):
+    selection = jnp.zeros((4, 5), bool).at[:, 1].set(True)
+    data = jf.data.TokenData(tokens, queries, jnp.ones(4, tokens.dtype))
+    found = jf.margin.solve(jf.margin.attention_svm(data, selection, norm))
+    return found.result.value, found.certificate.duality_gap, found.certificate.primal_value
+
+
+def network(inputs, targets, start, name):
+    loss, model = NETWORKS[name]
+    data = jf.data.LinearData(inputs, jnp.sign(targets) if loss.margin else targets)
+    limit = jf.find_limit(jf.EmpiricalRisk(data, loss), model(start), throw=False)
+    return limit.outcome.value, limit.excess, limit.flow_direction
+
+
+def answers(given):
+    """To every question, by names; of attention one call for each instance."""
+    given = {name: jnp.asarray(x) for name, x in given.items()}
+    found = {}
+    for norm in NORMS:
+        run = jax.jit(jax.vmap(lambda tokens, queries, norm=norm: selecting(tokens, queries, norm)))
+        found[norm] = run(given["program tokens"], given["program queries"])
+    for name in NETWORKS:
+        run = jax.jit(lambda parts, name=name: jax.lax.map(lambda one: network(*one, name), parts))
+        found[name] = run((given["inputs"], given["targets"], given["starts"]))
+    parts = [[given[name][k] for name in ("tokens", "queries", "labels", "head", "W")] for k in range(N)]
+    limits = [attention(*one) for one in parts]
+    tokens = [jnp.argmax(limit.selection, -1) for limit in limits]
+    own = [limit.flow_certificate.duality_gap for limit in limits]
+    program = [limit.program_solution.certificate.duality_gap for limit in limits]
+    found["W"] = [int(limit.outcome) for limit in limits], tokens, [limit.excess for limit in limits], own, program
+    numbers = {f"{name}.{k}": np.asarray(x) for name, all_ in found.items() for k, x in enumerate(all_)}
+    return {**numbers, "sentence": str(attention(*parts[0], max_steps=3))}
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """Answers in single and in double precision to the same numbers."""
+    """Answers in single and in double precision to the same numbers, which are rounded to single precision first."""
+    random = np.random.default_rng(5)
+    shapes = {"program tokens": (100, 4, 5, 6), "program queries": (100, 4, 6), "inputs": (8, 2, 4), "targets": (8, 2)}
+    given = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    given["starts"] = random.uniform(0.3, 0.8, size=(8, 2, 4))
+    drawn = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(11), N))
+    given |= dict(zip(("tokens", "queries", "labels", "head", "W"), drawn, strict=True))
+    given = {name: np.asarray(x).astype(np.float32) for name, x in given.items()}
+    given["labels"] = np.sign(given["labels"])
     folder = tmp_path_factory.mktemp("single")
-    # Rounded to single precision first: both are asked the same question.
-    given = [np.asarray(x).astype(np.float32) for x in jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(11), N))]
-    given[2] = np.sign(given[2])
-    np.savez(folder / "in.npz", **dict(zip(("tokens", "queries", "labels", "head", "W"), given, strict=True)))
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAX_ENABLE_X64"}
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", PROBE, folder / "in.npz", folder / "out.npz"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    np.savez(folder / "in.npz", **given)
+    # Programs that run once are compiled as in this process: XLA's optimisations take longer than all that is computed.
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_ENABLE_X64": "0"}
+    environment["PYTHONPATH"] = str(Path(jf.__file__).parents[1])
+    command = [sys.executable, "-W", "error::RuntimeWarning", __file__, folder / "in.npz", folder / "out.npz"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr
-    wide = jax.jit(jax.vmap(answer))(*(jnp.asarray(x, jnp.float64) for x in given))
-    return dict(np.load(folder / "out.npz")), [np.asarray(x) for x in wide]
+    single = dict(np.load(folder / "out.npz"))
+    assert all(x.dtype != np.float64 for x in single.values())
+    return single, answers({name: x.astype(float) for name, x in given.items()})
 
 
 @pytest.mark.slow
 def test_outcomes_and_tokens_are_those_of_double_precision(both):
-    single, (outcome, token) = both
-    decided = single["outcome"] != Outcome.undecided.value
+    single, double = both
+    ours, outcome = single["W.0"], double["W.0"]
+    decided = ours != Outcome.undecided.value
     # All 64 where it was written.
     assert decided.sum() >= 0.95 * N
-    np.testing.assert_array_equal(single["outcome"][decided], outcome[decided])
-    points = outcome == Outcome.finite_stationary_point.value
-    directions = decided & ~points
-    np.testing.assert_array_equal(single["token"][directions], token[directions])
+    np.testing.assert_array_equal(ours[decided], outcome[decided])
+    directions = decided & (outcome != Outcome.finite_stationary_point.value)
+    np.testing.assert_array_equal(single["W.1"][directions], double["W.1"][directions])
+    assert "jax.config.update('jax_enable_x64', True) may decide it" in str(single["sentence"])
 
 
 @pytest.mark.slow
 def test_what_is_certified_is_so_to_the_default_gap_of_the_dtype(both):
-    single, _ = both
+    outcome, _, excess, own, program = (both[0][f"W.{k}"] for k in range(5))
+    assert excess.dtype == np.float32
     definite = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal)
-    certified = np.isin(single["outcome"], [code.value for code in definite])
+    certified = np.isin(outcome, [code.value for code in definite])
     assert certified.sum() >= 0.8 * N
-    for name in ("excess", "program"):
-        assert np.max(single[name][certified]) <= 1e-4
+    assert max(np.max(gap[certified]) for gap in (excess, program)) <= 1e-4
     # A gap below zero by more than rounding would be a wrong certificate.
-    for name in ("excess", "own", "program"):
-        assert np.min(single[name][certified]) >= -1e-5
+    assert min(np.min(gap[certified]) for gap in (excess, own, program)) >= -1e-5
 
 
 def test_a_gap_that_single_precision_cannot_certify_is_refused():
-    tokens, queries, labels, head, W = (x.astype(jnp.float32) for x in draw(jax.random.key(0)))
-    risk = jf.EmpiricalRisk(jf.data.TokenData(tokens, queries, labels), jf.losses.Logistic())
-    assert risk.data is not None
+    given = [x.astype(jnp.float32) for x in draw(jax.random.key(0))]
     with jax.enable_x64(False), pytest.raises(ValueError, match="gap: 1e-08 is below what float32 can certify"):
-        jf.find_limit(risk, jf.models.CombinedAttention(W, head), gap=1e-8)
-
-
-# Programs and networks: the same numbers in both precisions, one line of answers a question.
-OTHERS = """
-import sys
-import jax, jax.numpy as jnp, numpy as np
-import jaxflow as jf
-
-loaded = {name: jnp.asarray(x) for name, x in np.load(sys.argv[1]).items()}
-answers = {}
-selection = jnp.zeros((4, 5), bool).at[:, 1].set(True)
-labels = jnp.ones(4, loaded["tokens"].dtype)
-for norm in ("frobenius", "nuclear", "l1") if sys.argv[3] == "programs" else ():
-    def program(tokens, queries):
-        found = jf.margin.solve(jf.margin.attention_svm(jf.data.TokenData(tokens, queries, labels), selection, norm))
-        return found.result.value, found.certificate.duality_gap, found.certificate.primal_value
-    answers[norm] = jax.jit(jax.vmap(program))(loaded["tokens"], loaded["queries"])
-for name in ("DeepLinearNetwork", "DiagonalLinearNetwork") if sys.argv[3] == "networks" else ():
-    for loss in (jf.losses.Logistic(), jf.losses.Squared()):
-        def network(inputs, targets, start):
-            targets = jnp.sign(targets) if loss.margin else targets
-            data = jf.data.LinearData(inputs, targets)
-            model = jf.models.DeepLinearNetwork((start.T, start[:, 0])) if name[1] == "e" else (
-                jf.models.DiagonalLinearNetwork((start[0], start[1])))
-            limit = jf.find_limit(jf.EmpiricalRisk(data, loss), model, throw=False)
-            return limit.outcome.value, limit.excess, limit.flow_direction
-        answers[name + type(loss).__name__] = jax.jit(
-            lambda *given: jax.lax.map(lambda one: network(*one), given)
-        )(loaded["inputs"], loaded["targets"], loaded["starts"])
-answers = {f"{name}.{k}": np.asarray(x) for name, found in answers.items() for k, x in enumerate(found)}
-np.savez(sys.argv[2], **answers)
-"""
-
-NORMS = ("frobenius", "nuclear", "l1")
-NETWORKS = tuple(f"{kind}{loss}" for kind in ("DeepLinearNetwork", "DiagonalLinearNetwork") for loss in LOSSES)
-
-
-def answers_of(what, folder):
-    """Answers in single and in double precision, each by a process of its own."""
-    random = np.random.default_rng(5)
-    shapes = {"tokens": (100, 4, 5, 6), "queries": (100, 4, 6), "inputs": (8, 2, 4), "targets": (8, 2)}
-    given = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    given["starts"] = random.uniform(0.3, 0.8, size=(8, 2, 4)).astype(np.float32)
-    found = {}
-    for wide in (False, True):
-        kind = np.float64 if wide else np.float32
-        np.savez(folder / "in.npz", **{name: x.astype(kind) for name, x in given.items()})
-        environment = {**ENVIRONMENT, "JAX_ENABLE_X64": str(int(wide))}
-        command = [sys.executable, "-W", "error::RuntimeWarning", "-c", OTHERS]
-        command += [folder / "in.npz", folder / "out.npz", what]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert run.returncode == 0, run.stderr
-        found[wide] = dict(np.load(folder / "out.npz"))
-    assert all(x.dtype != np.float64 for x in found[False].values())
-    return found[False], found[True]
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    return answers_of("programs", tmp_path_factory.mktemp("programs"))
-
-
-@pytest.fixture(scope="module")
-def networks(tmp_path_factory):
-    return answers_of("networks", tmp_path_factory.mktemp("networks"))
+        attention(*given, gap=1e-8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
-def test_programs_that_are_called_solved_are(norm, programs):
-    single, double = programs
+def test_programs_that_are_called_solved_are(norm, both):
+    single, double = both
     result, gap, value = (single[f"{norm}.{k}"] for k in range(3))
     optimal = result == ProgramResult.optimal.value
     assert (double[f"{norm}.0"][optimal] == ProgramResult.optimal.value).all()
@@ -187,22 +144,20 @@ def test_programs_that_are_called_solved_are(norm, programs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", NETWORKS)
-def test_networks_that_are_decided_agree(network, networks):
-    single, double = networks
-    outcome, wide = single[f"{network}.0"], double[f"{network}.0"]
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_that_are_decided_agree(name, both):
+    single, double = both
+    outcome, wide = single[f"{name}.0"], double[f"{name}.0"]
     decided = outcome != Outcome.undecided.value
     assert decided.sum() >= 6 and (wide != Outcome.undecided.value).all()
     np.testing.assert_array_equal(outcome[decided], wide[decided])
-    ours, theirs = single[f"{network}.2"][decided], double[f"{network}.2"][decided]
-    if network.endswith("Logistic"):
+    ours, theirs = single[f"{name}.2"][decided], double[f"{name}.2"][decided]
+    if NETWORKS[name][0].margin:
         ours, theirs = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ours, theirs))
     # A point is followed to a relative tolerance of 1e-4 a step; a direction certified to a gap of 1e-4 is within
     # the root of twice that.
-    assert np.abs(ours - theirs).max() <= (2e-2 if network.endswith("Logistic") else 2e-3)
+    assert np.abs(ours - theirs).max() <= (2e-2 if NETWORKS[name][0].margin else 2e-3)
 
 
-@pytest.mark.slow
-def test_what_to_switch_on_is_said(both):
-    single, _ = both
-    assert "jax.config.update('jax_enable_x64', True) may decide it" in str(single["sentence"])
+if __name__ == "__main__":
+    np.savez(sys.argv[2], **answers(dict(np.load(sys.argv[1]))))

@@ -15,7 +15,8 @@ from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttenti
 def instance(kind, seed=0, tokens=1.0, queries=1.0):
     """Tokens and queries of a size, scores as on the unit sphere, a start that pays the same attention."""
     key_data, key_model = jax.random.split(jax.random.key(seed))
-    data, head = jf.data.random_tokens(key_data, 3, 3, 6)
+    # Diagonal weights in the shape of `small_diagonal`, whose programs then serve both.
+    data, head = jf.data.random_tokens(key_data, *((4, 4) if kind is DiagonalAttention else (3, 3)), 6)
     model = kind.init(key_model, data, head)
     params, frozen = eqx.partition(model, model.trainable())
     params = jax.tree.map(lambda x: x / (tokens * queries) ** (1.0 / model.degree), params)
