@@ -31,6 +31,7 @@ from jaxflow._core.columns import by_columns as by_columns
 from jaxflow._core.compiling import compilation_cache as compilation_cache
 from jaxflow._core.compiling import compile_beside as compile_beside
 from jaxflow._core.compiling import compiled_around as compiled_around
+from jaxflow._core.compiling import compiled_often as compiled_often
 from jaxflow._core.compiling import compiled_once as compiled_once
 from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options

@@ -33,11 +33,11 @@ def tree_scale(factor: Float[Array, ""] | float, a: PyTree) -> PyTree:
     return jax.tree.map(lambda x: factor * x, a)
 
 
-def tree_where(mask: Bool[Array, " b"], a: PyTree, b: PyTree) -> PyTree:
+def tree_where(mask: Bool[Array, "*b"], a: PyTree, b: PyTree) -> PyTree:
     """Rows of a where the mask holds, else those of b; what is no array is a's."""
 
     def rows(x: Any, y: Any) -> Any:
-        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y) if eqx.is_array(x) else x
+        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y) if eqx.is_array(x) else x
 
     return jax.tree.map(rows, a, b)
 

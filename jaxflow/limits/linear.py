@@ -158,9 +158,12 @@ def conclude_direction(
 
     ratio = stationarity(followed_path.final)
     seems_still = network_at_rest(within.data, begun, followed_path)  # pyright: ignore[reportArgumentType]
-    still = seems_still & (_has_minimum(within.data, begun) | _unmoved(within, begun))  # pyright: ignore[reportArgumentType]
+    kind_of_data = _separability(within.data, begun)  # pyright: ignore[reportArgumentType]
+    # Along a channel to infinity gradients are small: only overlapping data have a minimum.
+    still = seems_still & ((kind_of_data == Separability.overlapping) | _unmoved(within, begun))
     followed, spent = good(trajectory.result), out_of_steps(trajectory)
-    unsolved = solution.result == ProgramResult.failed
+    # Of data that are not separable there is no program to solve, whatever a solver says of it.
+    unsolved = (solution.result == ProgramResult.failed) & (kind_of_data == Separability.separable)
     broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
     verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)
     if convex:
@@ -216,16 +219,13 @@ def conclude_direction(
     )
 
 
-def _has_minimum(data: LinearData, model: AbstractLinearNetwork) -> Array:
-    """Whether the loss has a minimum in the coefficients that move: along a channel to infinity gradients are small.
-
-    Two diagonal layers that are zero in a coordinate keep it at zero.
-    """
+def _separability(data: LinearData, model: AbstractLinearNetwork) -> Code:
+    """Of the data, in the coefficients that move: two diagonal layers that are zero in a coordinate keep it at zero."""
     rows = data.targets[:, None] * data.inputs
     if isinstance(model, DiagonalLinearNetwork):
         moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1
         rows = jnp.where(moves[None, :], rows, 0.0)
-    return recession_cone(rows).separability.value == Separability.overlapping.value
+    return recession_cone(rows).separability
 
 
 def _unmoved(risk: EmpiricalRisk, start: AbstractLinearNetwork) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jaxflow._core import tree_where
+from jaxflow._core import compiled_often, tree_where
 from jaxflow.flow import run_queue
 from jaxflow.limits.path import DOUBT, AbstractProblem, Start, Way, after, begin, looked_at
 from jaxflow.limits.stages import Count
@@ -43,19 +43,19 @@ def follow_many(risks: EmpiricalRisk, starts: Any, begun: Way, turn: Turn) -> Wa
         ways = turn(*waiting[0], risks, starts, ways)
 
 
-@eqx.filter_jit
+@compiled_often
 def begun_paths(make: Maker, risks: EmpiricalRisk, starts: Any) -> Way:
     """Paths at their starts."""
     return eqx.filter_vmap(lambda risk, model: begin(make(risk, model), risk, model))(risks, starts)
 
 
-@eqx.filter_jit
+@compiled_often
 def looked_at_all(risks: EmpiricalRisk, ways: Way) -> Way:
     """Paths after those in `DOUBT` were looked at."""
     return eqx.filter_vmap(looked_at)(risks, ways)
 
 
-@eqx.filter_jit
+@compiled_often
 def turned(
     make: Maker,
     gear: int,

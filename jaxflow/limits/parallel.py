@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxflow._core import as_boolean, as_integer, check_kind, one_lane_at_a_time, tree_in_float
+from jaxflow._core import as_boolean, as_integer, check_kind, compiled_once, one_lane_at_a_time, tree_in_float
 from jaxflow.limits.find import MAX_STEPS, check_arguments, conclude, refuse_ties
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.method import AbstractMethod, arguments_of
@@ -73,7 +73,7 @@ def find_limits(
 
 
 @one_lane_at_a_time
-@eqx.filter_jit
+@compiled_once
 def _find_limits(
     risk: EmpiricalRisk,
     model: MultiHeadAttention,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from jaxflow._core import compile_beside, require, tree_cast, tree_where
+from jaxflow._core import compile_beside, compiled_often, require, tree_cast, tree_where
 from jaxflow.data import TokenData
 from jaxflow.flow import BackwardEuler, MultiplierNewton
 from jaxflow.limits import Limit, conclude, find_limit
@@ -171,7 +171,7 @@ class Block:
         single = queues.scout == "single"
         require(jnp.result_type(float) == jnp.float64 or not single, "scout", "single needs jax_enable_x64")
         self.queues = queues
-        self._draw = eqx.filter_jit(eqx.filter_vmap(queues.draw))
+        self._draw = compiled_often(eqx.filter_vmap(queues.draw))
         # Cells of one experiment share what is compiled, unless its fields cannot be compared.
         summarize = Summary(queues.experiment)
         self._summarize = summarize if _hashable(summarize) else lambda limit: summarize(limit)
@@ -282,7 +282,7 @@ class Block:
         return [np.resize(rows[first : first + size], size) for first in range(0, number, size)]
 
 
-@eqx.filter_jit
+@compiled_often
 def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: Instance, ways: Way) -> dict[str, Any]:
     def close(instance: Instance, way: Way) -> dict[str, Any]:
         limit, nothing = instance.limit(way, gap), _NothingSaved()
@@ -295,7 +295,7 @@ def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: 
     return eqx.filter_vmap(close)(instances, ways)
 
 
-@eqx.filter_jit
+@compiled_often
 def _one_by_one(summarize: Any, gap: float, method: Any, width: int, instances: Instance) -> dict[str, Any]:
     """Another method than the gears of a block, `width` instances at a time."""
 
@@ -315,9 +315,9 @@ def _hashable(value: Any) -> bool:
     return True
 
 
-_chosen = eqx.filter_jit(tree_where)
+_chosen = compiled_often(tree_where)
 
 
-@eqx.filter_jit
+@compiled_often
 def _take(rows: Any, tree: Any) -> Any:
     return jax.tree.map(lambda x: x[rows] if eqx.is_array(x) else x, tree)

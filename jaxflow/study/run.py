@@ -131,8 +131,10 @@ class Run:
         return self.engine.submit(job)
 
     def _collect(self) -> None:
-        # A timeout lets signals in on platforms where a lock does not.
-        done, _ = wait(self._flying, timeout=0.5, return_when=FIRST_COMPLETED)
+        # A timeout lets signals in on platforms where a lock does not; and what an executor drops that somebody else
+        # has ended is done, which `wait` alone does not see.
+        wait(self._flying, timeout=0.5, return_when=FIRST_COMPLETED)
+        done = [future for future in self._flying if future.done()]
         if self.stop.is_set():
             for future in [f for f in self._flying if f.cancel()]:
                 del self._flying[future]

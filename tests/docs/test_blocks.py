@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
 WITH_PYTHON = [page for page in PAGES if page.of("python")]
 WITH_COMMANDS = [page for page in PAGES if page.of("bash")]
 
-# Commands that are looked at and not run: minutes each, and run whole by the tests named here.
+# Commands that are looked at and not run, which the tests named here do.
 ELSEWHERE = {
     "verify": ROOT / "tests" / "papers" / "test_whole_verify.py",
     "factored": ROOT / "tests" / "papers" / "test_factored.py",
@@ -27,6 +28,8 @@ ELSEWHERE = {
     "lora": ROOT / "tests" / "papers" / "test_boix2023_practical.py",
     "equivalence": ROOT / "tests" / "papers" / "test_figures.py",
     "demo": ROOT / "tests" / "cli" / "test_demo.py",
+    "reproduce": ROOT / "tests" / "papers" / "test_figures.py",
+    "--executor": ROOT / "tests" / "study" / "test_executors.py",
 }
 
 
@@ -193,22 +196,32 @@ def test_what_is_not_run_here_is_run_elsewhere() -> None:
     assert set(ELSEWHERE) <= used | {"demo", "conjecture"}
 
 
-# A command that several pages show is run once.
-_DONE: set[str] = set()
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Page], Path]:
+    """A folder with the files of a page; the same for pages of the same files, which finds their studies complete."""
+    folders: dict[str, Path] = {}
+
+    def made(page: Page) -> Path:
+        text = "".join(block.text for block in page.of("toml"))
+        if text not in folders:
+            folders[text] = tmp_path_factory.mktemp("commands")
+            write_files(page, folders[text])
+        return folders[text]
+
+    return made
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
-def test_commands(page: Page, tmp_path: Path) -> None:
+def test_commands(page: Page, folder_of: Callable[[Page], Path]) -> None:
     if any("selection.zarr" in line for line in commands(page)) and not page.of("toml"):
         pytest.fail("the page uses a study that it does not show")
-    write_files(page, tmp_path)
     for line in commands(page):
         words = quick(shlex.split(line))
-        alone = words[:2] != ["jaxflow", "study"]
-        if words[0] != "jaxflow" or skipped(words) or (alone and shlex.join(words) in _DONE):
+        if words[0] != "jaxflow" or skipped(words):
             continue
-        _DONE.add(shlex.join(words))
-        done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=580)
+        done = subprocess.run(
+            words, cwd=folder_of(page), env=environment(), capture_output=True, text=True, timeout=580
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"

@@ -28,17 +28,18 @@ batch_lanes = _loaded()
 # tolerances of 1e-8 differ by roundings that their steps do not amplify.
 TOLERANCE = 1e-4
 CLOSER = {"program, Frobenius norm": 1e-10, "integrate": 1e-10, "descend": 1e-10}
-# Of ordinary lanes half or less are decided: heads that compose tokens, and layers that all have to be.
-RARELY_DECIDED = ("ReLU head", "concave head", "layers in parallel")
+# Of ordinary lanes half or less are decided: heads that compose tokens.
+RARELY_DECIDED = ("ReLU head",)
 # Lanes that go side by side, 64 of them: more than XLA has threads for.
 SIDE_BY_SIDE = ("program, Frobenius norm", "program, nuclear norm", "program, l1 norm", "integrate", "descend")
-# Limits are found in a loop over ten lanes (`one_lane_at_a_time`). Those of W are compared with the program of a
-# lane alone, the others with themselves in another order. (Batches of networks and of models of one's own
-# stand beside known answers in `test_linear_starts.py` and `test_own_model.py`.)
+# Limits are found in a loop over ten lanes (`one_lane_at_a_time`), whatever the model: one case for each set of gears.
+# Those of W are compared with the program of a lane alone, the others with themselves in another order. (All cases:
+# `benchmarks/batches.py`. Batches of networks and of models of one's own stand beside known answers in
+# `test_linear_starts.py` and `test_own_model.py`.)
+IN_A_LOOP = ("W", "ReLU head", "diagonal network, 3 layers")
 ALONE = ("W", *SIDE_BY_SIDE)
 FAST = ("W", "program, Frobenius norm", "program, l1 norm", "integrate", "descend")
-# All but regression, whose points are followed twice: ten lanes take minutes.
-NAMES = tuple(name for name in batch_lanes.CASES if not name.startswith("regression"))
+NAMES = (*IN_A_LOOP, *SIDE_BY_SIDE)
 
 
 @functools.cache

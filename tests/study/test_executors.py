@@ -60,7 +60,7 @@ class Ended(ThreadPoolExecutor):
         return super().submit(function, *arguments, **named)
 
 
-@pytest.mark.parametrize("after", [-1, 0, 3])
+@pytest.mark.parametrize("after", [-1, 0, 11])
 def test_an_executor_that_is_ended_meanwhile(after, tmp_path, host):
     """What waited was dropped, which is no result and no worker's death; the next run goes on."""
     path, study = tmp_path / "r.zarr", small_study(HostExperiment())
