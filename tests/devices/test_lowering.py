@@ -116,13 +116,13 @@ def test_a_block_of_a_study_lowers_for_accelerators() -> None:
     lowers(one_program)
 
 
-# The first part of every dataset: its other parts call the same solvers.
+# Of every paper the first part that is computed in batches: the others call the same solvers.
 PARTS: dict[str, Part] = {}
 for paper in papers.known_papers():
-    for entry in registry.entries_of(paper.name):
-        batched = [p for p in entry.dataset.parts.values() if isinstance(p, Part) and p.way in ("together", "in turn")]
-        if batched:
-            PARTS[f"{paper.name}, {entry.dataset.name}"] = batched[0]
+    parts = [part for entry in registry.entries_of(paper.name) for part in entry.dataset.parts.values()]
+    batched = [part for part in parts if isinstance(part, Part) and part.way in ("together", "in turn")]
+    if batched:
+        PARTS[paper.name] = batched[0]
 
 
 def part_lowers(part: Part) -> None:
