@@ -114,10 +114,7 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
 
     whole = _separates(matrices, u)
     balanced, balances = _balance(matrices, multipliers, jnp.ones_like(chosen))
-    seen = _seen_by(matrices, ~chosen)
-    there = matrices.back @ _without(seen, u)
-    weights, held = _balance(matrices, multipliers, ~chosen, seen)
-    split = jnp.any(chosen) & held & _lifts(matrices, there, chosen)
+    there, weights, split = _split(matrices, u, multipliers, chosen)
 
     code = jnp.where(split, Separability.quasi_separable.value, Separability.unknown.value)
     code = jnp.where(split & jnp.all(chosen), Separability.separable.value, code)
@@ -225,7 +222,9 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
         state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
         u, _, weights, s = state
         _, balances = _balance(matrices, weights, everywhere)
-        done = _separates(matrices, u) | balances | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
+        # The first partition that is proved is the one that there is. Later ones have the roundings of smaller numbers.
+        *_, split = _split(matrices, u, weights, s > weights)
+        done = _separates(matrices, u) | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
         return steps + 1, state, done
 
     ones = jnp.ones(n, dtype)
@@ -234,19 +233,35 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
     return steps, u, weights, s
 
 
+def _split(
+    matrices: _Matrices, u: Float[Array, " m"], multipliers: Float[Array, " n"], chosen: Bool[Array, " n"]
+) -> tuple[Float[Array, " p"], Float[Array, " n"], Bool[Array, ""]]:
+    """u that moves no margin but the `chosen` ones, λ on the others, and whether both prove this partition."""
+    seen, unsure = _seen_by(matrices, ~chosen)
+    left = _without(seen, u)
+    weights, held = _balance(matrices, multipliers, ~chosen, seen)
+    # What a correction has brought to zero is a rounding of the others.
+    rounding = len(weights) * float(jnp.finfo(weights.dtype).eps) * jnp.max(weights, initial=0.0)
+    positive = jnp.all(chosen | (weights > POSITIVE * rounding))
+    return matrices.back @ left, weights, jnp.any(chosen) & held & positive & _lifts(matrices, left, chosen, unsure)
+
+
 def _separates(matrices: _Matrices, u: Float[Array, " m"]) -> Bool[Array, ""]:
     """Whether u makes every margin positive beyond doubt."""
-    return _lifts(matrices, matrices.back @ u, jnp.ones(len(matrices.rows), bool))
+    return _lifts(matrices, u, jnp.ones(len(matrices.rows), bool), jnp.ones((), u.dtype))
 
 
-def _lifts(matrices: _Matrices, u: Float[Array, " p"], growing: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether u makes the margins of the rows `growing` positive, and all others zero to roundings."""
-    rows = matrices.rows
-    margins = rows @ u
+def _lifts(
+    matrices: _Matrices, u: Float[Array, " m"], growing: Bool[Array, " n"], unsure: Float[Array, ""]
+) -> Bool[Array, ""]:
+    """Whether u, known to `unsure` roundings, makes the margins of the rows `growing` positive, and all others zero to
+    roundings."""
+    rows, back = matrices.rows, matrices.back
+    margins = rows @ (back @ u)
     # Of u as a whole: what was projected away is a rounding of the entries that are left.
-    sizes = jnp.sum(jnp.abs(rows), axis=1) * jnp.max(jnp.abs(u), initial=0.0)
+    sizes = jnp.abs(rows) @ jnp.sum(jnp.abs(back), axis=1) * jnp.max(jnp.abs(u), initial=0.0)
     rounding = rows.shape[1] * float(jnp.finfo(rows.dtype).eps) * sizes
-    return jnp.all(jnp.where(growing, margins > POSITIVE * rounding, jnp.abs(margins) <= ZERO * rounding))
+    return jnp.all(jnp.where(growing, margins > POSITIVE * unsure * rounding, jnp.abs(margins) <= ZERO * rounding))
 
 
 def orthonormal_columns(rows: Float[Array, "n m"]) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
@@ -300,12 +315,16 @@ def _size(rows: Float[Array, "n p"], axis: int) -> Float[Array, " k"]:
     return jnp.where(largest > 0, jnp.ldexp(jnp.ones_like(largest), exponent), 1.0)
 
 
-def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> Float[Array, "m m"]:
-    """An orthonormal basis, in its rows, of what moves the margins of the rows `still`; zero where there is no more."""
+def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
+    """An orthonormal basis, in its rows, of what moves the margins of the rows `still`, zero where there is no more.
+
+    And how many roundings it may be off: one over the least singular value of these rows (Wedin 1972).
+    """
     basis = jnp.where(still[:, None], matrices.basis, 0.0)
     _, values, right = linalg.svd(basis)
     # The basis of all rows has norm one.
-    return jnp.where((values > rank_tolerance(basis.shape, basis.dtype))[:, None], right, 0.0)
+    live = values > rank_tolerance(basis.shape, basis.dtype)
+    return jnp.where(live[:, None], right, 0.0), 1.0 / jnp.min(jnp.where(live, values, 1.0), initial=1.0)
 
 
 def _without(seen: Float[Array, "m m"], u: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -60,7 +60,7 @@ def test_the_partition_is_that_of_a_linear_program(instances, cones_of) -> None:
     codes = np.asarray(cones.separability.value)
     known = codes != Separability.unknown.value
     # What is not proved is not claimed.
-    assert known.mean() > 0.98
+    assert known.mean() > 0.99
     np.testing.assert_array_equal(np.asarray(cones.growing)[known], expected[known])
     every, some = expected.all(axis=1), expected.any(axis=1)
     case = np.where(
@@ -86,16 +86,14 @@ def test_scales_of_columns_and_rows_do_not_matter(instances, cones_of) -> None:
     columns, rows = 10.0 ** rng.integers(-6, 7, (n, 1, COLUMNS)), 10.0 ** rng.integers(-3, 4, (n, ROWS, 1))
     plain, scaled = cones_of(instances), cones_of(instances * columns * rows)
     known = np.asarray(scaled.separability.value) != Separability.unknown.value
-    assert known.mean() > 0.95
+    assert known.mean() > 0.97
     np.testing.assert_array_equal(plain.growing[known], scaled.growing[known])
 
 
 def test_alone_and_in_a_batch_the_answer_is_one(instances, cones_of) -> None:
-    """Of 20. Of 300 at a time products round otherwise, and five instances of small integers are unknown, not always the
-    same ones."""
     single = jax.jit(recession_cone)
     alone = [int(single(jnp.asarray(rows)).separability) for rows in instances[:20]]
-    np.testing.assert_array_equal(cones_of(instances[:20]).separability.value, alone)
+    np.testing.assert_array_equal(cones_of(instances).separability.value[:20], alone)
 
 
 def test_what_is_not_finite_is_unknown() -> None:
