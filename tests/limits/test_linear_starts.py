@@ -152,13 +152,14 @@ def hard_margin(rows):
 
 def test_three_fully_connected_layers_are_certified_by_default():
     """From starts of 0.2, from one of 1e-12, at a saddle whose gradients are less than any rest, and where two data
-    and a positive combination of their opposites cannot be fitted."""
+    and a positive combination of their opposites cannot be fitted: alone, and beside others, whose margins diverge."""
     rng = np.random.default_rng(7)
     x, teacher = rng.normal(size=(10, 6, 4)), rng.normal(size=(10, 4))
     y = np.where(np.einsum("bnd,bd->bn", x, teacher) < 0, -1.0, 1.0)
     x[9], y[9] = np.tile([[1.0, 0.2, 0.0, 0.0], [0.3, 1.0, 0.0, 0.0], [-0.9, -0.7, 0.0, 0.0]], (2, 1)), 1.0
-    starts = []
-    for i, (seed, alpha) in enumerate([*((seed, 0.2) for seed in range(8)), (8, 1e-12), (1, 0.5)]):
+    x, y, starts = np.concatenate([x, x[:1]]), np.concatenate([y, y[:1]]), []
+    x[10, 5] = -y[10, 5] * (0.6 * y[10, 0] * x[10, 0] + 0.5 * y[10, 1] * x[10, 1])
+    for i, (seed, alpha) in enumerate([*((seed, 0.2) for seed in range(8)), (8, 1e-12), (1, 0.5), (3, 0.5)]):
         data = jf.data.LinearData(jnp.asarray(x[i]), jnp.asarray(y[i]))
         starts.append(
             DeepLinearNetwork.init(jax.random.key(seed), data, depth=3, alpha=alpha, scheme="zero_last").layers
@@ -175,6 +176,8 @@ def test_three_fully_connected_layers_are_certified_by_default():
     # The loss is convex in the coefficients: no push is left.
     rows = y[9][:, None] * x[9]
     assert np.max(np.abs(np.exp(-rows @ found.flow_direction[9]) @ rows)) < 1e-4
+    # There is no program to solve, and no minimum.
+    assert found.outcome[10] == jf.Outcome.undecided
 
 
 def sparse_residual(rows, beta, depth, modes):
