@@ -33,8 +33,8 @@ def quick_options(level: int = 0) -> dict[str, Any]:
     and no `LOOP_PASSES`. None elsewhere. Results agree to rounding.
 
     At level 0 `find_limit` compiles in less than a third of the processor time, and runs in 0.18 s rather than 0.08 s.
-    At level 1 the first block of a study (500 of W at (5, 5, 4), nothing compiled) takes 30 s rather than 52 s, and 47 s
-    of processor time rather than 88 s; the next ones take 0.7 s, as before. At level 0 they take twice as long.
+    At level 1 the first block of a study (500 of W at (5, 5, 4), nothing compiled) takes 30 s rather than 52 s, and
+    47 s of processor time rather than 88 s; the next ones take 0.7 s, as before. At level 0 they take twice as long.
     """
     fewer = bool(jax.config.values["jax_disable_most_optimizations"])
     return _known_options(jax.default_backend(), 0 if fewer else level)
