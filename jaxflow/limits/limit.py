@@ -33,7 +33,7 @@ class LimitKind(enum.IntEnum):
 
 
 def unknown() -> Float[Array, ""]:
-    """What a number is that nobody knows: NaN."""
+    """NaN, for a number that is not known."""
     return jnp.asarray(jnp.nan)
 
 

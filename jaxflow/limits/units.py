@@ -112,7 +112,8 @@ def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
     if isinstance(data, TokenData):
         known = isinstance(getattr(model, "head", None), LinearHead) and getattr(model, "degree", None) in (1, 2)
     else:
-        known = isinstance(model, AbstractLinearNetwork) and getattr(model, "activation", None) is None
+        linear = isinstance(data, LinearData) and isinstance(model, AbstractLinearNetwork)
+        known = linear and getattr(model, "activation", None) is None
     if not known or risk.filter(model) != model.trainable():
         return None
     return _of_tokens(data, model.degree) if isinstance(data, TokenData) else _of_inputs(risk, model)

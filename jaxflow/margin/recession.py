@@ -257,11 +257,12 @@ def _lifts(
     """Whether u, known to `unsure` roundings, makes the margins of the rows `growing` positive, and all others zero to
     roundings."""
     rows, back = matrices.rows, matrices.back
-    margins = rows @ (back @ u)
+    there = back @ u
+    margins, roundings = rows @ there, rows.shape[1] * float(jnp.finfo(rows.dtype).eps)
     # Of u as a whole: what was projected away is a rounding of the entries that are left.
-    sizes = jnp.abs(rows) @ jnp.sum(jnp.abs(back), axis=1) * jnp.max(jnp.abs(u), initial=0.0)
-    rounding = rows.shape[1] * float(jnp.finfo(rows.dtype).eps) * sizes
-    return jnp.all(jnp.where(growing, margins > POSITIVE * unsure * rounding, jnp.abs(margins) <= ZERO * rounding))
+    zero = ZERO * roundings * jnp.sum(jnp.abs(rows), axis=1) * jnp.max(jnp.abs(there), initial=0.0)
+    most = jnp.abs(rows) @ jnp.sum(jnp.abs(back), axis=1) * jnp.max(jnp.abs(u), initial=0.0)
+    return jnp.all(jnp.where(growing, margins > POSITIVE * unsure * roundings * most, jnp.abs(margins) <= zero))
 
 
 def orthonormal_columns(rows: Float[Array, "n m"]) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
