@@ -27,12 +27,6 @@ class Tail(enum.IntEnum):
     - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins diverge, at one rate.
     - `flat`: $\ell'=0$ from a finite margin on, as of hinges: the flow may end there.
     - `other`: a power of q, or no end at all.
-
-    **Example:**
-
-    ```python
-    assert jf.losses.tail_of(jf.losses.Logistic()) == jf.losses.Tail.exponential
-    ```
     """
 
     exponential = 1
@@ -41,14 +35,7 @@ class Tail(enum.IntEnum):
 
 
 class AbstractLoss(eqx.Module):
-    """A loss of outputs and targets of equal shape.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.losses.Logistic(), jf.losses.AbstractLoss)
-    ```
-    """
+    """A loss of outputs and targets of equal shape."""
 
     margin: eqx.AbstractClassVar[bool]
 
@@ -76,14 +63,7 @@ def _from_logarithms(log_size: Outputs, sign: Outputs) -> tuple[Float[Array, ""]
 
 
 class Logistic(AbstractLoss):
-    r"""$\ell = \log(1+e^{-yf})$.
-
-    **Example:**
-
-    ```python
-    jf.EmpiricalRisk(data, jf.losses.Logistic())  # or "logistic"
-    ```
-    """
+    r"""$\ell = \log(1+e^{-yf})$."""
 
     margin: ClassVar[bool] = True
 
@@ -102,14 +82,7 @@ class Logistic(AbstractLoss):
 
 
 class Exponential(AbstractLoss):
-    r"""$\ell = e^{-yf}$.
-
-    **Example:**
-
-    ```python
-    jf.EmpiricalRisk(data, jf.losses.Exponential())  # or "exponential"
-    ```
-    """
+    r"""$\ell = e^{-yf}$."""
 
     margin: ClassVar[bool] = True
 
@@ -124,14 +97,7 @@ class Exponential(AbstractLoss):
 
 
 class Correlation(AbstractLoss):
-    r"""$\ell = -yf$ (Assumption A of Tarzanagh et al. 2023 allows it). It is negative: no logarithm.
-
-    **Example:**
-
-    ```python
-    jf.EmpiricalRisk(data, jf.losses.Correlation())
-    ```
-    """
+    r"""$\ell = -yf$ (Assumption A of Tarzanagh et al. 2023 allows it). It is negative: no logarithm."""
 
     margin: ClassVar[bool] = True
 
@@ -146,14 +112,7 @@ class Correlation(AbstractLoss):
 
 
 class Squared(AbstractLoss):
-    r"""$\ell = \tfrac12(f-y)^2$.
-
-    **Example:**
-
-    ```python
-    jf.EmpiricalRisk(linear, jf.losses.Squared())  # or "squared"
-    ```
-    """
+    r"""$\ell = \tfrac12(f-y)^2$."""
 
     margin: ClassVar[bool] = False
 
@@ -258,14 +217,7 @@ LOSSES: dict[str, AbstractLoss] = {
 
 
 def as_loss(loss: Any) -> AbstractLoss:
-    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.losses.as_loss("logistic"), jf.losses.Logistic)
-    ```
-    """
+    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`."""
     if isinstance(loss, AbstractLoss):
         return loss
     if isinstance(loss, str):
@@ -282,14 +234,7 @@ def as_loss(loss: Any) -> AbstractLoss:
 
 
 def tail_of(loss: AbstractLoss) -> Tail:
-    """How the loss ends as margins grow; `other` for one that is no function of the margin.
-
-    **Example:**
-
-    ```python
-    assert jf.losses.tail_of(jf.losses.Squared()) == jf.losses.Tail.other
-    ```
-    """
+    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, MarginLoss):
         return loss.tail
@@ -297,14 +242,7 @@ def tail_of(loss: AbstractLoss) -> Tail:
 
 
 def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
-    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (`tail_rate`): it tends to a constant.
-
-    **Example:**
-
-    ```python
-    assert jf.losses.log_slope_excess(jf.losses.Logistic(), jnp.array(800.0)) == 0.0
-    ```
-    """
+    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (`tail_rate`): it tends to a constant."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, Logistic):
         return -jax.nn.softplus(-q)
@@ -316,14 +254,7 @@ def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
 
 
 def tail_rate(loss: AbstractLoss) -> float:
-    r"""κ of an exponential tail, $\ell'(q)\sim-ce^{-\kappa q}$.
-
-    **Example:**
-
-    ```python
-    assert jf.losses.tail_rate(jf.losses.Exponential()) == 1.0
-    ```
-    """
+    r"""κ of an exponential tail, $\ell'(q)\sim-ce^{-\kappa q}$."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     return loss.decay if isinstance(loss, MarginLoss) else 1.0
 

@@ -27,14 +27,7 @@ from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize
 
 
 class AbstractSource(eqx.Module):
-    """Where a risk's outputs and targets come from.
-
-    **Example:**
-
-    ```python
-    assert isinstance(risk.source, jf.risk.AbstractSource)
-    ```
-    """
+    """Where a risk's outputs and targets come from."""
 
     @abc.abstractmethod
     def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
@@ -50,14 +43,7 @@ class AbstractSource(eqx.Module):
 
 
 class DataSource(AbstractSource):
-    """Outputs of a model on data.
-
-    **Example:**
-
-    ```python
-    assert isinstance(risk.source, jf.risk.DataSource)
-    ```
-    """
+    """Outputs of a model on data."""
 
     data: TokenData | LinearData | SampleData
 
@@ -72,15 +58,7 @@ class DataSource(AbstractSource):
 
 
 class MarginSource(AbstractSource):
-    """Margins q(θ) of a user's model; the targets are 1.
-
-    **Example:**
-
-    ```python
-    own = jf.EmpiricalRisk.from_margins(lambda theta: jnp.stack([theta[0], theta[0] + theta[1]]), "exponential")
-    assert isinstance(own.source, jf.risk.MarginSource)
-    ```
-    """
+    """Margins q(θ) of a user's model; the targets are 1."""
 
     margins: Callable[[Any], Float[Array, " m"]] = eqx.field(static=True)
 
@@ -95,15 +73,7 @@ class MarginSource(AbstractSource):
 
 
 class OpaqueLoss(AbstractLoss):
-    """The identity: the output is the loss value itself. Its gradient underflows with the loss.
-
-    **Example:**
-
-    ```python
-    own = jf.EmpiricalRisk.from_function(lambda theta: jnp.sum(theta**2))
-    assert isinstance(own.loss, jf.risk.OpaqueLoss)
-    ```
-    """
+    """The identity: the output is the loss value itself. Its gradient underflows with the loss."""
 
     margin: ClassVar[bool] = False
 

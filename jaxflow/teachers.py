@@ -43,12 +43,6 @@ def diagonal_head_task(
     multiplies the teacher's products. The paper does not say how the teacher is drawn.
 
     **Returns:** the data and the teacher.
-
-    **Example:**
-
-    ```python
-    samples, teacher = jf.teachers.diagonal_head_task(jax.random.key(0), n=10, T=4, d=2)
-    ```
     """
     for name, value in (("n", n), ("T", T), ("d", d)):
         require(value >= 1, name, f"expected at least 1, got {value}")

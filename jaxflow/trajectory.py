@@ -14,15 +14,7 @@ from jaxflow._core import RESULTS, Code, as_html, good, is_concrete
 
 
 class Regime(enum.IntEnum):
-    """What the integrated equation is to the gradient flow.
-
-    **Example:**
-
-    ```python
-    path = jf.integrate(risk, model, clock="log_time", until=2.0)
-    assert path.regime == jf.trajectory.Regime.exact
-    ```
-    """
+    """What the integrated equation is to the gradient flow."""
 
     exact = 1
     limiting = 2
@@ -40,13 +32,6 @@ class Point(eqx.Module):
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).
     - `multipliers`: signed, of order one, to be read times $e^{\text{log\_scale}}$; None for an opaque loss.
     - `reached`: False for save points past the end of the integration, whose numbers mean nothing.
-
-    **Example:**
-
-    ```python
-    path = jf.integrate(risk, model, clock="log_time", until=2.0, save_at=jnp.array([1.0, 2.0]))
-    path[0].log_norm, path[0].model.W
-    ```
     """
 
     model: Any

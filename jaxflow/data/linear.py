@@ -15,12 +15,6 @@ class LinearData(eqx.Module):
     the later string in sorted order. Targets 0 and 1 stay real values here; with a loss of the margin `EmpiricalRisk`
     takes them as labels −1 and +1. As in `TokenData`, the constructor checks shapes and allows common leading batch
     axes; `LinearData.validated` also checks the values.
-
-    **Example:**
-
-    ```python
-    jf.data.LinearData([[1.0, 2.0], [0.5, -1.0]], [1.0, -1.0])
-    ```
     """
 
     inputs: Float[Array, "*b n d"]

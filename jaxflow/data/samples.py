@@ -14,12 +14,6 @@ class SampleData(eqx.Module):
 
     **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs. Booleans, two
     strings, and 0 and 1 are treated as in `LinearData`.
-
-    **Example:**
-
-    ```python
-    jf.data.SampleData(jnp.ones((5, 3, 2)), jnp.zeros(5))  # five sequences of three tokens
-    ```
     """
 
     inputs: Float[Array, "..."]

@@ -38,14 +38,7 @@ def tied_sequences(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -
 
 @checked(infinite=["scores"])
 def require_untied(scores: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) -> None:
-    """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values.
-
-    **Example:**
-
-    ```python
-    jf.data.require_untied(jf.models.token_scores(data, head), data.visible)  # no ties: nothing happens
-    ```
-    """
+    """Raises a `ValueError` that lists the tied optimal tokens. Does nothing to traced values."""
     if not is_concrete(scores, visible):
         return
     # In NumPy: every operation of JAX on concrete values would be compiled for itself.

@@ -14,12 +14,6 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     r"""Output k sees the tokens $t\le k$, as $\mathbb S_k$ in equation (10): `mask[i, k, t]` is True there.
 
     The first output sees one token: it has nothing to select, a gradient of zero and no constraint.
-
-    **Example:**
-
-    ```python
-    assert jf.data.causal_mask(1, 3)[0].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
-    ```
     """
     return jnp.broadcast_to(jnp.tril(jnp.ones((T, T), dtype=bool)), (n, T, T))
 

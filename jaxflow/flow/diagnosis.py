@@ -37,13 +37,6 @@ class Cause(enum.IntEnum):
     - `interpolated`: all data of a squared loss are met to rounding; what is left to follow is noise.
     - `sliding`: the flow stays on kinks.
     - `stiff`: an explicit method at its limit of stability needs as many steps again, and more.
-
-    **Example:**
-
-    ```python
-    path = jf.integrate(risk, model, clock="log_time", until=2.0)
-    jf.diagnose(path, risk, clock="log_time", until=2.0).cause == jf.flow.Cause.unknown
-    ```
     """
 
     unknown = 0
@@ -69,13 +62,6 @@ class Diagnosis(eqx.Module):
     model meets them; `rate`: the largest rate of change of the field, by the clock's variable; `steps`: how many steps
     the rest takes an explicit method at its limit of stability (NaN where the clock's reading is not known);
     `residual`: the largest, relative to the targets (NaN for losses of the margin). It prints as a sentence.
-
-    **Example:**
-
-    ```python
-    path = jf.integrate(risk, model, clock="log_time", until=2.0)
-    print(jf.diagnose(path, risk, clock="log_time", until=2.0))
-    ```
     """
 
     cause: Code

@@ -58,13 +58,6 @@ class HardMarginState(eqx.Module):
 
     `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
     kinks that it is on.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
-    found.kkt.gates  # those of its last state
-    ```
     """
 
     weights: Float[Array, " p"]
@@ -83,13 +76,6 @@ class HardMarginPath(eqx.Module):
       the end that counts on no attraction.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
     - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
-    found.growth  # how far the hard-margin flow went
-    ```
     """
 
     state: HardMarginState

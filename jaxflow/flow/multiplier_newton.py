@@ -35,12 +35,6 @@ class BackwardEuler(diffrax.AbstractESDIRK):
     Its error is taken for half of $h(f(y_1)-f(y_0))$, the difference to the trapezoidal rule. For `MultiplierNewton`
     where only the limit is asked for: a certified end is certified however closely the path was followed. A long step
     may pass over a selection that the flow would leave again.
-
-    **Example:**
-
-    ```python
-    jf.flow.MultiplierNewton(jf.flow.BackwardEuler())  # one stage a step
-    ```
     """
 
     tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(

@@ -16,15 +16,7 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Situation(eqx.Module):
-    """The quantities of a stopping rule. The model is decoded only where a rule uses it.
-
-    **Example:**
-
-    ```python
-    def long_enough(situation):
-        return situation.log_arc_length > 0.0  # what a rule of one's own looks at
-    ```
-    """
+    """The quantities of a stopping rule. The model is decoded only where a rule uses it."""
 
     risk: EmpiricalRisk
     log_time: Float[Array, ""]
@@ -43,15 +35,7 @@ class Situation(eqx.Module):
 
 
 class AbstractStop(eqx.Module):
-    """A rule that ends an integration.
-
-    **Example:**
-
-    ```python
-    rule = jf.Budget(log_time=2.0) | jf.LossExcess(-3.0)
-    assert isinstance(rule, jf.flow.AbstractStop)
-    ```
-    """
+    """A rule that ends an integration."""
 
     @abc.abstractmethod
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
@@ -143,12 +127,6 @@ class SelectionSettled(AbstractStop):
 class Unsaturated(AbstractStop):
     """Stops where some query gives its top token, with its copies, less than `share` of its attention, and so leaves
     its selection.
-
-    **Example:**
-
-    ```python
-    rule = jf.flow.Unsaturated(share=0.5) | jf.SelectionSettled()
-    ```
     """
 
     share: float = 0.99
@@ -164,14 +142,7 @@ class Unsaturated(AbstractStop):
 
 
 class SelfCertified(AbstractStop):
-    """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`).
-
-    **Example:**
-
-    ```python
-    jf.flow.SelfCertified(1e-8)  # for a `Drive` with `MultiplierNewton`
-    ```
-    """
+    """Stops when the flow certifies its own direction to a relative duality gap (`MultiplierNewton.certifies`)."""
 
     gap: float | Float[Array, ""]
 
@@ -194,12 +165,6 @@ class AtRest(AbstractStop):
 
     `pairs`: of weights that are two vectors (`has_pairs`), a sum or difference of entries that is not zero and grows
     faster than the whole leaves the direction again, however small it still is: such a rest is a saddle, and no stop.
-
-    **Example:**
-
-    ```python
-    jf.integrate(risk, model, clock="arc_length", until=5.0, stop=jf.flow.AtRest(0.5))
-    ```
     """
 
     tolerance: float = 1e-13
@@ -297,12 +262,6 @@ class Budget(AbstractStop):
 class Stiff(AbstractStop):
     """Stops an explicit method whose steps are as long as stability allows, and have been for some accepted steps in a
     row (15 of them are Hairer and Wanner's choice for Dopri5, *Solving ODEs II*, IV.2). Never stops another method.
-
-    **Example:**
-
-    ```python
-    jf.flow.Stiff() | jf.SelectionSettled()  # for a `Drive` with Tsit5
-    ```
     """
 
     steps: int = 15

@@ -27,12 +27,6 @@ class HeadState(enum.IntEnum):
     - `smooth`: differentiable with a gradient at every output.
     - `on_kink`: some output sits on a kink: the flow slides along it, and a smooth integrator stalls there.
     - `flat`: some output's gradient is exactly zero (all units of an `MLPHead` off); its query moves no more.
-
-    **Example:**
-
-    ```python
-    assert limit.head_state == jf.limits.HeadState.smooth
-    ```
     """
 
     smooth = 1
@@ -71,14 +65,7 @@ _NOTES = {
 
 
 class AttentionFacts(AbstractFacts):
-    """`head_state`: whether the head is smooth where the flow ended, or an output is on a kink or where it is flat.
-
-    **Example:**
-
-    ```python
-    assert limit.details.head_state == limit.head_state == "smooth"
-    ```
-    """
+    """`head_state`: whether the head is smooth where the flow ended, or an output is on a kink or where it is flat."""
 
     gap_label: ClassVar[str] = "gap of the weights along the flow"
     draws_program: ClassVar[bool] = False

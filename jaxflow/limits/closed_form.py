@@ -31,15 +31,6 @@ class ClosedForm(eqx.Module):
     - `distance`: of the flow's own end (its direction at margin one), $\|\beta-\beta^\infty\|/\|\beta^\infty\|$.
     - `theorem`, `assumptions`: where it is proven. The formula of a point holds for every start for which its equation
       has a root; that of a direction only where the assumptions hold.
-
-    **Example:**
-
-    ```python
-    one = jf.data.LinearData(jnp.array([[1.0, 0.5]]), jnp.array([1.5]))
-    start = jf.models.DiagonalLinearNetwork((0.1 * jnp.ones(2), 0.3 * jnp.ones(2)))
-    found = jf.find_limit(jf.EmpiricalRisk(one, "squared"), start)
-    found.closed_form.coefficients, found.closed_form.distance
-    ```
     """
 
     coefficients: Float[Array, " d"]

@@ -18,14 +18,7 @@ from jaxflow.trajectory import Trajectory, describe
 
 
 class LimitKind(enum.IntEnum):
-    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised.
-
-    **Example:**
-
-    ```python
-    assert limit.kind == jf.limits.LimitKind.direction
-    ```
-    """
+    """What the flow tends to: a direction (weights diverge), a point, or nothing that was recognised."""
 
     direction = 1
     point = 2
@@ -45,12 +38,6 @@ class Rate(eqx.Module):
       value of $A^*\lambda$, or an entry for ℓ1); 1 for the Frobenius norm. A solution whose support is full
       has nothing off it: 1.
     - `log_times`, `gaps`: the points of the fit; NaN where the path had ended.
-
-    **Example:**
-
-    ```python
-    limit.rate.exponent, limit.rate.predicted
-    ```
     """
 
     exponent: Float[Array, ""] = eqx.field(default_factory=unknown)

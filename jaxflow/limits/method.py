@@ -30,12 +30,6 @@ class AbstractMethod(eqx.Module):
 
     `max_steps` and `gap` come as arrays, one compiled program for all of them, where `takes_arrays` says that no
     Python code looks at them; else as the numbers that they are.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.Staged(), jf.limits.AbstractMethod)
-    ```
     """
 
     takes_arrays: ClassVar[bool] = False

@@ -26,13 +26,6 @@ class KKTPoint(eqx.Module):
       of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
     - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
       subdifferential is that of a point this close.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
-    assert found.kkt.residual < 1e-6
-    ```
     """
 
     residual: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
@@ -57,13 +50,6 @@ class StationaryFacts(eqx.Module):
       $\sqrt{2L/\mu}$ is left of the path of a loss L with least eigenvalue μ (Polyak-Łojasiewicz); to it are added
       what Newton's method moved, and a tenth of the distance between the ends at two tolerances. +inf where nothing
       bounds it.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "squared"), own)
-    found.stationary.residual, found.stationary.eigenvalue, found.stationary.error
-    ```
     """
 
     residual: Float[Array, ""] = eqx.field(default_factory=unknown)
@@ -83,14 +69,6 @@ class LinearFacts(eqx.Module):
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none.
     - `steps`: of the interior point.
-
-    **Example:**
-
-    ```python
-    one_layer = eqx.nn.Linear(linear.inputs.shape[1], "scalar", key=jax.random.key(0))
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), one_layer)
-    found.linear.separability, found.linear.growing
-    ```
     """
 
     separability: Code
@@ -119,14 +97,6 @@ class ModelFacts(AbstractFacts):
 
     The `rate` of such a limit is that of the distance from it, $(\log t)^{-\text{exponent}}$. `prediction`,
     `program_solution` and `excess` are those of the rule registered for the model's class, where there is one.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
-    assert found.outcome == "kkt_point"
-    found.direction, found.margin, found.kkt_residual
-    ```
     """
 
     gap_label: ClassVar[str] = "distance from the limit along the flow"

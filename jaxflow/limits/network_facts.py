@@ -24,15 +24,6 @@ class ErrorSource(IntEnum):
       `InterpolationProgram.error`.
     - `tolerances`: the flow followed again at a hundredth of its tolerance (`LinearStaged.continued`): an estimate.
     - `distance`: the flow's own end, which is further from such a solution than flows err; the error is the distance.
-
-    **Example:**
-
-    ```python
-    one = jf.data.LinearData(jnp.array([[1.0, 0.5]]), jnp.array([1.5]))
-    start = jf.models.DiagonalLinearNetwork((0.1 * jnp.ones(2), 0.3 * jnp.ones(2)))
-    found = jf.find_limit(jf.EmpiricalRisk(one, "squared"), start)
-    assert found.error_source == jf.limits.ErrorSource.pairs
-    ```
     """
 
     none = 0
@@ -53,13 +44,6 @@ class NetworkFacts(AbstractFacts):
       `flow_distance`: of the flow's own end (`trajectory.final.model`) from `flow_direction`, relative; zero where they
       are one.
     - `closed_form`: of one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk(linear, "exponential"), network)
-    found.singular_residual, found.closed_form  # details are attributes of the limit
-    ```
     """
 
     gap_label: ClassVar[str] = "gap along the flow"

@@ -109,14 +109,7 @@ def better_of(
 
 
 def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
-    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects.
-
-    **Example:**
-
-    ```python
-    jf.integrate(risk, model, clock="log_time", until=9.0, stop=jf.CertificateGap(0.5, jf.limits.flow_certifier()))
-    ```
-    """
+    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects."""
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
         data: Any = risk.data

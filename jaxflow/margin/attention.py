@@ -27,13 +27,6 @@ class AttentionProgram(AbstractProgram):
     With `diagonal` the weights are $W=\mathrm{diag}(\beta)$, the primal is $\beta$ `(d,)` and
     $A_{it}=(x_{ia_i}-x_{it})\odot z_i$; otherwise the primal is W `(d, d)` and
     $A_{it}=(x_{ia_i}-x_{it})z_i^\top$.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.attention_svm(data, limit.selection)
-    program.margins(limit.flow_direction)  # at least one at every token that is not selected
-    ```
     """
 
     norm: AbstractNorm

@@ -16,14 +16,7 @@ FARKAS_MULTIPLE = 500.0
 
 
 class CertificateSource(enum.IntEnum):
-    """Who supplied the primal and dual point of a certificate.
-
-    **Example:**
-
-    ```python
-    assert limit.flow_certificate.source == jf.margin.CertificateSource.flow
-    ```
-    """
+    """Who supplied the primal and dual point of a certificate."""
 
     none = 0
     flow = 1
@@ -37,12 +30,6 @@ class ProgramResult(enum.IntEnum):
     larger gap. `infeasible`: a Farkas certificate was found and checked. `budget_spent`: the iterations ran
     out. `failed`: no answer (NaN data, numerical failure). `stationary`: a KKT point of a program that is not
     convex, with no claim that it is the global minimum.
-
-    **Example:**
-
-    ```python
-    assert limit.program_solution.result == jf.margin.ProgramResult.optimal
-    ```
     """
 
     not_run = 0
@@ -67,13 +54,6 @@ class Certificate(eqx.Module):
     - `source`: `none`, `flow` or `program`.
     - `farkas`: $N^*(\sum\lambda_kA_k)/(\sum\lambda_k\max_k\|A_k\|_F)$; zero (to rounding) is Gordan's proof
       that no V has positive margins.
-
-    **Example:**
-
-    ```python
-    certificate = limit.certificate
-    assert certificate.dual_value <= certificate.primal_value * (1 + 1e-12)
-    ```
     """
 
     primal_value: Float[Array, ""]
@@ -108,13 +88,6 @@ class Solution(eqx.Module):
 
     `primal` is scaled to margin one and zero where there is none; `dual` is scaled to $N^*(A^*\\lambda)=1$,
     or, for an infeasible program, is the Farkas ray with sum one. Read `result` before the numbers.
-
-    **Example:**
-
-    ```python
-    solution = jf.margin.solve(jf.margin.attention_svm(data, limit.selection))
-    assert solution.result == "optimal" and solution.certificate.duality_gap < 1e-10
-    ```
     """
 
     primal: Inexact[Array, "..."]

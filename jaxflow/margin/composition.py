@@ -21,16 +21,7 @@ from jaxflow.margin.program import AbstractProgram, Compact
 
 
 class FiniteComponentProgram(AbstractProgram):
-    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7).
-
-    **Example:**
-
-    ```python
-    both = jnp.zeros((3, 4), bool).at[:, :2].set(True)
-    program = jf.margin.finite_component(data, both, jnp.full((3, 4), 0.25))
-    jf.margin.solve(program)
-    ```
-    """
+    r"""$\min\|W\|_F$ s.t. $(x_{it}-x_{ia_i})^\top Wz_i=\log(s_{it}/s_{ia_i})$ for selected t (eq. 7)."""
 
     base: AttentionProgram
     log_ratios: Float[Array, "n ..."]

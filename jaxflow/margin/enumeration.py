@@ -25,15 +25,7 @@ MAX_SELECTIONS = 20_000_000
 
 
 class AssumptionStatus(enum.IntEnum):
-    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program.
-
-    **Example:**
-
-    ```python
-    all_choices = jf.margin.enumerate_selections(data, head)
-    assert all_choices.assumption_B1.names is jf.margin.AssumptionStatus
-    ```
-    """
+    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program."""
 
     holds = 1
     violated = 2
@@ -51,13 +43,6 @@ class Enumeration(eqx.Module):
     - `all_optimal_support`: the stronger condition of §5.2: for every feasible $\alpha\ne$ opt *every* query with
       $\alpha_i\ne\mathrm{opt}_i$ has $\mathrm{opt}_i$ among its support indices.
     - `assumption_B1`: all tokens are support vectors of the optimal choice (`violated` if it is infeasible).
-
-    **Example:**
-
-    ```python
-    found = jf.margin.enumerate_selections(data, head)
-    assert found.selections.shape == (4**3, 3)
-    ```
     """
 
     selections: Int[Array, "N q"]

@@ -76,13 +76,6 @@ class AbstractLinearProgram(AbstractRowsProgram):
 class MaxMarginProgram(AbstractLinearProgram):
     r"""$\min N(\rho)$ s.t. $y_i\,\mathrm{Re}(x_i^\top S^\top\rho)\ge1$. Yun et al. (2021) eq. (38), Cor.
     1–3.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.max_margin(linear.inputs, linear.targets, "l1")
-    jf.margin.solve(program).primal
-    ```
     """
 
     norm: AbstractNorm
@@ -103,13 +96,6 @@ class MaxMarginProgram(AbstractLinearProgram):
 class MinimumNormProgram(AbstractLinearProgram):
     r"""$\min N(\rho)$ s.t. $\mathrm{Re}(x_i^\top S^\top\rho)=y_i$. Yun et al. (2021) Theorems 4 and 6 in
     their limits.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.minimum_norm(linear.inputs, linear.targets, "l1")
-    jf.margin.solve(program).primal
-    ```
     """
 
     norm: AbstractNorm

@@ -26,13 +26,6 @@ class LocalOptimality(eqx.Module):
     - `status`: `global_` (the optimal tokens), `local`, `not_local`, `ambiguous` (a token whose margin is
       within 1e-6 of one, neither clearly support nor clearly not, decides), `not_applicable` (no solution).
     - `excess`: margin − 1 of every masked token, +inf elsewhere.
-
-    **Example:**
-
-    ```python
-    found = jf.margin.is_locally_optimal(data, head, limit.selection, limit.program_solution)
-    found.support  # the tokens that hold the margin
-    ```
     """
 
     locally_optimal: Bool[Array, ""]

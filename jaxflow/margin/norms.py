@@ -22,12 +22,6 @@ class AbstractNorm(eqx.Module):
 
     A norm of your own (a final subclass) can be certified as it is. The built-in solvers know the norms of this file;
     yours brings a method of its own as `solver`, or goes through `solve_cvxpy`.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.margin.L1(), jf.margin.AbstractNorm)
-    ```
     """
 
     alias: eqx.AbstractClassVar[str]
@@ -76,12 +70,6 @@ def _misaligned(
 class Frobenius(AbstractNorm):
     r"""$\sqrt{\sum_j|x_j|^2}$ over all entries: Frobenius for matrices, $\ell_2$ for vectors; its own
     dual.
-
-    **Example:**
-
-    ```python
-    assert jf.margin.Frobenius()(jnp.array([3.0, -4.0])) == 5
-    ```
     """
 
     alias: ClassVar[str] = "frobenius"
@@ -103,13 +91,6 @@ class Nuclear(AbstractNorm):
 
     **Arguments:** `rank`: the bound m of $\mathrm{rank}(W)\le m$ in (Att-SVM$_\star$), or None for $m\ge d$.
     With a bound the program is not convex unless its convex solution happens to satisfy it.
-
-    **Example:**
-
-    ```python
-    assert jnp.allclose(jf.margin.Nuclear()(jnp.diag(jnp.array([1.0, 2.0]))), 3.0)
-    jf.margin.Nuclear(rank=2)  # of matrices of rank two at most
-    ```
     """
 
     rank: int | None = eqx.field(static=True, default=None)
@@ -153,15 +134,7 @@ class Nuclear(AbstractNorm):
 
 
 class L1(AbstractNorm):
-    r"""$\sum_j|x_j|$ (moduli where complex); the dual is $\max_j|x_j|$.
-
-    **Example:**
-
-    ```python
-    norm = jf.margin.L1()
-    assert norm(jnp.array([3.0, -4.0])) == 7 and norm.dual(jnp.array([3.0, -4.0])) == 4
-    ```
-    """
+    r"""$\sum_j|x_j|$ (moduli where complex); the dual is $\max_j|x_j|$."""
 
     alias: ClassVar[str] = "l1"
 
@@ -183,12 +156,6 @@ class Lp(AbstractNorm):
     Not convex and not a norm: programs have several stationary points. Yun et al. (2021), Theorem 2. Its
     polar, $\max_{\|v\|_p\le1}\langle a,v\rangle=\|a\|_\infty$, only gives the weak bound of the $\ell_1$
     relaxation. For p = 1 and p = 2 use `L1()` and `Frobenius()`.
-
-    **Example:**
-
-    ```python
-    assert jnp.allclose(jf.margin.Lp(0.5)(jnp.array([1.0, 1.0])), 4.0)
-    ```
     """
 
     p: float = eqx.field(static=True, converter=as_plain)

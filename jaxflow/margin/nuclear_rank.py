@@ -109,12 +109,6 @@ def numerical_rank(primal: Float[Array, "p q"], tolerance: float = RANK_TOLERANC
     """The number of singular values above `tolerance` times the largest; 0 for the zero matrix.
 
     Lemma 1 of Tarzanagh et al. (2023): at most min(n, d) for solutions of (Att-SVM) and (Att-SVM*).
-
-    **Example:**
-
-    ```python
-    assert jf.margin.numerical_rank(jnp.ones((3, 3))) == 1
-    ```
     """
     # LAPACK may hang on NaN.
     finite = jnp.all(jnp.isfinite(primal))

@@ -91,13 +91,6 @@ class AbstractProgram(eqx.Module):
     r"""$\min N(V)$ subject to $\langle A_k,V\rangle\ge1$ and $\langle A_j,V\rangle=b_j$.
 
     `active` marks the inequalities and `equal` the equalities among the entries of a dual array.
-
-    **Example:**
-
-    ```python
-    program = jf.margin.max_margin(linear.inputs, linear.targets)
-    assert isinstance(program, jf.margin.AbstractProgram)
-    ```
     """
 
     norm: eqx.AbstractVar[AbstractNorm]

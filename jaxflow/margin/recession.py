@@ -49,12 +49,6 @@ class Separability(enum.IntEnum):
     `overlapping`: the loss has a minimiser. `separable`: some u makes all margins positive. `quasi_separable`: some u
     makes some margins positive and leaves the others at zero, and no u does more. `unknown`: neither was proved, to
     the roundings of the data.
-
-    **Example:**
-
-    ```python
-    assert jf.margin.recession_cone(jnp.array([[1.0], [2.0]])).separability == jf.margin.Separability.separable
-    ```
     """
 
     unknown = 0
@@ -71,13 +65,6 @@ class RecessionCone(eqx.Module):
     - `direction`: u `(p,)` with $A_Du>0$ and $A_Su=0$ to roundings; zero where D is empty.
     - `weights`: λ `(n,)`, positive on S with $A_S^\top\lambda=0$ to roundings, zero on D.
     - `steps`: of the interior point.
-
-    **Example:**
-
-    ```python
-    cone = jf.margin.recession_cone(jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]]))
-    assert cone.separability == "quasi_separable" and bool(cone.growing[2])
-    ```
     """
 
     separability: Code
@@ -99,12 +86,6 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     **Returns:** a `RecessionCone`; the answer is the same under `jit` and `vmap`.
 
     Source: Goldman and Tucker (1956); Ji and Telgarsky (2019), Theorem 2.1.
-
-    **Example:**
-
-    ```python
-    jf.margin.recession_cone(linear.targets[:, None] * linear.inputs).separability
-    ```
     """
     finite = jnp.all(jnp.isfinite(rows))
     even, sizes, columns = _equilibrated(jnp.where(finite, rows, 0.0))

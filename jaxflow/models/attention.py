@@ -30,14 +30,6 @@ class AbstractAttention(AbstractModel):
     """Attention with some parametrisation of the combined weights W, equation (2) of Tarzanagh et al. (2023).
 
     The attention weights are trained, the head stays fixed, unless the risk's `trainable` says otherwise.
-
-    **Example:**
-
-    ```python
-    assert isinstance(model, jf.models.AbstractAttention)
-    model.combined_weights()  # (d, d)
-    model.attention(data)  # (n, T)
-    ```
     """
 
     head: eqx.AbstractVar[Head]
@@ -103,14 +95,7 @@ class AbstractAttention(AbstractModel):
 
 @checked()
 def mix(data: TokenData, attention: Float[Array, "*n T"]) -> Float[Array, "*n d"]:
-    r"""$X_i^\top s_i$ for every output.
-
-    **Example:**
-
-    ```python
-    assert jf.models.mix(data, model.attention(data)).shape == (3, 4)
-    ```
-    """
+    r"""$X_i^\top s_i$ for every output."""
     shape = (*data.output_shape, data.tokens.shape[-2])
     require(attention.shape == shape, "attention", f"expected shape {shape}, got {attention.shape}")
     return jnp.einsum("ntd,nt->nd" if data.single_query else "ntd,nkt->nkd", data.tokens, attention)
@@ -150,15 +135,7 @@ def _two_uniform(key: Key[Array, ""], shape: tuple[int, ...], d: int) -> tuple[A
 
 
 class CombinedAttention(AbstractAttention):
-    """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023).
-
-    **Example:**
-
-    ```python
-    jf.models.CombinedAttention.init(jax.random.key(1), data, head)
-    jf.models.CombinedAttention(jnp.zeros((4, 4)), head)
-    ```
-    """
+    """Attention trained through W `(d, d)` itself, (W-ERM) of Tarzanagh et al. (2023)."""
 
     W: Float[Array, "d d"]
     head: Head
@@ -191,14 +168,7 @@ class CombinedAttention(AbstractAttention):
 
 
 class FactoredAttention(AbstractAttention):
-    r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023).
-
-    **Example:**
-
-    ```python
-    jf.models.FactoredAttention.init(jax.random.key(1), data, head, m=2)  # K and Q of shape (4, 2)
-    ```
-    """
+    r"""Attention trained through $W = KQ^\top$ with K, Q `(d, m)`, (KQ-ERM) of Tarzanagh et al. (2023)."""
 
     K: Float[Array, "d m"]
     Q: Float[Array, "d m"]
@@ -245,15 +215,7 @@ class FactoredAttention(AbstractAttention):
 
 
 class DiagonalAttention(AbstractAttention):
-    r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1.
-
-    **Example:**
-
-    ```python
-    jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    jf.models.DiagonalAttention(jnp.ones(4), jnp.ones(4), head)
-    ```
-    """
+    r"""Attention trained through $W = \mathrm{diag}(k\odot q)$ with k, q `(d,)`, Sheen et al. (2024) §4.1."""
 
     k: Float[Array, " d"]
     q: Float[Array, " d"]

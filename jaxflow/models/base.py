@@ -18,13 +18,6 @@ Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
 class AbstractModel(eqx.Module):
     """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place, and any
     callable on one input.
-
-    **Example:**
-
-    ```python
-    assert isinstance(model, jf.models.AbstractModel)
-    model.outputs(data)  # (n,)
-    ```
     """
 
     @abc.abstractmethod
@@ -45,14 +38,7 @@ class AbstractModel(eqx.Module):
 
 
 def linearize(model: Any, data: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
-    """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model.
-
-    **Example:**
-
-    ```python
-    outputs, pullback = jf.models.linearize(model, data, jf.models.default_trainable(model))
-    ```
-    """
+    """`AbstractModel.linearize`, or an ordinary vector–Jacobian product for any other model."""
     if isinstance(model, AbstractModel):
         return model.linearize(data, trainable)
     return linearize_outputs(lambda m: outputs_of(m, data), model, trainable)
@@ -142,12 +128,6 @@ def attention_and_head(model: Any) -> PyTree:
     head, name no limit. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
     lets them vanish, at rates that differ between sequences. `find_limit` therefore refuses; `integrate` follows
     the joint flow.
-
-    **Example:**
-
-    ```python
-    jf.EmpiricalRisk(data, "logistic", trainable=jf.models.attention_and_head)
-    ```
     """
     return jax.tree.map(eqx.is_inexact_array, model)
 

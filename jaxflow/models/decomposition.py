@@ -16,13 +16,6 @@ class Decomposition(eqx.Module):
     r"""$\mathsf M(x)=\sum_j[Sx]_j\,([U_1]_{\cdot j}\otimes\cdots\otimes[U_L]_{\cdot j})$, $U_l^HU_l=I$, equation (9).
 
     `transform`: S, `(m, d)` of full column rank; `factors`: $U_l$, `(k_l, m)`; real or complex.
-
-    **Example:**
-
-    ```python
-    found = jf.models.decomposition_of(network)
-    assert found.transform.shape == (3, 3)
-    ```
     """
 
     transform: Inexact[Array, "m d"]
@@ -58,12 +51,6 @@ def decomposition_of(network: AbstractLinearNetwork) -> Decomposition:
 
     **Raises:** `ValueError` for other networks; where L = 2, `find_decomposition` in
     `jaxflow.papers.yun2021.decomposing` looks for one.
-
-    **Example:**
-
-    ```python
-    jf.models.decomposition_of(network).factors
-    ```
     """
     given = getattr(network, "decomposition", None)
     if given is not None:
@@ -86,12 +73,6 @@ def even_decomposition(d: int, depth: int) -> Decomposition:
     −j one is kept, with weight $\sqrt2$. Then $\mathsf M$ restricted to even data and even parameters is
     $\sum_j[Sx]_j\bigotimes_l[U_l]_{\cdot j}$ with $m=\lfloor d/2\rfloor+1$, $U_l=E$ orthonormal and
     $S_j=d^{(L-1)/2}\,\kappa_j^{(1-L)/2}E_j^\top$, κ_j = 1 for entries that are their own mirror and 2 for others.
-
-    **Example:**
-
-    ```python
-    jf.models.even_decomposition(4, depth=2)
-    ```
     """
     index = jnp.arange(d // 2 + 1)
     own = (index == 0) | (2 * index == d)
@@ -109,12 +90,6 @@ def real_decomposition(network: Any, inputs: Float[Array, "n d"]) -> Decompositi
     The even one is right where data and start are even, which `jaxflow.theory` checks.
 
     **Raises:** as `decomposition_of`.
-
-    **Example:**
-
-    ```python
-    jf.models.real_decomposition(network, linear.inputs)
-    ```
     """
     if isinstance(network, LinearConvolutionalNetwork) and network.full_length:
         return even_decomposition(inputs.shape[-1], network.depth)

@@ -25,13 +25,6 @@ class LogWeights(eqx.Module):
 
     - `log_sum`: $\omega=\log w$; `log_difference`: $\tilde\omega=\log\tilde w$.
     - `sign`: ±1, of the larger weight; `swapped`: whether the larger was v.
-
-    **Example:**
-
-    ```python
-    small = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    assert isinstance(small.scaled(-1000.0).logs, jf.models.LogWeights)  # e^(-1000) is no number, its logarithm is
-    ```
     """
 
     log_sum: Float[Array, " p"]
@@ -74,12 +67,6 @@ class HadamardNetwork(AbstractModel):
     `logs`, which `scaled` and the coordinates `LogHadamard` fill in, are the weights without underflow or
     cancellation, of which u and v are then the floating-point values. Replace u or v by making a new network
     (or `with_weights`), not by editing one that has `logs`.
-
-    **Example:**
-
-    ```python
-    jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3, log_scale=-10.0)
-    ```
     """
 
     h: ProductFunction
@@ -172,15 +159,7 @@ class HadamardNetwork(AbstractModel):
 
 
 class ProductNetwork(AbstractModel):
-    r"""$h(x;a)$ as a model of its products a alone: what the log coordinates and Algorithm 1 differentiate.
-
-    **Example:**
-
-    ```python
-    products = jf.models.ProductNetwork(jf.models.DiagonalLinear(), jnp.ones(3))
-    products.outputs(linear)
-    ```
-    """
+    r"""$h(x;a)$ as a model of its products a alone: what the log coordinates and Algorithm 1 differentiate."""
 
     h: ProductFunction
     products: Float[Array, " p"]

@@ -13,14 +13,7 @@ from jaxflow._core import checked, normal, require
 
 
 class DiagonalLinear(eqx.Module):
-    r"""$h(x;a)=\langle a,x\rangle$, a linear diagonal network of two layers (footnote 2).
-
-    **Example:**
-
-    ```python
-    assert jf.models.DiagonalLinear()(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])) == 11
-    ```
-    """
+    r"""$h(x;a)=\langle a,x\rangle$, a linear diagonal network of two layers (footnote 2)."""
 
     def __call__(self, x: Float[Array, " p"], a: Float[Array, " p"]) -> Float[Array, ""]:
         return jnp.dot(x, a)
@@ -32,12 +25,6 @@ class DiagonalHead(eqx.Module):
     $h(X;a)=\mathrm{smax}(X\,\mathrm{diag}(a_{KQ})X^\top)X\,\mathrm{diag}(a_{VO})$ with $a=(a_{KQ},a_{VO})$. At a = 0
     the gradient for $a_{KQ}$ is exactly zero (the output does not depend on it), so that the first coordinate
     to be learned is one of $a_{VO}$.
-
-    **Example:**
-
-    ```python
-    jf.models.DiagonalHead()(jnp.ones((4, 2)), 0.1 * jnp.ones(4))  # p = 2d products
-    ```
     """
 
     def __call__(self, x: Float[Array, "T d"], a: Float[Array, " p"]) -> Float[Array, "T d"]:
@@ -55,12 +42,6 @@ class DiagonalTransformer(eqx.Module):
     $\tilde Z_\ell=Z_{\ell-1}+\sum_i\mathrm{attention}(Z_{\ell-1};a^{\ell,i})$ and
     $Z_\ell=\tilde Z_\ell+\sigma(\tilde Z_\ell W_A^\ell)(W_B^\ell)^\top$ with σ = GELU and fixed
     $W_A^\ell,W_B^\ell$ `(L, d, m)`. Products are ordered by layer, then head, then (KQ, VO).
-
-    **Example:**
-
-    ```python
-    jf.models.DiagonalTransformer.init(jax.random.key(0), d=2, layers=1, heads=1, m=3)
-    ```
     """
 
     A: Float[Array, "L d m"]

@@ -36,13 +36,6 @@ class FunctionHead(eqx.Module):
 
     **Raises:** `ValueError` naming `head` where what is fixed has no hash (a list of arrays hidden in a static
     field, say).
-
-    **Example:**
-
-    ```python
-    h = jf.models.FunctionHead(lambda x: jnp.tanh(x[0]))
-    assert h(jnp.zeros(3)) == 0
-    ```
     """
 
     params: PyTree
@@ -62,14 +55,7 @@ class FunctionHead(eqx.Module):
 
 
 class LinearHead(eqx.Module):
-    r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1.
-
-    **Example:**
-
-    ```python
-    assert jf.models.LinearHead(jnp.ones(4))(jnp.ones(4)) == 4
-    ```
-    """
+    r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1."""
 
     v: Float[Array, " d"]
 
@@ -86,12 +72,6 @@ class MLPHead(eqx.Module):
     The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. The flow slides
     along kinks, where a smooth integrator steps to and fro: `jaxflow.Filippov` follows it, `jaxflow.find_limit` reports
     it.
-
-    **Example:**
-
-    ```python
-    assert jf.models.MLPHead(-jnp.eye(4))(jnp.ones(4)) == 0
-    ```
     """
 
     V: Float[Array, "r d"]
@@ -109,15 +89,7 @@ class MLPHead(eqx.Module):
 
 
 class ConcaveHead(eqx.Module):
-    r"""$h(x) = v^\top x-\lambda\|x\|^2$. Tarzanagh et al. (2023) §6 (Lemma 6, Figs. 9 and 12).
-
-    **Example:**
-
-    ```python
-    h = jf.models.ConcaveHead(jnp.ones(4), 0.1)
-    assert jnp.allclose(h(jnp.ones(4)), 3.6)
-    ```
-    """
+    r"""$h(x) = v^\top x-\lambda\|x\|^2$. Tarzanagh et al. (2023) §6 (Lemma 6, Figs. 9 and 12)."""
 
     v: Float[Array, " d"]
     lam: Float[Array, ""]
@@ -139,12 +111,6 @@ class PositionHeads(eqx.Module):
     **Arguments:** `heads`: K heads (anything that is a head for itself), or an array `(K, d)` of linear ones.
 
     As a function it maps K points `(K, d)` to `(K,)`.
-
-    **Example:**
-
-    ```python
-    jf.models.PositionHeads((jf.models.LinearHead(jnp.ones(4)), jf.models.LinearHead(jnp.zeros(4))))
-    ```
     """
 
     heads: tuple[Head, ...]
@@ -170,12 +136,6 @@ def as_head(head: Any) -> Head:
     `PositionHeads`; an array `(d,)`, or a list of numbers, as `LinearHead`.
 
     **Raises:** `ValueError` naming `head`.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.models.as_head(jnp.ones(4)), jf.models.LinearHead)
-    ```
     """
     if isinstance(head, tuple | list) and not _numbers(head):
         return cast(Head, PositionHeads(head))
@@ -198,13 +158,6 @@ class GatedHead(eqx.Module):
 
     One piece of a piecewise smooth head, or on a kink a convex combination of its neighbours: `head_outputs` and
     `head_gradients` are those of that piece.
-
-    **Example:** a ReLU at three outputs, all on its right side.
-
-    ```python
-    relu = jf.models.GatedHead(jf.models.MLPHead(jnp.ones((1, 4))), jnp.ones(3))
-    assert relu(jnp.ones((3, 4))).shape == (3,)
-    ```
     """
 
     head: Any
@@ -216,14 +169,7 @@ class GatedHead(eqx.Module):
 
 @checked()
 def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
-    r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output.
-
-    **Example:**
-
-    ```python
-    assert jf.models.head_outputs(model.head, data.tokens[:, 0]).shape == (3,)
-    ```
-    """
+    r"""$h(x_i)$, or $h_k(x_{ik})$, at one point for each output."""
     if isinstance(head, GatedHead):
         return head(points)
     return _each_output(head, points, lambda h: h)
@@ -231,14 +177,7 @@ def head_outputs(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n"]:
 
 @checked()
 def head_gradients(head: Any, points: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output.
-
-    **Example:**
-
-    ```python
-    assert jf.models.head_gradients(model.head, data.tokens[:, 0]).shape == (3, 4)
-    ```
-    """
+    r"""$\nabla h(x_i)$, or $\nabla h_k(x_{ik})$, at one point for each output."""
     if isinstance(head, GatedHead):
         # An output knows no point but its own.
         return jax.grad(lambda x: jnp.sum(head(x)))(points)
@@ -263,12 +202,6 @@ def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     too, and `data.visible` says which count.
 
     **Returns:** `(n, T)`, or `(n, k, T)` for k outputs per sequence.
-
-    **Example:**
-
-    ```python
-    assert jf.models.token_scores(data, head).shape == (3, 4)
-    ```
     """
     head = as_head(head)
     check_head(head, data)
@@ -281,14 +214,7 @@ def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
 
 
 def is_linear(head: Any) -> bool:
-    """Whether the head, or that of every position, is a `LinearHead`.
-
-    **Example:**
-
-    ```python
-    assert jf.models.is_linear(model.head)
-    ```
-    """
+    """Whether the head, or that of every position, is a `LinearHead`."""
     heads = head.heads if isinstance(head, PositionHeads) else (head,)
     return all(isinstance(h, LinearHead) for h in heads)
 

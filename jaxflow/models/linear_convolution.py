@@ -18,27 +18,13 @@ FFT_FROM = 48
 
 @checked()
 def cross_correlation(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " d"]:
-    r"""The paper's $a\star b$, a cross-correlation: $[a\star b]_i=\sum_j[a]_{(i+j-1)\bmod d}[b]_j$ (equation 4).
-
-    **Example:**
-
-    ```python
-    assert jf.models.cross_correlation(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0])).tolist() == [2, 3, 1]
-    ```
-    """
+    r"""The paper's $a\star b$, a cross-correlation: $[a\star b]_i=\sum_j[a]_{(i+j-1)\bmod d}[b]_j$ (equation 4)."""
     return _circular(a, b, -1)
 
 
 @checked()
 def convolution(a: Float[Array, " d"], b: Float[Array, " k"]) -> Float[Array, " d"]:
-    r"""The true circular convolution $[a*b]_i=\sum_j[a]_{(i-j+1)\bmod d}[b]_j$, the adjoint of $\star\,b$.
-
-    **Example:**
-
-    ```python
-    assert jf.models.convolution(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0])).tolist() == [3, 1, 2]
-    ```
-    """
+    r"""The true circular convolution $[a*b]_i=\sum_j[a]_{(i-j+1)\bmod d}[b]_j$, the adjoint of $\star\,b$."""
     return _circular(a, b, 1)
 
 
@@ -60,12 +46,6 @@ class LinearConvolutionalNetwork(AbstractLinearNetwork):
     applied as shifted copies, long ones by FFT.
 
     **Arguments:** `weights`: $(w_1,\dots,w_L)$, $w_l$ of length $k_l\le d$ and $k_L=d$. **Raises:** `ValueError`.
-
-    **Example:**
-
-    ```python
-    jf.models.LinearConvolutionalNetwork.init(jax.random.key(0), linear, depth=2)
-    ```
     """
 
     weights: tuple[Float[Array, " _"], ...] = eqx.field(converter=as_layers)
@@ -134,13 +114,6 @@ def even_start(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
 
 @checked()
 def even_part(x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-    r"""$\tfrac12([x]_j+[x]_{-j})$, indices modulo d: the even vectors of Corollary 6.
-
-    **Example:**
-
-    ```python
-    assert jf.models.even_part(jnp.array([1.0, 2.0, 4.0])).tolist() == [1, 3, 3]
-    ```
-    """
+    r"""$\tfrac12([x]_j+[x]_{-j})$, indices modulo d: the even vectors of Corollary 6."""
     mirror = (-jnp.arange(x.shape[-1])) % x.shape[-1]
     return 0.5 * (x + x[..., mirror])

@@ -33,15 +33,7 @@ def as_layers(weights: Any) -> tuple[Array, ...]:
 
 
 class AbstractLinearNetwork(AbstractModel):
-    r"""$f(x;\Theta)=x^\top\beta(\Theta)$ for `LinearData`; `layers` is Θ, all of it trained.
-
-    **Example:**
-
-    ```python
-    assert isinstance(network, jf.models.AbstractLinearNetwork)
-    network.linear_coefficients()  # (d,)
-    ```
-    """
+    r"""$f(x;\Theta)=x^\top\beta(\Theta)$ for `LinearData`; `layers` is Θ, all of it trained."""
 
     weights: eqx.AbstractVar[tuple[Array, ...]]
 
@@ -88,13 +80,6 @@ class DiagonalLinearNetwork(AbstractLinearNetwork):
     r"""$\beta=w_1\odot\cdots\odot w_L$, equation (11).
 
     **Arguments:** `weights`: $(w_1,\dots,w_L)$, each `(d,)`, L ≥ 2. **Raises:** `ValueError` naming `weights`.
-
-    **Example:**
-
-    ```python
-    jf.models.DiagonalLinearNetwork((jnp.ones(3), jnp.ones(3)))
-    jf.models.DiagonalLinearNetwork.init(jax.random.key(0), linear, depth=2, alpha=0.1)
-    ```
     """
 
     weights: tuple[Float[Array, " d"], ...] = eqx.field(converter=as_layers)
@@ -141,12 +126,6 @@ class DeepLinearNetwork(AbstractLinearNetwork):
 
     **Arguments:** `weights`: $(W_1,\dots,W_{L-1},w_L)$, $W_l$ of shape $(d_l,d_{l+1})$, $w_L$ of shape $(d_L,)$; any
     widths. **Raises:** `ValueError` naming `weights`.
-
-    **Example:**
-
-    ```python
-    jf.models.DeepLinearNetwork.init(jax.random.key(0), linear, depth=3, alpha=0.1)
-    ```
     """
 
     weights: tuple[Float[Array, "..."], ...] = eqx.field(converter=as_layers)
@@ -195,13 +174,6 @@ class DeepMatrixSensing(AbstractLinearNetwork):
     (13) omits only rescales time.
 
     **Arguments:** `weights`: $(W_1,\dots,W_L)$, matrices that can be multiplied. **Raises:** `ValueError`.
-
-    **Example:**
-
-    ```python
-    sensing = jf.models.DeepMatrixSensing((jnp.eye(2), jnp.eye(2)))
-    sensing.linear_coefficients()  # W1 W2 as a vector of length 4
-    ```
     """
 
     weights: tuple[Float[Array, "a b"], ...] = eqx.field(converter=as_layers)

@@ -21,12 +21,6 @@ class MultiHeadAttention(AbstractModel):
     mixture of layer h into $v_h$.
 
     **Arguments:** `parts`: attention models, of any parametrisations.
-
-    **Example:**
-
-    ```python
-    jf.models.MultiHeadAttention.init(jax.random.key(0), data, [head, -head])
-    ```
     """
 
     parts: tuple[AbstractAttention, ...]

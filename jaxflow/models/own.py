@@ -21,13 +21,6 @@ class OwnModel(eqx.Module):
     `module` is the user's model again. It is called on every input $x_i$, or its `outputs(data)` where it has one.
 
     **Raises:** `ValueError` naming `model` where what is fixed has no hash.
-
-    **Example:**
-
-    ```python
-    own = jf.models.OwnModel(lambda x: jnp.sum(x))
-    assert own.outputs(linear).shape == (2,)
-    ```
     """
 
     params: PyTree

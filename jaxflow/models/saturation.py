@@ -37,13 +37,6 @@ class Saturation(eqx.Module):
 
     `sizes`: u; `differ`: whether δ ≠ 0; `gains`: δ; by output: `log_ratio`: log f, `total`: Z, `push`: D,
     `own`: $\gamma_\alpha$.
-
-    **Example:**
-
-    ```python
-    there = jf.models.Saturation.at(jnp.array([[0.0, 1.0]]), jnp.ones((1, 2), bool), jnp.array([[1.0, 0.0]]))
-    assert jnp.allclose(there.mean_slopes(), jax.nn.softmax(jnp.array([0.0, 1.0]))[:1])
-    ```
     """
 
     sizes: Float[Array, "*n T"]

@@ -36,12 +36,6 @@ class LinearTensorNetwork(AbstractLinearNetwork):
       checks a given one.
 
     **Raises:** `ValueError` naming the argument.
-
-    **Example:**
-
-    ```python
-    jf.models.as_tensor_network(network)  # the same function in the general form
-    ```
     """
 
     data_tensor: Float[Array, "..."]
@@ -129,14 +123,7 @@ class LinearTensorNetwork(AbstractLinearNetwork):
 
 @checked()
 def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: int | None = None) -> Array:
-    r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0).
-
-    **Example:**
-
-    ```python
-    assert jf.models.contract(jnp.eye(3), (jnp.ones(3), jnp.ones(3))) == 3
-    ```
-    """
+    r"""$\mathsf A\circ(v_1,\dots,v_L)$ over the leading L axes, or with the identity in place `skip` (from 0)."""
     require(tensor.ndim >= len(vectors), "tensor", f"expected {len(vectors)} axes or more, got shape {tensor.shape}")
     lengths = tuple(vector.shape for vector in vectors)
     fits = all(len(shape) == 1 for shape in lengths) and tensor.shape[: len(lengths)] == tuple(k for (k,) in lengths)
@@ -150,28 +137,14 @@ def contract(tensor: Inexact[Array, "..."], vectors: tuple[Array, ...], skip: in
 
 @checked(least={"d": 1, "depth": 2})
 def diagonal_tensor(d: int, depth: int) -> Float[Array, "..."]:
-    r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$.
-
-    **Example:**
-
-    ```python
-    assert jf.models.diagonal_tensor(3, depth=2).shape == (3, 3, 3)
-    ```
-    """
+    r"""$\mathsf M_{\mathrm{diag}}$: $[\mathsf M(x)]_{j,\dots,j}=[x]_j$."""
     index = jnp.arange(d)
     return jnp.zeros((d,) * (depth + 1)).at[(index,) * (depth + 1)].set(1.0)
 
 
 @checked(least={"d": 1, "sizes": 1})
 def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
-    r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$.
-
-    **Example:**
-
-    ```python
-    assert jf.models.convolutional_tensor(3, (3, 2)).shape == (3, 2, 3)
-    ```
-    """
+    r"""$\mathsf M_{\mathrm{conv}}$: $[\mathsf M(x)]_{j_1,\dots,j_L}=[x]_{(\sum_lj_l-L+1)\bmod d}$; `sizes`: $k_l$."""
     require(len(sizes) > 0, "sizes", "expected at least one filter")
     total = sum(jnp.ix_(*(jnp.arange(k) for k in sizes)))
     return jax.nn.one_hot(jnp.asarray(total) % d, d)
@@ -182,12 +155,6 @@ def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{fc}}$ by the block construction of appendix B, for $v_l=\mathrm{vec}(W_l)$ by columns.
 
     **Arguments:** `dims`: $d_1,\dots,d_L$. Large: for tests and for theorems on the general form.
-
-    **Example:**
-
-    ```python
-    jf.models.fully_connected_tensor((3, 2))
-    ```
     """
     require(len(dims) > 0, "dims", "expected at least one width")
     tensor = jnp.eye(dims[0])

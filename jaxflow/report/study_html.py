@@ -47,14 +47,7 @@ def write_study_report(store_path: str | Path, out: str | Path, *, overwrite: bo
 
 
 def study_html(store_path: str | Path) -> str:
-    """The report as text: figures, tables, definitions, manifest.
-
-    **Example:**
-
-    ```python
-    assert jf.report.study_html("draws.zarr").startswith("<!DOCTYPE html>")
-    ```
-    """
+    """The report as text: figures, tables, definitions, manifest."""
     status = study.status(store_path)
     with study.open_results(store_path) as results:
         _load(results)

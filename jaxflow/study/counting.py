@@ -270,12 +270,6 @@ def decode(codes: Any) -> Any:
     **Returns:** an `xarray.DataArray` of strings for a `DataArray`, else a NumPy array (or one string).
 
     **Raises:** `ValueError` for a number that is no code.
-
-    **Example:**
-
-    ```python
-    jf.study.decode(results["outcome"])  # names in place of codes
-    ```
     """
     attributes = getattr(codes, "attrs", {})
     names = _names_of(attributes)

@@ -63,14 +63,7 @@ def as_keys(data: np.ndarray) -> Key[Array, "..."]:
 
 
 def trial_key(seed: int, experiment: str, data_factors: Mapping[str, Any], trial: int) -> Key[Array, ""]:
-    """The key of one instance.
-
-    **Example:**
-
-    ```python
-    jf.study.trial_key(0, "TokenSelection", {"d": 4}, trial=17)
-    ```
-    """
+    """The key of one instance."""
     seed, trial = as_integer("seed", seed), as_integer("trial", trial, 0)
     require(isinstance(experiment, str), "experiment", f"expected the name of an experiment, got {experiment!r}")
     require(isinstance(data_factors, Mapping), "data_factors", f"expected a table of names, got {data_factors!r}")

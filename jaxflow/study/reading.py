@@ -93,12 +93,6 @@ class Status:
     `counts` are by outcome, over instances in complete blocks. `complete` is True only where every block is
     there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run, and `damaged_files`,
     which hold no results, written again.
-
-    **Example:**
-
-    ```python
-    assert jf.study.status("draws.zarr").complete
-    ```
     """
 
     path: Path

@@ -25,17 +25,7 @@ DEATHS = 3
 
 
 class Interrupted(KeyboardInterrupt):
-    """The study was interrupted; blocks in flight were finished, and the message names the command that resumes it.
-
-    **Example:**
-
-    ```python
-    try:
-        study.run("draws.zarr", progress=False)
-    except jf.study.Interrupted as stop:  # after Ctrl-C: the same call goes on
-        print(stop)
-    ```
-    """
+    """The study was interrupted; blocks in flight were finished, and the message names the command that resumes it."""
 
 
 class Run:

@@ -22,28 +22,11 @@ from jaxflow.study.results import CODES, Variable, difference
 
 
 class OtherStudy(ValueError):
-    """The store holds another study, or results that these would not continue bit by bit.
-
-    **Example:**
-
-    ```python
-    try:
-        jf.study.Study(draw, {"d": [2, 3]}, trials=10, seed=1).run("draws.zarr", progress=False)
-    except jf.study.OtherStudy as reason:
-        print(reason)
-    ```
-    """
+    """The store holds another study, or results that these would not continue bit by bit."""
 
 
 class TwoResults(ValueError):
-    """One key gave two results: the experiment is not a function of its key, or has changed.
-
-    **Example:**
-
-    ```python
-    assert issubclass(jf.study.TwoResults, ValueError)  # raised where a key gives another result than before
-    ```
-    """
+    """One key gave two results: the experiment is not a function of its key, or has changed."""
 
 
 class Store:

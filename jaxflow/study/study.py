@@ -165,12 +165,6 @@ class Study:
         It takes as long as the block does.
 
         **Raises:** as `replay`.
-
-        **Example:**
-
-        ```python
-        study.recompute(d=4, parametrization="W", trial=3)["outcome"]  # the number of an `Outcome`, as it is stored
-        ```
         """
         chosen, trial = self._instance(trial, factors)
         first = trial - trial % self.plan.block

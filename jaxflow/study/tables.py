@@ -14,16 +14,7 @@ from jaxflow.study.counting import decode, outcomes_of, require_results
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column names. `print` it; a notebook shows it as HTML.
-
-    **Example:**
-
-    ```python
-    table = jf.study.summary(results)
-    print(table)
-    table.rows
-    ```
-    """
+    """Rows of text under column names. `print` it; a notebook shows it as HTML."""
 
     title: str
     columns: tuple[str, ...]
@@ -72,14 +63,7 @@ def summary(results: Any) -> Table:
 
 
 def quantities(results: Any) -> Table:
-    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted.
-
-    **Example:**
-
-    ```python
-    print(jf.study.quantities(results))
-    ```
-    """
+    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted."""
     require_results(results)
     names = factor_names(results)
     reals = [

@@ -29,15 +29,6 @@ class StageResult(enum.IntEnum):
     - `finished`: no further coordinate becomes active, $T_{k+1}=\\infty$, or not before `max_time`.
     - `not_converged`: the inner limit (13) was not reached; later stages are not computed.
     - `degenerate`: two coordinates become active at once, which Assumption 4.3 excludes.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    squared = jf.EmpiricalRisk(linear, "squared")
-    stages = jf.theory.incremental_learning(squared, start)
-    assert stages.results.names is jf.theory.StageResult
-    ```
     """
 
     not_run = 0
@@ -62,15 +53,6 @@ class Stages(eqx.Module):
       $|g_i-\lambda s_i|$ for the sign $s_i$ that they had; +inf where none left.
     - `residuals` `(m,)`: $\max|g_i|$ ($|g_i-\lambda s_i|$) on the support, relative to the largest $|g_i(0)|$.
     - `results` `(m,)`: a `StageResult` each; `count`: how many were learned.
-
-    **Example:**
-
-    ```python
-    start = jf.models.HadamardNetwork.init(jax.random.key(0), jf.models.DiagonalLinear(), p=3)
-    squared = jf.EmpiricalRisk(linear, "squared")
-    stages = jf.theory.incremental_learning(squared, start)
-    stages.times, stages.coordinates, stages.products
-    ```
     """
 
     times: Float[Array, " m"]

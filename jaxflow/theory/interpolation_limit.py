@@ -28,13 +28,6 @@ class InterpolationLimit(eqx.Module):
     - `value`: $Q(\rho)$; `dual_value`: $D(\nu)\le Q$ at any feasible ρ; `gap`: their relative difference.
     - `residual`: $\max_i|A\rho-y|_i/\max_i|y_i|$; `stationarity`: $\|\nabla Q(\rho)-A^\top\nu\|_\infty$ relative to
       $\|\nabla Q\|_\infty$; `steps`: of Newton's method.
-
-    **Example:**
-
-    ```python
-    found = jf.theory.interpolation_limit(linear.inputs, linear.targets, 0.1 * jnp.ones(3), depth=2)
-    found.value, found.residual
-    ```
     """
 
     singular: Float[Array, " m"]
@@ -66,12 +59,6 @@ def interpolation_limit(
     `depth`: L.
 
     Source: Theorem 4, Corollaries 5–7. Corollary 6 needs $S=d^{(L-1)/2}\,\mathrm{Re}F$ where its text has $F$.
-
-    **Example:**
-
-    ```python
-    jf.theory.interpolation_limit(linear.inputs, linear.targets, 0.1 * jnp.ones(3), depth=2).singular
-    ```
     """
     size = jnp.abs(start)
     # Units in which the largest start is one and the largest target too: ρ scales like e^L, g like e^(2−L).

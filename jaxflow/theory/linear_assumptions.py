@@ -19,12 +19,6 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
     r"""λ of Theorem 2: $\max_{l_0}\min_{l\ne l_0,j}|[U_l^\top v_l]_j|^2-|[U_{l_0}^\top v_{l_0}]_j|^2$.
 
     Any layer may be the small one (Remark 2). With the scale in $v_l$, this is $\alpha^2\lambda$.
-
-    **Example:**
-
-    ```python
-    assert jf.theory.layer_gap((jnp.ones(3), jnp.zeros(3))) == 1
-    ```
     """
     require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     sizes = jnp.stack([jnp.abs(eta) ** 2 for eta in etas])
@@ -35,28 +29,14 @@ def layer_gap(etas: tuple[Array, ...]) -> Float[Array, ""]:
 
 @checked()
 def small_layer(etas: tuple[Array, ...], theorem: str = "Theorem 2") -> Assumption:
-    """Theorem 2's initial condition; the slack is α²λ.
-
-    **Example:**
-
-    ```python
-    assert jf.theory.small_layer((jnp.ones(3), jnp.zeros(3))).holds
-    ```
-    """
+    """Theorem 2's initial condition; the slack is α²λ."""
     gap = layer_gap(etas)
     return Assumption(f"one layer is smaller than the others in every component ({theorem})", gap > 0, gap)
 
 
 @checked()
 def equal_layers(etas: tuple[Array, ...]) -> Assumption:
-    r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10.
-
-    **Example:**
-
-    ```python
-    assert jf.theory.equal_layers((jnp.ones(3), jnp.zeros(3))).holds
-    ```
-    """
+    r"""Theorem 4's start, $\eta_1=\dots=\eta_{L-1}$ up to signs and $\eta_L=0$, no entry zero; slack of 1e-10."""
     require(len(etas) >= 2, "etas", f"expected at least two layers, got {len(etas)}")
     *first, last = etas
     size = jnp.abs(first[0])
@@ -108,14 +88,7 @@ def below_one(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Assumption
 
 @checked()
 def push_direction(inputs: Float[Array, "n d"], multipliers: Float[Array, " n"]) -> Float[Array, " d"]:
-    r"""The unit vector of $X^\top r$, from multipliers on any positive scale.
-
-    **Example:**
-
-    ```python
-    assert jnp.allclose(jnp.linalg.norm(jf.theory.push_direction(linear.inputs, jnp.ones(2))), 1.0)
-    ```
-    """
+    r"""The unit vector of $X^\top r$, from multipliers on any positive scale."""
     push = inputs.T @ multipliers
     size = jnp.linalg.norm(push)
     return push / positive_or_one(size)
@@ -130,12 +103,6 @@ def singular_residual(
     $u=X^\top r/\|X^\top r\|$. With unit layers $\hat v_l$ and $s=\mathsf M(-u)\circ(\hat v_1,\dots,\hat v_L)$, the
     largest $\|\mathsf M(-u)\circ(\hat v_1,\dots,I,\dots,\hat v_L)-s\hat v_l\|/|s|$ of (8). The tensor is not built: its
     contractions are derivatives of $-u^\top\beta(\Theta)$.
-
-    **Example:**
-
-    ```python
-    jf.theory.singular_residual(network, linear, jnp.ones(2))
-    ```
     """
     u = push_direction(data.inputs, multipliers)
     unit = jax.tree.map(lambda v: v / jnp.sqrt(jnp.sum(v**2)), network.layers)

@@ -53,14 +53,7 @@ class Primal(eqx.Module):
 
 @checked()
 def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Primal:
-    """Where to read ρ of `predict(risk, network).program` off a network of this kind.
-
-    **Example:**
-
-    ```python
-    read = jf.theory.primal_map(jf.EmpiricalRisk(linear, "exponential"), network)
-    ```
-    """
+    """Where to read ρ of `predict(risk, network).program` off a network of this kind."""
     return (_classification if risk.loss.margin else _regression)(risk, network)[1]
 
 

@@ -34,13 +34,6 @@ class NormLike(AbstractNorm):
     Not a norm: it is not homogeneous. `dual` is its convex conjugate, $\tfrac12\sum_je_j^2q_L(e_j^{L-2}g_j)^2$.
 
     **Arguments:** `start`: e, positive; `depth`: L.
-
-    **Example:**
-
-    ```python
-    program = jf.theory.interpolation_program(network, linear)
-    assert isinstance(program.norm, jf.theory.NormLike)
-    ```
     """
 
     start: Float[Array, " m"]
@@ -82,13 +75,6 @@ class InterpolationProgram(AbstractRowsProgram):
     r"""$\min_\rho Q(\rho)$ s.t. $A\rho=y$, $A=XS^\top$; `decomposition`: S and $U_l$, `etas`: the start $U_l^\top v_l$.
 
     `solve` and `certify` of this class take the place of `jaxflow.margin.solve` and `certify`, which are for norms.
-
-    **Example:**
-
-    ```python
-    program = jf.theory.interpolation_program(network, linear)
-    assert isinstance(program, jf.theory.InterpolationProgram)
-    ```
     """
 
     norm: NormLike

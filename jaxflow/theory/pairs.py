@@ -41,13 +41,6 @@ class Pairs(eqx.Module):
     `factors`: $U_1$ and $U_2$, None where both are the identity. Layers that are matrices stand for $f(X)=\langle
     X,W_1W_2\rangle$ at one $X=U_1\,\mathrm{diag}(\sigma)\,U_2^\top$, with $a=U_1^\top W_1$ and $b=(W_2U_2)^\top$: every
     σ stands once for each hidden unit. A fully connected network has $X=x$, one column.
-
-    **Example:**
-
-    ```python
-    pairs = jf.theory.pairs_of(network, linear.inputs)
-    assert isinstance(pairs, jf.theory.Pairs)
-    ```
     """
 
     rows: Float[Array, "n m"]
@@ -131,12 +124,6 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pai
 
     One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
     tensor networks with a real decomposition (Assumption 1). The answer depends on types and shapes alone.
-
-    **Example:**
-
-    ```python
-    assert jf.theory.pairs_of(network, linear.inputs) is not None  # two layers
-    ```
     """
     if network.depth != 2 or getattr(network, "activation", None) is not None:
         return None
@@ -171,14 +158,6 @@ class PairLimit(eqx.Module):
       range of H) plus its own roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the
       rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers. +inf
       where H is singular to rounding along a direction that β does depend on: data that nearly repeat each other.
-
-    **Example:**
-
-    ```python
-    pairs = jf.theory.pairs_of(network, linear.inputs)
-    found = jf.theory.pair_limit(pairs, network, linear.targets, jnp.zeros(2))
-    found.coefficients, found.error
-    ```
     """
 
     dual: Float[Array, " n"]

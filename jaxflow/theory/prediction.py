@@ -24,14 +24,7 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Assumption(eqx.Module):
-    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails).
-
-    **Example:**
-
-    ```python
-    failed = [a for a in limit.prediction.assumptions if not a.holds]
-    ```
-    """
+    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails)."""
 
     statement: str = eqx.field(static=True)
     holds: Bool[Array, ""]
@@ -72,27 +65,13 @@ class Prediction(eqx.Module):
 
 @checked()
 def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
-    """Whether every one of them holds; True of none.
-
-    **Example:**
-
-    ```python
-    jf.theory.all_hold(limit.prediction.assumptions)
-    ```
-    """
+    """Whether every one of them holds; True of none."""
     return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in assumptions)]))
 
 
 @checked()
 def theorem_or_failures(theorem: str, assumptions: tuple[Assumption, ...]) -> str:
-    """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance.
-
-    **Example:**
-
-    ```python
-    jf.theory.theorem_or_failures("Theorem 7", limit.prediction.assumptions)
-    ```
-    """
+    """A sentence: the theorem where all assumptions hold; else which fail, and by how much. Of one instance."""
     failing = [a for a in assumptions if not bool(a.holds)]
     if not failing:
         return f"{theorem}."
@@ -159,14 +138,7 @@ def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Predictio
 
 
 def has_rule(model: Any) -> bool:
-    """Whether a theorem is registered for a model's class.
-
-    **Example:**
-
-    ```python
-    assert jf.theory.has_rule(model)
-    ```
-    """
+    """Whether a theorem is registered for a model's class."""
     return any(kind in _RULES for kind in type(model).__mro__)
 
 
@@ -174,12 +146,6 @@ def rule_of(model: Any) -> Rule:
     """The rule that `predict` follows for a model. What is compiled depends on it: a rule registered anew is a new key.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
-
-    **Example:**
-
-    ```python
-    jf.theory.rule_of(model)(risk, model, limit.selection).theorem
-    ```
     """
     for kind in type(model).__mro__:
         if kind in _RULES:

@@ -18,12 +18,6 @@ class AbstractCoordinates(eqx.Module):
 
     `encode` returns the initial state, a pytree of arrays, and a context with whatever `decode` and `field`
     need beside it; both belong to one risk and one initial model.
-
-    **Example:**
-
-    ```python
-    assert isinstance(jf.Weights(), jf.flow.AbstractCoordinates)
-    ```
     """
 
     @abc.abstractmethod

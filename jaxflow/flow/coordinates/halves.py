@@ -28,13 +28,6 @@ class Halves(AbstractCoordinates):
 
     **Arguments:** `conserved`: $k\odot k-q\odot q$ `(d,)` of the start, from which the smaller of the two is taken
     where the path goes on from a model; None: the model's own u and v.
-
-    **Example:**
-
-    ```python
-    diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    jf.integrate(risk, diagonal, clock="log_time", until=1.0, coordinates=jf.flow.Halves())
-    ```
     """
 
     conserved: Float[Array, " d"] | None = None

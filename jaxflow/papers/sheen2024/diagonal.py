@@ -13,16 +13,7 @@ from jaxflow.models.base import mark_trainable, require_shape
 
 
 class PlusMinusAttention(AbstractAttention):
-    r"""Attention trained through $W=\mathrm{diag}(w)$, $w=\frac12(w_+^{\odot2}-w_-^{\odot2})$ (Lemma 4.1).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import PlusMinusAttention
-
-    PlusMinusAttention.init(jax.random.key(0), data, head)
-    ```
-    """
+    r"""Attention trained through $W=\mathrm{diag}(w)$, $w=\frac12(w_+^{\odot2}-w_-^{\odot2})$ (Lemma 4.1)."""
 
     w_plus: Float[Array, " d"]
     w_minus: Float[Array, " d"]
@@ -139,14 +130,6 @@ class AveragedResiduals(eqx.Module):
     - `predicted`: $\max_{j}|\ln(2|\hat\beta_j|/\omega_{0j}^2)|/\ln\mu$ over the support, what
       $(B\lambda)_j=\mathrm{arcsinh}(\beta_j/\omega_{0j}^2)/\ln\mu$ leaves of `stationarity` there as μ → ∞.
     - `log_margin`: ln μ; without a meaning, as all the others, while μ ≤ 1 (then NaN).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import AveragedResiduals
-
-    print(AveragedResiduals.__doc__)  # what `averaged_residuals` returns
-    ```
     """
 
     stationarity: Float[Array, ""]

@@ -50,15 +50,6 @@ class PathStatus(enum.IntEnum):
     risk falls towards the inside of the ball. `flat`: the gradient has vanished beside the excess (attention is on
     other tokens than the reference's). `unfinished`: the search ran out of steps. `outside`: the start lies
     outside of the constraint, or where the risk is below its reference.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, regularization_path
-
-    path = regularization_path(risk, [model], jnp.array([1.0, 2.0]))
-    assert path.status.names is PathStatus
-    ```
     """
 
     stationary = 1
@@ -76,15 +67,6 @@ class RegularizationPath(eqx.Module):
     - `objective` `(S, m)`: $\log(L-L_\alpha)$, or $\log L$ where there is no reference; +inf where no number.
     - `residual`, `multiplier`, `status`, `steps` `(S, m)`: see `SphereMinimum` and `PathStatus`.
     - `slack` `(S, m)`: the least slack of the constraint, +inf without one.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import regularization_path
-
-    path = regularization_path(risk, [model], jnp.array([1.0, 2.0]))
-    path.objective, path.residual
-    ```
     """
 
     radii: Float[Array, " m"]
@@ -273,15 +255,6 @@ class SeparatingCone(eqx.Module):
 
     **Arguments:** `data`; `low`: one barring token for each query, Booleans in the shape of the logits; `high`: the
     tokens with scores no less than α's, but α; `epsilon`.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.tarzanagh2023.verify.regularization_path import SeparatingCone, low_and_high
-
-    low, high = low_and_high(jf.models.token_scores(data, head), data.visible, limit.selection)
-    cone = SeparatingCone(data, low, high, jnp.asarray(0.1))
-    ```
     """
 
     data: TokenData
