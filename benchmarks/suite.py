@@ -30,9 +30,8 @@ COMMITTED = HERE / "results"
 
 
 class Script(NamedTuple):
-    """`file` (of `benchmarks/`, or the name of a module) with the arguments of a quick and of a full run; `limit`: seconds
-    that a quick run may take, twice what it takes on a busy core that compiles everything anew, or more; `device`:
-    whether an accelerator changes its answer."""
+    """`file` (of `benchmarks/`, or the name of a module) with the arguments of a quick and of a full run; `limit`:
+    seconds that a quick run may take; `device`: whether an accelerator changes its answer."""
 
     file: str
     quick: str

@@ -43,8 +43,8 @@ STATIONARY = 1e-6
 
 
 class Claim(NamedTuple):
-    """What the library says of one instance, in NumPy: `direction` is `(d, d)` at margin one (of a point, the point),
-    `dual` the multipliers of the program's constraints `(n, T)`, zero at the selected tokens."""
+    """What the library says of one instance, in NumPy: `selected` `(n,)` tokens, -1 where a sequence keeps all of them,
+    `direction` `(d, d)` at margin one (of a point, the point), `dual` the multipliers of the program's constraints."""
 
     outcome: str
     status: str
@@ -63,6 +63,8 @@ def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
         return Judgement("undecided", claim.outcome)
     if claim.outcome == "finite_stationary_point":
         return _point(data, claim, path, i)
+    if ((claim.selected < 0) & data.queries[i].any(-1)).any():
+        return Judgement("wrong", "said that a query that is not zero keeps all tokens")
     rows = flat(kind, constraints(data, claim.selected, i))
     if claim.outcome == "infeasible_program":
         return judge_infeasible(rows)
@@ -80,11 +82,15 @@ def judge(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
 
 
 def constraints(data: Tokens, selected: np.ndarray, i: int) -> np.ndarray:
-    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for every token that is not selected, `(n (T-1), d, d)`, in their order."""
+    r"""$(x_{i\alpha}-x_{it})z_i^\top$ for every token beside a selected one, `(n (T-1), d, d)`, in their order."""
     x, z = data.tokens[i], data.queries[i]
     differences = x[np.arange(len(x)), selected][:, None] - x
-    keep = np.arange(x.shape[1]) != selected[:, None]
-    return np.einsum("ntd,ne->ntde", differences, z)[keep]
+    return np.einsum("ntd,ne->ntde", differences, z)[others(selected, x.shape[1])]
+
+
+def others(selected: np.ndarray, T: int) -> np.ndarray:
+    """Tokens beside a selected one, `(n, T)`."""
+    return (np.arange(T) != selected[:, None]) & (selected >= 0)[:, None]
 
 
 def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
@@ -95,11 +101,10 @@ def flat(kind: str, matrices: np.ndarray) -> np.ndarray:
 def _definition(data: Tokens, claim: Claim, margins: np.ndarray, i: int) -> Judgement:
     scores = data.scores[i]
     n, T = scores.shape
-    keep = np.arange(T) != claim.selected[:, None]
     chosen = scores[np.arange(n), claim.selected]
-    beaten = (scores < chosen[:, None])[keep]
+    beaten = (scores < chosen[:, None])[others(claim.selected, T)]
     support, clear = margins <= 1.0 + SUPPORT, margins > 1.0 + CLEAR
-    best = bool((scores.max(-1) == chosen).all())
+    best = bool(((scores.max(-1) == chosen) | (claim.selected < 0)).all())
     if claim.status == "global_":
         return wrong_if(not best, "said global: a token scores more")
     if best:
@@ -122,7 +127,7 @@ def _path(kind: str, data: Tokens, claim: Claim, path: Settled, i: int) -> Judge
     margins = flat(kind, constraints(data, path.selected[i], i)) @ flat(kind, path.W[[i]])[0]
     scores = data.scores[i]
     chosen = scores[np.arange(len(scores)), path.selected[i]]
-    beaten = (scores < chosen[:, None])[np.arange(scores.shape[1]) != path.selected[i][:, None]]
+    beaten = (scores < chosen[:, None])[others(path.selected[i], scores.shape[1])]
     near = margins <= (1.0 + NEAR) * margins.min()
     if beaten[near].all() and own_gap(kind, data.take([i]), path.W[i]) <= DONE[kind]:
         return Judgement("wrong", f"a plain path settles on tokens {path.selected[i].tolist()}", True)
@@ -139,7 +144,7 @@ def own_gap(kind: str, data: Tokens, W: np.ndarray) -> float:
 
 
 def _point(data: Tokens, claim: Claim, path: Settled, i: int) -> Judgement:
-    lead, _ = lead_of(logits_of(data.take([i]), claim.direction[None]))
+    lead, _ = lead_of(data.take([i]), logits_of(data.take([i]), claim.direction[None]))
     # On the way to a point a path has its lead at most: one that has twice as much has passed it.
     if path.lead[i] >= max(LEAD, 2.0 * lead[0]):
         return Judgement("wrong", AWAY, True)

@@ -83,11 +83,10 @@ def claims(model: str, loss: str, data: Any, theta: tuple[np.ndarray, ...], lane
 
 def attention_claim(outcome: Any, direction: Any, dual: Any, status: Any, selection: np.ndarray) -> attention.Claim:
     """Of one instance."""
-    single = (selection.sum(-1) == 1).all()
     return attention.Claim(
         jf.Outcome(int(outcome)).name,
         jf.SelectionStatus(int(status)).name,
-        selection.argmax(-1) if single else np.full(len(selection), -1),
+        np.where(selection.all(-1), -1, selection.argmax(-1)),
         direction,
         dual[~selection] if dual.shape == selection.shape else dual,
     )
@@ -103,15 +102,16 @@ def judge_attention(
     model: str, made: attention.Kind, data: Tokens, theta: tuple[np.ndarray, ...], said: list[attention.Claim]
 ) -> list[Judgement]:
     """Judgements by plain paths, all followed together; what these alone speak against, or cannot tell, is followed
-    again, further, with smaller steps."""
-    followed = made.size <= FOLLOWED
-    path = follow(model, data, theta, steps=20_000 if followed else 0)
-    judged = [attention.judge(model, data, claim, path, i) for i, claim in enumerate(said)]
-    again = [i for i, found in enumerate(judged) if found.by_path]
-    if again and made.shape[-1] <= LARGE and followed:
-        closer = follow(model, data.take(again), tuple(x[again] for x in theta), **CLOSER)
-        for j, i in enumerate(again):
-            judged[i] = attention.judge(model, data.take(again), said[i], closer, j)
+    again, further, with smaller steps. Where nothing is claimed nothing is followed."""
+    judged = [Judgement("undecided", claim.outcome) for claim in said]
+    left, followed = [i for i, claim in enumerate(said) if claim.outcome not in OPEN], made.size <= FOLLOWED
+    for how in ({"steps": 20_000 if followed else 0}, CLOSER if followed and made.shape[-1] <= LARGE else None):
+        if left and how is not None:
+            part = data.take(left)
+            path = follow(model, part, tuple(x[left] for x in theta), **how)
+            for j, i in enumerate(left):
+                judged[i] = attention.judge(model, part, said[i], path, j)
+            left = [i for i in left if judged[i].by_path]
     for i, found in enumerate(judged):
         if model == "diagonal" and found.why == attention.AWAY:
             # A path that goes far out may come back to a point.

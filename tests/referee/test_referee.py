@@ -1,4 +1,4 @@
-"""The referee accepts right claims, made here from NumPy and SciPy, and finds wrong ones; no library code runs."""
+"""The referee accepts right claims, made here from NumPy and SciPy, and finds wrong ones; and it judges the library."""
 
 import zlib
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from tests.referee import attention, draws, flow, networks, paths, programs, returns
+from tests.referee import attention, draws, flow, networks, paths, programs, returns, run
 
 # Attention
 
@@ -255,3 +255,23 @@ def test_cvxpy_bounds_the_norm_of_the_dft() -> None:
     assert bound <= programs.norm_of("spectral", beta) * (1 + 1e-12)
     for lam in np.random.default_rng(7).dirichlet(np.ones(3), 200):
         assert programs.lower_bound("spectral", rows, lam) <= bound * (1 + 1e-7)
+
+
+# The library. Kinds whose instances have one shape, loss and depth share a program; the others are in `make referee`.
+SHARES = {
+    "W": [name for name, kind in attention.KINDS.items() if kind.shape == attention.SMALL],
+    "diagonal network": [
+        name
+        for name, kind in draws.KINDS.items()
+        if (kind.shape, kind.loss, kind.depth) in (("small", "squared", 2), ("labels", "logistic", 2))
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SHARES)
+def test_a_share_of_the_kinds_of_instances_has_no_wrong_limit(model: str) -> None:
+    rows = [run.row(model, name, 2, lanes=2) for name in SHARES[model]]
+    assert {row["kind"]: row["wrong_instances"] for row in rows if row["wrong"]} == {}
+    # Of all instances, the kinds of which most are undecided on purpose among them.
+    assert sum(row["right"] for row in rows) >= len(rows)
