@@ -317,8 +317,7 @@ TABLES: list[Table] = [
     Table(
         "own_gaps",
         {"model": "model", "size": "size|sizes", "instances": "instances", "asked for": "gap|power",
-         "reached": "reached", "outcomes": "outcomes|ended", "own gap, median": "own_gap.median|power",
-         "worst": "own_gap.max|power", "seconds, median": "seconds.median|seconds"},
+         "reached": "reached", "outcomes": "outcomes|ended", "own gap, median": "own_gap.median|power"},
         "How far a flow certifies itself",
         "`find_limit` until the duality gap of the flow's own direction and multipliers is the one asked for.",
     ),
