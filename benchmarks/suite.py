@@ -44,7 +44,7 @@ SCRIPTS = (
     Script("latency.py", "--repeats 1", "--clone", 150),
     Script("margin_accuracy.py", "--count 200", "", 200),
     Script("program_peers.py", "--scale 0.02", "", 200),
-    Script("flow_peers.py", "--scale 0.02 --only (5,", "", 500, device=True),
+    Script("flow_peers.py", '--scale 0.02 --only "(5, 5, 4)"', "", 400, device=True),
     Script("limit_peers.py", "--scale 0.02", "", 200, device=True),
     Script("crowded.py", "--count 8 --confirm 2 --only W:5,5,2 KQ:5,5,2", "--count 500 --confirm 200", 200),
     Script("ways.py", "--count 4 --only W:5,5,2", "", 200),
@@ -54,7 +54,7 @@ SCRIPTS = (
     Script("own_model.py", "--count 2 --seeds 19", "", 200),
     Script("batches.py", "--lanes 10 --only W integrate descend", "", 150, device=True),
     Script("memory.py", "--calls 16 --shapes 4", "", 100),
-    Script("scaling.py", "--scale 0.02 --only dimensions tokens initial_scales", "", 300, device=True),
+    Script("scaling.py", "--scale 0.02 --only tokens initial_scales", "", 400, device=True),
     Script("million.py", "--instances 64 --factors 64", "", 200, device=True),
     Script("tests.referee.run", '--scale 0.01 --only W KQ --kinds "(4, 4, 6)"', "", 200),
 )
