@@ -33,10 +33,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --kill-after=30 $(TEST_LIMIT))
 PYTEST := $(LIMIT) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check format bench bench-gpu docs clean distclean
+.PHONY: help demo test test-all test-times coverage check format bench bench-gpu referee docs clean distclean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed  ## a dozen instances to their certified limits: a table and a figure
 	$(BIN)/jaxflow demo $(ARGS)
@@ -46,6 +46,10 @@ test: $(VENV)/.installed-dev  ## every law, bad input and counterexample, two te
 
 test-all: $(VENV)/.installed-dev  ## the long tests too: whole commands, notebooks, killed studies
 	$(PYTEST) $(ARGS)
+
+test-times: $(VENV)/.installed-dev  ## wall, processor, tracing, lowering and compiling seconds of each test file: build/test-times.txt
+	$(PYTEST) -p tests.times $(ARGS)
+	@cat build/test-times.txt
 
 # What runs in processes of its own is not counted.
 COVERED := --cov --cov-report=
@@ -70,6 +74,9 @@ bench: $(VENV)/.installed-dev  ## every benchmark, one after the other, and thei
 
 bench-gpu: $(VENV)/.installed-dev  ## those of an accelerator, with a million limits: make bench-gpu SCALE=full
 	$(BIN)/python benchmarks/suite.py --accelerator --scale $(SCALE) $(ARGS)
+
+referee: $(VENV)/.installed-dev  ## every instance of the referee, and its counts: make referee ARGS="--only W --scale 0.1"
+	$(BIN)/python -m tests.referee.run $(ARGS)
 
 docs: $(VENV)/.installed-docs  ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -1,18 +1,22 @@
-"""What the benchmarks share: timing, counting, tables, and the record of where they ran."""
+"""What the benchmarks share: options, the record of a run with the place it ran at, timing, and instances."""
 
+import argparse
 import json
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import jaxflow as jf
+from jaxflow.margin import attention_svm, solve
+from jaxflow.models import token_scores
 
 # Where results are read and written. A whole run (`suite.py`) has a folder of its own.
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).parent / "results"))
@@ -20,31 +24,60 @@ PACKAGES = (
     *("jaxflow-bias", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax"),
     *("numpy", "cvxpy", "clarabel"),
 )
+# Programs that are mapped over together: chunks small enough for the caches of one core; a chunk waits for its slowest.
+CHUNK = {"frobenius": 16, "nuclear": 16, "l1": 20}
 
 
-def configure() -> None:
-    """Double precision, and no compilation cache: what is compiled here is timed."""
+def settings(doc: str | None, name: str, *, cached: bool = False, **defaults: Any) -> argparse.Namespace:
+    """The options of a script: `--out`, and one for each default, of its type; a tuple is a list of such values.
+
+    Sets double precision, and switches the compilation cache off: what is compiled here is timed.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="the record, in JSON")
+    for option, default in defaults.items():
+        how: dict[str, Any] = {"default": default, "help": f"default: {default}"}
+        if isinstance(default, bool):
+            how["action"] = "store_true"
+        elif isinstance(default, tuple):
+            how |= {"nargs": "*", "type": type(default[0])}
+        else:
+            how["type"] = str if default is None else type(default)
+        parser.add_argument(f"--{option}", **how)
     jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_enable_compilation_cache", cached)
+    return parser.parse_args()
 
 
-def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float, float]:
-    """The answer, seconds of the first run with its compilation, median seconds of the later ones."""
-    start = time.perf_counter()
-    answer = jax.block_until_ready(run())
-    first = time.perf_counter() - start
-    later = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        later.append(time.perf_counter() - start)
-    return answer, first, statistics.median(later)
+class Record:
+    """Rows of a result file, which is written after each: a long run that is interrupted keeps what it has.
+
+    With `same` (names of fields) the file's own rows stay, but for those that equal a new one in these fields.
+    """
+
+    def __init__(self, out: Path, same: tuple[str, ...] = (), **more: Any) -> None:
+        self.out, self.same = out, same
+        self.content: dict[str, Any] = {"environment": environment(), **more, "rows": []}
+        if same and out.exists():
+            self.content["rows"] = json.loads(out.read_text(encoding="utf-8"))["rows"]
+
+    def add(self, *rows: dict[str, Any], **more: Any) -> None:
+        """Adds rows, and entries beside them, prints the rows and writes the file."""
+        for row in rows:
+            new = [row.get(name) for name in self.same]
+            old = self.content["rows"]
+            if self.same:
+                old = [other for other in old if [other.get(name) for name in self.same] != new]
+            self.content["rows"] = [*old, row]
+            print(json.dumps(finite(row)), flush=True)
+        self.content |= more
+        write(self.out, self.content)
 
 
 def environment() -> dict[str, Any]:
     """Versions and hardware, beside every number. The load tells of other work on the machine."""
     return {
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version_of(name) for name in PACKAGES},
         "python": platform.python_version(),
         "machine": platform.machine(),
         "processor": _processor(),
@@ -56,64 +89,12 @@ def environment() -> dict[str, Any]:
     }
 
 
-def counts(names: Any) -> dict[str, int]:
-    """How often each name occurs."""
-    found, numbers = np.unique(np.asarray(names, dtype=str), return_counts=True)
-    return {str(name): int(number) for name, number in zip(found, numbers, strict=True)}
-
-
-def spread(values: Any) -> dict[str, Any]:
-    """Median, smallest and largest of the finite values, and how many those are."""
-    values = np.asarray(values, dtype=float)
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return {"median": None, "min": None, "max": None, "count": 0}
-    return {
-        "median": float(np.median(finite)),
-        "min": float(finite.min()),
-        "max": float(finite.max()),
-        "count": len(finite),
-    }
-
-
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """Rows in columns as wide as their widest cell."""
-    cells = [columns, *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    print(f"\n{title}")
-    for row in cells:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Writes JSON; numbers that are not finite become null."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError
-
+def version_of(name: str) -> str | None:
+    """The version of a distribution; None where it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return None  # run from a checkout that is not installed
+        return None
 
 
 def _processor() -> str:
@@ -121,3 +102,90 @@ def _processor() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor()
+
+
+class Seconds(NamedTuple):
+    """Wall clock, and processor time of all threads together: the second hardly feels other work on the machine."""
+
+    wall: float
+    processor: float
+
+
+def clocked(run: Callable[[], Any]) -> tuple[Any, Seconds]:
+    """The answer of one run and its times."""
+    wall, processor = time.perf_counter(), time.process_time()
+    answer = jax.block_until_ready(run())
+    return answer, Seconds(time.perf_counter() - wall, max(time.process_time() - processor, 1e-9))
+
+
+def best(run: Callable[[], Any], repeats: int, enough: float = 1.0) -> tuple[Any, Seconds]:
+    """The answer and the shortest times of up to `repeats` runs, fewer once they took `enough` seconds together."""
+    answer, shortest = clocked(run)
+    spent = shortest.wall
+    for _ in range(repeats - 1):
+        if spent > enough:
+            break
+        _, again = clocked(run)
+        spent += again.wall
+        shortest = Seconds(min(shortest.wall, again.wall), min(shortest.processor, again.processor))
+    return answer, shortest
+
+
+def counts(names: Any) -> dict[str, int]:
+    """How often each name occurs."""
+    found, numbers = np.unique(np.asarray(names, dtype=str), return_counts=True)
+    return {str(name): int(number) for name, number in zip(found, numbers, strict=True)}
+
+
+def outcomes(codes: Any) -> dict[str, int]:
+    """How often each outcome occurs, of codes or of outcomes."""
+    return counts([jf.Outcome(int(code)).name for code in codes])
+
+
+def spread(values: Any) -> dict[str, Any]:
+    """Median, smallest and largest of the finite values, and how many those are."""
+    values = np.asarray(values, dtype=float)
+    some = values[np.isfinite(values)]
+    if not len(some):
+        return {"median": None, "min": None, "max": None, "count": 0}
+    return {"median": float(np.median(some)), "min": float(some.min()), "max": float(some.max()), "count": len(some)}
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes JSON; numbers that are not finite become null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def finite(value: Any) -> Any:
+    """The value with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def factors_of(cell: str) -> dict[str, Any]:
+    """Factors of `TokenSelection`, of `W:5,5,4`: what is trained, n, T, d."""
+    name, sizes = cell.split(":")[:2]
+    return dict(zip("nTd", map(int, sizes.split(",")), strict=True)) | {"parametrization": name}
+
+
+def programs(seed: int, count: int, n: int, T: int, d: int) -> tuple[jf.data.TokenData, jax.Array]:
+    """`count` random instances and the masks of their optimal tokens."""
+
+    def one(key: jax.Array) -> tuple[jf.data.TokenData, jax.Array]:
+        data, head = jf.data.random_tokens(key, n, T, d)
+        return data, jf.data.optimal_tokens(token_scores(data, head), data.visible)
+
+    return jax.vmap(one)(jax.random.split(jax.random.key(seed), count))
+
+
+def batch_solver(norm: Any) -> Callable:
+    """A compiled function (data, selections) -> solutions, in chunks."""
+    return jax.jit(
+        lambda data, selection: jax.lax.map(
+            lambda pair: solve(attention_svm(pair[0], pair[1], norm)), (data, selection), batch_size=CHUNK[norm]
+        )
+    )

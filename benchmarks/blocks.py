@@ -4,14 +4,12 @@ Each cell is one block of `TokenSelection`: its first run with an empty cache in
 of other instances. What a crowded cell costs is its time over that of (5, 5, 4) in the same run.
 """
 
-import argparse
-import time
-from pathlib import Path
+from collections import Counter
 from typing import Any
 
 import jax
 import numpy as np
-from _common import RESULTS, configure, counts, environment, print_table, write
+from _common import Record, clocked, factors_of, outcomes, settings
 
 import jaxflow as jf
 from jaxflow.study import TokenSelection
@@ -21,41 +19,50 @@ CELLS = tuple(f"{name}:{sizes}" for name in ("W", "KQ") for sizes in ("5,5,4", "
 
 def row(cell: str, count: int) -> dict[str, Any]:
     """Seconds and outcomes of a block."""
-    name, sizes = cell.split(":")
-    n, T, d = (int(x) for x in sizes.split(","))
-    block = TokenSelection().block_function({"n": n, "T": T, "d": d, "parametrization": name}, count)
-    seconds, found = [], {}
-    for seed in (0, 0, 1):
-        keys, begun = jax.random.split(jax.random.key(seed), count), time.perf_counter()
-        found = {word: np.asarray(value) for word, value in block(keys).items()}
-        seconds.append(time.perf_counter() - begun)
+    block = TokenSelection().block_function(factors_of(cell), count)
+    runs = [clocked(lambda s=s: block(jax.random.split(jax.random.key(s), count))) for s in (0, 0, 1)]
+    found = runs[-1][0]
     return {
         "cell": cell,
         "instances": count,
-        "first_s": seconds[0],
-        "again_s": seconds[1],
-        "other_s": seconds[2],
-        "outcomes": counts([jf.Outcome(int(code)).name for code in found["outcome"]]),
+        **{name: seconds.wall for name, (_, seconds) in zip(("first_s", "again_s", "other_s"), runs, strict=True)},
+        "outcomes": outcomes(found["outcome"]),
         "worst_steps": int(np.max(found["num_steps"])),
     }
 
 
+def many(cell: str, instances: int, size: int, seed: int) -> dict[str, Any]:
+    """All outcomes of so many instances in blocks of `size`, and the seconds after the first block, which compiles."""
+    run, root = TokenSelection().block_function(factors_of(cell), size), jax.random.key(seed)
+    _, first = clocked(lambda: run(jax.random.split(jax.random.fold_in(root, 0), size)))
+    ended, gaps, seconds = Counter(), [0.0], 0.0
+    for start in range(0, instances, size):
+        keys = jax.random.split(jax.random.fold_in(root, 1 + start // size), size)
+        found, spent = clocked(lambda keys=keys: run(keys))
+        wanted = min(size, instances - start)
+        ended.update(jf.Outcome(int(code)).name for code in found["outcome"][:wanted])
+        gap = np.asarray(found["program_gap"])[:wanted]
+        gaps.append(float(gap[np.isfinite(gap)].max(initial=0.0)))
+        seconds += spent.wall
+    return {
+        "instances": instances,
+        "block": size,
+        "first_block_s": first.wall,
+        "seconds": seconds,
+        "a_second": instances / seconds,
+        "largest_program_gap": max(gaps),
+        "outcomes": dict(ended),
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=1024)
-    parser.add_argument("--only", nargs="*", default=CELLS)
-    parser.add_argument("--out", type=Path, default=RESULTS / "blocks.json")
-    args = parser.parse_args()
-    configure()
-    rows: list[dict[str, Any]] = []
-    for cell in args.only:
-        rows.append(row(cell, args.count))
-        name = cell.split(":")[0]
-        base = next((r for r in rows if r["cell"] == f"{name}:5,5,4"), rows[-1])
-        rows[-1]["over_554"] = rows[-1]["other_s"] / base["other_s"]
-        write(args.out, {"environment": environment(), "rows": rows})
-    columns = ["cell", "instances", "first_s", "again_s", "other_s", "over_554", "worst_steps"]
-    print_table("Blocks of a study", columns, [[found[c] for c in columns] for found in rows])
+    asked = settings(__doc__, "blocks", count=1024, only=CELLS)
+    record = Record(asked.out)
+    for cell in asked.only:
+        new = row(cell, asked.count)
+        name = f"{cell.split(':')[0]}:5,5,4"
+        base = next((old for old in record.content["rows"] if old["cell"] == name), new)
+        record.add(new | {"over_554": new["other_s"] / base["other_s"]})
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ from typing import Any
 
 # What says which measurement a row is. Everything else is a result of it.
 IDENTITY = (
-    *("benchmark", "norm", "model", "parametrization", "n_T_d", "n", "T", "d", "size", "method", "way", "peer"),
-    *("reference", "log_time", "tolerance", "error", "target", "clock", "solver", "coordinates"),
-    *("kind", "batch", "gap", "log_alpha", "width", "executor", "host_devices"),
+    *("norm", "model", "parametrization", "n_T_d", "n", "T", "d"),
+    *("method", "way", "peer", "log_time", "error"),
 )
 # All of them better when they are larger.
-RATIOS = ("ratio", "time_over_flow", "time_over_engine")
+RATIOS = ("ratio", "time_over_engine")
 
 
 def rows(content: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

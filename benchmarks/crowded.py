@@ -8,18 +8,14 @@ saturated to 1e-6 or the gradient vanishes to 1e-9. Where it comes to other toke
 of 10: selections may be left again. An instance whose second look runs out of steps is open.
 """
 
-import argparse
-import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import RESULTS, configure, environment, print_table, write
+from _common import Record, clocked, factors_of, settings
 
 import jaxflow as jf
 from jaxflow._core import linalg
@@ -33,8 +29,6 @@ TOLERANCE, STEPS, FAR = 1e-9, 6000, 30.0
 SOON, LATE = -10.0, 10.0
 # A rest is told from attention that saturates by this ratio of the gradient to its multipliers.
 REST = 1e-8
-# Instances after which what is known so far is written.
-PART = 25
 
 
 @jax.jit
@@ -63,54 +57,38 @@ def agrees(limit: Any, look: tuple[Any, ...]) -> str:
     return "confirmed" if same else "against"
 
 
-def rows(cell: str, count: int, confirm: int) -> Iterator[dict[str, Any]]:
-    """Outcomes, steps and second looks of a cell, after every `PART` instances."""
-    name, sizes = cell.split(":")
-    n, T, d = (int(x) for x in sizes.split(","))
-    experiment = TokenSelection()
-    setup = jax.jit(lambda key: experiment.setup(key, n=n, T=T, d=d, parametrization=name))
-    outcomes, looks, steps, seconds, open_steps = Counter(), Counter(), [], [], []
+def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
+    """Outcomes, steps and second looks of a cell."""
+    experiment, factors = TokenSelection(), factors_of(cell)
+    setup = jax.jit(lambda key: experiment.setup(key, **factors))
+    ended, looks, steps, seconds, open_steps = Counter(), Counter(), [], [], []
     for i in range(count):
         risk, model = setup(jax.random.key(90_000 + i))
-        begun = time.perf_counter()
-        limit = jf.find_limit(risk, model, throw=False)
-        jax.block_until_ready(limit.flow_direction)
-        seconds.append(time.perf_counter() - begun)
+        limit, spent = clocked(lambda: jf.find_limit(risk, model, throw=False))  # noqa: B023
+        seconds.append(spent.wall)
         taken = int(limit.trajectory.stats["num_steps"])
         (open_steps if limit.outcome == jf.Outcome.undecided else steps).append(taken)
-        outcomes[jf.Outcome(int(limit.outcome)).name] += 1
+        ended[jf.Outcome(int(limit.outcome)).name] += 1
         if i < confirm and limit.outcome != jf.Outcome.undecided:
             found = agrees(limit, second_look(risk, model, jnp.asarray(SOON)))
             looks[agrees(limit, second_look(risk, model, jnp.asarray(LATE))) if found == "against" else found] += 1
-        if (i + 1) % PART == 0 or i + 1 == count:
-            yield {
-                "cell": cell,
-                "instances": i + 1,
-                "outcomes": dict(outcomes),
-                "undecided": outcomes["undecided"],
-                "median_steps": float(np.median(steps + open_steps)),
-                "worst_decided_steps": max(steps, default=0),
-                "milliseconds": 1e3 * float(np.median(seconds)),
-                **{word: looks[word] for word in ("confirmed", "open", "against")},
-            }
+    return {
+        "cell": cell,
+        "instances": count,
+        "outcomes": dict(ended),
+        "undecided": ended["undecided"],
+        "median_steps": float(np.median(steps + open_steps)),
+        "worst_decided_steps": max(steps, default=0),
+        "milliseconds": 1e3 * float(np.median(seconds)),
+        **{word: looks[word] for word in ("confirmed", "open", "against")},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--confirm", type=int, default=60)
-    parser.add_argument("--only", nargs="*", default=CELLS)
-    parser.add_argument("--out", type=Path, default=RESULTS / "crowded.json")
-    args = parser.parse_args()
-    configure()
-    done: dict[str, dict[str, Any]] = {}
-    for cell in args.only:
-        for row in rows(cell, args.count, args.confirm):
-            done[cell] = row
-            print(row, flush=True)
-            write(args.out, {"environment": environment(), "rows": list(done.values())})
-    columns = ["cell", "instances", "undecided", "worst_decided_steps", "confirmed", "open", "against"]
-    print_table("Crowded cells", columns, [[row[c] for c in columns] for row in done.values()])
+    asked = settings(__doc__, "crowded", count=200, confirm=60, only=CELLS)
+    record = Record(asked.out)
+    for cell in asked.only:
+        record.add(row(cell, asked.count, asked.confirm))
 
 
 if __name__ == "__main__":

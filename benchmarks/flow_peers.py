@@ -8,17 +8,15 @@ row; from e^-10000, where the start of every other method is zero, nothing does)
 as unanswered. Methods that are not installed have their row.
 """
 
-from pathlib import Path
 from typing import Any
 
 import flow_solvers as solvers
 import jax
 import numpy as np
-from _common import RESULTS, configure, counts, environment, print_table, spread, write
-from _peers import arguments, best, clocked, missing, versions
+from _common import best, clocked, counts, spread
+from _peers import begun, missing
 from flow_problems import MOST_IMPLICIT, PROBLEMS, Problem
 
-OUT: Path = RESULTS / "flow_peers.json"
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9)
 # Where nearly everyone fails one tolerance shows it.
 FAR_TOLERANCES = (1e-6,)
@@ -153,47 +151,12 @@ def ratios(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def show(table: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:
-    print_table(
-        "Flows: time against error",
-        ["model", "n,T,d", "log t", "method", "tolerance", "error", "worst", "ms each", "answered", "failures"],
-        [
-            [
-                *(row["model"], ",".join(map(str, row["n_T_d"])), row.get("log_time"), row["method"]),
-                *(row.get("tolerance"), row.get("error", {}).get("median"), row.get("error", {}).get("max")),
-                1e3 * row["s_per_instance"] if "s_per_instance" in row else None,
-                f"{row.get('answered', 0)}/{row.get('instances', 0)}",
-                row.get("not_installed") or ", ".join(f"{n} {why}" for why, n in row["failures"].items()),
-            ]
-            for row in table
-        ],
-    )
-    print_table(
-        "Times over ours at equal error",
-        ["model", "n,T,d", "log t", "error", "peer", "ratio", "by processor", "to reach"],
-        [
-            [
-                *(row["model"], ",".join(map(str, row["n_T_d"])), row["log_time"], row["error"], row["peer"]),
-                *(row["ratio"], row["processor_ratio"], row["ratio_to_reach"]),
-            ]
-            for row in compared
-        ],
-    )
-
-
 def main() -> None:
-    asked = arguments(__doc__, OUT)
-    configure()
-    place = environment() | {"peers": versions()}
-    table: list[dict[str, Any]] = []
+    asked, record = begun(__doc__, "flow_peers")
     for problem in PROBLEMS:
-        if asked.only and asked.only not in f"{problem.name} {problem.size}":
-            continue
-        table += problem_rows(problem, asked.scale)
-        print(problem.name, problem.size, flush=True)
-        content = {"scale": asked.scale, "environment": place, "rows": table, "ratios": ratios(table)}
-        write(asked.out, content)
-    show(table, ratios(table))
+        if asked.only in f"{problem.name} {problem.size}":
+            record.add(*problem_rows(problem, asked.scale))
+            record.add(ratios=ratios(record.content["rows"]))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import plain_attention
 import plain_networks
-from limits import MODELS, instance
 
 import jaxflow as jf
 
 # Parameters up to which an implicit method is asked: it factorises a matrix of that size at every step.
 MOST_IMPLICIT = 500
+ATTENTION = {"W": jf.models.CombinedAttention, "KQ": jf.models.FactoredAttention}
 
 
 class Problem(NamedTuple):
@@ -47,6 +47,11 @@ class Problem(NamedTuple):
 def attention(name: str, size: tuple[int, int, int], batch: int = 64, coordinates: str = "weights") -> Problem:
     """W or K and Q of random tokens, as published."""
 
+    def draw(key: Any) -> tuple[Any, Any]:
+        data_key, start_key = jax.random.split(key)
+        data, head = jf.data.random_tokens(data_key, *size)
+        return jf.EmpiricalRisk(data, "logistic"), ATTENTION[name].init(start_key, data, head)
+
     def end(path: Any) -> Any:
         weights = path.model.W if name == "W" else jnp.stack([path.model.K, path.model.Q])
         return weights.ravel()
@@ -54,7 +59,7 @@ def attention(name: str, size: tuple[int, int, int], batch: int = 64, coordinate
     return Problem(
         name,
         size,
-        lambda key: instance(key, size, MODELS[name][0]),
+        draw,
         plain_attention.of,
         lambda flat: plain_attention.combined(flat, size[-1]),
         end,

@@ -7,7 +7,6 @@ reached is computed here, by the multipliers of their ends, after their time has
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import plain_attention as plain
-from _common import RESULTS, configure, counts, environment, print_table, spread, write
-from _peers import Seconds, arguments, best, clocked, missing, one_thread, versions
+from _common import Seconds, best, clocked, counts, outcomes, spread
+from _peers import begun, missing, one_thread
 
 import jaxflow as jf
 from jaxflow.limits import flow_certificate
@@ -25,12 +24,11 @@ from jaxflow.limits.self_certificate import select, settled
 from jaxflow.margin import attention_svm
 from jaxflow.study import TokenSelection
 
-OUT: Path = RESULTS / "limit_peers.json"
 SIZE = {"n": 5, "T": 5, "d": 4}
 # Instances of ours and of vmapped descent, and of PyTorch.
 BLOCK, VMAPPED, ALONE = 500, 100, 4
 STEPS, RATE, GAP = 2000, 0.1, 1e-8
-CERTIFIED = ("globally_optimal", "locally_optimal", "not_locally_optimal")
+CERTIFIED = (jf.Outcome.globally_optimal, jf.Outcome.locally_optimal, jf.Outcome.not_locally_optimal)
 # Over the published protocol.
 TARGETS = {"W": 1000.0, "KQ": 300.0}
 NORMS = {"W": "frobenius", "KQ": "nuclear"}
@@ -38,9 +36,7 @@ NORMS = {"W": "frobenius", "KQ": "nuclear"}
 
 def published(some: plain.Instances) -> np.ndarray:
     """Ends of the published protocol: normalised steps of 0.1, K and Q each by its own norm, as its authors run it."""
-    import torch
-
-    tiny = 2.0**-52
+    torch, tiny = one_thread(), 2.0**-52
     ends = []
     for tokens, queries, labels, head, start in zip(*some, strict=True):
         X, Z, y, v = (torch.from_numpy(part.copy()) for part in (tokens, queries, labels, head))
@@ -106,7 +102,7 @@ def row_of(method: str, cores: str, number: int, seconds: Seconds, compile_s: fl
     return {
         **{"method": method, "cores": cores, "instances": number, "compile_s": compile_s},
         "ends_per_second": number / seconds.wall,
-        "ends_per_processor_second": number / max(seconds.processor, 1e-9),
+        "ends_per_processor_second": number / seconds.processor,
     }
 
 
@@ -115,16 +111,15 @@ def ours(experiment: TokenSelection, factors: dict[str, Any], keys: Any) -> dict
     block = experiment.block_function(factors, len(keys))
     _, first = clocked(lambda: block(keys))
     found, seconds = best(lambda: block(keys), 3, 20.0)
-    names = [jf.Outcome(int(code)).name for code in found["outcome"]]
-    certified = np.isin(names, CERTIFIED)
+    certified = np.isin(found["outcome"], CERTIFIED)
     row = row_of("jaxflow, a study's block", f"up to {experiment.parts}", len(keys), seconds, first.wall - seconds.wall)
     return row | {
         "own_gap": spread(np.asarray(found["flow_gap"])[certified]),
         "excess": spread(np.asarray(found["excess"])[certified]),
         "certified": int(certified.sum()),
-        "outcomes": counts(names),
+        "outcomes": outcomes(found["outcome"]),
         "certified_per_second": float(certified.sum()) / seconds.wall,
-        "certified_per_processor_second": float(certified.sum()) / max(seconds.processor, 1e-9),
+        "certified_per_processor_second": float(certified.sum()) / seconds.processor,
     }
 
 
@@ -144,7 +139,6 @@ def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
     absent = missing("torch")
     runs = []
     if absent is None:
-        one_thread()
         runs.append(clocked(lambda: published(some.first(alone))))
     table = [ours(experiment, factors, keys)]
     if absent is None:
@@ -175,31 +169,11 @@ def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
     return table
 
 
-def show(table: list[dict[str, Any]]) -> None:
-    print_table(
-        "Limits: certified ones of ours a second, over ends of others a second",
-        ["model", "method", "instances", "ends a second", "ratio", "by processor", "to reach", "own gap", "certified"],
-        [
-            [
-                *(row["model"], row["method"], row.get("instances"), row.get("ends_per_second"), row.get("ratio")),
-                *(row.get("processor_ratio"), row.get("ratio_to_reach"), row.get("own_gap", {}).get("median")),
-                row.get("not_installed") or row.get("certified"),
-            ]
-            for row in table
-        ],
-    )
-
-
 def main() -> None:
-    asked = arguments(__doc__, OUT)
-    configure()
-    place = environment() | {"peers": versions()}
-    table: list[dict[str, Any]] = []
+    asked, record = begun(__doc__, "limit_peers")
     for name in TARGETS:
-        if asked.only is None or asked.only in name:
-            table += case_rows(name, asked.scale)
-            write(asked.out, {"scale": asked.scale, "environment": place, "rows": table})
-    show(table)
+        if asked.only in name:
+            record.add(*case_rows(name, asked.scale))
 
 
 if __name__ == "__main__":

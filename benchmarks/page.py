@@ -1,55 +1,124 @@
 """The page of benchmarks, written from their results: python benchmarks/page.py > docs/benchmarks.md.
 
-No number of that page is typed: a test holds the page to what this prints.
+No number of that page is typed: a test holds the page to what this prints. A table is a `Table`; its columns are
+`FIELD|FORM`, the field of a row (`own_gap.median`: of a row's row) in one of `FORMS`, or a function of the row.
 """
 
-from typing import Any
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from _forms import (
-    RESULTS,
-    count,
-    ended,
-    markdown,
-    maybe,
-    milliseconds,
-    power,
-    results,
-    rounded,
-    seconds,
-    section,
-    sizes,
-)
-from page_scaling import scaling
+RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
+Row = dict[str, Any]
 
 
-def page() -> str:
-    """The whole page as Markdown."""
-    return (
-        "\n\n".join(
-            [
-                HEAD,
-                waiting(),
-                programs(),
-                program_peers(),
-                flow_peers(),
-                limit_peers(),
-                limits(),
-                crowded(),
-                ways(),
-                blocks(),
-                gaps(),
-                studies(),
-                own_models(),
-                batches(),
-                memory(),
-                referee(),
-                scaling(),
-                million(),
-                TAIL,
-            ]
+def count(number: float) -> str:
+    """`10,000`."""
+    return f"{int(number):,}"
+
+
+def rounded(number: float) -> str:
+    """Three digits at most."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
+def power(number: float) -> str:
+    """One digit and a power of ten."""
+    return f"{number:.0e}" if number else "0"
+
+
+def ended(outcomes: dict[str, int]) -> str:
+    """`73 globally optimal, 27 locally optimal`."""
+    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in outcomes.items())
+
+
+def milliseconds(number: float) -> str:
+    """Three digits of thousandths, without a unit."""
+    return rounded(1e3 * number)
+
+
+def sizes(numbers: list[int]) -> str:
+    """`5, 5, 4`."""
+    return ", ".join(map(str, numbers))
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "count": count,
+    "rounded": rounded,
+    "power": power,
+    "ended": ended,
+    "ms": milliseconds,
+    "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
+    "sizes": sizes,
+    "length": lambda found: str(len(found)),
+    "": str,
+}
+Show = str | Callable[[Row], Any]
+
+
+def cell(row: Row, show: Show) -> str:
+    """What a column shows of a row; nothing where the row has no such field."""
+    if callable(show):
+        return str(show(row))
+    field, _, form = show.partition("|")
+    value: Any = row
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return "" if value is None else FORMS[form](value)
+
+
+class Table(NamedTuple):
+    """A section of the page: title, text, the columns, the record and the script that wrote it.
+
+    `rows(record)`: the rows of the table, where they are not the record's own; `text`: or a function of the record.
+    """
+
+    record: str
+    columns: dict[str, Show]
+    title: str | None = None
+    text: str | Callable[[Row], str] = ""
+    rows: Callable[[Row], Iterable[Row]] = lambda found: found["rows"]
+    script: str | None = None
+
+    def section(self) -> str:
+        """As Markdown."""
+        path = RESULTS / f"{self.record}.json"
+        heading = f"## {self.title}" if self.title else ""
+        script = f"`{self.script or f'benchmarks/{self.record}.py'}`"
+        if not path.exists():
+            return f"{heading}\n\n{self.text}\n\n*{script}*: **not measured yet**."
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if self.record == "scaling":
+            found = found[(self.script or "").split()[-1]]
+        return "\n\n".join(
+            part
+            for part in (
+                heading,
+                self.text if isinstance(self.text, str) else self.text(found),
+                markdown(self.columns, self.rows(found)),
+                f"*{script}; {place(found['environment'])}.*",
+            )
+            if part
         )
-        + "\n"
-    )
+
+
+def markdown(columns: dict[str, Show], rows: Iterable[Row]) -> str:
+    """A table."""
+    lines = [list(columns), ["---"] * len(columns)]
+    lines += [[cell(row, show) for show in columns.values()] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def place(environment: Row) -> str:
+    """Where and when something was measured."""
+    words = [environment.get("processor", environment["machine"]), f"{environment['cpu_count']} cores"]
+    words += [f"JAX {environment['versions']['jax']}"]
+    words += [environment["started"][:10]] if "started" in environment else []
+    if "load_average" in environment:
+        words += [f"load average {environment['load_average']:.1f} at the start"]
+    return ", ".join(words)
 
 
 HEAD = """# Benchmarks
@@ -61,140 +130,135 @@ table: compare numbers within one table, not between tables. *First run* include
 TAIL = """## Run them yourself
 
 ```bash
-make bench                  # every script at a small size, and this page with its numbers: out/bench
+make bench                  # every script at a small size, and this page with its numbers: out/bench; an hour at most
 make bench SCALE=full       # at the sizes of this page: hours
 make bench-gpu SCALE=full   # the scripts for an accelerator (needs one), with a million limits
+make referee                # every instance of the referee: hours
 ```
 
 The first lines of each script describe what it measures and how to run it alone. Install the peers with `pip install
 '.[bench]'`, or name a folder of packages by `--peers`. The folder of the page also has a table of the scripts that ran
 and that did not (`suite.json`) and the ratios that are below the committed ones (`worse.txt`, by
-`benchmarks/compare.py`; ratios of a small size are lower for that reason alone). A result records versions, processor,
-load and, if requested, the commit.
-"""
+`benchmarks/compare.py`; ratios of a small size are lower for that reason alone). A result records versions, processor
+and load."""
 
 
-def waiting() -> str:
-    """The time until a first result."""
-    found = results("latency")
-    rows = [(row["what"], row["cache"], seconds(row["seconds"]), seconds(row["processor"])) for row in found["rows"]]
-    table = markdown(("what", "compiled programs", "seconds", "seconds of processor"), rows)
-    return section(
-        "Time to a first result",
-        "From the start of the process. *Cold*: nothing compiled before; *warm*: compiled programs are on disk.",
-        table,
-        found,
-        "latency.py",
+def installed(show: str) -> Callable[[Row], str]:
+    """A column that says so where a peer is not installed."""
+    return lambda row: "not installed" if "not_installed" in row else cell(row, show)
+
+
+def others(row: Row) -> str:
+    """Programs that are neither solved nor certified to have no solution."""
+    ended = row["results"]
+    return count(sum(ended.values()) - ended["optimal"] - ended["infeasible"])
+
+
+def flow_ratios(found: Row) -> Iterable[Row]:
+    """One row for each case and error, with each peer's ratio under its name."""
+    shown, far = (1e-3, 1e-5, 1e-7), max(row["log_time"] for row in found["ratios"])
+    cases: dict[Any, Row] = {}
+    for row in found["ratios"]:
+        if row["log_time"] != far and row["error"] in shown:
+            key = (row["model"], *row["n_T_d"], row["log_time"], row["error"])
+            cases.setdefault(key, dict(row))[row["peer"]] = "none" if row["ratio"] is None else rounded(row["ratio"])
+    return cases.values()
+
+
+def far_flows(found: Row) -> Iterable[Row]:
+    """What each method answers at the far time, over all cases."""
+    far = max(row["log_time"] for row in found["ratios"])
+    asked = [row for row in found["rows"] if row.get("log_time") == far and "answered" in row]
+    for method in dict.fromkeys(row["method"] for row in asked):
+        some = [row for row in asked if row["method"] == method]
+        times = [row["s_per_instance"] for row in some]
+        yield {
+            "method": method,
+            "answered": f"{sum(row['answered'] for row in some)} of {sum(row['instances'] for row in some)}",
+            "error": max((row["error"]["median"] for row in some if row["error"]["median"] is not None), default=None),
+            "times": f"{milliseconds(min(times))} to {milliseconds(max(times))}",
+            "why": ", ".join(dict.fromkeys(why for row in some for why in row["failures"])),
+        }
+
+
+VERDICTS = ("right", "undecided", "unverified", "wrong")
+
+
+def referee_rows(found: Row) -> Iterable[Row]:
+    """The rows of each model, and their sums."""
+    for model in dict.fromkeys(row["model"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["model"] == model]
+        yield from rows
+        sums = {word: sum(row[word] for row in rows) for word in ("instances", *VERDICTS)}
+        yield {"model": f"**{model}**", "kind": "all", **sums}
+
+
+def referee_text(found: Row) -> str:
+    """What was judged, and the totals."""
+    total = {word: sum(row[word] for row in found["rows"]) for word in VERDICTS}
+    regular = [row for row in found["rows"] if row["regular"]]
+    undecided = sum(row["undecided"] for row in regular) / sum(row["instances"] for row in regular)
+    shares = {f"{row['model']}, {row['kind']}": row["undecided"] / row["instances"] for row in regular}
+    over = ", ".join(f"{name} ({100 * share:.2g}%)" for name, share in shares.items() if share > 0.01)
+    return (
+        f"{count(sum(total.values()))} instances, drawn and judged without the library: the program of the claimed "
+        "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration "
+        f"follows the flow. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
+        f"{100 * undecided:.2g}% on regular data; for {total['unverified']} the referee cannot decide (a start so far "
+        "out that an explicit method does not move it, or a path that has not settled at its end). Kinds without a row "
+        "were not run. The record has the `--scale` that sets the number of instances, and the commit."
+        + (f" Regular kinds with more than 1% undecided: {over}." if over else "")
     )
 
 
-def programs() -> str:
-    """Max-margin programs: certified gaps, and how many a second."""
-    found = results("margin_accuracy")
-    exact = [row for row in found["rows"] if row.get("benchmark") == "certified gap"]
-    rows = []
-    for row in exact:
-        ended = row["results"]
-        solved, others = ended["optimal"], sum(ended.values()) - ended["optimal"] - ended["infeasible"]
-        gap = power(row["largest_gap_of_optimal"])
-        rows.append((row["norm"], sizes(row), count(row["instances"]), count(solved), count(ended["infeasible"]),
-                     count(others), gap))  # fmt: skip
-    columns = ("norm", "n, T, d", "instances", "solved", "certified to have no solution", "others", "largest gap")
-    first = section(
+TRAINED: dict[str, Show] = {"trained": "model", "n, T, d": "n_T_d|sizes"}
+WEIGHTS: dict[str, Show] = {"weights": "parametrization"}
+BLOCKS: dict[str, Show] = {
+    **{"cell": "cell", "instances": "instances|count", "first run": "first_s|seconds", "again": "again_s|seconds"},
+    **{"others": "other_s|seconds", "outcomes": "outcomes|ended", "most steps": "worst_steps|count"},
+    "over (5, 5, 4)": "over_554|rounded",
+}
+BLOCKS_TEXT = (
+    "A block of `TokenSelection` for each cell: the first run compiles what the process has not compiled yet, the "
+    "last column is the time of other instances over that of (5, 5, 4)."
+)
+TABLES: list[Table] = [
+    Table(
+        "latency",
+        {"what": "what", "compiled programs": "cache", "seconds": "seconds|seconds",
+         "seconds of processor": "processor|seconds"},
+        "Time to a first result",
+        "From the start of the process. *Cold*: nothing compiled before; *warm*: compiled programs are on disk.",
+    ),
+    Table(
+        "margin_accuracy",
+        {"norm": "norm", "n, T, d": "n_T_d|sizes", "instances": "instances|count", "solved": "results.optimal|count",
+         "certified to have no solution": "results.infeasible|count", "others": others,
+         "largest gap": "largest_gap_of_optimal|power"},
         "Max-margin programs",
         "The programs of random tokens. *Solved*: the certified relative gap is below the tolerance (1e-12 in the "
         "Frobenius norm, 1e-10 else).",
-        markdown(columns, rows),
-        found,
-        "margin_accuracy.py",
-    )
-    found = results("margin_throughput")
-    rows = [
-        (row["norm"], sizes(row), rounded(row["per_second"]), row["reference"], rounded(row["reference_per_second"]),
-         rounded(row["ratio"]))
-        for row in found["rows"]
-        if "ratio" in row and "norm" in row
-    ]  # fmt: skip
-    columns = ("norm", "n, T, d", "programs a second", "reference", "its programs a second", "ratio")
-    second = section(None, "Batches under `vmap`, against CVXPY on the same programs.", markdown(columns, rows), found,
-                     "margin_throughput.py")  # fmt: skip
-    return f"{first}\n\n{second}"
-
-
-def program_peers() -> str:
-    """Max-margin programs a second, beside other solvers."""
-    found = results("program_peers")
-    rows = []
-    for row in found["rows"]:
-        name = (row["norm"], sizes(row), row["method"])
-        if "not_installed" in row:
-            rows.append((*name, "not installed", "", "", "", ""))
-            continue
-        off = row.get("difference", row.get("gap"))
-        failed = sum(row.get("failures", {}).values())
-        rows.append(
-            (
-                *name,
-                rounded(row["per_second"]),
-                maybe(rounded, row.get("ratio")),
-                maybe(rounded, row.get("ratio_to_reach")),
-                maybe(power, off["max"]),
-                f"{failed} of {row['instances']:,}",
-            )
-        )
-    columns = (
-        "norm",
-        "n, T, d",
-        "method",
-        "programs a second",
-        "ours over its",
-        "to reach",
-        "largest difference",
-        "failed",
-    )
-    text = (
+        lambda found: [row for row in found["rows"] if row.get("benchmark") == "certified gap"],
+    ),
+    Table(
+        "program_peers",
+        {"norm": "norm", "n, T, d": "n_T_d|sizes", "method": "method",
+         "programs a second": installed("per_second|rounded"), "ours over its": "ratio|rounded",
+         "to reach": "ratio_to_reach|rounded",
+         "largest difference": lambda row: cell(row, "difference.max|power") or cell(row, "gap.max|power"),
+         "failed": lambda row: f"{sum(row.get('failures', {}).values())} of {cell(row, 'instances|count') or 0}"},
+        "Programs beside other solvers",
         "Our batch under `vmap` is measured between two measurements of each peer; the table has the faster one. "
         "*Difference*: of the norm of the answer at margin one from ours, relative; for our own rows the certified "
         "gap. Times include setting up the program; the record has the settings. DAQP and OSQP are C libraries, called "
-        "program by program."
-    )
-    return section("Programs beside other solvers", text, markdown(columns, rows), found, "program_peers.py", load=True)
-
-
-def flow_peers() -> str:
-    """Following a flow, beside other solvers."""
-    found = results("flow_peers")
-    shown = (1e-3, 1e-5, 1e-7)
-    far = max(row["log_time"] for row in found["ratios"])
-    peers = list(dict.fromkeys((row["peer"], row["ratio_to_reach"]) for row in found["ratios"]))
-    rows = []
-    for row in found["ratios"]:
-        if row["log_time"] != far and row["error"] in shown and row["peer"] == peers[0][0]:
-            key = [row[name] for name in ("model", "n_T_d", "log_time", "error")]
-            same = {
-                other["peer"]: other["ratio"]
-                for other in found["ratios"]
-                if [other[name] for name in ("model", "n_T_d", "log_time", "error")] == key
-            }
-            rows.append(
-                (
-                    row["model"],
-                    sizes(row),
-                    rounded(row["log_time"]),
-                    power(row["error"]),
-                    milliseconds(row["ours_s"]),
-                    *("none" if same[peer] is None else rounded(same[peer]) for peer, _ in peers),
-                )
-            )
-    columns = (
-        "trained",
-        "n, T, d",
-        "log t",
-        "error",
-        "ours, ms",
-        *(f"{peer} (to reach {target:g})" for peer, target in peers),
-    )
-    text = (
+        "program by program.",
+    ),
+    Table(
+        "flow_peers",
+        {**TRAINED, "log t": "log_time|rounded", "error": "error|power", "ours, ms": "ours_s|ms",
+         "vmap(diffeqsolve) (to reach 20)": "vmap(diffeqsolve)", "SciPy (to reach 20)": "SciPy",
+         "torchode (to reach 1)": "torchode", "torchdiffeq (to reach 1)": "torchdiffeq"},
+        "Flows beside other solvers",
         "Flows from fixed random starts to a log t that physical time reaches. A peer's number is its time for an "
         "instance over ours, each at its cheapest tolerance and by its fastest method with that relative error in "
         "the median, of W or of the products β of a diagonal network (n, d). *None*: no tolerance from 1e-3 to 1e-9 "
@@ -202,291 +266,182 @@ def flow_peers() -> str:
         "at a tolerance of 1e-12. Absolute tolerances are relative to a small start. SciPy takes one instance at a "
         "time, the others a batch.\n\n"
         "![Seconds an instance against the relative error, for the library's clocks, vmapped diffeqsolve, SciPy, "
-        "torchode and torchdiffeq](images/work-precision.webp)"
-    )
-    first = section("Flows beside other solvers", text, markdown(columns, rows), found, "flow_peers.py", load=True)
-    rows = []
-    asked = [row for row in found["rows"] if row.get("log_time") == far and "answered" in row]
-    for method in dict.fromkeys(row["method"] for row in asked):
-        some = [row for row in asked if row["method"] == method]
-        answered, instances = (sum(row[name] for row in some) for name in ("answered", "instances"))
-        errors = [row["error"]["median"] for row in some if row["error"]["median"] is not None]
-        times = [row["s_per_instance"] for row in some]
-        whys = dict.fromkeys(why for row in some for why in row["failures"])
-        rows.append(
-            (
-                method,
-                f"{answered} of {instances}",
-                maybe(power, max(errors, default=None)),
-                f"{milliseconds(min(times))} to {milliseconds(max(times))}",
-                ", ".join(whys),
-            )
-        )
-    columns = ("method", "answered", "error, worst of the cases' medians", "ms an instance", "why not")
-    text = (
-        f"The same flows to log t = {far:g}, at a tolerance of {power(row_tolerance(found, far))}. "
-        "Physical time does not reach it: "
-        "gradients fall below the rounding errors of the derivative of the loss, and steps stay short."
-    )
-    return f"{first}\n\n{section(None, text, markdown(columns, rows), found, 'flow_peers.py', load=True)}"
-
-
-def row_tolerance(found: dict[str, Any], log_time: float) -> float:
-    """The tolerance of the rows to a log time."""
-    return next(row["tolerance"] for row in found["rows"] if row.get("log_time") == log_time)
-
-
-def limit_peers() -> str:
-    """Certified limits, beside descent."""
-    found = results("limit_peers")
-    rows = []
-    for row in found["rows"]:
-        name = (row["model"], sizes(row), row["method"])
-        if "not_installed" in row:
-            rows.append((*name, "not installed", "", "", "", "", ""))
-            continue
-        rows.append(
-            (
-                *name,
-                row["instances"],
-                rounded(row.get("certified_per_second", row["ends_per_second"])),
-                maybe(rounded, row.get("ratio")),
-                maybe(rounded, row.get("ratio_to_reach")),
-                maybe(power, row["own_gap"]["median"]),
-                f"{row['certified']} of {row['instances']}",
-            )
-        )
-    columns = (
-        "trained",
-        "n, T, d",
-        "method",
-        "instances",
-        "a second",
-        "ours over its",
-        "to reach",
-        "own gap, median",
-        "certified to 1e-8",
-    )
-    text = (
+        "torchode and torchdiffeq](images/work-precision.webp)",
+        flow_ratios,
+    ),
+    Table(
+        "flow_peers",
+        {"method": "method", "answered": "answered", "error, worst of the cases' medians": "error|power",
+         "ms an instance": "times", "why not": "why"},
+        None,
+        "The same flows to log t = 100, at a tolerance of 1e-6. Physical time does not reach it: gradients fall below "
+        "the rounding errors of the derivative of the loss, and steps stay short.",
+        far_flows,
+    ),
+    Table(
+        "limit_peers",
+        {**TRAINED, "method": "method", "instances": "instances",
+         "a second": installed("shown|rounded"), "ours over its": "ratio|rounded",
+         "to reach": "ratio_to_reach|rounded", "own gap, median": "own_gap.median|power",
+         "certified to 1e-8": lambda row: f"{row['certified']} of {row['instances']}" if "certified" in row else ""},
+        "Limits beside descent elsewhere",
         "Ours: certified limits a second. The others: runs of 2,000 steps a second, certified or not; their gaps were "
         "computed afterwards, from the multipliers at their ends. The published protocol runs one instance "
-        "after the other in PyTorch, with `autograd`."
-    )
-    return section("Limits beside descent elsewhere", text, markdown(columns, rows), found, "limit_peers.py", load=True)
-
-
-def limits() -> str:
-    """The flow against gradient descent."""
-    found = results("run_full")
-    rows = [
-        (row["model"], sizes(row), row["method"], count(row["instances"]), power(row["own_gap"]["median"]),
-         row["own_gap_within"]["1e-03"], row["own_gap_within"]["1e-08"], rounded(row["steps"]["median"]),
-         seconds(row["run_s_per_instance"]))
-        for row in found["limits"]
-    ]  # fmt: skip
-    columns = ("trained", "n, T, d", "method", "instances", "own gap, median", "below 1e-3", "below 1e-8",
-               "steps, median", "seconds an instance")  # fmt: skip
-    text = (
-        "The *own gap* is the duality gap at the end of the method, by its own multipliers. Descent is cheaper and "
-        "ends far from the limit; the flow certifies its end. This record predates the implicit steps for "
-        "(K, Q); the tables below have newer numbers."
-    )
-    return section("Limits: the flow against descent", text, markdown(columns, rows), found, "run.py --scale full")
-
-
-def crowded() -> str:
-    """Limits where tokens are many for their dimensions."""
-    found = results("crowded")
-    words = ("confirmed", "open", "against")
-    lines = [
-        (row["cell"], count(row["instances"]), str(row["undecided"]), rounded(row["median_steps"]),
-         count(row["worst_decided_steps"]), rounded(row["milliseconds"]), *(str(row[word]) for word in words))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("W or (K, Q): n, T, d", "instances", "undecided", "steps, median", "most of a decided one", "ms", *words)
-    text = (
+        "after the other in PyTorch, with `autograd`.",
+        lambda found: [
+            row | {"shown": row.get("certified_per_second", row.get("ends_per_second"))} for row in found["rows"]
+        ],
+    ),
+    Table(
+        "crowded",
+        {"W or (K, Q): n, T, d": "cell", "instances": "instances|count", "undecided": "undecided",
+         "steps, median": "median_steps|rounded", "most of a decided one": "worst_decided_steps|count",
+         "ms": "milliseconds|rounded", "confirmed": "confirmed", "open": "open", "against": "against"},
+        "Crowded cells",
         "Few dimensions for many tokens: paths are stiff, selections metastable, and some flows end at finite points. "
         "`find_limit` with its defaults; the first definite answers are compared with Kvaerno5 from the start at a "
-        "tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps)."
-    )
-    return section("Crowded cells", text, markdown(columns, lines), found, "crowded.py", load=True)
-
-
-def ways() -> str:
-    """One instance in five ways."""
-    found = results("ways")
-    names = ("jit", "vmap", "study", "replay")
-    lines = [
-        (row["cell"], count(row["instances"]), ended(row["outcomes"]), *(str(len(row[n]["other"])) for n in names),
-         str(sum(len(row[n]["one_undecided"]) for n in names)))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("cell", "instances", "outcomes alone", *names, "one of two undecided")
-    text = (
+        "tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps).",
+    ),
+    Table(
+        "ways",
+        {"cell": "cell", "instances": "instances|count", "outcomes alone": "outcomes|ended", "jit": "jit.other|length",
+         "vmap": "vmap.other|length", "study": "study.other|length", "replay": "replay.other|length",
+         "one of two undecided":
+             lambda row: sum(len(row[way]["one_undecided"]) for way in ("jit", "vmap", "study", "replay"))},
+        "One instance in five ways",
         "Instances whose outcome or tokens are other than those of `find_limit` alone: under `jit`, under `vmap`, in a "
-        "block of a study and in its replay. *twice*: every first token is there a second time."
-    )
-    return section("One instance in five ways", text, markdown(columns, lines), found, "ways.py", load=True)
-
-
-def blocks() -> str:
-    """Blocks of a study in crowded cells, on a CPU and on an accelerator."""
-    text = (
-        "A block of `TokenSelection` for each cell: the first run compiles what the process has not compiled yet, the "
-        "last column is the time of other instances over that of (5, 5, 4)."
-    )
-    parts = []
-    for name in ("blocks", "blocks_gpu"):
-        found = results(name)
-        lines = [
-            (row["cell"], count(row["instances"]), seconds(row["first_s"]), seconds(row["again_s"]),
-             seconds(row["other_s"]), ended(row["outcomes"]), count(row["worst_steps"]), rounded(row["over_554"]))
-            for row in found["rows"]
-        ]  # fmt: skip
-        columns = ("cell", "instances", "first run", "again", "others", "outcomes", "most steps", "over (5, 5, 4)")
-        title = "Blocks of a study" + (f", on an {found['environment']['device']}" if name == "blocks_gpu" else "")
-        parts.append(section(title, text, markdown(columns, lines), found, "blocks.py", load=True))
-    return "\n\n".join(parts)
-
-
-def gaps() -> str:
-    """The flow's own gap for every kind of model."""
-    found = results("own_gaps")
-    rows = [
-        (row["model"], ", ".join(map(str, row["size"])), row["instances"], power(row["gap"]), row["reached"],
-         ended(row["outcomes"]), power(row["own_gap"]["median"]), seconds(row["seconds"]["median"]))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("model", "size", "instances", "asked for", "reached", "outcomes", "own gap, median", "seconds, median")
-    first = section("How far a flow certifies itself", "", markdown(columns, rows), found, "own_gaps.py --count 100")
-    found = results("factors")
-    kinds = [("(6,8,10)", found["(6,8,10)"])]
-    kinds += [(f"d = m = {d}", row) for d, row in found["dimensions"].items()]
-    rows = [
-        (name, row["instances"], ended(row["outcomes"]), power(row["own_gap_median"]), power(row["own_gap_worst"]),
-         seconds(row["seconds_median"]), seconds(row["seconds_worst"]))
-        for name, row in kinds
-    ]  # fmt: skip
-    columns = ("size", "instances", "outcomes", "own gap, median", "worst", "seconds, median", "worst")
-    second = section(None, "(K, Q), `find_limit`, compiled:", markdown(columns, rows), found, "factors.py")
-    return f"{first}\n\n{second}"
-
-
-def studies() -> str:
-    """The engine of studies against what one would write instead."""
-    found = results("studies")
-    rows = [
-        (row["parametrization"], sizes(row), row["way"], count(row["instances"]), rounded(row["instances_per_s"]),
-         seconds(row["first_run_s"]), count(row["other_tokens"]), count(row["other_outcomes"]), ended(row["outcomes"]))
-        for row in found["studies"]
-    ]  # fmt: skip
-    columns = (
-        *("trained", "n, T, d", "way", "instances", "a second", "first run, seconds"),
-        *("other tokens than the engine", "another outcome", "outcomes"),
-    )
-    text = (
+        "block of a study and in its replay. *twice*: every first token is there a second time.",
+    ),
+    Table("blocks", BLOCKS, "Blocks of a study", BLOCKS_TEXT),
+    Table("blocks_gpu", BLOCKS, "Blocks of a study on an NVIDIA H200", BLOCKS_TEXT, script="benchmarks/blocks.py"),
+    Table(
+        "own_gaps",
+        {"model": "model", "size": "size|sizes", "instances": "instances", "asked for": "gap|power",
+         "reached": "reached", "outcomes": "outcomes|ended", "own gap, median": "own_gap.median|power"},
+        "How far a flow certifies itself",
+        "`find_limit` until the duality gap of the flow's own direction and multipliers is the one asked for.",
+    ),
+    Table(
+        "studies",
+        {"trained": "parametrization", "n, T, d": lambda row: sizes([row[name] for name in "nTd"]), "way": "way",
+         "instances": "instances|count", "a second": "instances_per_s|rounded",
+         "first run, seconds": "first_run_s|seconds", "other tokens than the engine": "other_tokens|count",
+         "another outcome": "other_outcomes|count", "outcomes": "outcomes|ended"},
+        "Studies",
         "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
-        "precision), compared with one integration mapped over a batch."
-    )
-    return section("Studies", text, markdown(columns, rows), found, "studies.py")
-
-
-def own_models() -> str:
-    """Two-layer ReLU networks."""
-    found = results("own_model")
-    rows = [
-        (row["d"], row["seed"], ended(row["outcomes"]), row["residual <= 1e-6"],
-         rounded(row["sliding kinks"]["median"]), rounded(row["exact steps"]["median"]),
-         count(row["exact steps"]["max"]))
-        for row in found["networks"]
-    ]  # fmt: skip
-    columns = ("d", "seed", "outcomes", "residual below 1e-6", "sliding kinks, median", "steps, median", "largest")
-    text = "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md)."
-    return section("Models of your own", text, markdown(columns, rows), found, "own_model.py")
-
-
-def batches() -> str:
-    """Mixed lanes under `vmap`, beside single calls."""
-    found = results("batches")
-    rows = [
-        (row["case"], row["lanes"], row["decided"], row["outcomes differ"], power(row["largest difference"]),
-         milliseconds(row["batch_s"]), rounded(row["ratio_to_singles"]), rounded(row["ratio_to_slowest"]))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("what", "lanes", "with an answer", "outcomes that differ", "largest difference", "batch, ms",
-               "over all single calls", "over the slowest one, times lanes")  # fmt: skip
-    text = (
+        "precision), compared with one integration mapped over a batch.",
+    ),
+    Table(
+        "own_model",
+        {"d": "d", "seed": "seed", "outcomes": "outcomes|ended", "residual below 1e-6": "residual <= 1e-6",
+         "sliding kinks, median": "sliding kinks.median|rounded", "steps, median": "exact steps.median|rounded",
+         "largest": "exact steps.max|count"},
+        "Models of your own",
+        "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md).",
+    ),
+    Table(
+        "batches",
+        {"what": "case", "lanes": "lanes", "with an answer": "decided", "outcomes that differ": "outcomes differ",
+         "largest difference": "largest difference|power", "batch, ms": "batch_s|ms",
+         "over all single calls": "ratio_to_singles|rounded",
+         "over the slowest one, times lanes": "ratio_to_slowest|rounded"},
+        "Batches",
         "Ordinary instances mixed with NaN, infinities, duplicates, ties, zeros, sizes of 1e150 and 1e-150, and one "
         "label only. *Difference*: of the numbers of a lane from those of a single call, relative to the largest of "
-        "them."
-    )
-    return section("Batches", text, markdown(columns, rows), found, "batches.py", load=True)
-
-
-def memory() -> str:
-    """What stays of many calls."""
-    found = results("memory")
-    rows = [
-        (count(row["calls"]), count(row["maps"]), rounded(row["resident_mb"]), count(row["programs"]),
-         count(row["live_arrays"]))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("calls", "memory maps", "resident, MB", "programs compiled", "live arrays")
-    text = (
-        f"`find_limit` for W in one process, over {found['shapes']} shapes, each once in every round. Linux gives a "
-        "process 65,530 memory maps."
-    )
-    return section("What many calls keep", text, markdown(columns, rows), found, "memory.py", load=True)
-
-
-def referee() -> str:
-    """Claimed limits against NumPy, SciPy and CVXPY: right, undecided, not to be told, wrong."""
-    found = results("referee")
-    words = ("right", "undecided", "unverified", "wrong")
-    models = list(dict.fromkeys(row["model"] for row in found["rows"]))
-    lines = []
-    for model in models:
-        rows = [row for row in found["rows"] if row["model"] == model]
-        for row in rows:
-            lines.append((model, row["kind"], count(row["instances"]), *(str(row[word]) for word in words)))
-        sums = {word: sum(row[word] for row in rows) for word in words}
-        lines.append((f"**{model}**", "all", count(sum(row["instances"] for row in rows)), *map(count, sums.values())))
-    total = {word: sum(row[word] for row in found["rows"]) for word in words}
-    regular = [row for row in found["rows"] if row["regular"]]
-    open_ones = sum(row["undecided"] for row in regular) / sum(row["instances"] for row in regular)
-    shares = {f"{row['model']}, {row['kind']}": row["undecided"] / row["instances"] for row in regular}
-    over = [f"{name} ({100 * share:.2g}%)" for name, share in shares.items() if share > 0.01]
-    text = (
-        f"{count(sum(total.values()))} instances, drawn and judged without the library: the program of the claimed "
-        "tokens is solved again or bounded by its dual, Definition 2 is decided again, and a plain integration "
-        f"follows the flow. **{total['wrong']} wrong**; {count(total['undecided'])} undecided (nothing is claimed), "
-        f"{100 * open_ones:.2g}% on regular data; for {total['unverified']} the "
-        "referee cannot decide (a start so far out that an explicit method does not move it, or a path that has not "
-        "settled at its end). "
-        "Kinds without a row were not run. The record has the `--scale` that sets the number of instances, and the "
-        f"commit.{' Regular kinds with more than 1% undecided: ' if over else ''}"
-        f"{', '.join(over)}{'.' if over else ''}"
-    )
-    columns = ("model", "instances are", "number", *words)
-    return section("A referee", text, markdown(columns, lines), found, "referee.py", load=True)
-
-
-def million() -> str:
-    """Many limits in one run, where a device did them."""
-    title = "A million limits"
-    what = "limits of W and of (K, Q) with n = T = 5, d = 10, selected and certified, their programs solved"
-    if not (RESULTS / "million.json").exists():
-        return f"## {title}\n\n1,000,000 and 100,000 {what} (`benchmarks/million.py`): **not measured yet**."
-    found = results("million")
-    rows = [
-        (row["device"], row["parametrization"], count(row["instances"]), seconds(row["first_block_s"]),
-         seconds(row["seconds"]), count(row["a_second"]), ended(row["outcomes"]))
-        for row in found["rows"]
-    ]  # fmt: skip
-    columns = ("device", "trained", "instances", "first block, s", "all, s", "a second", "ended")
-    text = f"{what[0].upper()}{what[1:]}. The first block compiles. The target for an accelerator is a minute each."
-    return section(title, text, markdown(columns, rows), found, "million.py", load=True)
+        "them.",
+    ),
+    Table(
+        "memory",
+        {"calls": "calls|count", "memory maps": "maps|count", "resident, MB": "resident_mb|rounded",
+         "programs compiled": "programs|count", "live arrays": "live_arrays|count"},
+        "What many calls keep",
+        lambda found: (
+            f"`find_limit` for W in one process, over {found['shapes']} shapes, each once in every round. Linux gives "
+            "a process 65,530 memory maps."
+        ),
+    ),
+    Table(
+        "referee",
+        {"model": "model", "instances are": "kind", "number": "instances|count",
+         **{word: f"{word}|count" for word in VERDICTS}},
+        "A referee",
+        referee_text,
+        referee_rows,
+        script="tests/referee/run.py",
+    ),
+    Table(
+        "scaling",
+        {**WEIGHTS, "instances": "batch|count", "ms an instance": "ms_an_instance|rounded",
+         "memory, MiB": "memory_MiB|count", "first run, s": "first_run_s|rounded", "outcomes": "outcomes|ended"},
+        "Scaling",
+        "![Milliseconds an instance against batch, d, number of tokens, log log t, log α, and instances a second "
+        "against workers](images/scaling.webp)\n\n"
+        "A study's batch: all outcomes of so many instances, in the blocks of a CPU. *Memory* is what the process held "
+        "at most, less what it held before: a block's and its programs', however many instances there are.",
+        script="benchmarks/scaling.py --only batches",
+    ),
+    Table(
+        "scaling",
+        {**WEIGHTS, "n, T, d": "n_T_d|sizes", "instances": "instances", "ms, median": "seconds|ms",
+         "ms after the reduction": "seconds_after_the_reduction|ms", "outcomes": "outcomes|ended"},
+        None,
+        "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span.",
+        script="benchmarks/scaling.py --only dimensions",
+    ),
+    Table(
+        "scaling",
+        {**WEIGHTS, "n, T, d": "n_T_d|sizes", "n T": lambda row: row["n_T_d"][0] * row["n_T_d"][1],
+         "ms, median": "seconds|ms", "outcomes": "outcomes|ended"},
+        None,
+        "`find_limit` at d = 10 by the number of tokens.",
+        script="benchmarks/scaling.py --only tokens",
+    ),
+    Table(
+        "scaling",
+        {**WEIGHTS, "gap asked for": "gap|power", "decided": lambda row: f"{row['decided']} of {row['instances']}",
+         "log log t, median": "log_log_time_median|rounded", "steps, median": "steps_median|rounded",
+         "ms an instance": "ms_an_instance|rounded"},
+        None,
+        "What the flow is followed to for a gap of its own.",
+        script="benchmarks/scaling.py --only accuracies",
+    ),
+    Table(
+        "scaling",
+        {"log α": "log_alpha|rounded", "instances": "instances|count", "ms, median": "seconds|ms",
+         "steps, most": "steps|count"},
+        None,
+        "Incremental learning past all stages of a diagonal network (p = 6), from α.",
+        script="benchmarks/scaling.py --only initial_scales",
+    ),
+    Table(
+        "scaling",
+        {"executor": "executor", "workers": "workers", "instances": "instances|count", "a second": "a_second|count",
+         "over one worker": "speedup|rounded"},
+        None,
+        "A study of W by workers of one core each: host devices of one process, and processes of Dask. The rate is of "
+        "the instances that a long run has and a short one has not.",
+        script="benchmarks/scaling.py --only workers",
+    ),
+    Table(
+        "scaling",
+        {**WEIGHTS, "lanes": "width|count", "iterations": "iterations|count",
+         "steps of the longest instance": "longest_instance|count", "ratio": "iterations_over_longest|rounded"},
+        None,
+        "How often a device steps its lanes for a block of 4,096 instances, first round. What this takes on an "
+        "accelerator has not been measured.",
+        script="benchmarks/scaling.py --only iterations",
+    ),
+    Table(
+        "million",
+        {"device": "device", "trained": "parametrization", "instances": "instances|count",
+         "first block, s": "first_block_s|seconds", "all, s": "seconds|seconds", "a second": "a_second|count",
+         "ended": "outcomes|ended"},
+        "A million limits",
+        "1,000,000 limits of W and 100,000 of (K, Q) with n = T = 5, d = 10, selected and certified, their programs "
+        "solved. The first block compiles. The target for an accelerator is a minute each.",
+    ),
+]  # fmt: skip
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print("\n\n".join([HEAD, *(table.section() for table in TABLES), TAIL]))

@@ -5,19 +5,16 @@ peer gets tokens, queries and selected tokens, and its time includes stating the
 of the weights that come back: their norm at margin one, against ours. Peers that are not installed have their row.
 """
 
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from _common import RESULTS, configure, counts, environment, print_table, spread, write
-from _peers import arguments, best, clocked, missing, versions
-from margin_common import batch_solver, instances
+from _common import batch_solver, best, clocked, counts, programs, spread
+from _peers import begun, missing
 from program_solvers import PEERS, Case, Peer, rows_of
 
 from jaxflow.margin import ProgramResult
 
-OUT: Path = RESULTS / "program_peers.json"
 # Case, instances in our batch, what to reach: ours over which peer's rate, by which factor.
 CASES: list[tuple[Case, int, tuple[str, float]]] = [
     (Case("frobenius", (5, 5, 10)), 5000, ("DAQP", 1.0)),
@@ -62,7 +59,7 @@ def one_by_one(
         return answers
 
     _, seconds = clocked(run)
-    return answers, len(answers) / seconds.wall, len(answers) / max(seconds.processor, 1e-9)
+    return answers, len(answers) / seconds.wall, len(answers) / seconds.processor
 
 
 def together(solve: Any, data: tuple[np.ndarray, ...], most: int) -> tuple[Any, float, float]:
@@ -70,7 +67,7 @@ def together(solve: Any, data: tuple[np.ndarray, ...], most: int) -> tuple[Any, 
     batch = tuple(part[:most] for part in data)
     (weights, status), seconds = best(lambda: solve(*batch), 3)
     answers = list(zip(np.asarray(weights), status, strict=True))
-    return answers, len(answers) / seconds.wall, len(answers) / max(seconds.processor, 1e-9)
+    return answers, len(answers) / seconds.wall, len(answers) / seconds.processor
 
 
 def judged(case: Case, answers: Any, data: tuple[np.ndarray, ...], ours: Any) -> dict[str, Any]:
@@ -103,7 +100,7 @@ def judged(case: Case, answers: Any, data: tuple[np.ndarray, ...], ours: Any) ->
 
 def measure(case: Case, many: int, most: int, long: float, target: tuple[str, float]) -> list[dict[str, Any]]:
     """Our row and one for every peer that takes this norm."""
-    tokens, selection, _ = instances(1, many, *case.size)
+    tokens, selection = programs(1, many, *case.size)
     data = (np.asarray(tokens.tokens), np.asarray(tokens.queries), np.asarray(selection).argmax(-1))
     peers = [peer for peer in PEERS if case.norm in peer.norms]
     absent = {peer.name: missing(*peer.needs) for peer in peers}
@@ -126,7 +123,7 @@ def measure(case: Case, many: int, most: int, long: float, target: tuple[str, fl
     found = jax.tree.map(np.asarray, solution)
     gaps = found.certificate.duality_gap[found.result == ProgramResult.optimal.value]
     common = {"norm": case.norm, "n_T_d": list(case.size)}
-    rate, processor_rate = many / later.wall, many / max(later.processor, 1e-9)
+    rate, processor_rate = many / later.wall, many / later.processor
     table: list[dict[str, Any]] = [
         {
             **common,
@@ -163,35 +160,12 @@ def measure(case: Case, many: int, most: int, long: float, target: tuple[str, fl
     return table
 
 
-def show(table: list[dict[str, Any]]) -> None:
-    print_table(
-        "Programs a second",
-        ["norm", "n,T,d", "method", "a second", "ours/it", "by processor", "to reach", "difference", "worst", "failed"],
-        [
-            [
-                *(row["norm"], ",".join(map(str, row["n_T_d"])), row["method"], row.get("per_second")),
-                *(row.get("ratio"), row.get("processor_ratio"), row.get("ratio_to_reach")),
-                row.get("difference", row.get("gap", {})).get("median"),
-                row.get("difference", row.get("gap", {})).get("max"),
-                row.get("not_installed") or ", ".join(f"{n} {why}" for why, n in row.get("failures", {}).items()),
-            ]
-            for row in table
-        ],
-    )
-
-
 def main() -> None:
-    asked = arguments(__doc__, OUT)
-    configure()
-    place = environment() | {"peers": versions()}
-    table: list[dict[str, Any]] = []
+    asked, record = begun(__doc__, "program_peers")
     for case, many, target in CASES:
-        if asked.only and asked.only not in f"{case.norm} {case.size}":
-            continue
-        many, most = max(20, int(many * asked.scale)), max(4, int(MOST * asked.scale))
-        table += measure(case, many, min(most, many), LONG * asked.scale, target)
-        write(asked.out, {"scale": asked.scale, "environment": place, "rows": table})
-    show(table)
+        if asked.only in f"{case.norm} {case.size}":
+            many, most = max(20, int(many * asked.scale)), max(4, int(MOST * asked.scale))
+            record.add(*measure(case, many, min(most, many), LONG * asked.scale, target))
 
 
 if __name__ == "__main__":

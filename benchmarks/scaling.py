@@ -8,7 +8,6 @@ the difference of a long and a short run. `iterations` counts how often a device
 can count as well as an accelerator.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -25,7 +24,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import RESULTS, configure, counts, environment, timed, write
+from _common import clocked, counts, environment, settings, write
+from blocks import many
 
 import jaxflow as jf
 from jaxflow.flow.queue import counted_queue
@@ -54,24 +54,14 @@ def peak() -> float:
 def batch_row(parametrization: str, batch: int) -> dict[str, Any]:
     """All outcomes of `batch` instances, in blocks of the default size."""
     held = peak()
-    size = min(batch, CPU.block)
-    run = TokenSelection().block_function({**SHAPE, "parametrization": parametrization}, size)
-    keys = jax.random.split(jax.random.key(SEED), max(batch, size))
-    start = time.perf_counter()
-    run(keys[:size])
-    first, outcomes = time.perf_counter() - start, []
-    start = time.perf_counter()
-    for block in range(0, batch, size):
-        codes = run(keys[np.arange(block, block + size) % len(keys)])["outcome"]
-        outcomes += [jf.Outcome(int(code)).name for code in codes]
-    seconds = time.perf_counter() - start
+    found = many(f"{parametrization}:5,5,4", batch, min(batch, CPU.block), SEED)
     return {
         "parametrization": parametrization,
         "batch": batch,
-        "first_run_s": first,
-        "ms_an_instance": 1e3 * seconds / batch,
+        "first_run_s": found["first_block_s"],
+        "ms_an_instance": 1e3 * found["seconds"] / batch,
         "memory_MiB": peak() - held,
-        "outcomes": counts(outcomes[:batch]),
+        "outcomes": found["outcomes"],
     }
 
 
@@ -104,15 +94,12 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[s
         # A hundred million numbers by the default generator take minutes on a core.
         root = jax.random.key(SEED, impl="rbg" if d >= 10_000 else None)
         given = jax.block_until_ready(drawn(jax.random.fold_in(root, i)))
-        start = time.perf_counter()
-        limit = jax.block_until_ready(find(*given))
-        middle = time.perf_counter()
+        limit, spent = clocked(lambda: find(*given))  # noqa: B023
         small = jax.block_until_ready(reduce(*given))
-        start_small = time.perf_counter()
-        jax.block_until_ready(find(*small))
+        _, spent_small = clocked(lambda: find(*small))  # noqa: B023
         if i:  # the first one compiles
-            whole.append(middle - start)
-            after.append(time.perf_counter() - start_small)
+            whole.append(spent.wall)
+            after.append(spent_small.wall)
             outcomes.append(str(limit.outcome))
         del limit, given, small
     return {
@@ -146,7 +133,8 @@ def accuracies(scale: float) -> list[dict[str, Any]]:
     for parametrization in PARAMETRIZATIONS:
         for gap in (1e-2, 1e-4, 1e-6, 1e-8):
             run = TokenSelection(gap=gap).block_function({**SHAPE, "parametrization": parametrization}, count)
-            found, _, seconds = timed(partial(run, keys), 1)
+            clocked(partial(run, keys))
+            found, seconds = clocked(partial(run, keys))
             decided = np.isin(found["outcome"], [jf.Outcome.globally_optimal, jf.Outcome.locally_optimal])
             rows.append(
                 {
@@ -156,7 +144,7 @@ def accuracies(scale: float) -> list[dict[str, Any]]:
                     "decided": int(decided.sum()),
                     "log_log_time_median": float(np.median(found["log_log_time"][decided])),
                     "steps_median": float(np.median(found["num_steps"][decided])),
-                    "ms_an_instance": 1e3 * seconds / count,
+                    "ms_an_instance": 1e3 * seconds.wall / count,
                 }
             )
     return rows
@@ -174,10 +162,9 @@ def initial_scales(scale: float) -> list[dict[str, Any]]:
             model = jf.models.HadamardNetwork.init(
                 jax.random.fold_in(key, i), jf.models.DiagonalLinear(), p=6, log_scale=log_alpha
             )
-            start = time.perf_counter()
-            path = follow_products(risk, model, log_alpha, until=20.0)
+            path, spent = clocked(lambda: follow_products(risk, model, log_alpha, until=20.0))  # noqa: B023
             if i:  # the first one compiles
-                times.append(time.perf_counter() - start)
+                times.append(spent.wall)
                 steps.append(len(path.times))
         rows.append(
             {"log_alpha": log_alpha, "instances": count, "seconds": statistics.median(times), "steps": max(steps)}
@@ -285,25 +272,19 @@ PARTS = {part.__name__: part for part in (batches, dimensions, tokens, accuracie
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the instances to run")
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")
-    parser.add_argument("--row", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    configure()
-    if arguments.row:
-        kind, name, *numbers = arguments.row
+    asked = settings(__doc__, "scaling", scale=1.0, only=tuple(PARTS), row=("",))
+    if asked.row != ("",):
+        kind, name, *numbers = asked.row
         print(json.dumps(ROWS[kind](name, *map(int, numbers))))
         return
-    content = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    for name in arguments.only:
-        start = time.perf_counter()
-        rows = PARTS[name](arguments.scale)
-        content[name] = {"seconds": time.perf_counter() - start, "environment": environment(), "rows": rows}
+    content = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
+    for name in asked.only:
+        place, start = environment(), time.perf_counter()
+        rows = PARTS[name](asked.scale)
+        content[name] = {"seconds": time.perf_counter() - start, "environment": place, "rows": rows}
         for row in rows:
             print(name, row, flush=True)
-        write(arguments.out, content)  # after each part: a long run that is interrupted keeps what it has
+        write(asked.out, content)  # after each part: a long run that is interrupted keeps what it has
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@
 Each script runs in a process of its own, one after the other, so that none is measured beside another. Results go to a
 folder of their own (--out), with the committed ones where a script did not run or end, and the page of all of them
 (benchmarks.md) and the ratios that got worse than the committed ones (worse.txt) beside them. A script that fails or
-runs out of time has a row that says so, and the exit code is 1.
+runs out of time has a row that says so, and the exit code is 1. The limits of a quick run add up to an hour.
 """
 
 import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,44 +22,41 @@ from typing import Any, NamedTuple
 
 import compare
 import jax
-from _common import environment, print_table, write
+from _common import environment, write
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
 COMMITTED = HERE / "results"
 
 
 class Script(NamedTuple):
-    """`file` with the arguments of a quick and of a full run; `device`: whether an accelerator changes its answer;
-    `limit`: seconds that a quick run may take, on two cores that compile everything anew."""
+    """`file` (of `benchmarks/`, or the name of a module) with the arguments of a quick and of a full run; `limit`:
+    seconds that a quick run may take; `device`: whether an accelerator changes its answer."""
 
     file: str
     quick: str
     full: str
+    limit: float
     device: bool = False
-    limit: float = 900.0
 
 
 SCRIPTS = (
-    Script("run.py", "--scale quick", "--scale full", device=True),
-    Script("margin_accuracy.py", "--count 200", ""),
-    Script("margin_throughput.py", "--scale 0.05", "", device=True),
-    Script("program_peers.py", "--scale 0.1", ""),
-    Script("flow_peers.py", "--scale 0.1", "", device=True),
-    Script("limit_peers.py", "--scale 0.1", "", device=True),
-    Script("studies.py", "--count 64 --repeats 1", "", device=True),
-    Script("blocks.py", "--count 64 --only W:5,5,4", "", device=True),
-    Script("starts.py", "--count 8", ""),
-    Script("crowded.py", "--count 20 --confirm 4 --only W:5,5,2 KQ:5,5,2", "--count 500 --confirm 200"),
-    Script("ways.py", "--count 8 --only W:5,5,2", ""),
-    Script("factors.py", "--count 4 --general 1 --dimensions 10", ""),
-    Script("own_model.py", "--count 4 --compared 1", ""),
-    Script("own_gaps.py", "--count 4", ""),
-    Script("batches.py", "--lanes 10 --only W integrate descend", "", device=True),
-    Script("memory.py", "--calls 40 --shapes 4", ""),
-    Script("scaling.py", "--scale 0.02 --only dimensions tokens initial_scales iterations", "", device=True),
-    Script("million.py", "--instances 512 --factors 256", "", device=True),
-    Script("referee.py", '--scale 0.03 --only W KQ --kinds "(4, 4, 6)"', ""),
-    Script("latency.py", "--repeats 1", "--clone"),
+    Script("latency.py", "--repeats 1", "--clone", 150),
+    Script("margin_accuracy.py", "--count 200", "", 200),
+    Script("program_peers.py", "--scale 0.02", "", 200),
+    Script("flow_peers.py", '--scale 0.02 --only "(5, 5, 4)"', "", 400, device=True),
+    Script("limit_peers.py", "--scale 0.02", "", 200, device=True),
+    Script("crowded.py", "--count 8 --confirm 2 --only W:5,5,2 KQ:5,5,2", "--count 500 --confirm 200", 200),
+    Script("ways.py", "--count 4 --only W:5,5,2", "", 200),
+    Script("blocks.py", "--count 16 --only W:5,5,4", "", 150, device=True),
+    Script("own_gaps.py", "--count 4", "", 250),
+    Script("studies.py", "--count 16 --repeats 1", "", 400, device=True),
+    Script("own_model.py", "--count 2 --seeds 19", "", 200),
+    Script("batches.py", "--lanes 10 --only W integrate descend", "", 150, device=True),
+    Script("memory.py", "--calls 16 --shapes 4", "", 100),
+    Script("scaling.py", "--scale 0.02 --only tokens initial_scales", "", 400, device=True),
+    Script("million.py", "--instances 64 --factors 64", "", 200, device=True),
+    Script("tests.referee.run", '--scale 0.01 --only W KQ --kinds "(4, 4, 6)"', "", 200),
 )
 
 
@@ -66,19 +64,27 @@ def run(script: Script, scale: str, out: Path, peers: Path | None, limit: float 
     """One script: how it ended, and after how many seconds."""
     arguments = shlex.split(script.quick if scale == "quick" else script.full)
     if peers is not None and script.file.endswith("_peers.py"):
-        arguments += ["--peers", str(peers)]
+        arguments += ["--peers", str(peers.resolve())]
     record = out / "results"
     changed = {path: path.stat().st_mtime_ns for path in record.glob("*.json")}
     seconds = limit if limit is not None else script.limit if scale == "quick" else None
-    command, started = [sys.executable, str(HERE / script.file), *arguments], time.perf_counter()
-    log = out / "logs" / f"{script.file}.txt"
-    with log.open("w", encoding="utf-8") as output:
+    what = [str(HERE / script.file)] if script.file.endswith(".py") else ["-m", script.file]
+    started = time.perf_counter()
+    with (out / "logs" / f"{script.file}.txt").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, *what, *arguments], stdout=log, stderr=log, start_new_session=True, cwd=ROOT,
+            env={**os.environ, "JAXFLOW_RESULTS": str(record)},
+        )  # fmt: skip
         try:
-            settings = {**os.environ, "JAXFLOW_RESULTS": str(record)}
-            code = subprocess.run(command, stdout=output, stderr=output, env=settings, timeout=seconds).returncode
+            code = process.wait(seconds)
             ended = "done" if code == 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
             ended = f"stopped after {seconds:.0f} s"
+        finally:
+            if process.poll() is None:
+                # With the processes that it has begun: those of a stopped script would go on beside the next one.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     new = [path.name for path in record.glob("*.json") if path.stat().st_mtime_ns != changed.get(path)]
     return {
         "script": script.file,
@@ -111,11 +117,10 @@ def main() -> int:
         if (asked.only and script.file not in asked.only) or (asked.accelerator and not script.device):
             continue
         rows.append(run(script, asked.scale, out, asked.peers, asked.limit))
-        print(f"{script.file}: {rows[-1]['ended']}, {rows[-1]['seconds']:.0f} s", flush=True)
+        print(*(f"{rows[-1][name]:<22}" for name in ("script", "ended")), f"{rows[-1]['seconds']:5.0f} s", flush=True)
         write(out / "suite.json", {"environment": environment(), "scale": asked.scale, "rows": rows})
     report(out)
-    print_table("Benchmarks", list(rows[0]), [[_shown(value) for value in row.values()] for row in rows])
-    print(f"\nResults, page and logs are in {out}")
+    print(f"Results, page and logs are in {out}")
     return int(any(row["ended"] != "done" for row in rows))
 
 
@@ -131,10 +136,6 @@ def report(out: Path) -> None:
     (out / "benchmarks.md").write_text(page.stdout, encoding="utf-8")
     worse = compare.regressions(COMMITTED, out / "results", 1.5)
     (out / "worse.txt").write_text("".join(f"{line}\n" for line in worse), encoding="utf-8")
-
-
-def _shown(value: Any) -> Any:
-    return ", ".join(value) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

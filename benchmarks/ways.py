@@ -7,14 +7,12 @@ second time: selected ones have copies, and optimal ones ties. A block may leave
 the other way round (`Study.replay`): such instances are counted apart.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import RESULTS, configure, counts, environment, print_table, write
+from _common import Record, factors_of, outcomes, settings
 
 import jaxflow as jf
 from jaxflow.study import AbstractExperiment, TokenSelection
@@ -47,10 +45,7 @@ class Drawn(AbstractExperiment):
 
 def row(cell: str, count: int) -> dict[str, Any]:
     """How many instances have one answer in all five ways, and those that have not."""
-    name, sizes, *twice = cell.split(":")
-    factors: dict[str, Any] = dict(zip(("n", "T", "d"), (int(x) for x in sizes.split(",")), strict=True))
-    factors["parametrization"] = name
-    experiment = Drawn(bool(twice))
+    factors, experiment = factors_of(cell), Drawn(cell.endswith(":twice"))
     keys = jax.random.split(jax.random.key(7), count)
 
     def find(key: Any) -> Any:
@@ -73,8 +68,7 @@ def row(cell: str, count: int) -> dict[str, Any]:
     first = stacked(alone)
     codes = first["outcome"]
     undecided, point = int(jf.Outcome.undecided), int(jf.Outcome.finite_stationary_point)
-    out: dict[str, Any] = {"cell": cell, "instances": count}
-    out["outcomes"] = counts([jf.Outcome(int(code)).name for code in codes])
+    out: dict[str, Any] = {"cell": cell, "instances": count, "outcomes": outcomes(codes)}
     for way, found in ways.items():
         open_ = (codes == undecided) != (found["outcome"] == undecided)
         tokens = np.any(found["selection"] != first["selection"], axis=(1, 2)) & (codes != undecided) & (codes != point)
@@ -84,20 +78,10 @@ def row(cell: str, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=230)
-    parser.add_argument("--only", nargs="*", default=CELLS)
-    parser.add_argument("--out", type=Path, default=RESULTS / "ways.json")
-    args = parser.parse_args()
-    configure()
-    rows = []
-    for cell in args.only:
-        rows.append(row(cell, args.count))
-        print(rows[-1], flush=True)
-        write(args.out, {"environment": environment(), "rows": rows})
-    ways = ("jit", "vmap", "study", "replay")
-    table = [[r["cell"], r["instances"], *(len(r[w]["other"]) for w in ways)] for r in rows]
-    print_table("Other than alone", ["cell", "instances", *ways], table)
+    asked = settings(__doc__, "ways", count=230, only=CELLS)
+    record = Record(asked.out)
+    for cell in asked.only:
+        record.add(row(cell, asked.count))
 
 
 if __name__ == "__main__":

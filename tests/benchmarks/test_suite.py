@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture
@@ -24,11 +27,23 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_script_is_there_and_takes_its_arguments(suite: Any) -> None:
     for script in suite.SCRIPTS:
-        text = (FOLDER / script.file).read_text(encoding="utf-8")
+        path = FOLDER / script.file if script.file.endswith(".py") else ROOT / f"{script.file.replace('.', '/')}.py"
+        text = path.read_text(encoding="utf-8")
         if script.file.endswith("_peers.py"):
             text += (FOLDER / "_peers.py").read_text(encoding="utf-8")
-        flags = [word for word in f"{script.quick} {script.full}".split() if word.startswith("--")]
-        assert all(f'"{flag}"' in text for flag in flags), script.file
+        options = re.findall(r"--(\w+)", f"{script.quick} {script.full}")
+        given = "".join(re.findall(r"settings\(.*\)", text))
+        assert all(f" {option}=" in given for option in options), script.file
+
+
+def test_a_quick_run_takes_an_hour_at_most(suite: Any) -> None:
+    assert sum(script.limit for script in suite.SCRIPTS) <= 3600
+
+
+def test_every_table_has_a_record_that_a_script_writes(suite: Any) -> None:
+    page = (FOLDER / "page.py").read_text(encoding="utf-8")
+    records = set(re.findall(r'Table\(\s*"(\w+)"', page)) - {"blocks_gpu"}
+    assert records == {script.file.removesuffix(".py").removesuffix(".run").split(".")[-1] for script in suite.SCRIPTS}
 
 
 def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,23 +52,28 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
         "path = pathlib.Path(os.environ['JAXFLOW_RESULTS']) / 'memory.json'\n"
         "old = json.loads(path.read_text()); old['shapes'] = 77; path.write_text(json.dumps(old))\n",
         "fails.py": "raise SystemExit('no such thing')",
-        "hangs.py": "import time; time.sleep(60)",
+        # Stopped with the process that it has begun.
+        "hangs.py": "import pathlib, subprocess, sys, time\n"
+        "late = 'import time, pathlib; time.sleep(7); pathlib.Path({!r}).touch()'.format(__file__ + '.late')\n"
+        "subprocess.Popen([sys.executable, '-c', late])\n"
+        "time.sleep(60)",
     }
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     # The real page, of the folder that this run wrote.
-    for name in ("page.py", "page_scaling.py", "_forms.py"):
-        (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "page.py").write_text((FOLDER / "page.py").read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
-    monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "") for name in scripts))
+    monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
     out = tmp_path / "out"
-    monkeypatch.setattr(sys, "argv", ["suite.py", "--out", str(out), "--limit", "5"])
+    monkeypatch.setattr(sys, "argv", ["suite.py", "--out", str(out)])
     assert suite.main() == 1
     rows = json.loads((out / "suite.json").read_text(encoding="utf-8"))["rows"]
     assert [row["ended"] for row in rows] == ["done", "exit code 1", "stopped after 5 s"]
     assert [row["results"] for row in rows] == [["memory.json"], [], []]
     assert "no such thing" in (out / "logs" / "fails.py.txt").read_text(encoding="utf-8")
     assert "over 77 shapes" in (out / "benchmarks.md").read_text(encoding="utf-8")
+    time.sleep(4)
+    assert not (tmp_path / "hangs.py.late").exists()
     # What is committed is not touched.
     assert json.loads((suite.COMMITTED / "memory.json").read_text(encoding="utf-8"))["shapes"] != 77
 

@@ -5,6 +5,7 @@ $\dot\theta=-\nabla L$ itself; outwards, along a direction, the same path in its
 largest one.
 """
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -94,6 +95,17 @@ def _matrices(kind: str, theta: tuple[np.ndarray, ...]) -> list[np.ndarray]:
     return [*theta[:-1], theta[-1][..., None]] if kind == "deep network" else list(theta)
 
 
+def joined(layers: Any) -> np.ndarray:
+    """All entries of layers, flat."""
+    return np.concatenate([np.ravel(w) for w in layers])
+
+
+def split_as(theta: tuple[np.ndarray, ...]) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
+    """What makes layers of the shapes of `theta` of their flat entries."""
+    cuts = np.cumsum([w.size for w in theta])[:-1]
+    return lambda flat: tuple(x.reshape(w.shape) for x, w in zip(np.split(flat, cuts), theta, strict=True))
+
+
 def alive(kind: str, theta: tuple[np.ndarray, ...]) -> np.ndarray:
     r"""Of one start: which coordinates can take any value. Of two layers $|u_j|\ne|v_j|$ is wanted, which the flow
     conserves (of spectra, for convolutions); of more layers, that no two are zero there. True for the others, unless
@@ -131,24 +143,20 @@ def follow_in(
     """The coefficients at which the flow from one start comes to rest, or None where it does not.
 
     Time is multiplied by the largest entry of the inputs, which changes no path."""
-    shapes, size = [w.shape for w in theta], float(np.abs(data.inputs).max())
-    cuts = np.cumsum([w.size for w in theta])[:-1]
+    layers, size = split_as(theta), float(np.abs(data.inputs).max())
     scaled = data.inputs / size
-
-    def layers(flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(x.reshape(s) for x, s in zip(np.split(flat, cuts), shapes, strict=True))
 
     def velocity(_: float, flat: np.ndarray) -> np.ndarray:
         at = layers(flat)
         p = pushes(loss, data, coefficients(kind, at))[0]
-        return np.concatenate([x.ravel() for x in pulled(kind, at, p @ scaled)])
+        return joined(pulled(kind, at, p @ scaled))
 
     def jacobian(_: float, flat: np.ndarray) -> np.ndarray:
         at = layers(flat)
         p, slope = pushes(loss, data, coefficients(kind, at))
         return curvature(kind, at, scaled, p, size * slope)
 
-    flat = np.concatenate([w.ravel() for w in theta])
+    flat = joined(theta)
     start = float(np.abs(flat).max())
     if not velocity(0.0, flat).any():
         return coefficients(kind, theta)
@@ -178,7 +186,7 @@ def follow_in(
 
 def _cancelled(kind: str, theta: tuple[np.ndarray, ...], inputs: np.ndarray, p: np.ndarray) -> bool:
     each = [pulled(kind, theta, row) for row in p[:, None] * inputs]
-    total = sum(np.concatenate([x.ravel() for x in one]) for one in each)
+    total = sum(joined(one) for one in each)
     return bool(np.linalg.norm(total) <= CANCELS * sum(np.sqrt(sum((x**2).sum() for x in one)) for one in each))
 
 
@@ -186,12 +194,8 @@ def follow_out(
     kind: str, data: Vectors, theta: tuple[np.ndarray, ...], loss: str, *, margin: float = 300.0, steps: int = 3_000
 ) -> Path:
     """The path from one start in arc length, to the smallest margin `margin` and ten times the size of the start."""
-    shapes, size = [w.shape for w in theta], float(np.abs(data.inputs).max())
-    cuts = np.cumsum([w.size for w in theta])[:-1]
+    layers, size = split_as(theta), float(np.abs(data.inputs).max())
     scaled = data.inputs / size
-
-    def layers(flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(x.reshape(s) for x, s in zip(np.split(flat, cuts), shapes, strict=True))
 
     def pull(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Pushes over the largest one, and their derivatives: what they are divided by turns no direction.
@@ -200,7 +204,7 @@ def follow_out(
         logs = -m if loss == "exponential" else -np.logaddexp(0.0, m)
         p = np.exp(logs - logs.max())
         slope = -p if loss == "exponential" else -p * (1.0 - np.exp(-np.logaddexp(0.0, m)))
-        return np.concatenate([x.ravel() for x in pulled(kind, at, (y * p) @ scaled)]), y * p, slope
+        return joined(pulled(kind, at, (y * p) @ scaled)), y * p, slope
 
     def direction(_: float, flat: np.ndarray) -> np.ndarray:
         return _unit(pull(flat)[0])
@@ -212,7 +216,7 @@ def follow_out(
         along = _unit(g)
         return (turned - np.outer(along, along @ turned)) / np.linalg.norm(g / top)
 
-    flat = np.concatenate([w.ravel() for w in theta])
+    flat = joined(theta)
     start = float(np.linalg.norm(flat))
     nothing = Path(coefficients(kind, theta), 0.0, np.inf)
     first = size * np.abs(scaled @ nothing.beta).max()

@@ -3,7 +3,8 @@ r"""Instances of linear networks for the referee: data of many kinds, and starts
 from typing import Any, NamedTuple
 
 import numpy as np
-from referee_paths import Vectors
+
+from tests.referee.paths import Vectors
 
 # Shapes (n, d): few, since the library compiles once for each, with each loss and depth.
 SHAPES = {

@@ -9,7 +9,8 @@ themselves, and a path is lost where that is not small against one.
 from typing import Any, NamedTuple
 
 import numpy as np
-from referee_flow import Tokens
+
+from tests.referee.flow import Tokens
 
 REAL = np.longdouble
 # Of A in a step. Paths that come back rest where they do because the loss has a minimum there.

@@ -35,10 +35,10 @@ class Tokens(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Where the paths were left: combined weights `(b, d, d)`, `lead` `(b,)`, the smallest difference of logits between
-    the first and the second token of a sequence (zero where the path is shorter than ten times its start), `selected`
-    `(b, n)`, and the sum of the norms of the pulls over the norm of their sum (`balance`, large at a stationary
-    point)."""
+    """Where the paths were left: combined weights `(b, d, d)`; `lead` `(b,)`, the smallest difference of logits between
+    the first and the second token of a sequence (zero where the path is shorter than ten times its start); `selected`
+    `(b, n)`, -1 where the query is zero; and `balance`, the sum of the norms of the pulls over the norm of their sum,
+    large at a stationary point."""
 
     W: np.ndarray
     lead: np.ndarray
@@ -152,7 +152,7 @@ def follow(
     length, wanted = np.zeros(b), 10.0 * norm(theta)
     for k in range(steps + 1):
         if k % 50 == 0 or k == steps:
-            ahead, selected = lead_of(logits_at(kind, data, theta))
+            ahead, selected = lead_of(data, logits_at(kind, data, theta))
             down, total = pull(kind, data, theta)
             balance = _divided(total, norm(down))
             for field, value in zip(
@@ -176,10 +176,11 @@ def follow(
     return found
 
 
-def lead_of(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest lead of a first token over the second, and the first tokens."""
-    ordered = np.sort(logits, axis=-1)
-    return (ordered[..., -1] - ordered[..., -2]).min(-1), logits.argmax(-1)
+def lead_of(data: Tokens, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest lead of a first token over the second, and the first tokens, -1 where a query is zero."""
+    ordered, idle = np.sort(logits, axis=-1), ~data.queries.any(-1)
+    lead = np.where(idle, np.inf, ordered[..., -1] - ordered[..., -2])
+    return lead.min(-1), np.where(idle, -1, logits.argmax(-1))
 
 
 def runge_kutta(field: Any, theta: tuple[np.ndarray, ...], h: np.ndarray) -> tuple[np.ndarray, ...]:

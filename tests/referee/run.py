@@ -1,0 +1,201 @@
+"""A referee: claimed limits of many kinds of instances against NumPy, SciPy and CVXPY; right, undecided, or wrong.
+
+    python -m tests.referee.run [--scale 1] [--only W KQ "deep network"] [--kinds "token twice"] [--out FILE]
+
+The draws, the judgement and the flow it compares with share no code with the library. Every instance is counted, and
+the counts are written to benchmarks/results/referee.json.
+"""
+
+import re
+import subprocess
+import time
+import zlib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxflow as jf
+from benchmarks._common import Record, settings
+from tests.referee import attention, draws, networks
+from tests.referee.flow import Tokens, follow
+from tests.referee.paths import Vectors, follow_out
+from tests.referee.programs import OPEN, Judgement
+from tests.referee.returns import follow_back
+
+# Instances of a kind at scale one.
+COUNTS = {"W": 400, "KQ": 300, "diagonal": 300, **dict.fromkeys(draws.MODELS, 100)}
+# Instances that are mapped over together.
+LANES = 8
+# Regular kinds, of which the share of undecided ones is a claim, are drawn this many times as often.
+REGULAR = 4
+# In large dimensions a plain path costs what the square of d does.
+LARGE = 100
+# The second look at a path.
+CLOSER = {"steps": 10_000, "step": 0.25, "lead": 300.0}
+OUTWARDS = {"steps": 20_000, "margin": 1e5}
+# A longer start is not followed: an explicit method takes as many steps as it has logits.
+FOLLOWED = 100.0
+MODELS: dict[str, Any] = {
+    "W": jf.models.CombinedAttention,
+    "KQ": jf.models.FactoredAttention,
+    "diagonal": jf.models.DiagonalAttention,
+    "diagonal network": jf.models.DiagonalLinearNetwork,
+    "deep network": jf.models.DeepLinearNetwork,
+    "convolutional network": jf.models.LinearConvolutionalNetwork,
+    "matrix sensing": jf.models.DeepMatrixSensing,
+}
+ATTENTION = ("W", "KQ", "diagonal")
+VERDICTS = ("right", "undecided", "unverified", "wrong")
+
+
+@cache
+def limits(model: str, loss: str) -> Any:
+    """What the library says of a block of instances, compiled once for each of their shapes."""
+
+    def one(data: Any, theta: Any) -> Any:
+        if model in ATTENTION:
+            tokens, queries, labels, v = data
+            given: Any = jf.data.TokenData(tokens, queries, labels), MODELS[model](*theta, v)
+        else:
+            given = jf.data.LinearData(*data), MODELS[model](theta)
+        limit = jf.find_limit(jf.EmpiricalRisk(given[0], loss), given[1], throw=False)
+        found = limit.outcome.value, limit.flow_direction, limit.program_solution.dual
+        if model in ATTENTION:
+            return *found, limit.selection_status.value, limit.selection
+        return *found, limit.error, limit.error_source.value, limit.residual
+
+    return jax.jit(jax.vmap(one))
+
+
+def claims(model: str, loss: str, data: Any, theta: tuple[np.ndarray, ...], lanes: int = LANES) -> list[Any]:
+    """What the library says of each instance, in blocks of one size, the last one filled up."""
+    count, run = len(data[0]), limits(model, loss)
+    blocks = np.minimum(np.arange(-(-count // lanes) * lanes), count - 1).reshape(-1, lanes)
+    parts = [jax.device_get(run(*jax.tree.map(lambda x, at=at: jnp.asarray(x[at]), (data, theta)))) for at in blocks]
+    rows = zip(*(np.concatenate(part)[:count] for part in zip(*parts, strict=True)), strict=True)
+    return [(attention_claim if model in ATTENTION else network_claim)(*row) for row in rows]
+
+
+def attention_claim(outcome: Any, direction: Any, dual: Any, status: Any, selection: np.ndarray) -> attention.Claim:
+    """Of one instance."""
+    return attention.Claim(
+        jf.Outcome(int(outcome)).name,
+        jf.SelectionStatus(int(status)).name,
+        np.where(selection.all(-1), -1, selection.argmax(-1)),
+        direction,
+        dual[~selection] if dual.shape == selection.shape else dual,
+    )
+
+
+def network_claim(outcome: Any, beta: Any, dual: Any, error: Any, source: Any, residual: Any) -> networks.Claim:
+    """Of one instance."""
+    name = jf.limits.ErrorSource(int(source)).name
+    return networks.Claim(jf.Outcome(int(outcome)).name, beta, float(error), name, float(residual), dual)
+
+
+def judge_attention(
+    model: str, made: attention.Kind, data: Tokens, theta: tuple[np.ndarray, ...], said: list[attention.Claim]
+) -> list[Judgement]:
+    """Judgements by plain paths, all followed together; what these alone speak against, or cannot tell, is followed
+    again, further, with smaller steps. Where nothing is claimed nothing is followed."""
+    judged = [Judgement("undecided", claim.outcome) for claim in said]
+    left, followed = [i for i, claim in enumerate(said) if claim.outcome not in OPEN], made.size <= FOLLOWED
+    for how in ({"steps": 20_000 if followed else 0}, CLOSER if followed and made.shape[-1] <= LARGE else None):
+        if left and how is not None:
+            part = data.take(left)
+            path = follow(model, part, tuple(x[left] for x in theta), **how)
+            for j, i in enumerate(left):
+                judged[i] = attention.judge(model, part, said[i], path, j)
+            left = [i for i in left if judged[i].by_path]
+    for i, found in enumerate(judged):
+        if model == "diagonal" and found.why == attention.AWAY:
+            # A path that goes far out may come back to a point.
+            end = follow_back(data.take(i), tuple(x[i] for x in theta))
+            judged[i] = attention.judge_rest(said[i], end.beta) if end.rests else found
+    return judged
+
+
+def judge_network(
+    model: str, loss: str, data: Vectors, theta: tuple[np.ndarray, ...], claim: networks.Claim
+) -> Judgement:
+    """One instance; where a plain path speaks against the claim, or cannot tell, it is followed further."""
+    if claim.outcome in OPEN:
+        return Judgement("undecided", claim.outcome)
+    if loss == "squared":
+        return networks.judge_point(model, data, theta, claim)
+    found = Judgement("unverified", by_path=True)
+    for how in ({}, OUTWARDS):
+        if found.by_path:
+            path = follow_out(model, data, theta, loss, **how)
+            found = networks.judge_direction(model, data, theta, loss, claim, path)
+    return found
+
+
+def row(model: str, name: str, count: int, seed: int = 0, lanes: int = LANES) -> dict[str, Any]:
+    """One row of the table: a kind of instances of a model."""
+    rng = np.random.default_rng([seed, zlib.crc32(f"{model}, {name}".encode())])
+    started = time.perf_counter()
+    if model in ATTENTION:
+        made: Any = attention.KINDS[name]
+        data: Any = made.change(rng, attention.ordinary(rng, count, *made.shape))
+        theta = attention.start(rng, model, count, made.shape[-1], made.size)
+        said = claims(model, "logistic", data, theta, lanes)
+        claimed = time.perf_counter()
+        judged = judge_attention(model, made, data, theta, said)
+    else:
+        made = draws.KINDS[name]
+        data, theta = draws.ordinary(rng, made, model, count), draws.start(rng, made, model, count)
+        said = claims(model, made.loss, data, theta, lanes)
+        claimed = time.perf_counter()
+        starts = [tuple(w[i] for w in theta) for i in range(count)]
+        judged = [judge_network(model, made.loss, data.take(i), starts[i], claim) for i, claim in enumerate(said)]
+    return {
+        "model": model,
+        "kind": name,
+        "regular": made.regular,
+        "instances": count,
+        **{word: sum(j.verdict == word for j in judged) for word in VERDICTS},
+        "outcomes": dict(Counter(claim.outcome for claim in said)),
+        "reasons": dict(Counter(f"{j.verdict}: {_short(j.why)}" for j in judged if j.verdict != "right")),
+        "wrong_instances": [{"index": i, "why": j.why} for i, j in enumerate(judged) if j.verdict == "wrong"],
+        "seconds": claimed - started,
+        "referee_seconds": time.perf_counter() - claimed,
+    }
+
+
+def _short(why: str) -> str:
+    return re.sub(r"(?<= )[+-]?\d[\d.]*(e[+-]?\d+)?", "#", why.split(" [")[0].split(" (")[0])
+
+
+def kinds_of(model: str, scale: float) -> list[tuple[str, int]]:
+    """The kinds of instances of a model, and how many are drawn of each."""
+    if model in ATTENTION:
+        of = {name: (kind.regular, kind.shape[-1] > LARGE) for name, kind in attention.KINDS.items()}
+    else:
+        of = {name: (kind.regular, False) for name, kind in draws.KINDS.items() if model in kind.models}
+    many = {
+        name: COUNTS[model] * (0.1 if large else REGULAR if regular else 1) for name, (regular, large) in of.items()
+    }
+    return [(name, max(8, round(scale * number))) for name, number in many.items()]
+
+
+def main() -> None:
+    asked = settings(__doc__, "referee", cached=True, scale=1.0, seed=0, only=tuple(MODELS), kinds=("",))
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    more = {"scale": asked.scale, "commit": head.stdout.strip() or None}
+    record = Record(asked.out, seed=asked.seed)
+    for model in asked.only:
+        for name, count in kinds_of(model, asked.scale):
+            if asked.kinds == ("",) or name in asked.kinds:
+                record.add(row(model, name, count, asked.seed) | more)
+
+
+if __name__ == "__main__":
+    main()
