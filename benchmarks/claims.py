@@ -1,0 +1,158 @@
+"""Claims of `find_limit` beside references: python benchmarks/claims.py [--count 1000] [--heads 100] [--only NAME ...]
+
+- linear model: whether the loss has a minimum, decided by a linear program (HiGHS) on integer data, of which a third is
+  quasi-separable; a claim of a point where there is none, or of a direction where there is a minimum, is wrong.
+- support vector machine: 1,000 separable data, 20 inputs; the direction against CVXPY's (Clarabel), to be within 1e-8.
+- several heads: two heads in parallel, each direction certified to the default gap or not.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import Record, clocked, outcomes, settings
+from scipy.optimize import linprog
+
+import jaxflow as jf
+from jaxflow.limits import find_limits
+from jaxflow.margin import Separability
+from jaxflow.models import MultiHeadAttention
+
+
+class Linear(eqx.Module):
+    """The model that a caller writes in three lines."""
+
+    weights: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.weights @ x
+
+
+def kind_of(rows: np.ndarray) -> str:
+    """Of data with signed inputs `rows`: how many margins some direction makes positive and none negative."""
+    n, d = rows.shape
+    # max Σs with Aw >= s and 0 <= s <= 1: of integer data s is 0 or 1 at the optimum.
+    found = linprog(
+        np.r_[np.zeros(d), -np.ones(n)],
+        A_ub=np.c_[-rows, np.eye(n)],
+        b_ub=np.zeros(n),
+        bounds=[(None, None)] * d + [(0, 1)] * n,
+        method="highs",
+    )
+    grows = round(-found.fun)
+    return "overlapping" if grows == 0 else "separable" if grows == n else "quasi_separable"
+
+
+def minima(count: int) -> dict[str, Any]:
+    """Integer data in few values: ties, copies and planes through several data are frequent."""
+    rng, found, wrong, spent = np.random.default_rng(0), [], [], 0.0
+    kinds: list[str] = []
+    for i in range(count):
+        inputs, labels = rng.integers(-2, 3, (8, 3)).astype(float), rng.choice([-1.0, 1.0], 8)
+        kinds.append(kind_of(labels[:, None] * inputs))
+        risk = jf.EmpiricalRisk((jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
+        limit, seconds = clocked(
+            lambda risk=risk: eqx.filter(jf.find_limit(risk, Linear(jnp.zeros(3)), throw=False), eqx.is_array)
+        )
+        spent += seconds.wall * (i > 0)
+        found.append(int(limit.outcome.value))
+        said = Separability(int(limit.details.linear.separability.value)).name
+        point = limit.kind.value == jf.limits.LimitKind.point
+        direction = limit.kind.value == jf.limits.LimitKind.direction
+        if (
+            said not in (kinds[-1], "unknown")
+            or (point and kinds[-1] != "overlapping")
+            or (direction and kinds[-1] == "overlapping")
+        ):
+            wrong.append(i)
+    return {
+        "case": "linear model",
+        "reference": "linear program",
+        "instances": count,
+        "outcomes": outcomes(found),
+        "undecided": sum(jf.Outcome(code) == jf.Outcome.undecided for code in found),
+        "wrong": len(wrong),
+        "wrong_instances": wrong,
+        "kinds": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        "seconds": spent / max(count - 1, 1),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """One large instance, from a start at zero, its compilation included."""
+    import cvxpy as cp
+
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(1000, 20))
+    labels = np.sign(inputs @ rng.normal(size=20))
+    risk = jf.EmpiricalRisk((jnp.asarray(inputs), jnp.asarray(labels)), "logistic")
+    limit, seconds = clocked(lambda: eqx.filter(jf.find_limit(risk, Linear(jnp.zeros(20)), throw=False), eqx.is_array))
+    variable: Any = cp.Variable(20)
+    rows = labels[:, None] * inputs
+    program: Any = cp.Problem(cp.Minimize(cp.sum_squares(variable)), [rows @ variable >= 1])
+    options = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12}
+    program.solve(solver="CLARABEL", **options)
+    unit = variable.value / np.linalg.norm(variable.value)
+    apart = float(np.linalg.norm(np.asarray(jax.tree.leaves(limit.flow_direction)[0]) - unit))
+    return {
+        "case": "support vector machine",
+        "reference": "CVXPY",
+        "instances": 1,
+        "outcomes": outcomes([limit.outcome.value]),
+        "undecided": int(limit.outcome.value == jf.Outcome.undecided),
+        "wrong": int(apart > 1e-8),
+        "difference": apart,
+        "seconds": seconds.wall,
+    }
+
+
+def heads(count: int) -> dict[str, Any]:
+    """Two heads; an instance counts as certified where both are."""
+    found, open_ones, spent = [], 0, 0.0
+
+    @jax.jit
+    def setup(key: jax.Array) -> tuple[Any, Any]:
+        data, head = jf.data.random_tokens(key, 4, 4, 5)
+        other = jax.random.normal(jax.random.fold_in(key, 1), (5,))
+        model = MultiHeadAttention.init(jax.random.fold_in(key, 2), data, [head, other])
+        return jf.EmpiricalRisk(data, "logistic"), model
+
+    for i in range(count):
+        risk, model = setup(jax.random.key(i))
+        limits, seconds = clocked(
+            lambda risk=risk, model=model: eqx.filter(find_limits(risk, model, throw=False), eqx.is_array)
+        )
+        spent += seconds.wall * (i > 0)
+        codes = [int(limit.outcome.value) for limit in limits]
+        found += codes
+        open_ones += any(jf.Outcome(code) == jf.Outcome.undecided for code in codes)
+    return {
+        "case": "several heads",
+        "reference": "own dual",
+        "instances": count,
+        "outcomes": outcomes(found),
+        "undecided": open_ones,
+        "wrong": None,
+        "seconds": spent / max(count - 1, 1),
+    }
+
+
+def main() -> None:
+    asked = settings(
+        __doc__, "claims", count=1000, heads=100, only=("linear model", "support vector machine", "several heads")
+    )
+    record = Record(asked.out)
+    cases = {
+        "linear model": lambda: minima(asked.count),
+        "support vector machine": machine,
+        "several heads": lambda: heads(asked.heads),
+    }
+    for name, run in cases.items():
+        if name in asked.only:
+            record.add(run())
+
+
+if __name__ == "__main__":
+    main()
