@@ -58,6 +58,21 @@ def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
     np.testing.assert_allclose(coefficients[-1], beta.value, atol=1e-3)
 
 
+def test_a_start_that_meets_its_targets_stays_there() -> None:
+    """Its gradient is exactly zero: log 0 is -inf in every reading, and no path has a length."""
+    network = jf.models.DiagonalLinearNetwork((jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])))
+    inputs = jnp.array([[1.0, 2.0], [0.5, -1.0]])
+    risk = jf.EmpiricalRisk((inputs, inputs @ network.linear_coefficients()), "squared")
+    scaled = risk.scaled_gradient(network)
+    assert float(scaled.log_scale) == 0.0 and np.isneginf(scaled.log_norm)
+    how = {"clock": "physical_time", "until": 1.0, "solver": "tsit5"}
+    path = jf.integrate(risk, network, **how, save_at=jnp.array([0.5, 1.0]))
+    for name in ("log_gradient_norm", "log_arc_length"):
+        assert np.isneginf(getattr(path, name)).all() and np.isneginf(getattr(path.final, name))
+    assert np.array_equal(path.model.weights, network.weights)
+    assert jf.integrate(risk, network, **how, stop=jf.LossExcess(-1e6)).result == jf.RESULTS.event_occurred
+
+
 def separable(d: int, n: int) -> jf.data.LinearData:
     rng = np.random.default_rng(d)
     inputs = rng.normal(size=(n, d))
