@@ -142,10 +142,9 @@ class _Descent(eqx.Module):
         """The gradient with its penalty, as log scale and a tree of order one."""
         scaled = self.risk.scaled_gradient(model)
         if self.ridge is None:
-            return jnp.where(scaled.log_scale > -jnp.inf, scaled.log_scale, 0.0), scaled.gradient
+            return scaled.log_scale, scaled.gradient
         pull = tree_scale(2.0 * self.ridge, self.trained(model))
         log_scale = jnp.maximum(scaled.log_scale, jnp.log(tree_norm(pull)))
-        log_scale = jnp.where(log_scale > -jnp.inf, log_scale, 0.0)
         shrink = jnp.exp(scaled.log_scale - log_scale)
         # Below the smallest normal number there is no pull to bring to the common scale.
         tiny = jnp.finfo(log_scale.dtype).tiny

@@ -51,7 +51,8 @@ class AbstractLoss(eqx.Module):
     def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
         r"""$\partial\ell/\partial f = e^{c}w$ as `(c, w)` with one scale c and $\max|w| = 1$.
 
-        The scale is constant under differentiation; $e^c w$ is what is being represented.
+        The scale is constant under differentiation; $e^c w$ is what is being represented. Where every derivative is
+        zero, so is w, and c is zero.
         """
 
 
@@ -125,7 +126,9 @@ class Squared(AbstractLoss):
     def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
         residual = outputs - targets
         size = lax.stop_gradient(jnp.max(jnp.abs(residual)))
-        return jnp.log(size), residual / positive_or_one(size)
+        # Of no residual the scale is one, as in `_from_logarithms`.
+        size = positive_or_one(size)
+        return jnp.log(size), residual / size
 
 
 # Margins at which the tail of a loss is looked for, up to where exp(-q) underflows.

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import (
+    AbstractPrinted,
     ScaledGradient,
     as_arrays,
     as_signs,
@@ -26,7 +27,7 @@ from jaxflow.losses import AbstractLoss, MarginLoss, as_loss
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
-class AbstractSource(eqx.Module):
+class AbstractSource(AbstractPrinted):
     """Where a risk's outputs and targets come from."""
 
     @abc.abstractmethod
@@ -130,7 +131,7 @@ def _finite(leaf: Any) -> bool:
     return not seen or leaf.dtype.kind not in "fc" or bool(np.isfinite(np.asarray(leaf)).all())
 
 
-class EmpiricalRisk(eqx.Module):
+class EmpiricalRisk(AbstractPrinted):
     r"""$L(\theta)=\frac1n\sum_i\ell(f(\theta;X_i),y_i)$, equation (2) of Tarzanagh et al. (2023).
 
     **Arguments:**

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxflow._core import RESULTS, Code, as_html, good, is_concrete
+from jaxflow._core import RESULTS, AbstractPrinted, Code, good, is_concrete
 
 
 class Regime(enum.IntEnum):
@@ -21,7 +21,7 @@ class Regime(enum.IntEnum):
     discrete = 3
 
 
-class Point(eqx.Module):
+class Point(AbstractPrinted):
     r"""A point on a trajectory, or several with a leading axis.
 
     - `model`: the model there.
@@ -46,7 +46,7 @@ class Point(eqx.Module):
     reached: Bool[Array, "..."]
 
 
-class Trajectory(eqx.Module):
+class Trajectory(AbstractPrinted):
     """Where a flow, or a discrete descent, went.
 
     The properties below describe the save points (with a leading axis) where `save_at` or `saveat` asked for any, and
@@ -91,11 +91,8 @@ class Trajectory(eqx.Module):
     def __bool__(self) -> bool:
         return True
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return _in_words(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(repr(self))
 
     def __getitem__(self, index: Any) -> Any:
         """A save point, or the trajectory of some; of a batch its members. **Raises:** `IndexError`, `TypeError`."""
@@ -233,7 +230,7 @@ class Trajectory(eqx.Module):
 
 
 def describe(result: Any) -> str:
-    """The message of a result, or of a batch of results with their counts; where Diffrax's is empty, "successful".
+    """The message of a result, or of a batch of results with their counts.
 
     **Example:**
 
@@ -242,13 +239,13 @@ def describe(result: Any) -> str:
     assert jf.trajectory.describe(path.result) == "successful"
     ```
     """
-    stopped = RESULTS[RESULTS.event_occurred]  # pyright: ignore[reportAttributeAccessIssue]
-    words = {"": "successful", stopped: "stopped by a rule"}
-    found: Any = RESULTS[result]
-    if isinstance(found, str):
-        return words.get(found, found)
-    messages, counts = np.unique(found, return_counts=True)
-    return ", ".join(f"{n} {words.get(message, message)}" for n, message in zip(counts, messages, strict=True))
+    codes = np.asarray(jax.tree.leaves(result)[0])
+    if codes.ndim == 0:
+        return RESULTS[result]
+    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+    one_each = jax.tree.map(lambda x: x.reshape(-1)[first], result)
+    messages = [RESULTS[jax.tree.map(lambda x, at=at: x[at], one_each)] for at in range(len(first))]
+    return ", ".join(f"{count} {message}" for message, count in zip(messages, counts, strict=True))
 
 
 def _moving(points: Point) -> PyTree:
@@ -264,8 +261,9 @@ def _by_name(params: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="_"): leaf for path, leaf in leaves}
 
 
-# Rows of a printed trajectory; of more save points some in between are left out.
-_ROWS = 8
+# Save points of a printed trajectory: the first, one between and the last, which with the sentence, the names of the
+# columns and the end are six lines.
+_ROWS = 3
 
 
 def _in_words(trajectory: Trajectory) -> str:

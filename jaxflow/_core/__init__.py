@@ -37,8 +37,10 @@ from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options
 from jaxflow._core.compiling import strongly_typed as strongly_typed
 from jaxflow._core.lanes import one_lane_at_a_time as one_lane_at_a_time
+from jaxflow._core.printing import AbstractPrinted as AbstractPrinted
 from jaxflow._core.printing import as_html as as_html
 from jaxflow._core.printing import in_numbers as in_numbers
+from jaxflow._core.printing import shortened as shortened
 from jaxflow._core.results import RESULTS as RESULTS
 from jaxflow._core.results import good as good
 from jaxflow._core.scaled import ScaledGradient as ScaledGradient

@@ -1,10 +1,10 @@
 """Numbers too small for floating point, carried as a logarithm and a factor of order one."""
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
+from jaxflow._core.printing import AbstractPrinted
 from jaxflow._core.trees import tree_norm
 
 
@@ -16,10 +16,10 @@ def exp_nonpositive(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.exp(x - lax.stop_gradient(jnp.maximum(x, 0.0)))
 
 
-class ScaledGradient(eqx.Module):
+class ScaledGradient(AbstractPrinted):
     r"""$\nabla L = e^{\text{log\_scale}}\cdot\text{gradient}$, with the multipliers that formed it.
 
-    - `log_scale`: scalar; may lie far below −745, where `exp` underflows.
+    - `log_scale`: scalar; may lie far below −745, where `exp` underflows. Finite where the gradient is exactly zero: 0.
     - `gradient`: the model's structure, `None` where a parameter is frozen.
     - `multipliers`: the derivatives by which the gradient is a weighted sum of features, on the same
       scale: $p_{it}=\partial L/\partial a_{it}$ `(n, [k,] T)` for attention logits, $\partial L/\partial f_i$

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_arrays, as_signs, is_concrete, require, require_finite
+from jaxflow._core import AbstractPrinted, as_arrays, as_signs, is_concrete, require, require_finite
 
 
-class LinearData(eqx.Module):
+class LinearData(AbstractPrinted):
     r"""n inputs $x_i\in\mathbb R^d$ with targets $y_i$: labels ±1, or real values for regression.
 
     **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. Booleans and two strings become labels ±1: True is +1, and so is

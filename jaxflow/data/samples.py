@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 from jaxtyping import Array, Float
 
-from jaxflow._core import as_arrays, as_signs, is_concrete, require, require_finite
+from jaxflow._core import AbstractPrinted, as_arrays, as_signs, is_concrete, require, require_finite
 
 
-class SampleData(eqx.Module):
+class SampleData(AbstractPrinted):
     r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
     Boix-Adserà et al. (2023).
 

@@ -2,20 +2,29 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import as_array, as_arrays, as_mask, as_signs, is_concrete, require, require_finite, require_signs
+from jaxflow._core import (
+    AbstractPrinted,
+    as_array,
+    as_arrays,
+    as_mask,
+    as_signs,
+    is_concrete,
+    require,
+    require_finite,
+    require_signs,
+)
 
 # Roundings between two rows of a product of equal rows with a matrix; tokens that differ by no more are one token to
 # every margin that has digits.
 COPIES = 4.0
 
 
-class TokenData(eqx.Module):
+class TokenData(AbstractPrinted):
     r"""n sequences $X_i\in\mathbb R^{T\times d}$ with queries $z_i$ and labels $Y_i\in\{\pm1\}$.
 
     Tarzanagh et al. (2023) §2; Sheen et al. (2024) §3.1 (whose sequence length is called L).

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, check_kind, positive_or_one
+from jaxflow._core import AbstractPrinted, Code, check_kind, in_numbers, positive_or_one
 from jaxflow.flow.clocks import AbstractClock, ArcLength, LogArcLength, LossTime, as_clock
 from jaxflow.flow.coordinates import AbstractCoordinates, as_coordinates
 from jaxflow.flow.filippov import mode_at
@@ -55,7 +55,7 @@ ADVICE = {
 }
 
 
-class Diagnosis(eqx.Module):
+class Diagnosis(AbstractPrinted):
     """What holds an integration up at its last point.
 
     `cause`: a `Cause`; `sliding` `(g,)`: the kinks that the flow would slide on there, in the order in which the
@@ -71,6 +71,8 @@ class Diagnosis(eqx.Module):
     residual: Float[Array, ""]
 
     def __str__(self) -> str:
+        if self.cause.value.ndim > 0:
+            return in_numbers(self)
         sentence = ADVICE[Cause(int(self.cause))]
         if self.cause == Cause.sliding:
             kinks = ", ".join(str(k) for k in jnp.flatnonzero(self.sliding)[:8].tolist())

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import checked, linalg
+from jaxflow._core import AbstractPrinted, checked, linalg
 from jaxflow._core.kinks import gated, kink_count
 
 Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
@@ -53,7 +53,7 @@ FRESH_STARTS = 3
 SHORTEST_STEP = 1e-7
 
 
-class HardMarginState(eqx.Module):
+class HardMarginState(AbstractPrinted):
     r"""A point of the hard-margin flow, scaled to margin one.
 
     `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
@@ -66,7 +66,7 @@ class HardMarginState(eqx.Module):
     sliding: Bool[Array, " g"]
 
 
-class HardMarginPath(eqx.Module):
+class HardMarginPath(AbstractPrinted):
     r"""Where the hard-margin flow went.
 
     - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: soon after the start, where

@@ -90,7 +90,7 @@ class System(eqx.Module):
         scaled, log_norm, _, log_speed = self.rates(s, state)
         velocity = tree_scale(-jnp.exp(log_speed - beyond), scaled.gradient)
         rate = jax.tree.map(lambda v, y: v / rho - expansion * y, velocity, y)
-        length = jnp.exp(log_speed + log_norm - log1p_length)
+        length = jnp.where(log_norm > _LOG_ZERO, jnp.exp(log_speed + log_norm - log1p_length), 0.0)
         if w is None:
             return rate, None, length
 
@@ -210,8 +210,9 @@ class System(eqx.Module):
             log_time=self.log_time(s, w, scaled.log_scale, log_speed),
             log_arc_length=_log_expm1(log1p_length),
             scaled=eqx.tree_at(lambda g: g.log_scale, scaled, scaled.log_scale * jnp.exp(self.degree * beyond)),
-            log_norm=log_norm,
-            log_sum=log_sum,
+            # Rules compare these, and differentiate nothing.
+            log_norm=jnp.where(log_norm > _LOG_ZERO, log_norm, -jnp.inf),
+            log_sum=jnp.where(log_sum > _LOG_ZERO, log_sum, -jnp.inf),
             decode=lambda: self.coordinates.decode(self.context, state),
             decode_velocity=lambda: self.velocity(state, scaled),
             attention=lambda: self.coordinates.attention(self.context, state, risk.data),

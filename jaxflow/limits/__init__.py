@@ -5,6 +5,7 @@ from jaxflow.limits.attention_facts import HeadState as HeadState
 from jaxflow.limits.closed_form import ClosedForm as ClosedForm
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
+from jaxflow.limits.kkt_residual import kkt_residual as kkt_residual
 from jaxflow.limits.limit import Limit as Limit
 from jaxflow.limits.limit import LimitKind as LimitKind
 from jaxflow.limits.limit import Rate as Rate

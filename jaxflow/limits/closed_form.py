@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import positive_or_one
+from jaxflow._core import AbstractPrinted, positive_or_one
 from jaxflow.losses import Exponential, Logistic
 from jaxflow.models import AbstractLinearNetwork
 from jaxflow.risk import EmpiricalRisk
@@ -24,7 +24,7 @@ from jaxflow.theory import (
 ROOT = 1e-6
 
 
-class ClosedForm(eqx.Module):
+class ClosedForm(AbstractPrinted):
     r"""A limit from data and start alone.
 
     - `coefficients`: $\beta(\Theta^\infty)$; of a direction, at margin one.

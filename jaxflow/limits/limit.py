@@ -10,9 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import Code, Outcome, SelectionStatus, as_html, in_numbers, is_concrete
+from jaxflow._core import AbstractPrinted, Code, Outcome, SelectionStatus, is_concrete
 from jaxflow.data import TokenData
-from jaxflow.margin import AttentionProgram, Certificate, CertificateSource, Solution, finite_component, solve
+from jaxflow.margin import (
+    AttentionProgram,
+    Certificate,
+    CertificateSource,
+    ProgramResult,
+    Solution,
+    finite_component,
+    solve,
+)
 from jaxflow.models import OwnModel
 from jaxflow.trajectory import Trajectory, describe
 
@@ -30,7 +38,7 @@ def unknown() -> Float[Array, ""]:
     return jnp.asarray(jnp.nan)
 
 
-class Rate(eqx.Module):
+class Rate(AbstractPrinted):
     r"""How the weights' own gap $N(W)/(\mu\,\mathrm{opt})-1$ falls along the flow: like $(\log t)^{-\text{exponent}}$.
 
     - `exponent`: least squares on the save points; NaN where fewer than three are usable.
@@ -45,11 +53,8 @@ class Rate(eqx.Module):
     log_times: Float[Array, " saves"] = eqx.field(default_factory=lambda: jnp.zeros(0))
     gaps: Float[Array, " saves"] = eqx.field(default_factory=lambda: jnp.zeros(0))
 
-    def __str__(self) -> str:
-        return in_numbers(self)
 
-
-class AbstractFacts(eqx.Module):
+class AbstractFacts(AbstractPrinted):
     """What a limit has beside the fields that every limit has."""
 
     # The measure in a picture of the way to the limit, and whether the program's optimum is drawn beside the answer.
@@ -60,15 +65,12 @@ class AbstractFacts(eqx.Module):
     def sentence(self, limit: "Limit") -> str:
         """What `print` shows of one limit that did not fail."""
 
-    def __str__(self) -> str:
-        return in_numbers(self)
-
 
 # Fields of the three classes that were before this one.
 _FORMER = {"weights": "flow_direction", "coefficients": "flow_direction", "unit": "flow_direction", "params": "end"}
 
 
-class Limit(eqx.Module):
+class Limit(AbstractPrinted):
     r"""The limit of gradient flow from one start, with the certificate of each number.
 
     - `kind`: `direction` (weights diverge), `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
@@ -175,9 +177,6 @@ class Limit(eqx.Module):
     def __str__(self) -> str:
         return in_words(self)
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
 
 def bare(model: Any) -> Any:
     """The user's own model, where it was wrapped."""
@@ -209,11 +208,20 @@ def when_of(trajectory: Trajectory) -> str:
 
 def gaps_of(limit: Any) -> str:
     """The three numbers of a limit direction, none of which stands for another."""
-    return (
-        f"excess over the optimum {float(limit.excess):.1e}, the program's gap "
-        f"{float(limit.program_solution.certificate.duality_gap):.1e}, the flow's own gap "
-        f"{float(limit.flow_certificate.duality_gap):.1e}"
-    )
+    own = float(limit.flow_certificate.duality_gap)
+    bound = f"the flow's own gap {own:.1e}" if np.isfinite(own) else "no bound by the flow"
+    return f"{excess_of(limit)}, {bound}"
+
+
+def excess_of(limit: Any) -> str:
+    """The excess over the program's optimum with the program's own gap, or why there is none."""
+    solution, excess = limit.program_solution, float(limit.excess)
+    if solution.result == ProgramResult.infeasible:
+        return "the program has no solution"
+    gap = f"the program's gap {float(solution.certificate.duality_gap):.1e}"
+    if not np.isfinite(excess):
+        return f"the flow's direction does not meet the program's constraints, {gap}"
+    return f"excess over the optimum {excess:.1e}, {gap}"
 
 
 def bound_of(limit: Any) -> str:

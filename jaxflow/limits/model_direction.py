@@ -106,9 +106,7 @@ def _begun(
 ) -> Underway:
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
-    # Homogeneity belongs to the model: at a start of zero, say, no margin shows it.
-    generic = jax.random.normal(jax.random.key(0), start.shape, start.dtype)
-    degree = _degree(at_start, generic, _declared(method, model))
+    degree = degree_of(at_start, start, declared_degree(method, model))
     problem = _gears(model, method, kink_count(at_start.function, start))
     # What is compiled holds the program of the rule: another rule is another one.
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
@@ -222,16 +220,18 @@ def _counted(margins: Margins, final: Any) -> tuple[Margins, Bool[Array, " n"]]:
     return margins._replace(present=margins.present & ~pulls), pulls
 
 
-def _declared(method: ModelStaged, model: Any) -> float | None:
+def declared_degree(method: ModelStaged, model: Any) -> float | None:
     inner = getattr(model, "rest", model)
     declared = getattr(inner, "degree", None) if method.degree is None else method.degree
     return None if declared is None else float(declared)
 
 
-def _degree(
-    margins: Margins, theta: Float[Array, " p"], declared: float | None
+def degree_of(
+    margins: Margins, like: Float[Array, " p"], declared: float | None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """L and the largest deviation from $q(sθ)=s^Lq(θ)$ at θ, relative to the largest margin."""
+    """L and the largest deviation from $q(sθ)=s^Lq(θ)$ at a random θ, relative to the largest margin."""
+    # Homogeneity belongs to the model: at a start of zero, say, no margin shows it.
+    theta = jax.random.normal(jax.random.key(0), like.shape, like.dtype)
     present = margins.present
     q = jnp.where(present, margins.function(theta), 0.0)
     top = jnp.max(jnp.abs(q))

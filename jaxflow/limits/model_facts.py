@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import Code, Outcome, in_numbers
-from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, precision_note, unknown, when_of
+from jaxflow._core import AbstractPrinted, Code, Outcome
+from jaxflow.limits.limit import AbstractFacts, Limit, LimitKind, bare, excess_of, precision_note, unknown, when_of
 from jaxflow.margin import Separability
 from jaxflow.trajectory import describe
 
 
-class KKTPoint(eqx.Module):
+class KKTPoint(AbstractPrinted):
     r"""How nearly a direction solves the first-order conditions of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$.
 
     At ψ, the direction scaled to margin one, with multipliers $\lambda\ge0$ and $h_k\in\partial q_k(\psi)$:
@@ -35,11 +35,8 @@ class KKTPoint(eqx.Module):
     sliding: Bool[Array, " g"] = eqx.field(default_factory=lambda: jnp.zeros(0, bool))
     kink_distance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros(()))
 
-    def __str__(self) -> str:
-        return in_numbers(self)
 
-
-class StationaryFacts(eqx.Module):
+class StationaryFacts(AbstractPrinted):
     r"""What is known of a limit point.
 
     - `residual`: the largest $|\ell'|$ where the flow was stopped (squared error: $|f(x_i)-y_i|$), relative to the
@@ -57,11 +54,8 @@ class StationaryFacts(eqx.Module):
     rank: Int[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros((), int))
     error: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
 
-    def __str__(self) -> str:
-        return in_numbers(self)
 
-
-class LinearFacts(eqx.Module):
+class LinearFacts(AbstractPrinted):
     r"""What is known of the limit of a model that is affine in its trained parameters, beside the rest.
 
     - `separability`: which data these are, and `growing` `(n,)`: the data whose margins diverge, as the recession
@@ -215,10 +209,7 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
 
 
 def _theory_sentence(limit: Limit, outcome: Outcome) -> str:
-    numbers = (
-        f"excess over the optimum {float(limit.excess):.1e}, the program's gap "
-        f"{float(limit.program_solution.certificate.duality_gap):.1e}"
-    )
+    numbers = excess_of(limit)
     if outcome is Outcome.prediction_contradicted:
         return f"It is not the optimum of the predicted program: {numbers}. {limit.prediction.sentence()}"
     if outcome is Outcome.globally_optimal:

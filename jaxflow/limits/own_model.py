@@ -57,7 +57,7 @@ def find_own_limit(
         risk.data.check()
     risk.check(model)
     rule = rule_of(model) if has_rule(model) else None
-    risk, model = _wrapped(risk, model)
+    risk, model = wrapped(risk, model)
     # Its errors name the argument before anything long begins.
     outputs: Any = eqx.filter_eval_shape(risk.source.outputs, model)
     trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
@@ -69,7 +69,8 @@ def find_own_limit(
         dimension <= MOST_WEIGHTS,
         "model",
         f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Train fewer of them "
-        "(`trainable` of the risk), or follow the flow with integrate or descend and read the direction at its end",
+        "(`trainable` of the risk), or follow the flow with integrate or descend, and read the direction at its end: "
+        "limits.kkt_residual judges it",
     )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
@@ -87,7 +88,7 @@ def find_own_limit(
     return told(found, method, risk, bare(model), throw=throw, progress=progress)
 
 
-def _wrapped(risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
+def wrapped(risk: EmpiricalRisk, model: Any) -> tuple[EmpiricalRisk, Any]:
     """A model of arrays alone, and a risk that trains the same of them."""
     if isinstance(model, AbstractModel):
         return risk, model

@@ -7,7 +7,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
-from jaxflow._core import Code, as_array, as_html, in_numbers, positive_or_one, require, shown, unknown_name
+from jaxflow._core import (
+    AbstractPrinted,
+    Code,
+    as_array,
+    positive_or_one,
+    require,
+    shown,
+    unknown_name,
+)
 from jaxflow.margin.program import AbstractProgram
 
 # ‖Σλ_k A_k‖ relative to Σλ_k · max‖A_k‖ below which a dual ray proves infeasibility in float64: three orders
@@ -41,7 +49,7 @@ class ProgramResult(enum.IntEnum):
     stationary = 6
 
 
-class Certificate(eqx.Module):
+class Certificate(AbstractPrinted):
     r"""What a primal direction V and multipliers λ prove about $\min N(V)$ s.t. $\langle A_k,V\rangle\ge1$.
 
     - `primal_value`: $N(V)/\mu$ with $\mu=\min_k\langle A_k,V\rangle$, an upper bound (+inf if $\mu\le0$).
@@ -76,14 +84,8 @@ class Certificate(eqx.Module):
         """Whether the multipliers are a Farkas certificate to rounding accuracy."""
         return self.farkas <= FARKAS_MULTIPLE * jnp.finfo(self.farkas.dtype).eps
 
-    def __str__(self) -> str:
-        return in_numbers(self)
 
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
-
-
-class Solution(eqx.Module):
+class Solution(AbstractPrinted):
     """A program's answer with its certificate.
 
     `primal` is scaled to margin one and zero where there is none; `dual` is scaled to $N^*(A^*\\lambda)=1$,
@@ -95,12 +97,6 @@ class Solution(eqx.Module):
     certificate: Certificate
     result: Code
     iterations: Int[Array, ""]
-
-    def __str__(self) -> str:
-        return in_numbers(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
 
 
 def _unit(x: Inexact[Array, "..."]) -> Inexact[Array, "..."]:

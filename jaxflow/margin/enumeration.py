@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
-from jaxflow._core import Code, SelectionStatus, checked, in_numbers, is_concrete, require
+from jaxflow._core import AbstractPrinted, Code, SelectionStatus, checked, is_concrete, require
 from jaxflow.data import TokenData, optimal_tokens, require_untied
 from jaxflow.margin.attention import AttentionProgram, attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -32,7 +32,7 @@ class AssumptionStatus(enum.IntEnum):
     undecided = 3
 
 
-class Enumeration(eqx.Module):
+class Enumeration(AbstractPrinted):
     r"""Every choice $\alpha$ of one token per query. N choices, q = n or n·k queries.
 
     - `selections` `(N, q)`: token indices; `result`, `status` `(N,)`: how the program and Definition 2 ended.
@@ -54,9 +54,6 @@ class Enumeration(eqx.Module):
     all_optimal_support: Code
     assumption_B1: Code
     program: AttentionProgram
-
-    def __str__(self) -> str:
-        return in_numbers(self)
 
     @property
     def locally_optimal(self) -> Bool[Array, " N"]:

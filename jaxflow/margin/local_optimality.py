@@ -2,11 +2,10 @@ r"""Locally optimal selections: Definition 2 of Tarzanagh et al. (2023) and Defi
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import Code, SelectionStatus, checked, positive_or_one
+from jaxflow._core import AbstractPrinted, Code, SelectionStatus, checked, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.margin.attention import attention_svm
 from jaxflow.margin.certificate import ProgramResult, Solution
@@ -18,7 +17,7 @@ from jaxflow.models import token_scores
 SUPPORT_MARGIN = 1e-9
 
 
-class LocalOptimality(eqx.Module):
+class LocalOptimality(AbstractPrinted):
     """Whether a selection is locally optimal, why, and how far that can be trusted.
 
     - `locally_optimal`: every support token scores less than the selected one.

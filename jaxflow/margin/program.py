@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
+from jaxflow._core import AbstractPrinted
 from jaxflow.margin.norms import AbstractNorm
 
 
@@ -87,7 +88,7 @@ class Compact(eqx.Module):
     finite: Bool[Array, ""]
 
 
-class AbstractProgram(eqx.Module):
+class AbstractProgram(AbstractPrinted):
     r"""$\min N(V)$ subject to $\langle A_k,V\rangle\ge1$ and $\langle A_j,V\rangle=b_j$.
 
     `active` marks the inequalities and `equal` the equalities among the entries of a dual array.

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, checked, in_numbers, linalg, positive_or_one
+from jaxflow._core import AbstractPrinted, Code, checked, linalg, positive_or_one
 from jaxflow.margin._linear_algebra import corrected_step
 
 # Steps of the interior point. Of 3,000 random instances none needed more than 30.
@@ -57,7 +57,7 @@ class Separability(enum.IntEnum):
     separable = 3
 
 
-class RecessionCone(eqx.Module):
+class RecessionCone(AbstractPrinted):
     r"""The directions $Au\ge0$ in which no margin falls, with the proofs.
 
     - `separability`: which of the three cases it is, or `unknown`.
@@ -72,9 +72,6 @@ class RecessionCone(eqx.Module):
     direction: Float[Array, " p"]
     weights: Float[Array, " n"]
     steps: Int[Array, ""]
-
-    def __str__(self) -> str:
-        return in_numbers(self)
 
 
 @checked()

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import ScaledGradient, checked, require
+from jaxflow._core import AbstractPrinted, ScaledGradient, checked, require
 
 # (scale, weights) -> gradient of the loss whose output derivatives are e^scale * weights.
 Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
 
 
-class AbstractModel(eqx.Module):
+class AbstractModel(AbstractPrinted):
     """A parametrised map from data to outputs. Any object with `outputs(data)` is accepted in its place, and any
     callable on one input.
     """

@@ -3,16 +3,15 @@ r"""Orthogonal decompositions of data tensors: Assumption 1 of Yun, Krishnan, Mo
 import math
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
-from jaxflow._core import checked
+from jaxflow._core import AbstractPrinted, checked
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.linear_networks import AbstractLinearNetwork, DiagonalLinearNetwork
 
 
-class Decomposition(eqx.Module):
+class Decomposition(AbstractPrinted):
     r"""$\mathsf M(x)=\sum_j[Sx]_j\,([U_1]_{\cdot j}\otimes\cdots\otimes[U_L]_{\cdot j})$, $U_l^HU_l=I$, equation (9).
 
     `transform`: S, `(m, d)` of full column rank; `factors`: $U_l$, `(k_l, m)`; real or complex.

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxflow._core import checked, normal, require
+from jaxflow._core import AbstractPrinted, checked, normal, require
 
 
-class DiagonalLinear(eqx.Module):
+class DiagonalLinear(AbstractPrinted):
     r"""$h(x;a)=\langle a,x\rangle$, a linear diagonal network of two layers (footnote 2)."""
 
     def __call__(self, x: Float[Array, " p"], a: Float[Array, " p"]) -> Float[Array, ""]:
         return jnp.dot(x, a)
 
 
-class DiagonalHead(eqx.Module):
+class DiagonalHead(AbstractPrinted):
     r"""One attention head with diagonal weights, equation (1): `(T, d)` to `(T, d)`, p = 2d products.
 
     $h(X;a)=\mathrm{smax}(X\,\mathrm{diag}(a_{KQ})X^\top)X\,\mathrm{diag}(a_{VO})$ with $a=(a_{KQ},a_{VO})$. At a = 0
@@ -36,7 +36,7 @@ class DiagonalHead(eqx.Module):
         return 2 * d
 
 
-class DiagonalTransformer(eqx.Module):
+class DiagonalTransformer(AbstractPrinted):
     r"""The transformer with diagonal attention weights of Example 3.2: L layers of H heads, p = 2dHL products.
 
     $\tilde Z_\ell=Z_{\ell-1}+\sum_i\mathrm{attention}(Z_{\ell-1};a^{\ell,i})$ and

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import as_array, as_matrix, as_vector, checked, positive_or_one, require
+from jaxflow._core import AbstractPrinted, as_array, as_matrix, as_vector, checked, positive_or_one, require
 from jaxflow._core.kinks import gated
 from jaxflow.data import TokenData
 
@@ -27,7 +27,7 @@ def arrays_and_rest(name: str, tree: Any) -> tuple[PyTree, PyTree]:
     return params, rest
 
 
-class FunctionHead(eqx.Module):
+class FunctionHead(AbstractPrinted):
     r"""A callable $h:\mathbb R^d\to\mathbb R$ as a pytree of arrays.
 
     Arrays of the callable (the weights of a module) are `params`; everything else, among it a plain function
@@ -54,7 +54,7 @@ class FunctionHead(eqx.Module):
         return self.function(x)
 
 
-class LinearHead(eqx.Module):
+class LinearHead(AbstractPrinted):
     r"""$h(x) = v^\top x$, with `v` of shape `(d,)`. Tarzanagh et al. (2023) §2, Sheen et al. (2024) §3.1."""
 
     v: Float[Array, " d"]
@@ -66,7 +66,7 @@ class LinearHead(eqx.Module):
         return jnp.dot(self.v, x)
 
 
-class MLPHead(eqx.Module):
+class MLPHead(AbstractPrinted):
     r"""$h(x) = \mathbf 1^\top\mathrm{ReLU}(Vx)$, with `V` of shape `(r, d)`. Tarzanagh et al. (2023) §6.
 
     The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. The flow slides
@@ -88,7 +88,7 @@ class MLPHead(eqx.Module):
         return (self.V @ x) / positive_or_one(size)
 
 
-class ConcaveHead(eqx.Module):
+class ConcaveHead(AbstractPrinted):
     r"""$h(x) = v^\top x-\lambda\|x\|^2$. Tarzanagh et al. (2023) §6 (Lemma 6, Figs. 9 and 12)."""
 
     v: Float[Array, " d"]
@@ -105,7 +105,7 @@ class ConcaveHead(eqx.Module):
 Head = Callable[[Float[Array, " d"]], Float[Array, ""]]
 
 
-class PositionHeads(eqx.Module):
+class PositionHeads(AbstractPrinted):
     r"""A head for each output position, $(h_k)_{k=1}^K$. Tarzanagh et al. (2023), App. D.
 
     **Arguments:** `heads`: K heads (anything that is a head for itself), or an array `(K, d)` of linear ones.
@@ -153,7 +153,7 @@ def _numbers(parts: Any) -> bool:
     )
 
 
-class GatedHead(eqx.Module):
+class GatedHead(AbstractPrinted):
     r"""A head at all outputs together, with the gates of its kinks `(g,)` given (`jaxflow._core.kinks`).
 
     One piece of a piecewise smooth head, or on a kink a convex combination of its neighbours: `head_outputs` and

@@ -7,14 +7,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import require
+from jaxflow._core import AbstractPrinted, require
 from jaxflow.data import TokenData
 from jaxflow.models.attention import AbstractAttention, bilinear
 from jaxflow.models.base import mark_trainable, outputs_of, require_shape
 from jaxflow.models.heads import Head, arrays_and_rest, as_head, check_head
 
 
-class OwnModel(eqx.Module):
+class OwnModel(AbstractPrinted):
     r"""Any model as a pytree of arrays, so that it passes through `jit` and `vmap` like the library's own.
 
     Arrays are `params`; what is no array (activation functions, sizes) is `rest`, fixed when a program is compiled.

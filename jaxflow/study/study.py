@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Set
 from typing import Any, SupportsIndex
 
-from jaxflow._core import as_boolean, as_integer, as_path, as_plain, require, unknown_name
+from jaxflow._core import as_boolean, as_html, as_integer, as_path, as_plain, require, shortened, unknown_name
 from jaxflow.study.blocks import Computer, job_of
 from jaxflow.study.cells import common_layout, filled_up
 from jaxflow.study.executors import make_engine
@@ -74,6 +74,16 @@ class Study:
         if type(self.experiment).check_cell is not AbstractExperiment.check_cell:
             for index in itertools.product(*(range(count) for count in self.plan.cells)):
                 self.experiment.check_cell(**self.plan.values_at(index))
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        factors = [f"{name} in {list(values)}" for name, values in (plan.data_factors | plan.method_factors).items()]
+        cells = " x ".join(factors) or "one cell"
+        how = f"{plan.trials} trials each, seed {plan.seed}, blocks of {plan.block}"
+        return shortened(f"Study of {plan.experiment['name']}: {cells}, {how}")
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self))
 
     def run(
         self,

@@ -3,12 +3,11 @@ r"""Algorithm 1 of Boix-Adserà et al. (2023): the stages that a vanishing start
 import enum
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import Code, check_real, checked, is_concrete, require
+from jaxflow._core import AbstractPrinted, Code, check_real, checked, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import PUSH, limit_from, product_slopes, support_curvature
@@ -38,7 +37,7 @@ class StageResult(enum.IntEnum):
     degenerate = 4
 
 
-class Stages(eqx.Module):
+class Stages(AbstractPrinted):
     r"""What Algorithm 1 found: row k belongs to the step from stage k to stage k + 1.
 
     - `times` `(m,)`: $T_{k+1}$ in rescaled time $t/\log(1/\alpha)$; +inf where not learned.

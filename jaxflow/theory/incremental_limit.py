@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, by_columns, linalg
+from jaxflow._core import RESULTS, AbstractPrinted, by_columns, linalg
 from jaxflow.models import ProductNetwork
 from jaxflow.models.hadamard import ProductFunction
 from jaxflow.risk import EmpiricalRisk
@@ -28,7 +27,7 @@ HANDOVER = 1e-6
 NEWTON_STEPS = 30
 
 
-class InnerLimit(eqx.Module):
+class InnerLimit(AbstractPrinted):
     """`products` `(p,)` of the limit; `residual`: slopes on the support relative to the scale; `converged`."""
 
     products: Float[Array, " p"]

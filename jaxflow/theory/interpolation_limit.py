@@ -9,19 +9,18 @@ $$\rho_j(\nu)=e_j^L\,h_L(e_j^{L-2}g_j),\qquad D(\nu)=y^\top\nu-\tfrac12\sum_je_j
 $\rho_j$ depends on digits of $g_j$ that do not exist: the unknowns are $s_j$, $q_L=\sinh s_j$, free of the box, and ν.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import checked, linalg, positive_or_one
+from jaxflow._core import AbstractPrinted, checked, linalg, positive_or_one
 from jaxflow.models.profiles import height, height_slope, time_of
 
 # Newton's method takes 2 to 30 steps (n = 5, d = 20, L = 2 to 5, α from 10 to 1e-4).
 NEWTON_STEPS = 200
 
 
-class InterpolationLimit(eqx.Module):
+class InterpolationLimit(AbstractPrinted):
     r"""The solution of (67) with what certifies it.
 
     - `singular`: $\rho^\infty$ `(m,)`; `dual`: $\nu=-\int_0^\infty r\,dt$ `(n,)`.

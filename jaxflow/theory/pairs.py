@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, linalg, positive_or_one
+from jaxflow._core import AbstractPrinted, checked, linalg, positive_or_one
 from jaxflow.models import (
     AbstractLinearNetwork,
     DeepLinearNetwork,
@@ -35,7 +35,7 @@ HIDDEN = 1000.0
 ROUNDINGS = 8.0
 
 
-class Pairs(eqx.Module):
+class Pairs(AbstractPrinted):
     r"""`rows`: A `(n, m)`; `first`, `second`: a(0) and b(0), `(m,)`; `base`: both layers at the start.
 
     `factors`: $U_1$ and $U_2$, None where both are the identity. Layers that are matrices stand for $f(X)=\langle
@@ -149,7 +149,7 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pai
     return _pairs(network, jnp.repeat(values, width)[None, :], (left, right.T))
 
 
-class PairLimit(eqx.Module):
+class PairLimit(AbstractPrinted):
     r"""Where the pairs end.
 
     - `dual`: ν; `coefficients`: β there; `missed`: $\max_i|A\rho-y|_i/\max_i|y_i|$.

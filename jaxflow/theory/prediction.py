@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, is_concrete
+from jaxflow._core import AbstractPrinted, checked, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation, Exponential, Logistic
 from jaxflow.margin import AbstractProgram, Nuclear, attention_svm
@@ -23,7 +23,7 @@ from jaxflow.models import (
 from jaxflow.risk import EmpiricalRisk
 
 
-class Assumption(eqx.Module):
+class Assumption(AbstractPrinted):
     """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails)."""
 
     statement: str = eqx.field(static=True)
@@ -31,7 +31,7 @@ class Assumption(eqx.Module):
     slack: Float[Array, ""]
 
 
-class Prediction(eqx.Module):
+class Prediction(AbstractPrinted):
     """A prediction: the program that the limit direction solves, the theorem, its hypotheses.
 
     Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of

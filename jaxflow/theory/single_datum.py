@@ -2,12 +2,11 @@ r"""One data point and two layers: what Theorems 3 and 5 of Yun, Krishnan, Mobah
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxflow._core import linalg, require
+from jaxflow._core import AbstractPrinted, linalg, require
 from jaxflow.models import AbstractLinearNetwork, LinearTensorNetwork, as_tensor_network
 
 # Singular values below this share of the largest are zero: rounding of the decomposition times the dimension.
@@ -16,7 +15,7 @@ NULL = 1e-13
 TIED = 1e-9
 
 
-class DataSingular(eqx.Module):
+class DataSingular(AbstractPrinted):
     r"""$\mathsf M(x)=U_1\mathrm{diag}(s)U_2^\top$ with s > 0 decreasing; `left` $U_1$, `values` s, `right` $U_2$."""
 
     left: Float[Array, "k1 m"]

@@ -27,6 +27,7 @@ PARTS = {
     "model": ("W", "inputs", "trainable"),
     "risk": ("data",),
     "heads": ("head",),
+    "direction": ("model", "W"),
 }
 # What is wrong by its shape alone may not fit the next argument, which the error then names.
 NEXT = {"tokens": ("queries",), "inputs": ("targets",), "weights": ("data_tensor",), "tensor": ("vectors",)}

@@ -157,6 +157,13 @@ LIMITS: list[Call] = [
         hard_margin_steps=(8, count()),
     ),
     call(
+        limits.kkt_residual,
+        "risk",
+        direction=(MODEL, values(None, 3, "abc", {}, jf.models.CombinedAttention(np.ones((3, 3)), MODEL.head))),
+        model=(MODEL, values(3, "abc", jf.models.CombinedAttention(np.ones((3, 3)), MODEL.head))),
+        near=(1e-6, number(least=0.0, most=1.0)),
+    ),
+    call(
         limits.flow_certificate,
         "program",
         model=(MODEL, instance()),

@@ -25,7 +25,9 @@ def test_a_certificate_prints_its_numbers_in_a_few_lines():
 def test_a_batch_prints_ranges_and_a_trace_says_so():
     one = solved().certificate
     batch = jax.tree.map(lambda x: jnp.stack([x, 2 * x if eqx.is_inexact_array(x) else x]), one)
-    assert f"(2,) from {float(one.primal_value):.6g} to {2 * float(one.primal_value):.6g}" in str(batch)
+    assert f"[{float(one.primal_value):.6g}, {2 * float(one.primal_value):.6g}]" in str(batch)
+    many = jax.tree.map(lambda x: jnp.repeat(x, 3, axis=0) if eqx.is_array(x) else x, batch)
+    assert f"(6,) from {float(one.primal_value):.6g} to {2 * float(one.primal_value):.6g}" in str(many)
     seen = []
     jax.jit(lambda value: seen.append(str(eqx.tree_at(lambda c: c.primal_value, one, value))))(1.0)
     assert seen == ["a traced Certificate"]

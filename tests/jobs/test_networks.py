@@ -58,6 +58,21 @@ def test_a_diagonal_network_learns_one_coefficient_after_the_other() -> None:
     np.testing.assert_allclose(coefficients[-1], beta.value, atol=1e-3)
 
 
+def test_a_start_that_meets_its_targets_stays_there() -> None:
+    """Its gradient is exactly zero: log 0 is -inf in every reading, and no path has a length."""
+    network = jf.models.DiagonalLinearNetwork((jnp.array([1.0, 2.0]), jnp.array([0.5, 1.0])))
+    inputs = jnp.array([[1.0, 2.0], [0.5, -1.0]])
+    risk = jf.EmpiricalRisk((inputs, inputs @ network.linear_coefficients()), "squared")
+    scaled = risk.scaled_gradient(network)
+    assert float(scaled.log_scale) == 0.0 and np.isneginf(scaled.log_norm)
+    how = {"clock": "physical_time", "until": 1.0, "solver": "tsit5"}
+    path = jf.integrate(risk, network, **how, save_at=jnp.array([0.5, 1.0]))
+    for name in ("log_gradient_norm", "log_arc_length"):
+        assert np.isneginf(getattr(path, name)).all() and np.isneginf(getattr(path.final, name))
+    assert np.array_equal(path.model.weights, network.weights)
+    assert jf.integrate(risk, network, **how, stop=jf.LossExcess(-1e6)).result == jf.RESULTS.event_occurred
+
+
 def separable(d: int, n: int) -> jf.data.LinearData:
     rng = np.random.default_rng(d)
     inputs = rng.normal(size=(n, d))
@@ -112,6 +127,50 @@ def test_a_network_ends_at_a_kkt_point() -> None:
     _, residual = nnls(np.asarray(jax.jacobian(margins)(psi))[active].T, np.asarray(psi))
     assert float(jnp.min(q)) > 0 and residual <= 1e-5
     np.testing.assert_allclose(limit.margin, jnp.min(q), rtol=1e-9)
+    # The same from the direction alone, and of the gradient flow's last point: its margins still differ by 1/log t.
+    found = jf.limits.kkt_residual(limit_risk := jf.EmpiricalRisk((inputs, labels), "logistic"), limit.direction, model)
+    assert float(found.residual) <= 1e-8 and float(found.complementarity) <= 1e-12
+    np.testing.assert_allclose(found.multipliers, limit.kkt.multipliers, rtol=1e-6, atol=1e-9)
+    last = jf.limits.kkt_residual(limit_risk, limit.trajectory.final.model)
+    assert 1e-3 < float(last.residual) < 0.1 and 1e-4 < float(last.complementarity) < 0.1
+    assert np.isinf(jf.limits.kkt_residual(limit_risk, model).residual)
+
+
+class TwoLayers(eqx.Module):
+    w: jax.Array
+    a: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.a @ jax.nn.relu(self.w @ x)
+
+
+def test_kkt_residual_on_kinks() -> None:
+    """Known by hand: two units, each orthogonal to the other's input, at an angle of 120 degrees: gates of 1/2."""
+    inputs, labels = np.array([[1.0, 0.0], [-0.5, 0.75**0.5]]), np.array([1.0, 1.0])
+    risk = jf.EmpiricalRisk((inputs, labels), "logistic")
+    # With w = a lambda (x + x'/2) the conditions are a^2 = lambda and lambda^2 (1 - 1/4) = 1.
+    weight = 0.75**-0.5
+    known = TwoLayers(jnp.asarray(weight**1.5 * (inputs + inputs[::-1] / 2.0)), jnp.full(2, weight**0.5))
+    found = jf.limits.kkt_residual(risk, known)
+    assert float(found.residual) <= 1e-9
+    np.testing.assert_allclose(found.multipliers, weight, rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(found.gates)[np.asarray(found.sliding)], 0.5, rtol=1e-9)
+    assert found.sliding.sum() == 2
+    # Beside the kinks the residual is that of one side, unless they count as met.
+    beside = TwoLayers(known.w + 1e-9, known.a)
+    assert jf.limits.kkt_residual(risk, beside).residual <= 1e-8
+    assert jf.limits.kkt_residual(risk, beside, near=0.0).residual > 0.1
+    # Unbalanced layers: min over s of |2 - s/2|^2 + |1/2 - 2 s|^2, over their size 17/4.
+    off = TwoLayers(2.0 * known.w, 0.5 * known.a)
+    np.testing.assert_allclose(jf.limits.kkt_residual(risk, off).residual, 15.0 / 17.0, rtol=1e-9)
+
+
+def test_kkt_residual_of_attention() -> None:
+    data, head = jf.data.random_tokens(jax.random.key(0), n=3, T=4, d=4)
+    risk = jf.EmpiricalRisk(data, "logistic")
+    solution = jf.margin.solve(jf.margin.attention_svm(data, np.eye(4, dtype=bool)[[2, 2, 3]]))
+    found = jf.limits.kkt_residual(risk, jf.models.CombinedAttention(solution.primal, head))
+    assert float(found.residual) <= 1e-9
 
 
 class Neuron(eqx.Module):

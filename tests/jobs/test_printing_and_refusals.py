@@ -48,6 +48,18 @@ def objects() -> dict[str, Any]:
         "details": limit.details,
         "outcome": limit.outcome,
         "path": path,
+        "its points": jf.integrate(RISK, START, clock="log_time", until=5.0, save_at=jnp.linspace(1.0, 5.0, 9)),
+        "point": path.final,
+        "result": path.result,
+        "result of a rule": limit.trajectory.result,
+        "results": jax.tree.map(lambda x: jnp.stack([x, x]), path.result),
+        "batch": jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, path),
+        "risk": RISK,
+        "data": DATA,
+        "model": START,
+        "gradient": RISK.scaled_gradient(START),
+        "program": limit.prediction.program,
+        "study": jf.study.Study(jf.study.TokenSelection(), {"d": [2, 4]}, trials=5),
         "diagnosis": jf.diagnose(short, RISK, **how),
         "linear limit": linear,
         "kkt": linear.kkt,
@@ -60,14 +72,22 @@ def objects() -> dict[str, Any]:
 
 def test_prints_are_short_and_have_numbers(objects: dict[str, Any]) -> None:
     for name, value in objects.items():
-        text = str(value)
-        assert len(text.splitlines()) <= 6, f"{name}: {text}"
-        assert not re.search(r"\b(f64|f32|i64|bool|u8)\[", text), f"{name}: {text}"
-        assert "RESULTS<>" not in text and "differential equation" not in text, text
+        for text in (str(value), repr(value)):
+            assert len(text.splitlines()) <= 6, f"{name}: {text}"
+            assert not re.search(r"\b(f64|f32|i64|bool|u8)\[| object at 0x", text), f"{name}: {text}"
+            assert "<>" not in text and "['' " not in text and "differential equation" not in text, text
+
+
+def test_what_an_undecided_network_says_of_data_that_are_not_separable() -> None:
+    data = jf.data.LinearData(np.array([[1.0, 0.5], [1.0, 0.5], [0.2, 1.0]]), np.array([1.0, -1.0, 1.0]))
+    network = jf.models.DiagonalLinearNetwork((jnp.ones(2), 0.5 * jnp.ones(2)))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), network, max_steps=20, throw=False)
+    assert limit.outcome == "undecided"
+    assert "the program has no solution" in str(limit) and "inf" not in str(limit)
 
 
 def test_a_limit_in_a_notebook(objects: dict[str, Any]) -> None:
-    for name in ("limit", "certificate", "program_solution", "path", "linear limit"):
+    for name in ("limit", "certificate", "program_solution", "path", "linear limit", "study"):
         shown = objects[name]._repr_html_()
         assert shown.startswith("<pre") and "f64[" not in shown
 

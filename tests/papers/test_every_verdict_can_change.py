@@ -84,3 +84,40 @@ def test_the_verdict_of_every_statement_follows_its_numbers(paper: str, name: st
             return
     for at, verdicts in enumerate(seen):
         assert (len(verdicts) > 1) == (at in free), f"{at}: {found[at].source}, {sorted(verdicts)}"
+
+
+# Of a kind: that nothing was found.
+NOTHING = {"f": lambda column: np.nan * column, "b": np.zeros_like, "i": lambda column: 0 * column}
+NOTHING["u"] = NOTHING["i"]
+
+
+def without(numbers: Any) -> Iterator[Any]:
+    """The same numbers without one column, without those of one kind, and without any."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
+    columns = [np.asarray(leaf) for _, leaf in leaves]
+    found = [
+        at for at, (path, _) in enumerate(leaves) if path[-1].name not in GIVEN and columns[at].dtype.kind in NOTHING
+    ]
+    kinds = [[at for at in found if columns[at].dtype.kind in kind] for kind in ("f", "b", "iu")]
+    for gone in (*([at] for at in found), *kinds, found):
+        lost = [NOTHING[column.dtype.kind](column) if at in gone else column for at, column in enumerate(columns)]
+        yield jax.tree.unflatten(tree, lost)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("paper", "name"), list(PROBES))
+def test_numbers_that_are_missing_are_read_all_the_same(paper: str, name: str) -> None:
+    """A failed run is data: no verdict raises, and where no number is known none holds at a rate."""
+    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    given = PROBES[paper, name]()[0]
+    *_, nothing = [entry.find(numbers)[0] for numbers in without(given)]
+    assert all(finding.evidence.rate is None or not finding.evidence.rate.agrees for finding in nothing)
+
+
+def test_a_head_that_never_moves_has_no_stages() -> None:
+    from jaxflow.papers.boix2023.full_heads import stages_of
+
+    times, flat = np.arange(4.0), np.zeros(4)
+    assert stages_of(times, np.zeros((4, 2, 3)), flat) == []
+    # One that is there from the start has learned all of it in one stage.
+    assert stages_of(times, np.ones((4, 2, 1)), flat) == [[0, 1]]

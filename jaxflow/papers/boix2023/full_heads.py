@@ -89,9 +89,9 @@ def stages_of(times: np.ndarray, singular: np.ndarray, log_gradient: np.ndarray)
     """
     final = singular[-1].ravel()
     paths = singular.reshape(len(times), -1)
-    learned = np.flatnonzero(final >= LEARNED * final.max())
-    # The last time from below: what grows early and shrinks again has not been learned then.
-    passed = [int(np.flatnonzero(np.append(False, paths[:, i] < 0.5 * final[i]))[-1]) for i in learned]
+    learned = np.flatnonzero((final > 0) & (final >= LEARNED * final.max()))
+    # The last time from below: what grows early and shrinks again has not been learned then. 0: it starts above.
+    passed = [int(np.flatnonzero(np.append(False, paths[:, i] < 0.5 * final[i])).max(initial=0)) for i in learned]
     found: list[list[int]] = []
     before = -1
     for at, i in sorted(zip(passed, learned.tolist(), strict=True)):

@@ -231,7 +231,7 @@ FIGURE1 = Dataset(
 def exponents(runs: Runs) -> np.ndarray:
     """By instance the power of 1/length by which 1 − corr falls over the last tenfold of lengths; NaN at rounding."""
     found = np.full(len(runs.own), np.nan)
-    for i in range(len(found)):
+    for i in np.flatnonzero(runs.reached.any(axis=1)):
         last = runs.reached[i] & (runs.log_length[i] >= runs.log_length[i][runs.reached[i]].max() - np.log(10.0))
         above = last & (runs.distances[i] > FLOOR)
         if above.sum() >= 3:
@@ -240,9 +240,10 @@ def exponents(runs: Runs) -> np.ndarray:
 
 
 def tenfolds(runs: Runs) -> np.ndarray:
-    """1 − corr at a hundredth, at a tenth and at all of the length of each run: `(b, 3)`."""
-    found = np.empty((len(runs.own), 3))
-    for i, reached in enumerate(runs.reached):
+    """1 − corr at a hundredth, at a tenth and at all of the length of each run: `(b, 3)`; NaN of no length."""
+    found = np.full((len(runs.own), 3), np.nan)
+    for i in np.flatnonzero(runs.reached.any(axis=1)):
+        reached = runs.reached[i]
         lengths = runs.log_length[i][reached]
         ends = lengths.max() - np.log([100.0, 10.0, 1.0])
         found[i] = runs.distances[i][reached][np.argmin(np.abs(lengths[:, None] - ends), axis=0)]
@@ -276,7 +277,7 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         return common_rate(exponents(of(numbers))[of(numbers).decided], power, bias=BIAS if power else 0.0, law=law)
 
     def falls_in_words(numbers: PlaneNumbers, known: Mask) -> str:
-        kept, steps = of(numbers).decided, tenfolds(of(numbers))
+        kept, steps = of(numbers).decided & of(numbers).reached.any(axis=1), tenfolds(of(numbers))
         medians = ", ".join(f"{value:.1e}" for value in np.median(steps[kept], axis=0)) if kept.any() else "none"
         return (
             f"1 - corr falls over each of the last two tenfolds of the arc length on {int(falling(steps)[kept].sum())} "
@@ -300,7 +301,7 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         says="Figure 1 provides a clear depiction of the incremental alignment with the respective attention SVM "
         f"solution as k increases: {symbol} {who}.",
         inside=lambda n: of(n).asked,
-        residual=lambda n: np.where(of(n).decided, ~falling(tenfolds(of(n))), np.nan),
+        residual=lambda n: np.where(of(n).decided & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
         found=falls_in_words,
     )
     return [towards, incremental]

@@ -95,15 +95,18 @@ FIGURE5 = dataset_of("fig5", f"{__name__}:FIGURE5", SIZES, SupportedEnds, EXPERI
 
 
 def supported(numbers: PercentNumbers) -> Mask:
-    """Who satisfies Assumption B.1 as stated. Without a solution there are no margins that could be 1."""
-    solved = numbers.table("optimal_program") == ProgramResult.optimal
-    return solved & (numbers.table("largest_margin") <= 1.0 + SUPPORT)
+    """Instances that ran and satisfy Assumption B.1 as stated, of which only a solution has the margins."""
+    return _solved(numbers) & (numbers.table("largest_margin") <= 1.0 + SUPPORT)
+
+
+def _solved(numbers: PercentNumbers) -> Mask:
+    ran = numbers.outcome != Outcome.not_run
+    return ran & (numbers.table("optimal_program") == ProgramResult.optimal)
 
 
 def assumption_counts(numbers: PercentNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Instances with Assumption B.1 as stated, and by the published rule; and all that ran: `(s, p, k)` each."""
-    solved = numbers.table("optimal_program") == ProgramResult.optimal
-    published = solved & (numbers.table("mean_margin") < PUBLISHED_AVERAGE)
+    published = _solved(numbers) & (numbers.table("mean_margin") < PUBLISHED_AVERAGE)
     return supported(numbers).sum(-1), published.sum(-1), (numbers.outcome != Outcome.not_run).sum(-1)
 
 
@@ -153,7 +156,7 @@ def _less_frequent(of: Callable[[PercentNumbers], list[Series]], numbers: Percen
 
 def _supported_W(numbers: PercentNumbers) -> Mask:
     combined = (numbers.grid.parametrization == "W")[None, :, None, None]
-    return supported(numbers) & combined & (numbers.outcome != Outcome.not_run)
+    return supported(numbers) & combined
 
 
 def _theorem3_in_words(numbers: PercentNumbers, known: Mask) -> str:

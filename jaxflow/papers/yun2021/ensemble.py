@@ -65,7 +65,7 @@ def _in_words(numbers: EnsembleNumbers, known: np.ndarray) -> str:
     names = Counter(Outcome(int(code)).name for code in numbers.limits.outcome.ravel())
     counted = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
     steps = numbers.limits.steps
-    return f"outcomes: {counted}; {int(steps.min())} to {int(steps.max())} steps, median {int(np.median(steps))}"
+    return f"outcomes: {counted}; {steps.min():.0f} to {steps.max():.0f} steps, median {np.median(steps):.0f}"
 
 
 LIMIT_POINT = Statement[EnsembleNumbers](
