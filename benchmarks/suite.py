@@ -54,6 +54,7 @@ SCRIPTS = (
     Script("own_model.py", "--count 4 --compared 1", ""),
     Script("own_gaps.py", "--count 4", ""),
     Script("batches.py", "--lanes 10 --only W integrate descend", "", device=True),
+    Script("optimisers.py", "--count 4 --steps 200", ""),
     Script("memory.py", "--calls 40 --shapes 4", ""),
     Script("scaling.py", "--scale 0.02 --only dimensions tokens initial_scales iterations", "", device=True),
     Script("million.py", "--instances 512 --factors 256", "", device=True),

@@ -1,4 +1,4 @@
-r"""A linear predictor held against the max-margin optima of several norms at once: which does an optimiser maximise?"""
+r"""A linear predictor held against the optima of several norms at once: which does an optimiser, or a flow, find?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import Code, as_html, check_kind, is_concrete, require
 from jaxflow._core.affine import is_affine
-from jaxflow.margin import AbstractNorm, Nuclear, Spectral, max_margin, solve
+from jaxflow.losses import Squared
+from jaxflow.margin import AbstractNorm, Nuclear, Spectral, max_margin, minimum_norm, solve
 from jaxflow.margin.norms import as_norm
-from jaxflow.models import AbstractLinearNetwork, DeepMatrixSensing
+from jaxflow.models import AbstractLinearNetwork, AbstractModel, DeepMatrixSensing
 from jaxflow.plots.style import CURVES, ROUNDING, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -22,18 +23,21 @@ VECTOR_NORMS, MATRIX_NORMS = ("l2", "linf", "l1"), ("l2", "linf", "spectral", "n
 
 
 class Comparison(eqx.Module):
-    r"""How far directions are from the max-margin optimum of each norm; `print` it, or `plot` it against $\log t$.
+    r"""How far directions are from the max-margin optimum of each norm, or interpolations from the least norm; `print`
+    it, or `plot` it against $\log t$.
 
     - `norms`: their names, k of them.
     - `log_time`: of the m directions, NaN where there is none.
     - `excess`: $\frac{N(V)/\min_i\langle A_i,V\rangle}{\min\{N:\langle A_i,\cdot\rangle\ge1\}}-1$, `(k, m)`, with the
-      certified lower bound of the optimum below; +inf where a margin is not positive.
+      certified lower bound of the optimum below; +inf where a margin is not positive. Of an interpolation
+      $N(V)/\min\{N:\langle A_i,\cdot\rangle=y_i\}-1$, whose sign means nothing before V interpolates.
     - `optimum`, `(k,)`, and `result`, `(k,)`: that bound, and how its program ended.
 
     **Example:**
 
     ```python
-    path = jf.descend(linear_risk, linear_model, steps=20, save_at=jnp.array([10, 20]))
+    linear_risk = jf.EmpiricalRisk(linear, "logistic")
+    path = jf.descend(linear_risk, network, steps=20, save_at=jnp.array([10, 20]))
     found = jf.limits.compare(path, linear_risk)
     print(found)
     found.plot()
@@ -57,7 +61,7 @@ class Comparison(eqx.Module):
         rows += [[f"{self.log_time[at]:.4g}", *(f"{row[at]:.3g}" for row in self.excess)] for at in shown]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
-        return "excess over the least norm at margin one\n" + "\n".join(lines)
+        return "excess over the least norm\n" + "\n".join(lines)
 
     __repr__ = __str__
 
@@ -83,7 +87,8 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
     **Arguments:**
 
     - `path`: a `Trajectory` (its save points, or its end where it has none), or one model.
-    - `risk`: of a margin loss. Its outputs are linear in the one array that is trained, a vector or a matrix; or the
+    - `risk`: of a margin loss, or the squared loss (then interpolations are compared with that of least norm). Its
+      outputs are linear in the one array that is trained, a vector or a matrix; or the
       model is a linear network, whose coefficients (of `DeepMatrixSensing`: the product) are the predictor.
     - `norms`: names or norm objects; None: ℓ2, ℓ∞ and ℓ1 for vectors, ℓ2, ℓ∞, spectral and nuclear for matrices.
 
@@ -97,16 +102,21 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
     **Example:**
 
     ```python
-    path = jf.descend(linear_risk, linear_model, steps=20, optimizer=optax.sign_sgd(0.1))
-    jf.limits.compare(path, linear_risk, ["l2", "linf"]).excess  # (2, 1)
+    import optax
+
+    margins = jf.EmpiricalRisk.from_margins(lambda w: linear.inputs @ w, "exponential")
+    path = jf.descend(margins, jnp.zeros(3), steps=20, optimizer=optax.sign_sgd(0.1))
+    jf.limits.compare(path, margins, ["l2", "linf"]).excess  # (2, 1)
     ```
     """
     check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
-    require(risk.loss.margin, "risk", f"expected a loss of the margin, got {type(risk.loss).__name__}")
+    known = risk.loss.margin or isinstance(risk.loss, Squared)
+    require(known, "risk", f"expected a loss of the margin or the squared loss, got {type(risk.loss).__name__}")
     one = path.final.model if isinstance(path, Trajectory) else path
     require(not (isinstance(path, Trajectory) and path.batched), "path", "one trajectory is wanted; use jax.vmap")
-    risk.check(one, values=False)
-    read, margins = _predictor(risk, one)
+    known = risk.data is None or callable(one) or isinstance(one, AbstractModel)
+    require(known, "path", "expected a Trajectory, or a model of the risk", got=one)
+    read, outputs = _predictor(risk, one)
     size = eqx.filter_eval_shape(read, one)
     # A predictor of one row or one column is a vector.
     shape = tuple(n for n in size.shape if n > 1) or (1,)
@@ -114,12 +124,15 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
     zero = jnp.zeros(size.size, size.dtype)
 
     def flat(w: Float[Array, " d"]) -> Array:
-        return margins(w.reshape(size.shape))
+        return outputs(w.reshape(size.shape))
 
     linear = is_affine(flat, zero)
     linear = linear and not (is_concrete(flat(zero)) and bool(np.any(np.asarray(flat(zero)) != 0)))
     require(linear, "path", "expected outputs that are linear in the one array that is trained")
-    rows = jax.jacrev(flat)(zero)
+    rows, targets = jax.jacrev(flat)(zero), risk.source.targets(flat(zero))
+    targets = jnp.broadcast_to(targets.reshape(-1), rows.shape[:1])
+    if risk.loss.margin:
+        rows = targets[:, None] * rows
     rows = rows.reshape(-1, *shape)
     names = (MATRIX_NORMS if len(shape) == 2 else VECTOR_NORMS) if norms is None else norms
     require(isinstance(names, tuple | list) and len(names) > 0, "norms", "expected a list of norms", got=norms)
@@ -128,27 +141,28 @@ def compare(path: Any, risk: EmpiricalRisk, norms: Any = None) -> Comparison:
         fits = len(shape) == 2 or not isinstance(norm, Nuclear | Spectral)
         require(fits, "norms", f"the {norm.alias} norm needs a matrix as predictor, got shape {shape}")
     directions, log_time = _directions(path, read, shape)
-    excess, bounds, codes = zip(*(_held(rows, directions, norm) for norm in chosen), strict=True)
+    excess, bounds, codes = zip(
+        *(_held(rows, targets, directions, norm, risk.loss.margin) for norm in chosen), strict=True
+    )
     labels = tuple(name if isinstance(name, str) else name.alias for name in names)
     result = jax.tree.map(lambda *parts: jnp.stack(parts), *codes)
     return Comparison(labels, log_time, jnp.stack(excess), jnp.stack(bounds), result)
 
 
 def _predictor(risk: EmpiricalRisk, model: Any) -> tuple[Callable[[Any], Array], Callable[[Array], Array]]:
-    """What reads the predictor off a model, and the margins of a predictor."""
+    """What reads the predictor off a model, and the outputs of a predictor."""
     if isinstance(model, AbstractLinearNetwork) and risk.data is not None:
         data: Any = risk.data
         read = DeepMatrixSensing.product if isinstance(model, DeepMatrixSensing) else type(model).linear_coefficients
-        return read, lambda w: data.targets * (data.inputs @ w.reshape(-1))
+        return read, lambda w: data.inputs @ w.reshape(-1)
     params, fixed = eqx.partition(model, risk.filter(model))
     leaves, structure = jax.tree.flatten(params)
     require(len(leaves) == 1, "path", f"expected a model that trains one array, got {len(leaves)}")
 
-    def margins(w: Array) -> Array:
-        outputs = risk.source.outputs(eqx.combine(jax.tree.unflatten(structure, [w]), fixed))
-        return (outputs * risk.source.targets(outputs)).reshape(-1)
+    def outputs(w: Array) -> Array:
+        return risk.source.outputs(eqx.combine(jax.tree.unflatten(structure, [w]), fixed)).reshape(-1)
 
-    return lambda one: jax.tree.leaves(eqx.filter(one, risk.filter(one)))[0], margins
+    return lambda one: jax.tree.leaves(eqx.filter(one, risk.filter(one)))[0], outputs
 
 
 def _directions(path: Any, read: Callable[[Any], Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -162,14 +176,16 @@ def _directions(path: Any, read: Callable[[Any], Array], shape: tuple[int, ...])
 
 
 @eqx.filter_jit
-def _held(rows: Array, directions: Array, norm: AbstractNorm) -> tuple[Array, Array, Code]:
-    program = max_margin(rows, jnp.ones(len(rows), rows.dtype), norm)
+def _held(
+    rows: Array, targets: Array, directions: Array, norm: AbstractNorm, margin: bool
+) -> tuple[Array, Array, Code]:
+    program = max_margin(rows, jnp.ones_like(targets), norm) if margin else minimum_norm(rows, targets, norm)
     solution = solve(program)
     optimum = solution.certificate.dual_value
 
     def excess(direction: Array) -> Array:
-        margin = jnp.min(program.values(direction))
-        held = (margin > 0) & (optimum > 0)
-        return jnp.where(held, norm(direction) / jnp.where(held, margin * optimum, 1.0) - 1.0, jnp.inf)
+        least = jnp.min(program.values(direction)) if margin else jnp.ones(())
+        held = (least > 0) & (optimum > 0)
+        return jnp.where(held, norm(direction) / jnp.where(held, least * optimum, 1.0) - 1.0, jnp.inf)
 
     return jax.vmap(excess)(directions), optimum, solution.result
