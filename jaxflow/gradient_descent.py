@@ -1,5 +1,6 @@
 """Discrete descent by Optax, with the same result type as the flow (floor 6)."""
 
+from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -63,8 +64,9 @@ def descend(
     - `risk`, `model`: what descends; written for one instance, batch with `jax.vmap`, and wrap in `jax.jit`
       what runs more than once.
     - `steps`: how many.
-    - `optimizer`: the Optax transformation that makes updates of (normalised) gradients; None for
-      `optax.sgd(learning_rate)` (0.1 by default), which makes this gradient descent.
+    - `optimizer`: the Optax transformation that makes updates of (normalised) gradients, with schedules and memory of
+      its own; None for `optax.sgd(learning_rate)` (0.1 by default), which makes this gradient descent. One that asks
+      for the value (`optax.polyak_sgd`, `optax.lbfgs`) gets that of the risk: with `normalised=False`.
     - `normalised`: `"jointly"` by the norm of the whole gradient, `"separately"` each trained array by its
       own, or False. Not normalised, steps underflow with the gradient, and the weights stand still: so do those
       of a transformation that normalises by itself (`optax.normalize_by_update_norm`), which is handed the
@@ -138,6 +140,10 @@ class _Descent(eqx.Module):
         never = jnp.asarray(-jnp.inf)
         return _State(model, memory, never, never)
 
+    def value(self, model: Any, trained: PyTree) -> Float[Array, ""]:
+        """The risk of other trained parameters."""
+        return self.risk(eqx.combine(trained, model))
+
     def gradient(self, model: Any) -> tuple[Float[Array, ""], PyTree]:
         """The gradient with its penalty, as log scale and a tree of order one."""
         scaled = self.risk.scaled_gradient(model)
@@ -172,7 +178,10 @@ class _Descent(eqx.Module):
         log_scale, gradient = self.gradient(state.model)
         log_size, direction = self.direction(log_scale, gradient)
         whole = tree_scale(jnp.exp(log_size), direction)
-        updates, memory = self.transformation.update(whole, state.memory, self.trained(state.model))
+        transformation, trained = optax.with_extra_args_support(self.transformation), self.trained(state.model)
+        # What line searches and step sizes by the value ask for; left out of the program where nothing does.
+        extra = {"value": self.risk(state.model), "grad": whole, "value_fn": partial(self.value, state.model)}
+        updates, memory = transformation.update(whole, state.memory, trained, **extra)
         # In logarithms a step has its length even where it is too short for the weights to notice.
         known = self.optimizer is None
         log_length = (

@@ -3,6 +3,8 @@
 from jaxflow.limits.attention_facts import AttentionFacts as AttentionFacts
 from jaxflow.limits.attention_facts import HeadState as HeadState
 from jaxflow.limits.closed_form import ClosedForm as ClosedForm
+from jaxflow.limits.comparison import Comparison as Comparison
+from jaxflow.limits.comparison import compare as compare
 from jaxflow.limits.find import conclude as conclude
 from jaxflow.limits.find import find_limit as find_limit
 from jaxflow.limits.kkt_residual import kkt_residual as kkt_residual

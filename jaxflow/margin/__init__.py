@@ -13,6 +13,7 @@ from jaxflow.margin.enumeration import Enumeration as Enumeration
 from jaxflow.margin.enumeration import enumerate_selections as enumerate_selections
 from jaxflow.margin.linear import MaxMarginProgram as MaxMarginProgram
 from jaxflow.margin.linear import MinimumNormProgram as MinimumNormProgram
+from jaxflow.margin.linear import completion as completion
 from jaxflow.margin.linear import max_margin as max_margin
 from jaxflow.margin.linear import minimum_norm as minimum_norm
 from jaxflow.margin.local_optimality import LocalOptimality as LocalOptimality
@@ -20,8 +21,10 @@ from jaxflow.margin.local_optimality import is_locally_optimal as is_locally_opt
 from jaxflow.margin.norms import L1 as L1
 from jaxflow.margin.norms import AbstractNorm as AbstractNorm
 from jaxflow.margin.norms import Frobenius as Frobenius
+from jaxflow.margin.norms import Linf as Linf
 from jaxflow.margin.norms import Lp as Lp
 from jaxflow.margin.norms import Nuclear as Nuclear
+from jaxflow.margin.norms import Spectral as Spectral
 from jaxflow.margin.nuclear_rank import numerical_rank as numerical_rank
 from jaxflow.margin.program import AbstractProgram as AbstractProgram
 from jaxflow.margin.recession import RecessionCone as RecessionCone

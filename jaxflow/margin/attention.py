@@ -162,7 +162,8 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
       one for each query, or a set (Gen-SVM: equal logits inside, margins against the rest); or integer
       indices of shape `(n,)` or `(n, k)`.
     - `norm`: `"frobenius"` (Att-SVM, flow of W), `"nuclear"` (Att-SVM$_\star$, flow of K and Q),
-      `"l1"` ($W=\mathrm{diag}(\beta)$, diagonal K and Q), or a norm object such as `Nuclear(rank=2)`.
+      `"l1"` ($W=\mathrm{diag}(\beta)$, diagonal K and Q), `"spectral"`, `"linf"` (of the entries of W), or a
+      norm object such as `Nuclear(rank=2)`.
 
     **Raises:** `ValueError` naming the argument: unknown norm, empty set, index out of range, hidden selected
     token, NaN data, a mask that hides every token of a query. Traced values become outcomes instead.

@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import Code
 from jaxflow.margin.certificate import Certificate, ProgramResult, Solution, bounds_of
-from jaxflow.margin.program import AbstractProgram, Compact
+from jaxflow.margin.norms import L1, Linf, Nuclear, Spectral
+from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # An answer whose certified gap is worse than this is called a failure rather than inaccurate.
 USEFUL_GAP = 1e-2
@@ -35,9 +36,9 @@ class Candidate(eqx.Module):
 def closest(
     program: AbstractProgram, compact: Compact, candidates: list[tuple[Inexact[Array, "..."], Float[Array, " m"]]]
 ) -> Candidate:
-    """Of (primal, weights) candidates the one with the smallest certified gap, the first among equals, so that a
-    Farkas ray must come first."""
-    points = [(primal, program.expand(weights, compact.slots)) for primal, weights in candidates]
+    """Of (primal, weights) candidates, primal points flat or not, the one with the smallest certified gap, the first
+    among equals, so that a Farkas ray must come first."""
+    points = [(_shaped(program, compact, one), program.expand(weights, compact.slots)) for one, weights in candidates]
     if len(points) == 1:
         return Candidate(points[0][0], points[0][1], bounds_of(program, *points[0]))
     primals, duals = (jnp.stack(parts) for parts in zip(*points, strict=True))
@@ -45,6 +46,19 @@ def closest(
     # Broken equalities make a gap look small: they count as much.
     best = jnp.argmin(jnp.abs(certificates.duality_gap) + certificates.feasibility)
     return jax.tree.map(lambda part: part[best], Candidate(primals, duals, certificates))
+
+
+def _shaped(program: AbstractProgram, compact: Compact, primal: Inexact[Array, "..."]) -> Inexact[Array, "..."]:
+    """In the program's shape; half the sum with its transpose where all elements are symmetric matrices: that meets
+    the same constraints, and none of these norms is larger."""
+    shape, rows = program.primal_zero.shape, compact.rows
+    primal = primal.reshape(shape)
+    square = len(shape) == 2 and shape[0] == shape[1]
+    if not square or not isinstance(rows, DenseRows) or not isinstance(program.norm, L1 | Linf | Nuclear | Spectral):
+        return primal
+    elements = rows.rows.reshape(-1, *shape)
+    symmetric = jnp.all(elements == elements.transpose(0, 2, 1))
+    return jnp.where(symmetric, 0.5 * (primal + primal.T), primal)
 
 
 def judge(
@@ -86,6 +100,7 @@ def conclude_stationary(
     A start whose duality gap closes is `optimal`; else the stationary point of least objective is
     `stationary`.
     """
+    primals = primals.reshape(-1, *program.primal_zero.shape)
     duals = jax.vmap(lambda part: program.expand(part, compact.slots))(weights)
     certificates = jax.vmap(lambda primal, dual: bounds_of(program, primal, dual))(primals, duals)
     stationary = certificates.stationarity <= tolerance

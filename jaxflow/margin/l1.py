@@ -56,7 +56,7 @@ def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Ar
     return jnp.real(jnp.conj(rows) * point[None, :])
 
 
-class _VectorPlace(AbstractPlace):
+class VectorPlace(AbstractPlace):
     """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k. `low_rank`: linear systems
     in the rows' dimension."""
 
@@ -71,7 +71,8 @@ class _VectorPlace(AbstractPlace):
             inner = 2 * shares * (1 + 2 * a**2 / self.room)
             self._solve = low_rank_solver(rows, inner, outer, regularisation)
         else:
-            schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T) + jnp.diag(outer)
+            schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
+            schur = schur + (jnp.diag(outer) if outer.ndim == 1 else outer)
             schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
             self._solve = partial(refined_solve, schur, *scaled_cholesky(schur, regularisation))
 
@@ -109,6 +110,12 @@ class _VectorPlace(AbstractPlace):
         change_a, closing = move.more
         correction = -move.shares * closing - self.shares * jnp.abs(change_a) ** 2
         return correction, 2 * jnp.sum(_inner(self.rows, change_a * move.shares), axis=1)
+
+
+def finish(rows: Inexact[Array, "m d"], weights: Float[Array, " m"], shares: Float[Array, " d"]) -> tuple[Array, Array]:
+    """⟨y, c⟩ and ⟨A_k, ρ⟩."""
+    a = weights @ rows
+    return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(rows, shares * a), axis=1)
 
 
 def polish(
@@ -196,13 +203,9 @@ def weighted_l1(
     shares, status = jnp.full((d,), 0.5, dtype) * start.size, jnp.where(skip, 1, 0)
     state = Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), status)
 
-    def finish(weights: Array, shares: Array) -> tuple[Array, Array]:
-        a = weights @ rows
-        return jnp.sum(shares * (1.0 - jnp.abs(a) ** 2)), 2 * jnp.sum(_inner(rows, shares * a), axis=1)
-
     def until(tolerance: float, low_rank: bool, state: Interior) -> Interior:
-        place = partial(_VectorPlace, rows, low_rank)
-        return follow(place, finish, d, constraints, state, max_steps=max_steps, tolerance=tolerance)
+        place = partial(VectorPlace, rows, low_rank)
+        return follow(place, partial(finish, rows), d, constraints, state, max_steps=max_steps, tolerance=tolerance)
 
     if m > d and not jnp.iscomplexobj(rows):
         # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.

@@ -1,10 +1,14 @@
-r"""One interior point for the duals of two norms: Mehrotra's predictor-corrector.
+r"""One interior point for four norms: Mehrotra's predictor-corrector.
 
-Both duals read $\max_\lambda\sum_kb_k\lambda_k$ with $\lambda_k\ge0$ for inequalities and a room that λ leaves, a
-vector $c(\lambda)\ge0$ (ℓ1) or a matrix $C(\lambda)\succeq0$ (nuclear). With a multiplier y of the room, `shares`, the
-primal is $\rho(\lambda,y)$ and the optimality conditions are
+The duals of two norms read $\max_\lambda\sum_kb_k\lambda_k$ with $\lambda_k\ge0$ for inequalities and a room that λ
+leaves, a vector $c(\lambda)\ge0$ (ℓ1) or a matrix $C(\lambda)\succeq0$ (nuclear). With a multiplier y of the room,
+`shares`, the primal is $\rho(\lambda,y)$ and the optimality conditions are
 
 $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y\circ c=\mu,\qquad w_k\lambda_k=\mu .$$
+
+With a matrix G the inequalities are $(G\lambda)_k\ge0$ in place of $\lambda_k\ge0$, and $\langle
+A_k,\rho\rangle-(G^\top w)_k=b_k$: so read the primal programs of the other two norms, whose unit balls are these rooms
+(`balls`).
 
 An `AbstractPlace` says what room, multiplier and their products are; the rest is here: a predictor without centring,
 the centre that it suggests, a corrector with second-order terms, the longest step that stays inside, the end.
@@ -77,21 +81,38 @@ class Interior(eqx.Module):
     steps: Int[Array, ""]
     weights: Float[Array, " m"]
     shares: Any
-    slack: Float[Array, " m"]
+    slack: Float[Array, " c"]
     status: Int[Array, ""]
 
 
 class Constraints(eqx.Module):
-    """Which slots are inequalities and equalities, and their right sides b."""
+    """Which slots are inequalities and equalities, and their right sides b; or, with a matrix G, which of its rows are
+    inequalities and which entries of λ are in use."""
 
-    inequality: Bool[Array, " m"]
+    inequality: Bool[Array, " c"]
     equality: Bool[Array, " m"]
     targets: Float[Array, " m"]
+    matrix: Float[Array, "c m"] | None = None
 
     @property
     def used(self) -> Bool[Array, " m"]:
         """Slots that hold a constraint."""
-        return self.inequality | self.equality
+        return self.inequality | self.equality if self.matrix is None else self.equality
+
+    def held(self, weights: Float[Array, " m"]) -> Float[Array, " c"]:
+        """What is kept positive: λ, or Gλ."""
+        return weights if self.matrix is None else self.matrix @ weights
+
+    def pushed(self, slack: Float[Array, " c"]) -> Float[Array, " m"]:
+        """w, or Gᵀw."""
+        return slack if self.matrix is None else slack @ self.matrix
+
+    def outer(self, ratio: Float[Array, " c"]) -> Float[Array, "m ..."]:
+        """What the ratios of w and λ add to the linear system: a diagonal, or GᵀDG; one where no slot is in use."""
+        unused = jnp.where(self.used, 0.0, 1.0)
+        if self.matrix is None:
+            return jnp.where(self.inequality, ratio, unused)
+        return (self.matrix.T * jnp.where(self.inequality, ratio, 0.0)[None, :]) @ self.matrix + jnp.diag(unused)
 
 
 def follow(
@@ -107,8 +128,8 @@ def follow(
     r"""Steps until the gap is at most `tolerance` times the dual value, at most `max_steps` in all.
 
     **Arguments:** `at(weights, shares, outer)`: the place (λ, y); `outer` is $w_k/\lambda_k$, which joins the system's
-    diagonal. `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`: entries of the room's diagonal: complementarity is
-    shared among them and the inequalities.
+    diagonal, or $G^\top DG$ of a matrix G. `finish(weights, shares)`: ⟨y, c⟩ and ⟨A_k, ρ⟩. `size`: entries of the
+    room's diagonal: complementarity is shared among them and the inequalities.
     """
     inequality, targets, used = constraints.inequality, constraints.targets, constraints.used
     dtype = targets.dtype
@@ -116,34 +137,36 @@ def follow(
     on = inequality.astype(dtype)
     count = jnp.sum(on) + size
     allowed = jnp.where(jnp.any(constraints.equality), EQUALITY_RESIDUAL, MARGIN_RESIDUAL)
-    zero_m = jnp.zeros_like(targets)
+    zero_m, zero_c = jnp.zeros_like(targets), jnp.zeros_like(on)
 
     def body(state: Interior) -> Interior:
         weights, shares, slack = state.weights, state.shares, state.slack
-        divisor = jnp.where(inequality, weights, 1.0)
-        place = at(weights, shares, jnp.where(inequality, slack / divisor, jnp.where(used, 0.0, 1.0)))
-        mean = (place.product() + jnp.sum(on * slack * weights)) / count
+        held = constraints.held(weights)
+        divisor = jnp.where(inequality, held, 1.0)
+        place = at(weights, shares, constraints.outer(slack / divisor))
+        mean = (place.product() + jnp.sum(on * slack * held)) / count
 
         def direction(
             centre: Array, correction: Any, second: Array, product: Array, refine: bool
         ) -> tuple[Move, Array]:
-            right = targets - place.known(centre, correction) - second + on * (centre - product) / divisor
+            right = targets - place.known(centre, correction) - second
+            right = right + constraints.pushed(on * (centre - product) / divisor)
             change = place.solve(jnp.where(used, right, 0.0), refine)
-            change_slack = on * ((centre - product - slack * change) / divisor - slack)
+            change_slack = on * ((centre - product - slack * constraints.held(change)) / divisor - slack)
             return place.move(change, centre, correction), change_slack
 
         def longest(move: Move, change_slack: Array) -> Array:
-            to_weights = step_to_boundary(weights, move.weights, inequality)
+            to_weights = step_to_boundary(held, constraints.held(move.weights), inequality)
             to_slack = step_to_boundary(slack, change_slack, inequality)
             return jnp.minimum(place.longest(move), jnp.minimum(to_weights, to_slack))
 
-        move, change_slack = direction(jnp.zeros((), dtype), jnp.zeros_like(shares), zero_m, zero_m, refine=False)
+        move, change_slack = direction(jnp.zeros((), dtype), jnp.zeros_like(shares), zero_m, zero_c, refine=False)
         affine = jnp.minimum(1.0, longest(move, change_slack))
         reached = place.product_after(move, affine)
-        reached += jnp.sum(on * (slack + affine * change_slack) * (weights + affine * move.weights))
+        reached += jnp.sum(on * (slack + affine * change_slack) * (held + affine * constraints.held(move.weights)))
         ratio = jnp.clip(reached / count / positive_or_one(mean), 0.0, 1.0)
         correction, second = place.second_order(move)
-        product = on * move.weights * change_slack
+        product = on * constraints.held(move.weights) * change_slack
         move, change_slack = direction(mean * place.centring(ratio, affine), correction, second, product, refine=True)
         length = jnp.minimum(1.0, (0.9 + 0.09 * affine) * longest(move, change_slack))
         fine = jnp.isfinite(length) & (length > 0)
@@ -155,8 +178,8 @@ def follow(
         slack = slack + length * jnp.where(fine, change_slack, 0.0)
 
         left, margins = finish(weights, shares)
-        gap = left + jnp.sum(on * slack * weights)
-        residual = jnp.where(used, jnp.abs(targets - margins + on * slack), 0.0)
+        gap = left + jnp.sum(on * slack * constraints.held(weights))
+        residual = jnp.where(used, jnp.abs(targets - margins + constraints.pushed(on * slack)), 0.0)
         primal = jnp.max(residual, initial=0.0) / jnp.maximum(jnp.max(jnp.abs(targets), initial=0.0), eps)
         small = (gap <= tolerance * jnp.abs(jnp.sum(targets * weights))) & (primal <= allowed * tolerance)
         return Interior(state.steps + 1, weights, shares, slack, jnp.where(fine, jnp.where(small, 1, 0), 2))

@@ -133,6 +133,27 @@ class Nuclear(AbstractNorm):
         return cp.normNuc(variable)
 
 
+class Spectral(AbstractNorm):
+    r"""The largest singular value; the dual is the nuclear norm.
+
+    The norm of steepest descent by orthogonalised gradients, as Muon's: Bernstein, Newhouse (2024), *Old Optimizer, New
+    Norm*.
+    """
+
+    alias: ClassVar[str] = "spectral"
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return linalg.singular_values(primal)[0]
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(linalg.singular_values(adjoint))
+
+    def expression(self, variable: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.sigma_max(variable)
+
+
 class L1(AbstractNorm):
     r"""$\sum_j|x_j|$ (moduli where complex); the dual is $\max_j|x_j|$."""
 
@@ -147,7 +168,28 @@ class L1(AbstractNorm):
     def expression(self, variable: Any) -> Any:
         import cvxpy as cp
 
-        return cp.norm(variable, 1)
+        # Of the entries: `norm(variable, 1)` of a matrix is another one.
+        return cp.sum(cp.abs(variable))
+
+
+class Linf(AbstractNorm):
+    r"""$\max_j|x_j|$ (moduli where complex); the dual is $\sum_j|x_j|$.
+
+    The norm of steepest descent by signs of gradients.
+    """
+
+    alias: ClassVar[str] = "linf"
+
+    def __call__(self, primal: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.max(jnp.abs(primal))
+
+    def dual(self, adjoint: Inexact[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(jnp.abs(adjoint))
+
+    def expression(self, variable: Any) -> Any:
+        import cvxpy as cp
+
+        return cp.max(cp.abs(variable))
 
 
 class Lp(AbstractNorm):
@@ -195,17 +237,19 @@ _ALIASES: dict[str, Callable[[], AbstractNorm]] = {
     "frobenius": Frobenius,
     "l2": Frobenius,
     "nuclear": Nuclear,
+    "spectral": Spectral,
     "l1": L1,
+    "linf": Linf,
 }
 
 
-def as_norm(norm: Any) -> AbstractNorm:
-    """A norm object from an object or a name: "frobenius", "l2", "nuclear", "l1".
+def as_norm(norm: Any, argument: str = "norm") -> AbstractNorm:
+    """A norm object from an object or a name: "frobenius", "l2", "nuclear", "spectral", "l1", "linf".
 
-    **Raises:** `ValueError` naming `norm`, with the nearest known name.
+    **Raises:** `ValueError` naming the `argument`, with the nearest known name.
     """
     if isinstance(norm, AbstractNorm):
         return norm
     if isinstance(norm, str) and norm.lower() in _ALIASES:
         return _ALIASES[norm.lower()]()
-    raise unknown_name("norm", norm, _ALIASES)
+    raise unknown_name(argument, norm, _ALIASES)

@@ -21,24 +21,18 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.lanes import looped_on_cpu
-from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
-from jaxflow.margin.mehrotra import AbstractPlace, Constraints, Interior, Move, follow
+from jaxflow.margin.matrix_room import MatrixPlace, RankOneRoom
+from jaxflow.margin.mehrotra import Constraints, Interior, follow
 from jaxflow.margin.min_norm_point import START_TOLERANCE, MinNormPoint, interior_weights, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
-
-# Step lengths tried at once: eliminations tell which keep a matrix positive definite. They cost a fraction of the
-# eigenvalues that the exact length needs, and cannot hang on NaN.
-# They are closest near one, where the last digits are made: between 1 and 0.97 lies a factor of thirty in the gap.
-STEPS = (1.0, 0.997, 0.985, 0.96, 0.92, 0.86, 0.78, 0.68, 0.56, 0.44, 0.33, 0.2, 0.08, 0.01)
 
 # Gap at which Newton's method takes over. What it leaves open (four of a thousand programs with n, T, d = 6, 8, 10)
 # begins anew.
@@ -46,9 +40,6 @@ HANDOVER = 1e-7
 
 # Half of them for the first attempt, which takes at most fifteen where it settles a program.
 MAX_STEPS = 75
-
-# Dimensions of the queries up to which pairs of coordinates, q(q+1)/2, are fewer than six products of depth q.
-MOST_PAIRED = 11
 
 # The start: the share of the room that λ takes, and what is added to shares and slack that may be zero. (Over 600
 # programs with n, T, d = 6, 8, 10: 8.5 steps; 9.4 from a multiple of the identity and slack one.)
@@ -97,10 +88,10 @@ def interior_point(
 
     def attempt(carry: tuple) -> tuple:
         state, _, _, _, careful, _ = carry
-        geometry = _Matrices(cross, queries, used, careful)
+        geometry = RankOneRoom(cross, queries, used)
         until = jnp.where(careful, tolerance, max(HANDOVER, tolerance))
         most = jnp.where(careful, max_steps, max_steps // 2)
-        place = partial(_MatrixPlace, geometry)
+        place = partial(MatrixPlace, geometry, careful)
         end = follow(place, geometry.finish, geometry.size, constraints, state, max_steps=most, tolerance=until)
         *better, settled = polish(cross, queries, inequality, equality, end.weights, end.shares)
         again = ~careful & ~settled
@@ -127,110 +118,6 @@ def interior_point(
 
     better, _ = lax.while_loop(lambda carry: ~carry[1], once_more, (better, settled))
     return NuclearPoint(end.weights, end.shares, end.steps, converged), NuclearPoint(*better, end.steps, converged)
-
-
-class _Matrices:
-    r"""The room $C(\lambda)=I-M^\top M$, a matrix, with the multiplier Y."""
-
-    def __init__(self, cross: Array, queries: Array, used: Array, careful: Array):
-        self.cross, self.queries, self.used, self.careful = cross, queries, used, careful
-        self.size = queries.shape[1]
-
-    def pushed(self, weights: Array) -> Array:
-        """⟨f, f⟩(λ∘g): rows $h_k=M^\\top f_k$."""
-        return self.cross @ (weights[:, None] * self.queries)
-
-    def square(self, weights: Array) -> Array:
-        """MᵀM = (λ∘g)ᵀ⟨f, f⟩(λ∘g)."""
-        return (weights[:, None] * self.queries).T @ self.pushed(weights)
-
-    def finish(self, weights: Array, shares: Array) -> tuple[Array, Array]:
-        H = self.pushed(weights)
-        square = (weights[:, None] * self.queries).T @ H
-        left = jnp.sum(shares * (jnp.eye(self.size, dtype=square.dtype) - square))
-        return left, 2 * jnp.sum((H @ shares) * self.queries, axis=1)
-
-
-class _MatrixPlace(AbstractPlace):
-    """HKM symmetrisation; constraint elements of rank one give the Schur matrix in a few products of matrices."""
-
-    def __init__(self, geometry: _Matrices, weights: Array, Y: Array, outer: Array):
-        queries, cross, used = geometry.queries, geometry.cross, geometry.used
-        eye = jnp.eye(geometry.size, dtype=queries.dtype)
-        self.geometry, self.weights, self.Y = geometry, weights, Y
-        self.H = H = geometry.pushed(weights)
-        C = eye - (weights[:, None] * queries).T @ H
-        self.C = C = 0.5 * (C + C.T)
-        half = linalg.lower_solve(linalg.cholesky(C), eye)
-        self.P = P = half.T @ half
-        schur = _schur(cross, queries, H, Y, P)
-        schur = jnp.where(used[:, None] & used[None, :], schur, 0.0)
-        self.schur = schur + jnp.diag(outer)
-        self.factor, self.scale = scaled_cholesky(self.schur, 10 * float(jnp.finfo(queries.dtype).eps))
-
-    def product(self) -> Array:
-        return jnp.sum(self.Y * self.C)
-
-    def known(self, centre: Array, correction: Array) -> Array:
-        matrix = centre * self.P - self._turned(correction)
-        # ⟨D_k, Z⟩ = 2 h_kᵀ Z g_k for symmetric Z.
-        return 2 * jnp.sum((self.H @ matrix) * self.geometry.queries, axis=1)
-
-    def solve(self, right: Array, refine: bool) -> Array:
-        return refined_solve(self.schur, self.factor, self.scale, right, refine)
-
-    def move(self, change: Array, centre: Array, correction: Array) -> Move:
-        queries = self.geometry.queries
-        pushed = self.geometry.pushed(change)
-        mixed = (self.weights[:, None] * queries).T @ pushed
-        change_C = -(mixed + mixed.T)
-        square = (change[:, None] * queries).T @ pushed
-        turned = self.Y @ change_C @ self.P
-        change_Y = centre * self.P - self.Y - 0.5 * (turned + turned.T) - self._turned(correction)
-        return Move(change, change_Y, (change_C, square, pushed))
-
-    def longest(self, move: Move) -> Array:
-        change_C, square, _ = move.more
-        grid = jnp.asarray(STEPS, self.Y.dtype)
-        alpha = grid[:, None, None]
-        trial_Y = self.Y[None] + alpha * move.shares[None]
-        trial_C = self.C[None] + alpha * change_C[None] - alpha**2 * square[None]
-        fine = jax.vmap(linalg.definite)(trial_Y) & jax.vmap(linalg.definite)(trial_C)
-        return jnp.max(jnp.where(fine, grid, 0.0))
-
-    def product_after(self, move: Move, step: Array) -> Array:
-        change_C, square, _ = move.more
-        return jnp.sum((self.Y + step * move.shares) * (self.C + step * change_C - step**2 * square))
-
-    def centring(self, ratio: Array, affine: Array) -> Array:
-        # The bolder power takes a step less of ten; near infeasibility it comes to a halt more often.
-        power = jnp.where(self.geometry.careful, jnp.maximum(1.0, 3 * affine**2), 2.0)
-        return jnp.clip(ratio**power, 1e-6, 1.0)
-
-    def second_order(self, move: Move) -> tuple[Array, Array]:
-        change_C, square, pushed = move.more
-        second = 2 * jnp.sum((pushed @ move.shares) * self.geometry.queries, axis=1)
-        return move.shares @ change_C - self.Y @ square, second
-
-    def _turned(self, correction: Array) -> Array:
-        skewed = correction @ self.P
-        return 0.5 * (skewed + skewed.T)
-
-
-def _schur(cross: Array, G: Array, H: Array, Y: Array, P: Array) -> Array:
-    r"""$2\langle f_k,f_l\rangle\,g_k^\top Yg_l+\mathrm{tr}(D_kYD_lP)$ with $D_k=h_kg_k^\top+g_kh_k^\top$."""
-    q = G.shape[1]
-    GY, HY, GP, HP = G @ Y, H @ Y, G @ P, H @ P
-    curvature = 2 * cross * (GY @ G.T)
-    if q > MOST_PAIRED:
-        gYh, hYh, gPh, hPh = GY @ H.T, HY @ H.T, GP @ H.T, HP @ H.T
-        gYg, gPg = GY @ G.T, GP @ G.T
-        return curvature + gYh * gPh.T + gYg * hPh + hYh * gPg + gYh.T * gPh
-    # Inner products of the symmetric part of P·D_k·Y with D_l, whose entries above the diagonal count twice.
-    i, j = np.triu_indices(q)
-    left = HP[:, i] * GY[:, j] + GP[:, i] * HY[:, j] + HP[:, j] * GY[:, i] + GP[:, j] * HY[:, i]
-    right = np.where(i == j, 0.5, 1.0)[None, :].astype(G.dtype) * (H[:, i] * G[:, j] + G[:, i] * H[:, j])
-    return curvature + left @ right.T
 
 
 def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, NuclearPoint, Float[Array, "d q"]]:

@@ -57,7 +57,8 @@ def solve_cvxpy(program: AbstractProgram, solver: str = "CLARABEL", **options: A
         values = cp.sum(cp.multiply(left @ variable, right), axis=1)
     else:
         rows = np.conj(np.asarray(compact.rows.rows))  # pyright: ignore[reportAttributeAccessIssue]
-        values = cp.real(rows @ variable) if np.iscomplexobj(rows) else rows @ variable
+        flat = cp.vec(variable, order="C")
+        values = cp.real(rows @ flat) if np.iscomplexobj(rows) else rows @ flat
     inequality, equality = np.flatnonzero(compact.inequality), np.flatnonzero(compact.equality)
     targets = np.asarray(compact.targets)
     values: Any = values

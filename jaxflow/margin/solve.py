@@ -8,16 +8,17 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from jaxflow._core import as_integer, check_kind, check_real, require
+from jaxflow.margin.balls import solve_ball
 from jaxflow.margin.certificate import Certificate, Solution, bounds_of
 from jaxflow.margin.conclude import DIRECT_GAP, INTERIOR_GAP, STATIONARY_RESIDUAL, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import solve_l1
 from jaxflow.margin.lp import solve_lp
 from jaxflow.margin.min_norm_point import min_norm_point
-from jaxflow.margin.norms import L1, Frobenius, Lp, Nuclear
+from jaxflow.margin.norms import L1, Frobenius, Linf, Lp, Nuclear, Spectral
 from jaxflow.margin.nuclear import solve_nuclear
 from jaxflow.margin.nuclear_rank import solve_nuclear_rank
-from jaxflow.margin.program import AbstractProgram
+from jaxflow.margin.program import AbstractProgram, DenseRows
 
 
 def solve(
@@ -33,7 +34,9 @@ def solve(
     | norm | method |
     |---|---|
     | Frobenius, ℓ2 | min-norm point of the constraint elements (`min_norm_point`), direct for interpolation |
-    | nuclear | interior point on a reduced dual, Newton at fixed rank (`nuclear`) |
+    | nuclear, of attention | interior point on a reduced dual, Newton at fixed rank (`nuclear`) |
+    | nuclear, of any matrices | interior point on the dual (`balls`) |
+    | ℓ∞, spectral | interior point on the program itself (`balls`) |
     | nuclear with a rank bound | the convex solution where it satisfies the bound, else stationary points |
     | ℓ1, real | simplex method on the dual (`l1_vertex`); where that proves nothing, as complex ones |
     | ℓ1, complex | interior point on the dual, Newton on the support (`l1`) |
@@ -43,7 +46,7 @@ def solve(
 
     - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
     - `tolerance`: certified relative gap (stationarity residual where not convex) that counts as solved;
-      None: 1e-12 for Frobenius, 1e-10 for nuclear and ℓ1 in float64, the same multiples of epsilon in
+      None: 1e-12 for Frobenius, 1e-10 for the others that are convex in float64, the same multiples of epsilon in
       float32.
     - `max_steps`: budget of interior-point iterations.
     - `starts`: number of starts, for programs that are not convex.
@@ -106,6 +109,8 @@ def _solve(program: AbstractProgram, tolerance: float | None, max_steps: int | N
         point = min_norm_point(compact.rows, compact.inequality, compact.equality, max_steps=most)
         spent = ~point.converged & (point.steps >= most)
         return found([(point.primal, point.weights)], steps=point.steps, spent=spent, tolerance=within(DIRECT_GAP))
+    if isinstance(norm, Linf | Spectral) or (isinstance(norm, Nuclear) and isinstance(compact.rows, DenseRows)):
+        return solve_ball(program, compact, within(INTERIOR_GAP), max_steps)
     if isinstance(norm, Nuclear) and norm.rank is None:
         return solve_nuclear(program, compact, within(INTERIOR_GAP), max_steps)
     if isinstance(norm, Nuclear) and norm.rank is not None:

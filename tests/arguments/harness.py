@@ -30,7 +30,7 @@ PARTS = {
     "direction": ("model", "W"),
 }
 # What is wrong by its shape alone may not fit the next argument, which the error then names.
-NEXT = {"tokens": ("queries",), "inputs": ("targets",), "weights": ("data_tensor",), "tensor": ("vectors",)}
+NEXT = {"tokens": ("queries",), "inputs": ("targets", "labels"), "weights": ("data_tensor",), "tensor": ("vectors",)}
 
 
 class Case(NamedTuple):

@@ -105,6 +105,12 @@ BAD_NETWORKS = (
 )
 LIMITS: list[Call] = [
     call(
+        jf.limits.compare,
+        path=(NETWORK, instance()),
+        risk=(LINEAR_RISK, instance()),
+        norms=(["l2"], values("l2", 3, [], ["abc"], [None], ["nuclear"], {})),
+    ),
+    call(
         jf.find_limit,
         *("risk", "model"),
         method=(None, values(jf.LinearStaged, 3, "staged", {}, jf.ModelStaged())),

@@ -8,6 +8,7 @@ from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
     NAN,
     array,
+    boolean,
     choice,
     count,
     function,
@@ -142,6 +143,13 @@ MARGIN: list[Call] = [
         *("inputs", "targets"),
         norm=("l2", choice()),
         transform=(np.eye(2), array(mixed=True, nothing=True)),
+    ),
+    call(
+        g.completion,
+        matrix=(MATRIX, array(nan=True, lower=False)),
+        mask=(None, values("a", 3, np.ones(2, bool), MATRIX, {})),
+        norm=("nuclear", choice()),
+        symmetric=(False, boolean()),
     ),
     call(g.Nuclear, rank=(2, count(nothing=True))),
     call(g.Lp, p=(0.5, number(positive=True, most=0.9))),

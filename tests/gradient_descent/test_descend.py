@@ -198,3 +198,14 @@ def test_a_zero_gradient_moves_nothing():
 def test_an_optimizer_brings_its_own_rate():
     with pytest.raises(ValueError, match="^learning_rate: an optimizer brings its own"):
         descend(RISK, COMBINED, steps=5, optimizer=optax.sgd(0.1), learning_rate=0.1)
+
+
+def test_a_transformation_that_asks_for_the_value_gets_it():
+    """Polyak's steps, (L - L*)/‖g‖², against their definition."""
+    optimizer = optax.polyak_sgd(max_learning_rate=1e9, f_min=0.1)
+    end = descend(RISK, COMBINED, steps=3, optimizer=optimizer, normalised=False)
+    W, value = COMBINED.W, lambda W: loss(models.CombinedAttention(W, HEAD))
+    for _ in range(3):
+        g = jax.grad(value)(W)
+        W = W - (value(W) - 0.1) / jnp.sum(g**2) * g
+    np.testing.assert_allclose(end.model.W, W, rtol=1e-10)

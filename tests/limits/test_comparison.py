@@ -1,0 +1,100 @@
+"""Which margin an optimiser maximises: each falls towards the optimum of its own norm, and not towards the others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxflow as jf
+
+STEPS = 4000
+# Steps c/sqrt(k): normalised updates stay at a distance of the step from where they turn.
+SCHEDULE = lambda k: 0.3 / jnp.sqrt(k + 1.0)  # noqa: E731
+OPTIMIZERS = {
+    "l2": optax.sgd(SCHEDULE),
+    "linf": optax.sign_sgd(SCHEDULE),
+    "spectral": optax.contrib.muon(SCHEDULE, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=20, beta=0.0, nesterov=False),
+}
+
+
+def matrices(seed):
+    """Six matrices 3 x 4 with labels: always separable."""
+    rng = np.random.default_rng(seed)
+    inputs, labels = jnp.asarray(rng.normal(size=(6, 3, 4))), jnp.asarray(rng.choice([-1.0, 1.0], 6))
+    return jf.EmpiricalRisk.from_margins(lambda V: labels * jnp.tensordot(inputs, V, 2), "exponential")
+
+
+@pytest.mark.parametrize("own", OPTIMIZERS)
+def test_each_optimiser_falls_towards_its_own_optimum(own):
+    names = ("l2", "linf", "spectral", "nuclear")
+    for seed in range(2):
+        risk = matrices(seed)
+        path = jf.descend(
+            risk, jnp.zeros((3, 4)), steps=STEPS, optimizer=OPTIMIZERS[own], save_at=jnp.array([STEPS // 20, STEPS])
+        )
+        found = jf.limits.compare(path, risk)
+        assert found.norms == names and np.all(found.result.value == 1)
+        at = names.index(own)
+        before, after = np.asarray(found.excess).T
+        others = np.delete(after, at)
+        assert -1e-9 < after[at] < 0.5 * before[at] and after[at] < 0.02
+        assert others.min() > 3 * after[at]
+
+
+def test_a_vector_and_its_excess():
+    inputs, labels = np.array([[2.0, 0.0], [0.0, -1.0]]), np.array([1.0, -1.0])
+    risk = jf.EmpiricalRisk((inputs, labels), "logistic")
+    network = jf.models.DeepLinearNetwork((jnp.eye(2), jnp.array([1.0, 2.0])))
+    found = jf.limits.compare(network, risk)
+    # Margins 2 b_1 >= 1 and b_2 >= 1 at b = (1/2, 1); the network has b = (1, 2) with margin two.
+    np.testing.assert_allclose(found.optimum, [np.sqrt(1.25), 1.0, 1.5], rtol=1e-9)
+    np.testing.assert_allclose(found.excess[:, 0], 0.0, atol=1e-9)
+    assert str(found).splitlines()[1].split() == ["log", "t", "l2", "linf", "l1"]
+    wrong = jf.limits.compare(jf.models.DeepLinearNetwork((jnp.eye(2), jnp.array([1.0, -2.0]))), risk)
+    assert np.all(np.isposinf(wrong.excess))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, ["l3"]), "norms: unknown name 'l3'"),
+        (lambda risk: jf.limits.compare(jnp.ones((3, 4)), risk, []), "norms: expected a list of norms"),
+        (
+            lambda risk: jf.limits.compare(
+                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: w**2, "exponential"), ["l2"]
+            ),
+            "path: expected outputs that are linear",
+        ),
+        (
+            lambda risk: jf.limits.compare(
+                jnp.ones(2), jf.EmpiricalRisk.from_margins(lambda w: 2 * w, "exponential"), ["nuclear"]
+            ),
+            "norms: the nuclear norm needs a matrix",
+        ),
+        (
+            lambda risk: jf.limits.compare(
+                (jnp.ones(2), jnp.ones(2)), jf.EmpiricalRisk.from_margins(lambda w: w[0] + w[1], "exponential")
+            ),
+            "path: expected a model that trains one array",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(matrices(0))
+
+
+def test_a_plot_has_a_curve_for_each_norm():
+    risk = matrices(0)
+    path = jf.descend(risk, jnp.zeros((3, 4)), steps=20, save_at=jnp.array([5, 20]))
+    (axis,) = jf.limits.compare(path, risk).plot().axes
+    assert [line.get_label() for line in axis.lines] == ["l2", "linf", "spectral", "nuclear"]
+
+
+def test_a_batch_by_vmap():
+    risk = matrices(0)
+    starts = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    found = jax.vmap(lambda V: jf.limits.compare(V, risk, ["l2"]))(starts)
+    one = jf.limits.compare(starts[1], risk, ["l2"])
+    np.testing.assert_allclose(found.excess[1], one.excess, rtol=1e-9)
