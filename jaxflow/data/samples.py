@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxflow._core import as_arrays, as_signs, is_concrete, require, require_finite
 
@@ -12,8 +12,8 @@ class SampleData(eqx.Module):
     r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
     Boix-Adserà et al. (2023).
 
-    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs. Booleans, two
-    strings, and 0 and 1 are treated as in `LinearData`.
+    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs (class numbers: in
+    that shape without its last axis). Booleans, two strings, 0 and 1, and class numbers are treated as in `LinearData`.
 
     **Example:**
 
@@ -23,7 +23,7 @@ class SampleData(eqx.Module):
     """
 
     inputs: Float[Array, "..."]
-    targets: Float[Array, "..."]
+    targets: Float[Array, "..."] | Int[Array, "..."]
 
     def __init__(self, inputs: Any, targets: Any):
         targets = as_signs("targets", targets, numbers=False)

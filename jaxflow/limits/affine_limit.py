@@ -27,7 +27,7 @@ from jaxflow.limits.model_point import flat
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import with_the_better_bound
-from jaxflow.losses import log_slope_excess, self_concordance, tail_rate
+from jaxflow.losses import self_concordance, tail_rate
 from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
 from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
@@ -46,6 +46,11 @@ SHARE = 0.25
 THEOREM = (
     "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is "
     "that of the l2 max margin of the data that can be separated, orthogonal to the others"
+)
+CLASSES = (
+    "Soudry et al. (2018), Theorem 7: the direction of a linear model of many classes is that of the multiclass SVM, "
+    "the l2 (Frobenius) max margin of every label over the other classes that can be separated from it, orthogonal to "
+    "the other margins"
 )
 
 
@@ -101,12 +106,11 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
 
 
 def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) -> _Problem:
-    targets = risk.source.targets(risk.source.outputs(unravel(theta))).reshape(-1)
-
     def margins(x: Array) -> Array:
-        return targets * risk.source.outputs(unravel(x)).reshape(-1)
+        return risk.margins(unravel(x)).reshape(-1)
 
     offsets = margins(theta)
+    group = jax.eval_shape(risk.margins, unravel(theta)).shape[-1]
     n, p = offsets.size, theta.size
     rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
     unit = power_of_two(exponent_of(rows))
@@ -122,8 +126,8 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
-    count = float(n) if risk.reduction == "mean" else 1.0
-    return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, projected, program, best)
+    count = float(n // group) if risk.reduction == "mean" else 1.0
+    return _Problem(AffineFlow(risk.loss, inner, offsets, group, count), basis, unit, cone, projected, program, best)
 
 
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
@@ -168,7 +172,7 @@ def _concluded(
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
-    prediction: Any = Prediction(program, THEOREM, ())
+    prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else CLASSES, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
@@ -213,7 +217,7 @@ def _concluded(
             stationary=facts,
             linear=LinearFacts(
                 separability=cone.separability,
-                growing=growing,
+                growing=growing if problem.flow.group == 1 else growing.reshape(-1, problem.flow.group),
                 component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
                 steps=cone.steps,
             ),
@@ -255,7 +259,7 @@ def _trajectory(
     some = jnp.any(problem.cone.growing)
     away = jnp.where(some, path.r, end)
     margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
-    log_slopes = log_slope_excess(flow.loss, margins) - kappa * margins - jnp.log(flow.count)
+    log_slopes = flow.log_slopes(margins)
     scale = jnp.max(log_slopes)
     multipliers = jnp.exp(log_slopes - scale)
     speed, _ = frame.velocity(path.s, path.r)
