@@ -46,7 +46,7 @@ class AbstractSource(eqx.Module):
         """Outputs alone."""
 
     @abc.abstractmethod
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         """Targets in the shape of the outputs, or class numbers in that shape without its last axis."""
 
 
@@ -68,7 +68,7 @@ class DataSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return outputs_of(model, self.data)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return self.data.labels if isinstance(self.data, TokenData) else self.data.targets
 
 
@@ -91,7 +91,7 @@ class MarginSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return self.margins(model)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return jnp.ones_like(outputs)
 
 
@@ -295,12 +295,13 @@ class EmpiricalRisk(eqx.Module):
 
     def _check_classes(self, model: Any) -> None:
         outputs: Any = eqx.filter_eval_shape(self.source.outputs, model)
-        targets: Any = self.source.targets(outputs)
+        targets: Any = eqx.filter_eval_shape(self.source.targets, outputs)
         fits = outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1
         wanted = f"({', '.join([*map(str, targets.shape), 'C'])})"
         require(fits, "model", f"cross_entropy needs outputs of shape {wanted}, C > 1 classes, got {outputs.shape}")
-        if is_concrete(targets):
-            largest, classes = int(np.max(np.asarray(targets))), outputs.shape[-1]
+        labels = getattr(self.data, "targets", None)
+        if labels is not None and is_concrete(labels):
+            largest, classes = int(np.max(np.asarray(labels))), outputs.shape[-1]
             require(largest < classes, "labels", f"class {largest}, and outputs are of classes 0 to {classes - 1}")
 
     def __call__(self, model: Any) -> Float[Array, ""]:

@@ -72,7 +72,7 @@ class PieceSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return self.base.outputs(model)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return self.base.targets(outputs)
 
 

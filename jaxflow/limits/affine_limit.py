@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg, positive_or_one
+from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
@@ -31,7 +31,7 @@ from jaxflow.losses import self_concordance, tail_rate
 from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
 from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
-from jaxflow.margin.recession import null_space
+from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
@@ -101,7 +101,8 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     # Where nothing grows the path is over when margins rest.
     until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
-    rest = rest_of(flow, ~growing, path.s / tail_rate(risk.loss) * frame.growth + path.r, bend)
+    # The growth moves none of these margins, and its products with their rows would leave roundings.
+    rest = rest_of(flow, ~growing, path.r, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
@@ -115,8 +116,9 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
     unit = power_of_two(exponent_of(rows))
     rows = rows / unit
-    # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters.
-    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else linalg.qr(rows.T)[0]
+    # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters. Zero beyond their
+    # rank: a direction that only roundings make would be one of data to the cone, in which the scale of none matters.
+    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     cone = recession_cone(inner)
     away = null_space(jnp.where(cone.growing[:, None], 0.0, inner))

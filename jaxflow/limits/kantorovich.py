@@ -37,9 +37,10 @@ def kantorovich(
     relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
     **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in
-    which the loss changes (None: the margins; the outputs of a loss without), whatever its units; `fitted`: +inf unless what pushes the outputs
-    cancels output by output, so that θ may move as long as these stand: what their second derivatives add to H,
-    $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue there.
+    which the loss changes (None: the margins; of a loss without, the outputs), whatever its units; `fitted`: +inf
+    unless what pushes the outputs cancels output by output, so that θ may move as long as these stand: what their
+    second derivatives add to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least
+    eigenvalue there.
 
     **Example:**
 

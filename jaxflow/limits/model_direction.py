@@ -192,7 +192,7 @@ direction_of = by_gears(_begun, _concluded)
 
 
 def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any]) -> Margins:
-    r"""Those of the risk, of all data in one row; of attention $a_{i\alpha_i}-a_{it}$ with α the top tokens of `model`."""
+    r"""Those of the risk, in one row; of attention $a_{i\alpha_i}-a_{it}$ with α the top tokens of `model`."""
     data: Any = risk.data
     if isinstance(model, AbstractAttention) and isinstance(data, TokenData):
         logits = jnp.where(data.visible, model.logits(data), -jnp.inf)

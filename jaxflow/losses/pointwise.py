@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import exp_nonpositive, positive_or_one, require
 
@@ -149,8 +149,8 @@ class CrossEntropy(AbstractLoss):
     r"""$\ell=\log\sum_je^{f_j}-f_y=\log\big(1+\sum_{j\ne y}e^{-(f_y-f_j)}\big)$ of one output for each class.
 
     Outputs $f$ are `(..., C)`, targets y `(...)` are class numbers from 0 to C−1. It is the logistic loss of
-    $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: of two classes, that of the difference of their outputs. A target that is no class
-    makes it NaN.
+    $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: of two classes, that of the difference of their outputs. A target that is no
+    class makes it NaN.
 
     **Example:**
 
@@ -177,7 +177,7 @@ class CrossEntropy(AbstractLoss):
     def margins(self, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
         """$f_y-f_j$ for the classes j ≠ y in their order."""
         lead = _leads(outputs, targets)[1]
-        before = jnp.arange(lead.shape[-1] - 1) < targets[..., None]
+        before = _classes(lead[..., 1:]) < targets[..., None]
         return jnp.where(before, lead[..., :-1], lead[..., 1:])
 
     def _logistic(self, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
@@ -187,9 +187,13 @@ class CrossEntropy(AbstractLoss):
         return margin, jnp.ones_like(margin)
 
 
+def _classes(outputs: Outputs) -> Int[Array, "... C"]:
+    return lax.broadcasted_iota(int, outputs.shape, outputs.ndim - 1)
+
+
 def _leads(outputs: Outputs, targets: Array) -> tuple[Bool[Array, "... C"], Outputs]:
     """Where each target's own output is, and by how much it leads every other; NaN for a target that is no class."""
-    own = targets[..., None] == jnp.arange(outputs.shape[-1])
+    own = _classes(outputs) == targets[..., None]
     there = jnp.sum(jnp.where(own, outputs, 0.0), axis=-1, keepdims=True)
     return own, jnp.where(jnp.any(own, axis=-1, keepdims=True), there, jnp.nan) - outputs
 
