@@ -58,7 +58,7 @@ def svm(rows: np.ndarray, still: np.ndarray) -> np.ndarray:
 
 
 def minimum(rows: np.ndarray, still: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """SciPy's minimum of the loss of the margins `still`, from `start` in their span, after a step of Newton's method."""
+    """SciPy's minimum of the loss of the margins `still`, from `start` in their span, and a step of Newton's method."""
     _, values, basis = np.linalg.svd(rows[still], full_matrices=False)
     basis = basis[values > 1e-10 * values[0]]
 

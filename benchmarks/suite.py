@@ -53,6 +53,7 @@ SCRIPTS = (
     Script("factors.py", "--count 4 --general 1 --dimensions 10", ""),
     Script("own_model.py", "--count 4 --compared 1", ""),
     Script("own_gaps.py", "--count 4", ""),
+    Script("classes.py", "--count 2", ""),
     Script("batches.py", "--lanes 10 --only W integrate descend", "", device=True),
     Script("memory.py", "--calls 40 --shapes 4", ""),
     Script("scaling.py", "--scale 0.02 --only dimensions tokens initial_scales iterations", "", device=True),
