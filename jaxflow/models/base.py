@@ -87,7 +87,7 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
         found = eqx.filter_eval_shape(model, one)
     except (TypeError, ValueError) as error:
         raise ValueError(f"model: does not accept one input of shape {one.shape} ({error})") from error
-    got = getattr(found, "shape", type(found).__name__)
+    got: Any = getattr(found, "shape", type(found).__name__)
     if jnp.issubdtype(data.targets.dtype, jnp.integer):
         many = hasattr(found, "shape") and len(got) == len(shape) and got[:-1] == shape[1:] and got[-1] > 1
         wanted = ", ".join([*map(str, shape[1:]), "C"])

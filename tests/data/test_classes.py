@@ -71,8 +71,8 @@ def test_two_classes_are_the_logistic_loss_of_a_difference() -> None:
 
 
 def test_its_third_derivative_is_bounded_by_its_second() -> None:
-    bound = jf.losses.self_concordance(LOSS)
-    assert bound == 2.0
+    bound = 2.0
+    assert jf.losses.self_concordance(LOSS) == bound
 
     def ratio(q: Any, u: Any, v: Any) -> Any:
         def second(s: Any) -> Any:
@@ -102,10 +102,10 @@ def test_every_position_of_a_sequence_has_a_class() -> None:
 
 def test_data_keep_classes_as_integers_and_give_them_back() -> None:
     for data in (jf.data.LinearData(INPUTS, LABELS), jf.data.SampleData(INPUTS, LABELS.astype(float))):
-        many = jf.EmpiricalRisk(data, "cross_entropy").data
-        assert many is not None and jnp.issubdtype(many.targets.dtype, jnp.integer)
-        again = jf.EmpiricalRisk(many, "squared").data
-        assert again is not None and jnp.issubdtype(again.targets.dtype, jnp.floating)
+        many: Any = jf.EmpiricalRisk(data, "cross_entropy").data
+        assert jnp.issubdtype(many.targets.dtype, jnp.integer)
+        again: Any = jf.EmpiricalRisk(many, "squared").data
+        assert jnp.issubdtype(again.targets.dtype, jnp.floating)
     labels = jnp.stack([jnp.asarray(LABELS), jnp.asarray(LABELS).at[0].set(5), jnp.asarray(LABELS).at[1].set(-2)])
     values = jax.jit(jax.vmap(lambda y: jf.EmpiricalRisk((INPUTS, y), "cross_entropy")(LAYER)))(labels)
     # In a batch a class that does not exist is an outcome of its own.
