@@ -14,6 +14,7 @@ from jaxflow._core import (
     AbstractPrinted,
     ScaledGradient,
     as_arrays,
+    as_classes,
     as_signs,
     is_concrete,
     positive_or_one,
@@ -23,7 +24,7 @@ from jaxflow._core import (
     tree_scale,
 )
 from jaxflow.data import LinearData, SampleData, TokenData
-from jaxflow.losses import AbstractLoss, MarginLoss, as_loss
+from jaxflow.losses import AbstractLoss, CrossEntropy, MarginLoss, as_loss, margins_of
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
@@ -39,8 +40,8 @@ class AbstractSource(AbstractPrinted):
         """Outputs alone."""
 
     @abc.abstractmethod
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Targets in the shape of the outputs."""
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
+        """Targets in the shape of the outputs, or class numbers in that shape without its last axis."""
 
 
 class DataSource(AbstractSource):
@@ -54,7 +55,7 @@ class DataSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return outputs_of(model, self.data)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return self.data.labels if isinstance(self.data, TokenData) else self.data.targets
 
 
@@ -69,7 +70,7 @@ class MarginSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return self.margins(model)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return jnp.ones_like(outputs)
 
 
@@ -93,14 +94,16 @@ class OpaqueLoss(AbstractLoss):
 def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     """Data from `(inputs, labels)`. **Raises:** `ValueError` naming `data` or `labels`."""
     require(len(pair) == 2, "data", f"expected a pair (inputs, labels), got {len(pair)} entries")
-    labels = as_signs("labels", pair[1]) if loss.margin else pair[1]
+    labels = pair[1]
+    if loss.margin:
+        labels = as_classes("labels", labels) if isinstance(loss, CrossEntropy) else as_signs("labels", labels)
     inputs, labels = as_arrays(inputs=pair[0], labels=labels)
     require(inputs.ndim >= 1, "data", "expected inputs of shape (n, ...), got a number")
     kind = LinearData if inputs.ndim == 2 and labels.ndim == 1 else SampleData
     expected = f"expected {inputs.shape[0]} labels, one for each input, got shape {labels.shape}"
     require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
     require_finite("labels", labels)
-    if loss.margin:
+    if loss.margin and not isinstance(loss, CrossEntropy):
         _require_margins(loss, labels)
         require_signs("labels", labels)
     return kind(inputs, labels)
@@ -117,8 +120,15 @@ def _require_margins(loss: AbstractLoss, labels: Any) -> None:
     )
 
 
-def _with_signs(data: LinearData | SampleData, loss: AbstractLoss) -> LinearData | SampleData:
-    """Data whose targets are labels -1 and 1. **Raises:** `ValueError` naming `targets` for more or fewer classes."""
+def _labelled(data: LinearData | SampleData, loss: AbstractLoss) -> LinearData | SampleData:
+    """Data whose targets are labels -1 and 1, or class numbers, as integers, or real values, as the loss has them.
+
+    **Raises:** `ValueError` naming `targets` for what is none of these."""
+    if isinstance(loss, CrossEntropy):
+        return eqx.tree_at(lambda d: d.targets, data, as_classes("targets", data.targets))
+    if not loss.margin:
+        real = jnp.issubdtype(data.targets.dtype, jnp.floating)
+        return data if real else type(data)(data.inputs, data.targets)
     targets = as_signs("targets", data.targets)
     _require_margins(loss, targets)
     require_signs("targets", targets)
@@ -139,12 +149,13 @@ class EmpiricalRisk(AbstractPrinted):
     - `data`: `TokenData`, `LinearData`, `SampleData`, a pair `(inputs, labels)` of arrays (or any other
       `AbstractSource` of outputs and targets). A loss of the margin takes labels ±1, or two classes in another form,
       which become ±1 (`risk.data` shows them): True is +1, so is 1 beside 0, and of two strings the later one in sorted
-      order. For other losses targets are real values.
-    - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"squared"`, ...), or a function of the
-      margin $q=yf$.
+      order. `"cross_entropy"` takes class numbers 0 to C−1, and a model with C outputs where others have one. For other
+      losses targets are real values.
+    - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"cross_entropy"`, `"squared"`, ...), or
+      a function of the margin $q=yf$.
     - `trainable`: which parameters move: a pytree of Booleans like the model, a function
       `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
-    - `reduction`: `"mean"` over all outputs (default) or `"sum"`; it only rescales time.
+    - `reduction`: `"mean"` over all data (outputs, where each has a target; default) or `"sum"`; it only rescales time.
 
     **Raises:** `ValueError` naming the argument for concrete data with NaN, labels of other than two classes, or
     inconsistent shapes.
@@ -174,8 +185,12 @@ class EmpiricalRisk(AbstractPrinted):
             known = isinstance(data, TokenData | LinearData | SampleData)
             require(known, "data", f"expected TokenData, LinearData, SampleData or (inputs, labels), got {kind}")
             data.check()
-            if loss.margin and not isinstance(data, TokenData):
-                data = _with_signs(data, loss)
+            tokens = isinstance(data, TokenData)
+            many = isinstance(loss, CrossEntropy)
+            require(
+                not (tokens and many), "loss", "cross_entropy needs class numbers; labels of TokenData are -1 and 1"
+            )
+            data = data if isinstance(data, TokenData) else _labelled(data, loss)
         # A reduction that is an array has no truth value to compare.
         named = isinstance(reduction, str) and reduction in ("mean", "sum")
         require(named, "reduction", "expected 'mean' or 'sum'", got=reduction)
@@ -199,7 +214,8 @@ class EmpiricalRisk(AbstractPrinted):
         """The loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model, their mean or sum."""
         require(callable(margins), "margins", "expected a function of the model")
         loss = as_loss(loss)
-        require(loss.margin, "loss", f"{type(loss).__name__} is not a margin loss")
+        one = loss.margin and not isinstance(loss, CrossEntropy)
+        require(one, "loss", f"{type(loss).__name__} is not a margin loss of one margin for each datum")
         return cls(MarginSource(margins), loss, trainable, reduction)
 
     @classmethod
@@ -241,10 +257,23 @@ class EmpiricalRisk(AbstractPrinted):
             require(known, "model", "expected a callable or an object with outputs(data)", got=model)
         if self.data is not None and isinstance(model, AbstractModel):
             model.check(self.data)
+        if isinstance(self.loss, CrossEntropy):
+            self._check_classes(model)
         if values and not all(_finite(leaf) for leaf in jax.tree.leaves(model)):
             paths = jax.tree_util.tree_leaves_with_path(model)
             where = next(jax.tree_util.keystr(path) for path, leaf in paths if not _finite(leaf))
             raise ValueError(f"model: NaN or infinite entry in {where.lstrip('.') or 'it'}")
+
+    def _check_classes(self, model: Any) -> None:
+        outputs: Any = eqx.filter_eval_shape(self.source.outputs, model)
+        targets: Any = eqx.filter_eval_shape(self.source.targets, outputs)
+        fits = outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1
+        wanted = f"({', '.join([*map(str, targets.shape), 'C'])})"
+        require(fits, "model", f"cross_entropy needs outputs of shape {wanted}, C > 1 classes, got {outputs.shape}")
+        labels = getattr(self.data, "targets", None)
+        if labels is not None and is_concrete(labels):
+            largest, classes = int(np.max(np.asarray(labels))), outputs.shape[-1]
+            require(largest < classes, "labels", f"class {largest}, and outputs are of classes 0 to {classes - 1}")
 
     def __call__(self, model: Any) -> Float[Array, ""]:
         """L(θ); underflows to zero far out. `log_value` does not."""
@@ -256,7 +285,13 @@ class EmpiricalRisk(AbstractPrinted):
         """log L(θ) without underflow."""
         outputs = self.source.outputs(model)
         logs = self.loss.log_value(outputs, self.source.targets(outputs))
-        return jax.nn.logsumexp(logs) - jnp.log(self._count(outputs))
+        return jax.nn.logsumexp(logs) - jnp.log(self.count(outputs))
+
+    def margins(self, model: Any) -> Float[Array, "... g"]:
+        """The margins of every datum on a last axis, see `jaxflow.losses.margins_of`: one, or one for every class but
+        its own. **Raises:** `ValueError` for a loss that is no function of margins."""
+        outputs = self.source.outputs(model)
+        return margins_of(self.loss, outputs, self.source.targets(outputs))
 
     def scaled_gradient(self, model: Any) -> ScaledGradient:
         r"""$\nabla L$ by the trainable parameters as `(log_scale, gradient, multipliers)`.
@@ -266,7 +301,7 @@ class EmpiricalRisk(AbstractPrinted):
         """
         outputs, pullback = self.source.linearize(model, self.filter(model))
         scale, weights = self.loss.scaled_derivative(outputs, self.source.targets(outputs))
-        scaled = pullback(scale, weights / self._count(outputs))
+        scaled = pullback(scale, weights / self.count(outputs))
         if not self.opaque:
             return scaled
         # Keep the factor of order one for as long as floating point can.
@@ -275,5 +310,6 @@ class EmpiricalRisk(AbstractPrinted):
         size = positive_or_one(size)
         return ScaledGradient(scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None)
 
-    def _count(self, outputs: Float[Array, "..."]) -> int:
-        return outputs.size if self.reduction == "mean" else 1
+    def count(self, outputs: Float[Array, "..."]) -> int:
+        """How many losses the risk is a mean of; one for a sum."""
+        return self.source.targets(outputs).size if self.reduction == "mean" else 1

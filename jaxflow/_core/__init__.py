@@ -6,6 +6,7 @@ from jaxflow._core.arguments import checked as checked
 from jaxflow._core.checks import as_array as as_array
 from jaxflow._core.checks import as_arrays as as_arrays
 from jaxflow._core.checks import as_boolean as as_boolean
+from jaxflow._core.checks import as_classes as as_classes
 from jaxflow._core.checks import as_integer as as_integer
 from jaxflow._core.checks import as_key as as_key
 from jaxflow._core.checks import as_mask as as_mask

@@ -283,6 +283,26 @@ def require_signs(argument: str, labels: Any) -> None:
         require(bool(np.isin(classes, (-1, 1)).all()), argument, _not_two(classes))
 
 
+def as_classes(argument: str, labels: Any) -> jax.Array:
+    """Class numbers 0, 1, 2, ... as integers, from integers or whole floating-point numbers.
+
+    Traced numbers that are no class become -1, which is none.
+
+    **Raises:** `ValueError` for anything else: strings and Booleans, negative numbers, rows of shares.
+    """
+    what = "expected class numbers 0, 1, 2, ..., whole and not negative"
+    labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
+    array = raw_array(argument, labels) if not isinstance(labels, str) else np.asarray(labels)
+    require(is_real(array.dtype), argument, f"{what}, got {named_dtype(array.dtype)}")
+    if is_concrete(array):
+        seen = np.asarray(array)
+        fits = (seen >= 0) & (seen == np.round(seen)) & (seen < 2**31)
+        require(bool(fits.all()), argument, what, got=None if fits.all() else seen[~fits].flat[0].item())
+        return jnp.asarray(seen.astype(int))
+    fits = (array >= 0) & (array == jnp.round(array)) & (array < 2**31)
+    return jnp.where(fits, array, -1).astype(int)
+
+
 def _not_two(classes: np.ndarray) -> str:
     return f"expected two classes ({CLASSES}), got {shown(classes.tolist())}"
 
@@ -314,4 +334,5 @@ def require_finite(argument: str, array: Any) -> None:
 
 def named_dtype(dtype: Any) -> str:
     """A dtype in an error."""
-    return "Booleans" if jnp.issubdtype(dtype, jnp.bool_) else f"{dtype}"
+    strings = getattr(dtype, "kind", "") in ("U", "S")
+    return "strings" if strings else "Booleans" if jnp.issubdtype(dtype, jnp.bool_) else f"{dtype}"

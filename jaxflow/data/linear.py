@@ -2,22 +2,23 @@
 
 from typing import Any
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxflow._core import AbstractPrinted, as_arrays, as_signs, is_concrete, require, require_finite
 
 
 class LinearData(AbstractPrinted):
-    r"""n inputs $x_i\in\mathbb R^d$ with targets $y_i$: labels ±1, or real values for regression.
+    r"""n inputs $x_i\in\mathbb R^d$ with targets $y_i$: labels ±1, class numbers, or real values for regression.
 
     **Arguments:** `inputs` `(n, d)`; `targets` `(n,)`. Booleans and two strings become labels ±1: True is +1, and so is
     the later string in sorted order. Targets 0 and 1 stay real values here; with a loss of the margin `EmpiricalRisk`
-    takes them as labels −1 and +1. As in `TokenData`, the constructor checks shapes and allows common leading batch
-    axes; `LinearData.validated` also checks the values.
+    takes them as labels −1 and +1, and with `CrossEntropy` as numbers of classes (integers in `risk.data`). As in
+    `TokenData`, the constructor checks shapes and allows common leading batch axes;
+    `LinearData.validated` also checks the values.
     """
 
     inputs: Float[Array, "*b n d"]
-    targets: Float[Array, "*b n"]
+    targets: Float[Array, "*b n"] | Int[Array, "*b n"]
 
     def __init__(self, inputs: Any, targets: Any):
         targets = as_signs("targets", targets, numbers=False)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxflow._core import AbstractPrinted, as_arrays, as_signs, is_concrete, require, require_finite
 
@@ -11,12 +11,12 @@ class SampleData(AbstractPrinted):
     r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
     Boix-Adserà et al. (2023).
 
-    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs. Booleans, two
-    strings, and 0 and 1 are treated as in `LinearData`.
+    **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs (class numbers: in
+    that shape without its last axis). Booleans, two strings, 0 and 1, and class numbers are treated as in `LinearData`.
     """
 
     inputs: Float[Array, "..."]
-    targets: Float[Array, "..."]
+    targets: Float[Array, "..."] | Int[Array, "..."]
 
     def __init__(self, inputs: Any, targets: Any):
         targets = as_signs("targets", targets, numbers=False)

@@ -17,7 +17,7 @@ from jaxflow._core import ScaledGradient, linalg, positive_or_one
 from jaxflow._core.kinks import Gated, gated, kink_count
 from jaxflow.data import TokenData
 from jaxflow.flow.coordinates import AbstractCoordinates, Scores, Weights
-from jaxflow.losses import AbstractLoss, MarginLoss, Tail
+from jaxflow.losses import AbstractLoss, MarginLoss, Tail, margins_of
 from jaxflow.models import (
     AbstractAttention,
     AbstractLinearNetwork,
@@ -72,7 +72,7 @@ class PieceSource(AbstractSource):
     def outputs(self, model: Any) -> Float[Array, "..."]:
         return self.base.outputs(model)
 
-    def targets(self, outputs: Float[Array, "..."]) -> Float[Array, "..."]:
+    def targets(self, outputs: Float[Array, "..."]) -> Array:
         return self.base.targets(outputs)
 
 
@@ -179,7 +179,7 @@ def kinks_at(coordinates: AbstractCoordinates, context: PyTree, state: PyTree, g
         found = gated(lambda x: risk.source.outputs(coordinates.decode(context, x)), state, inner)
     if count == 0:
         return found
-    q = (risk.source.targets(found.value) * found.value).reshape(-1)
+    q = margins_of(loss, found.value, risk.source.targets(found.value)).reshape(-1)
     outer = None if gates is None else gates[gates.size - count :]
     ends = gated(jax.vmap(loss.function), q, outer)  # pyright: ignore[reportAttributeAccessIssue]
     joined = (jnp.concatenate(pair) for pair in ((found.switches, ends.switches), (found.gates, ends.gates)))

@@ -1,11 +1,11 @@
 r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
 
-With rows $a_k=y_k\nabla f_k$ the margins are $q=q_0+A(\theta-\theta_0)$, and the flow stays in
+With rows $a_k$, the gradients of the margins, these are $q=q_0+A(\theta-\theta_0)$, and the flow stays in
 $\theta_0+\mathrm{span}(a_k)$. Let w be a direction with $Aw\ge0$, zero where there is none, and κ the rate of the tail.
 In the frame
 
 $$\theta-\theta_0=\frac s\kappa w+r,\qquad s=\log(1+t/u):\qquad\frac{dr}{ds}=\sum_ke^{E_k}a_k-\frac w\kappa,
-\qquad E_k=\log|\ell'(q_k)|+s+\log u,$$
+\qquad E_k=\log|\partial\ell/\partial q_k|+s+\log u,$$
 
 the equation is that of the flow, exactly, from the start to any t: r grows no faster than log s where w is the flow's
 direction, and exponents $E_k$ are of order one where the margins themselves are $10^{10}$. Of a wrong w the path leaves
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.flow.solvers import state_norm
-from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate
+from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
 from jaxflow.margin.recession import null_space, orthonormal_columns
 
 # s at which margins that do not grow are held: roundings of their rates are then 1e-12, which `ATOL` allows. (Held
@@ -49,20 +49,28 @@ EQUAL = 1e-11
 NEWTON_STEPS = 100
 # From an error of `RTOL` four steps reach rounding.
 RELAXATIONS = 4
+# A margin at which what it adds to a loss of one's datum is zero in doubles: of those that diverge beside others.
+GONE = 1e3
 E = 2.718281828459045
 
 
 class AffineFlow(eqx.Module):
-    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$; the loss is a sum over `count`."""
+    r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$ of n margins; the loss is a sum over
+    data, of `group` margins each in a row, divided by `count`."""
 
     loss: AbstractLoss
     rows: Float[Array, "n m"]
     offsets: Float[Array, " n"]
+    group: int = eqx.field(static=True)
     count: float = eqx.field(static=True)
 
+    def excess(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """`log_slope_excess` of every margin among those of its datum."""
+        return log_slope_excess(self.loss, margins.reshape(-1, self.group)).reshape(-1)
+
     def log_slopes(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        """log of the multipliers, $|\\ell'(q_k)|$ over `count`."""
-        return log_slope_excess(self.loss, margins) - tail_rate(self.loss) * margins - jnp.log(self.count)
+        r"""log of the multipliers, $|\partial\ell/\partial q_k|$ over `count`."""
+        return self.excess(margins) - tail_rate(self.loss) * margins - jnp.log(self.count)
 
 
 class Frame(eqx.Module):
@@ -80,7 +88,7 @@ class Frame(eqx.Module):
         """E: log of the multipliers in the time s, all of them."""
         flow, kappa = self.flow, tail_rate(self.flow.loss)
         moved = flow.offsets + flow.rows @ r
-        tail = log_slope_excess(flow.loss, self.pace * s / kappa + moved)
+        tail = flow.excess(self.pace * s / kappa + moved)
         return tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit - jnp.log(flow.count)
 
     def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
@@ -188,9 +196,10 @@ class Rest(eqx.Module):
 
     - `point` x `(m,)`, without a part outside of the span. `decrement`: Newton's $\|g\|_{H^{-1}}$ there, roundings
       included.
-    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false: with $\eta=\max_k\|b_k\|_{H^{-1}}$ and
-      $|\ell'''|\le M\ell''$ the Hessian falls by a factor of at most e where no margin moves by more than 1/M, so that
-      $2eM\eta\|g\|_{H^{-1}}\le1$ proves a minimum at a distance of at most $2e\|g\|_{H^{-1}}$ in the norm of H.
+    - `error`: a bound on $\|x-x^*\|$, +inf where `proved` is false: with $\eta=\max_k\|b_k\|_{H^{-1}}$ and M of
+      `jaxflow.losses.self_concordance` the Hessian falls by a factor of at most e where no margin moves by more than
+      1/M, so that $2eM\eta\|g\|_{H^{-1}}\le1$ proves a minimum at a distance of at most $2e\|g\|_{H^{-1}}$ in the norm
+      of H.
     - `eigenvalue`: a lower bound for the Hessian's on the span; `rank`: the dimension of the span.
     """
 
@@ -203,7 +212,8 @@ class Rest(eqx.Module):
 
 
 def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"], bend: float) -> Rest:
-    """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`.
+    """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`. Other margins
+    count as infinite.
 
     Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
     $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
@@ -215,14 +225,13 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     begun = flow.offsets + rows @ start
 
     def value(q: Array) -> Array:
-        return flow.loss.value(q, jnp.ones_like(q))
-
-    slope = jax.grad(lambda q: jnp.sum(value(q)))
+        return value_of_margins(flow.loss, q)
 
     def derivatives(z: Array) -> tuple[Array, Array, Array]:
-        q = begun + basis @ z
-        first, second = jax.jvp(slope, (q,), (jnp.ones_like(q),))
-        hessian = (basis * second[:, None]).T @ basis
+        q = jnp.where(still, begun + basis @ z, GONE).reshape(-1, flow.group)
+        first, second = jax.vmap(jax.grad(value))(q), jax.vmap(jax.hessian(value))(q)
+        curved = jnp.einsum("ijk,ikm->ijm", second, basis.reshape(*q.shape, -1)).reshape(basis.shape)
+        first, hessian = first.reshape(-1), basis.T @ curved
         scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
         scaled = hessian * scale[:, None] * scale[None, :] + jnp.diag(jnp.where(dead, 1.0, 0.0))
         return first, scale, linalg.cholesky(scaled)
@@ -246,9 +255,11 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
     sizes = jnp.linalg.norm(seen, axis=0)
     widest = jnp.max(sizes, initial=0.0)
-    q = begun + basis @ z
     push = jnp.where(still, jnp.abs(first), 0.0)
-    rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + jnp.abs(q) + jnp.abs(flow.rows) @ jnp.abs(start)))
+    terms = jnp.where(still, jnp.abs(begun + basis @ z) + jnp.abs(flow.rows) @ jnp.abs(start), 0.0)
+    # A slope has the roundings of all margins of its datum.
+    terms = jnp.repeat(jnp.max(terms.reshape(-1, flow.group), axis=1), flow.group)
+    rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
     decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
     proved = 2.0 * E * bend * widest * decrement <= 1.0
     away = null_space(rows)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import RESULTS, Code, Outcome, is_affine, linalg, positive_or_one
+from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
@@ -27,11 +27,11 @@ from jaxflow.limits.model_point import flat
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import with_the_better_bound
-from jaxflow.losses import log_slope_excess, self_concordance, tail_rate
+from jaxflow.losses import self_concordance, tail_rate
 from jaxflow.margin import Certificate, ProgramResult, RecessionCone, Solution, certify, recession_cone
 from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
-from jaxflow.margin.recession import null_space
+from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
@@ -46,6 +46,11 @@ SHARE = 0.25
 THEOREM = (
     "Ji and Telgarsky (2019), Theorem 2.1, and Soudry et al. (2018), Theorem 3: the direction of a linear model is "
     "that of the l2 max margin of the data that can be separated, orthogonal to the others"
+)
+CLASSES = (
+    "Soudry et al. (2018), Theorem 7: the direction of a linear model of many classes is that of the multiclass SVM, "
+    "the l2 (Frobenius) max margin of every label over the other classes that can be separated from it, orthogonal to "
+    "the other margins"
 )
 
 
@@ -96,23 +101,24 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     # Where nothing grows the path is over when margins rest.
     until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
-    rest = rest_of(flow, ~growing, path.s / tail_rate(risk.loss) * frame.growth + path.r, bend)
+    # The growth moves none of these margins, and its products with their rows would leave roundings.
+    rest = rest_of(flow, ~growing, path.r, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
 def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) -> _Problem:
-    targets = risk.source.targets(risk.source.outputs(unravel(theta))).reshape(-1)
-
     def margins(x: Array) -> Array:
-        return targets * risk.source.outputs(unravel(x)).reshape(-1)
+        return risk.margins(unravel(x)).reshape(-1)
 
     offsets = margins(theta)
+    group = jax.eval_shape(risk.margins, unravel(theta)).shape[-1]
     n, p = offsets.size, theta.size
     rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
     unit = power_of_two(exponent_of(rows))
     rows = rows / unit
-    # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters.
-    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else linalg.qr(rows.T)[0]
+    # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters. Zero beyond their
+    # rank: a direction that only roundings make would be one of data to the cone, in which the scale of none matters.
+    basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     cone = recession_cone(inner)
     away = null_space(jnp.where(cone.growing[:, None], 0.0, inner))
@@ -122,8 +128,8 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
-    count = float(n) if risk.reduction == "mean" else 1.0
-    return _Problem(AffineFlow(risk.loss, inner, offsets, count), basis, unit, cone, projected, program, best)
+    count = float(n // group) if risk.reduction == "mean" else 1.0
+    return _Problem(AffineFlow(risk.loss, inner, offsets, group, count), basis, unit, cone, projected, program, best)
 
 
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
@@ -168,7 +174,7 @@ def _concluded(
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
-    prediction: Any = Prediction(program, THEOREM, ())
+    prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else CLASSES, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
@@ -213,7 +219,7 @@ def _concluded(
             stationary=facts,
             linear=LinearFacts(
                 separability=cone.separability,
-                growing=growing,
+                growing=growing if problem.flow.group == 1 else growing.reshape(-1, problem.flow.group),
                 component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
                 steps=cone.steps,
             ),
@@ -255,7 +261,7 @@ def _trajectory(
     some = jnp.any(problem.cone.growing)
     away = jnp.where(some, path.r, end)
     margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
-    log_slopes = log_slope_excess(flow.loss, margins) - kappa * margins - jnp.log(flow.count)
+    log_slopes = flow.log_slopes(margins)
     scale = jnp.max(log_slopes)
     multipliers = jnp.exp(log_slopes - scale)
     speed, _ = frame.velocity(path.s, path.r)

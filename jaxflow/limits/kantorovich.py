@@ -37,9 +37,10 @@ def kantorovich(
     relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
     **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in
-    which the loss changes (the outputs, if None), whatever its units; `fitted`: +inf unless what pushes the outputs
-    cancels output by output, so that θ may move as long as these stand: what their second derivatives add to H,
-    $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue there.
+    which the loss changes (None: the margins; of a loss without, the outputs), whatever its units; `fitted`: +inf
+    unless what pushes the outputs cancels output by output, so that θ may move as long as these stand: what their
+    second derivatives add to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least
+    eigenvalue there.
 
     **Example:**
 
@@ -54,6 +55,10 @@ def kantorovich(
     def outputs(x: Array) -> Array:
         return risk.source.outputs(unravel(x)).reshape(-1)
 
+    def own(x: Array) -> Array:
+        # A shift of all outputs of a datum changes no loss of its classes.
+        return risk.margins(unravel(x)).reshape(-1) if risk.loss.margin else outputs(x)
+
     scale = risk.scaled_gradient(unravel(theta)).log_scale
 
     def slope_of(x: Array) -> Array:
@@ -62,7 +67,7 @@ def kantorovich(
 
     hessian_of = jax.jacfwd(slope_of)
     gradient, hessian = slope_of(theta), hessian_of(theta)
-    rows = jax.jacrev(outputs if moves is None else moves)(theta)
+    rows = jax.jacrev(own if moves is None else moves)(theta)
     finite = jnp.all(jnp.isfinite(hessian)) & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(gradient))
     rows = jnp.where(finite, rows, 0.0)
     rows = rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True))
@@ -77,8 +82,8 @@ def kantorovich(
     definite = finite & jnp.all(jnp.where(live, curves > rounding, True)) & jnp.any(live)
     if fitted:
         there = risk.source.outputs(unravel(theta))
-        own, weights = risk.loss.scaled_derivative(there, risk.source.targets(there))
-        weights = weights.reshape(-1) * jnp.exp(own - scale) / (weights.size if risk.reduction == "mean" else 1)
+        size, weights = risk.loss.scaled_derivative(there, risk.source.targets(there))
+        weights = weights.reshape(-1) * jnp.exp(size - scale) / risk.count(there)
         bent = jax.hessian(lambda x: outputs(x) @ weights)(theta)
         definite = definite & (2.0 * jnp.linalg.norm(bent) <= jnp.min(jnp.where(live, curves, jnp.inf)))
     root = jnp.where(live & definite, 1.0 / jnp.sqrt(jnp.where(live & definite, curves, 1.0)), 0.0)

@@ -190,7 +190,7 @@ direction_of = by_gears(_begun, _concluded)
 
 
 def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any]) -> Margins:
-    r"""$y_kf(x_k)$; a user's own margins; of attention $a_{i\alpha_i}-a_{it}$ with α the top tokens of `model`."""
+    r"""Those of the risk, in one row; of attention $a_{i\alpha_i}-a_{it}$ with α the top tokens of `model`."""
     data: Any = risk.data
     if isinstance(model, AbstractAttention) and isinstance(data, TokenData):
         logits = jnp.where(data.visible, model.logits(data), -jnp.inf)
@@ -204,12 +204,8 @@ def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any])
         visible = jnp.broadcast_to(data.visible, top.shape)
         return Margins(gaps, (visible & ~top).reshape(-1), select(model.attention(data)))
 
-    def outputs(row: Array) -> Array:
-        values = risk.source.outputs(unravel(row))
-        return (risk.source.targets(values) * values).reshape(-1)
-
-    count = risk.source.outputs(model).size
-    return Margins(outputs, jnp.ones(count, bool), None)
+    count = eqx.filter_eval_shape(risk.margins, model).size
+    return Margins(lambda row: risk.margins(unravel(row)).reshape(-1), jnp.ones(count, bool), None)
 
 
 def _counted(margins: Margins, final: Any) -> tuple[Margins, Bool[Array, " n"]]:

@@ -21,7 +21,7 @@ class KKTPoint(AbstractPrinted):
 
     - `residual`: $\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$, the ε of Lyu and Li's (ε, δ)-KKT points over the size of ψ.
     - `complementarity`: $\max_k\lambda_k(q_k(\psi)-1)/\sum_k\lambda_k$, their δ over that sum.
-    - `multipliers` λ `(n,)`.
+    - `multipliers` λ `(n,)`, one for each margin: of C classes n(C−1), datum by datum, classes in their order.
     - `gates` `(g,)`: which element $h_k$ of Clarke's subdifferential was taken. A gate is the share of the active side
       of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
     - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
@@ -59,14 +59,15 @@ class LinearFacts(AbstractPrinted):
     r"""What is known of the limit of a model that is affine in its trained parameters, beside the rest.
 
     - `separability`: which data these are, and `growing` `(n,)`: the data whose margins diverge, as the recession
-      cone proves (see `jaxflow.margin.recession_cone`).
+      cone proves (see `jaxflow.margin.recession_cone`). Of C classes `(n, C-1)`: margins over the other classes, which
+      stand in their order, and of one datum some may diverge and others not.
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none.
     - `steps`: of the interior point.
     """
 
     separability: Code
-    growing: Bool[Array, " n"]
+    growing: Bool[Array, "n *others"]
     component: PyTree
     steps: Int[Array, ""]
 
@@ -187,7 +188,8 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
             f"{float(found.error):.1e}, the Hessian has rank {int(found.rank)} and no eigenvalue below "
             f"{float(found.eigenvalue):.2e} on its range; the flow was followed to {when}."
         )
-    data = "all data" if separability is Separability.separable else f"{count} of {facts.growing.size} data"
+    what = "data" if facts.growing.ndim == 1 else "pairs of a datum and another class"
+    data = f"all {what}" if separability is Separability.separable else f"{count} of {facts.growing.size} {what}"
     if limit.kind == LimitKind.none:
         return (
             f"Undecided at {when} ({end}): the loss of this linear model has no minimum, because the margins of {data} "
@@ -198,8 +200,8 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
     if separability is Separability.quasi_separable:
         size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(facts.component, eqx.is_array))))
         beside = (
-            " The other data are not separable: their margins stay, and the direction is added to the minimum of their "
-            f"loss, a point of norm {float(size):.3g}."
+            f" The other {what} are not separable: their margins stay, and the direction is added to the minimum of "
+            f"their loss, a point of norm {float(size):.3g}."
         )
     return (
         f"The loss of this linear model has no minimum: the margins of {data} diverge, and the flow's direction "

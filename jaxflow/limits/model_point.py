@@ -18,6 +18,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.losses import Tail, tail_of
 from jaxflow.risk import EmpiricalRisk
 
 # Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
@@ -80,10 +81,11 @@ def settle(
 
     **Returns:** the point; `StationaryFacts`; whether the data are fitted there.
     """
-    count = 1.0 if risk.reduction == "sum" else float(_slopes(risk, unravel(theta))[0].size)
+    count = float(risk.count(risk.source.outputs(unravel(theta))))
     slopes, curves = _slopes(risk, unravel(theta))
     residual = jnp.max(jnp.abs(slopes)) / positive_or_one(slope)
-    interpolates = residual <= jnp.sqrt(FITTED)
+    # A loss with an exponential tail is nowhere zero.
+    interpolates = (residual <= jnp.sqrt(FITTED)) & (tail_of(risk.loss) is not Tail.exponential)
     bent = jnp.sqrt(jnp.maximum(curves, 0.0))
 
     def rows(theta: Array) -> Array:
@@ -135,8 +137,8 @@ def flat(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " p"], Callable[
 
 
 def _slopes(risk: EmpiricalRisk, model: Any) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-    """First and second derivatives of the loss by every output."""
-    outputs = risk.source.outputs(model).reshape(-1)
-    targets = risk.source.targets(risk.source.outputs(model)).reshape(-1)
-    first = jax.grad(lambda f: jnp.sum(risk.loss.value(f, targets)))
-    return jax.jvp(first, (outputs,), (jnp.ones_like(outputs),))
+    """First and second derivatives of the loss by every output: the second of losses of one output alone."""
+    outputs = risk.source.outputs(model)
+    first = jax.grad(lambda f: jnp.sum(risk.loss.value(f, risk.source.targets(outputs))))
+    slopes, curves = jax.jvp(first, (outputs,), (jnp.ones_like(outputs),))
+    return slopes.reshape(-1), curves.reshape(-1)

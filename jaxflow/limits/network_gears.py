@@ -78,8 +78,7 @@ class Fitted(AbstractStop):
     """Stops where every margin $y_if(x_i)$ is positive."""
 
     def __call__(self, situation: Situation) -> Bool[Array, ""]:
-        data: Any = situation.risk.data
-        return jnp.all(data.targets * situation.decode().outputs(data) > 0)
+        return jnp.all(situation.risk.margins(situation.decode()) > 0)
 
 
 class NetworkGears(AbstractProblem):

@@ -47,7 +47,8 @@ def linearize(model: Any, data: Any, trainable: PyTree) -> tuple[Float[Array, ".
 def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
     """`model.outputs(data)`, or the model on every one of `data.inputs` where it is a plain callable.
 
-    A last axis of length one is dropped where the targets have none.
+    A last axis of length one is dropped where the targets have none. Integer targets are class numbers, beside outputs
+    with one more axis, that of the classes.
 
     **Raises:** `ValueError` naming `model`: no callable, does not accept an input, or outputs unlike the targets.
 
@@ -72,8 +73,18 @@ def outputs_of(model: Any, data: Any) -> Float[Array, "..."]:
         found = eqx.filter_eval_shape(model, one)
     except (TypeError, ValueError) as error:
         raise ValueError(f"model: does not accept one input of shape {one.shape} ({error})") from error
+    got: Any = getattr(found, "shape", type(found).__name__)
+    if jnp.issubdtype(data.targets.dtype, jnp.integer):
+        many = hasattr(found, "shape") and len(got) == len(shape) and got[:-1] == shape[1:] and got[-1] > 1
+        wanted = ", ".join([*map(str, shape[1:]), "C"])
+        require(
+            many,
+            "model",
+            f"expected an output of shape ({wanted}), a number for each of C > 1 classes, for one input, got {got} "
+            "(labels are class numbers, not rows of them)",
+        )
+        return jax.vmap(model)(inputs)
     single = hasattr(found, "shape") and (inputs.shape[0], *found.shape) in (shape, (*shape, 1))
-    got = getattr(found, "shape", type(found).__name__)
     require(single, "model", f"expected an output of shape {shape[1:]} for one input, as the targets have, got {got}")
     return jax.vmap(model)(inputs).reshape(shape)
 

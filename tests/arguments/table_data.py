@@ -80,6 +80,8 @@ CALLS: list[Call] = [
     call(lambda loss: losses.MarginLoss(loss), row="MarginLoss", loss=(lambda q: jnp.exp(-q), function())),
     *(call(function_, "loss") for function_ in (losses.tail_of, losses.tail_rate, losses.self_concordance)),
     call(lambda loss: losses.log_slope_excess(loss, jnp.zeros(2)), "loss", row="log_slope_excess"),
+    call(lambda loss: losses.value_of_margins(loss, jnp.zeros(2)), "loss", row="value_of_margins"),
+    call(lambda loss: losses.margins_of(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="margins_of"),
     call(
         jf.EmpiricalRisk,
         "trainable",

@@ -108,7 +108,7 @@ REFUSED = {
     "too many weights": (lambda: regression(width=3), r"^model: does not accept one input of shape \(2,\)"),
     "a wrong loss": (
         lambda: regression(loss="crossentropy"),
-        r"^loss: unknown name 'crossentropy'\. Known: .*logistic",
+        r"^loss: unknown name 'crossentropy'; did you mean 'cross_entropy'\? Known: .*logistic",
     ),
     "a loss of residuals": (
         lambda: regression(labels=INPUTS[:, 0], loss=lambda r: jnp.where(jnp.abs(r) < 1, r**2 / 2, jnp.abs(r) - 0.5)),

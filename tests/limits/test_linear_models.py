@@ -116,6 +116,21 @@ def test_more_parameters_than_data_keep_what_no_datum_sees() -> None:
     np.testing.assert_allclose(both.point.w, expected, atol=1e-10)
 
 
+def test_data_of_few_dimensions_among_many_parameters_overlap() -> None:
+    """Eight data on a plane of 12 dimensions: a basis of their span holds no direction that roundings have made."""
+    rng = np.random.default_rng(5)
+    half = rng.normal(size=(4, 2)) @ rng.normal(size=(2, 12))
+    inputs, labels = np.concatenate([half, -half]), np.tile([1.0, -1.0, 1.0, -1.0], 2)
+    start = jnp.asarray(rng.normal(size=12))
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), Linear(start))
+    assert limit.outcome == "finite_stationary_point" and limit.linear.separability == "overlapping"
+    assert limit.stationary.rank == 2
+    # All margins are zero at the minimum, and what no datum sees is where it was.
+    np.testing.assert_allclose(inputs @ np.asarray(limit.point.w), 0.0, atol=1e-10)
+    plane = np.linalg.svd(half)[2][:2]
+    np.testing.assert_allclose(limit.point.w, start - plane.T @ (plane @ start), atol=1e-10)
+
+
 def test_affine_is_read_off_the_program() -> None:
     x = jnp.ones(3)
     linear = eqx.nn.Linear(3, "scalar", key=jax.random.key(0))

@@ -1,7 +1,7 @@
 r"""Pointwise losses with derivatives that survive their own underflow (floor 1).
 
-A loss knows outputs $f$ and targets $y$. Margin losses depend on $q = yf$ alone and have infimum 0 at
-$q\to\infty$ (but for `Correlation`, which has none).
+A loss knows outputs $f$ and targets $y$. Margin losses depend on $q = yf$ alone, `CrossEntropy` on $q_j=f_y-f_j$, and
+have infimum 0 at $q\to\infty$ (but for `Correlation`, which has none).
 """
 
 import abc
@@ -14,9 +14,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import exp_nonpositive, positive_or_one, require, unknown_name
+from jaxflow._core import exp_nonpositive, positive_or_one, require
 
 Outputs = Float[Array, "..."]
 
@@ -35,7 +35,7 @@ class Tail(enum.IntEnum):
 
 
 class AbstractLoss(eqx.Module):
-    """A loss of outputs and targets of equal shape."""
+    """A loss of outputs and targets of equal shape (`CrossEntropy`: outputs have an axis of classes more)."""
 
     margin: eqx.AbstractClassVar[bool]
 
@@ -110,6 +110,52 @@ class Correlation(AbstractLoss):
 
     def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
         return _from_logarithms(jnp.zeros_like(outputs), -targets)
+
+
+class CrossEntropy(AbstractLoss):
+    r"""$\ell=\log\sum_je^{f_j}-f_y=\log\big(1+\sum_{j\ne y}e^{-(f_y-f_j)}\big)$ of one output for each class.
+
+    Outputs $f$ are `(..., C)`, targets y `(...)` are class numbers from 0 to C−1. It is the logistic loss of
+    $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: of two classes, that of the difference of their outputs. A target that is no
+    class makes it NaN.
+    """
+
+    margin: ClassVar[bool] = True
+
+    def value(self, outputs: Outputs, targets: Array) -> Outputs:
+        return Logistic().value(*self._logistic(outputs, targets))
+
+    def log_value(self, outputs: Outputs, targets: Array) -> Outputs:
+        return Logistic().log_value(*self._logistic(outputs, targets))
+
+    def scaled_derivative(self, outputs: Outputs, targets: Array) -> tuple[Float[Array, ""], Outputs]:
+        own, lead = _leads(outputs, targets)
+        against = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -lead), axis=-1, keepdims=True)
+        # Softmax of the others, and of the true class minus their sum: 1 - p has no digits where p is one.
+        return _from_logarithms(jnp.where(own, against, -lead) - jax.nn.softplus(against), jnp.where(own, -1.0, 1.0))
+
+    def margins(self, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
+        """$f_y-f_j$ for the classes j ≠ y in their order."""
+        lead = _leads(outputs, targets)[1]
+        before = _classes(lead[..., 1:]) < targets[..., None]
+        return jnp.where(before, lead[..., :-1], lead[..., 1:])
+
+    def _logistic(self, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
+        """The output of the logistic loss that has this value, and its label."""
+        own, lead = _leads(outputs, targets)
+        margin = -jax.nn.logsumexp(jnp.where(own, -jnp.inf, -lead), axis=-1)
+        return margin, jnp.ones_like(margin)
+
+
+def _classes(outputs: Outputs) -> Int[Array, "... C"]:
+    return lax.broadcasted_iota(int, outputs.shape, outputs.ndim - 1)
+
+
+def _leads(outputs: Outputs, targets: Array) -> tuple[Bool[Array, "... C"], Outputs]:
+    """Where each target's own output is, and by how much it leads every other; NaN for a target that is no class."""
+    own = _classes(outputs) == targets[..., None]
+    there = jnp.sum(jnp.where(own, outputs, 0.0), axis=-1, keepdims=True)
+    return own, jnp.where(jnp.any(own, axis=-1, keepdims=True), there, jnp.nan) - outputs
 
 
 class Squared(AbstractLoss):
@@ -209,86 +255,3 @@ def _tail(slopes: list[float]) -> tuple[Tail, float, float, float]:
     # A slope that falls that far and does not vanish is steeper than an exponential, and no hinge.
     flat = slopes[-1] == 0.0 and slopes[-2] == 0.0 and all(log > -20.0 for _, log in known)
     return (Tail.flat if flat else Tail.other), math.inf, 0.0, 0.0
-
-
-LOSSES: dict[str, AbstractLoss] = {
-    "logistic": Logistic(),
-    "exponential": Exponential(),
-    "correlation": Correlation(),
-    "squared": Squared(),
-}
-
-
-def as_loss(loss: Any) -> AbstractLoss:
-    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`."""
-    if isinstance(loss, AbstractLoss):
-        return loss
-    if isinstance(loss, str):
-        if loss.lower() not in LOSSES:
-            raise unknown_name("loss", loss, LOSSES)
-        return LOSSES[loss.lower()]
-    require(
-        callable(loss) and not isinstance(loss, type),
-        "loss",
-        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function",
-        got=loss,
-    )
-    return MarginLoss(loss)
-
-
-def tail_of(loss: AbstractLoss) -> Tail:
-    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
-    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
-    if isinstance(loss, MarginLoss):
-        return loss.tail
-    return Tail.exponential if isinstance(loss, Logistic | Exponential) else Tail.other
-
-
-def log_slope_excess(loss: AbstractLoss, q: Outputs) -> Outputs:
-    r"""$\log|\ell'(q)|+\kappa q$ of a loss with an exponential tail of rate κ (`tail_rate`): it tends to a constant."""
-    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
-    if isinstance(loss, Logistic):
-        return -jax.nn.softplus(-q)
-    if isinstance(loss, MarginLoss):
-        near = jnp.minimum(q, loss.last)
-        slope = jnp.abs(_each(jax.grad(loss.function), near))
-        return jnp.log(positive_or_one(slope)) + loss.decay * near
-    return jnp.zeros_like(q)
-
-
-def tail_rate(loss: AbstractLoss) -> float:
-    r"""κ of an exponential tail, $\ell'(q)\sim-ce^{-\kappa q}$."""
-    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
-    return loss.decay if isinstance(loss, MarginLoss) else 1.0
-
-
-# Margins at which a loss of one's own is looked at: both sides of zero, closely where losses bend.
-_GRID = [sign * 0.25 * k for k in range(1, 41) for sign in (-1.0, 1.0)] + [0.0, -20.0, 20.0, -50.0, 50.0]
-
-
-def self_concordance(loss: AbstractLoss) -> float | None:
-    r"""M with $|\ell'''|\le M\ell''$ of a convex, falling loss with an exponential tail (Bach 2010); None of others.
-
-    One for the logistic and the exponential loss. Of a loss of one's own the largest ratio at 85 margins, and twice
-    that; None where it was seen to rise, or to be concave, at one of them.
-
-    **Example:**
-
-    ```python
-    assert jf.losses.self_concordance(jf.losses.Logistic()) == 1.0
-    assert jf.losses.self_concordance(jf.losses.MarginLoss(lambda q: 1.0 / (1.0 + jnp.exp(q)))) is None
-    ```
-    """
-    if tail_of(loss) is not Tail.exponential:
-        return None
-    if not isinstance(loss, MarginLoss):
-        return 1.0
-    slope = jax.grad(loss.function)
-    bend = jax.grad(slope)
-    with jax.ensure_compile_time_eval():
-        q = jnp.asarray(_GRID)
-        first, second, third = (jax.vmap(f)(q) for f in (slope, bend, jax.grad(bend)))
-        # A second derivative that has underflown says nothing.
-        ratio = jnp.where(second > 0, jnp.abs(third) / positive_or_one(second), 0.0)
-        usable = bool(jnp.all((first < 0) & (second >= 0)) & jnp.any(second > 0))
-        return 2.0 * float(jnp.max(ratio)) if usable else None

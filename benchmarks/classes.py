@@ -1,0 +1,99 @@
+"""Linear models of many classes, 20 data, beside CVXPY and SciPy: python benchmarks/classes.py --count 9.
+
+`separable`: normal inputs, random labels (of 3 classes in 10 dimensions not all are). `overlapping`: inputs with
+both signs. `quasi_separable`: six inputs three times, once with another label, and two more. See results/classes.json.
+"""
+
+import itertools
+from typing import Any
+
+import cvxpy
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import Record, clocked, counts, outcomes, settings, spread
+from scipy.optimize import minimize
+
+import jaxflow as jf
+
+N = 20
+
+
+def instance(key: jax.Array, d: int, C: int, kind: str) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Inputs, class numbers and starting weights."""
+    a, b, c, e = jax.random.split(key, 4)
+    W, inputs, labels = jax.random.normal(e, (C, d)), jax.random.normal(a, (N, d)), jax.random.randint(b, (N,), 0, C)
+    if kind == "quasi_separable":
+        other = (labels[:6] + jax.random.randint(c, (6,), 1, C)) % C
+        labels = jnp.concatenate([labels[:6], labels[:6], other, labels[-2:]])
+        inputs = inputs[jnp.arange(N) % 6].at[-2:].set(inputs[-2:])
+    elif kind == "overlapping":
+        half, labels = jax.random.normal(b, (N // 2, N // 2 // C)) @ inputs[: N // 2 // C], jnp.arange(N) % (N // 2) % C
+        inputs = jnp.concatenate([half, -jax.random.uniform(c, (N // 2, 1)) * half])
+    return inputs, labels, W
+
+
+def svm(rows: np.ndarray, still: np.ndarray) -> np.ndarray:
+    """The direction of the least weights with margins of one on `rows`, zero on `still`."""
+    w, digits = cvxpy.Variable(rows.shape[1]), dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
+    rules = [rows @ w >= 1, *([still @ w == 0] if len(still) else [])]
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w)), rules).solve(solver="CLARABEL", **digits)
+    found = np.asarray(w.value)
+    active = rows[rows @ found <= 1 + 1e-6]
+    right = np.concatenate([np.ones(len(active)), np.zeros(len(still))])
+    sharp = np.linalg.lstsq(np.concatenate([active, still]), right, rcond=None)[0]
+    assert np.min(rows @ sharp) > 1 - 1e-9 and np.linalg.norm(sharp - found) <= 1e-5 * np.linalg.norm(sharp)
+    return sharp / np.linalg.norm(sharp)
+
+
+def minimum(rows: np.ndarray, still: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """SciPy's minimum of the loss of the margins `still`, from `start` in their span, and a step of Newton's method."""
+    _, values, basis = np.linalg.svd(rows[still], full_matrices=False)
+    basis = basis[values > 1e-10 * values[0]]
+
+    def loss(z: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.log1p(jnp.sum(jnp.where(still, jnp.exp(-rows @ (start + basis.T @ z)), 0.0), axis=1)))
+
+    slope, hessian = jax.jit(jax.grad(loss)), jax.jit(jax.hessian(loss))
+    z = minimize(jax.jit(loss), np.zeros(len(basis)), jac=slope, hess=hessian, method="trust-exact", tol=1e-10).x
+    return start + basis.T @ (z - np.linalg.solve(hessian(z), slope(z)))
+
+
+@eqx.filter_jit
+def find(inputs: jax.Array, labels: jax.Array, W: jax.Array) -> jf.Limit:
+    model = eqx.nn.Linear(W.shape[1], W.shape[0], use_bias=False, key=jax.random.key(0))
+    risk = jf.EmpiricalRisk((inputs, labels), "cross_entropy")
+    return jf.find_limit(risk, eqx.tree_at(lambda m: m.weight, model, W))
+
+
+def case(d: int, C: int, kind: str, count: int) -> dict[str, Any]:
+    made = [instance(jax.random.fold_in(jax.random.key(39), i), d, C, kind) for i in range(count)]
+    (limits, first), (_, later) = (clocked(lambda: [find(*one) for one in made]) for _ in range(2))
+    far, off, eye = [], [], np.eye(C)
+    for (inputs, labels, W), limit in zip(made, limits, strict=True):
+        pairs = zip(np.asarray(inputs), np.asarray(labels), strict=True)
+        rows = np.array([[np.kron(eye[y] - eye[j], x) for j in range(C) if j != y] for x, y in pairs])
+        growing = np.asarray(limit.linear.growing)
+        if grows := growing.any():
+            direction = np.ravel(limit.flow_direction.module.weight)
+            far.append(np.linalg.norm(direction - svm(rows[growing], rows[~growing])))
+        if not growing.all():
+            right = minimum(rows, ~growing, np.zeros(C * d) if grows else np.ravel(W))
+            point = np.ravel((limit.linear.component if grows else limit.end).module.weight)
+            off.append(np.linalg.norm(point - right) / max(np.linalg.norm(right), 1.0))
+    row = {"d": d, "classes": C, "kind": kind, "instances": count, "first_seconds": first.wall}
+    row |= {"seconds": later.wall / count, "outcomes": outcomes([limit.outcome for limit in limits])}
+    row["separability"] = counts([str(limit.linear.separability) for limit in limits])
+    return row | {"direction": spread(far), "point": spread(off)}
+
+
+def main() -> None:
+    asked = settings(__doc__, "classes", count=9)
+    record = Record(asked.out)
+    for one in itertools.product((10, 30), (3, 10), ("separable", "overlapping", "quasi_separable")):
+        record.add(case(*one, asked.count))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Floor 1: losses of outputs and targets, and what they are by margins."""
+
+from jaxflow.losses.margins import LOSSES as LOSSES
+from jaxflow.losses.margins import as_loss as as_loss
+from jaxflow.losses.margins import log_slope_excess as log_slope_excess
+from jaxflow.losses.margins import margins_of as margins_of
+from jaxflow.losses.margins import self_concordance as self_concordance
+from jaxflow.losses.margins import tail_of as tail_of
+from jaxflow.losses.margins import tail_rate as tail_rate
+from jaxflow.losses.margins import value_of_margins as value_of_margins
+from jaxflow.losses.pointwise import AbstractLoss as AbstractLoss
+from jaxflow.losses.pointwise import Correlation as Correlation
+from jaxflow.losses.pointwise import CrossEntropy as CrossEntropy
+from jaxflow.losses.pointwise import Exponential as Exponential
+from jaxflow.losses.pointwise import Logistic as Logistic
+from jaxflow.losses.pointwise import MarginLoss as MarginLoss
+from jaxflow.losses.pointwise import Squared as Squared
+from jaxflow.losses.pointwise import Tail as Tail

@@ -1,0 +1,146 @@
+r"""What a loss is as a function of the margins of one datum: names, margins, tails, self-concordance (floor 1).
+
+A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxflow._core import positive_or_one, require, unknown_name
+from jaxflow.losses.pointwise import (
+    AbstractLoss,
+    Correlation,
+    CrossEntropy,
+    Exponential,
+    Logistic,
+    MarginLoss,
+    Outputs,
+    Squared,
+    Tail,
+)
+
+LOSSES: dict[str, AbstractLoss] = {
+    "logistic": Logistic(),
+    "exponential": Exponential(),
+    "correlation": Correlation(),
+    "cross_entropy": CrossEntropy(),
+    "squared": Squared(),
+}
+
+
+def as_loss(loss: Any) -> AbstractLoss:
+    """A loss from a loss, its name, or a function of the margin $q=yf$. **Raises:** `ValueError` naming `loss`."""
+    if isinstance(loss, AbstractLoss):
+        return loss
+    if isinstance(loss, str):
+        if loss.lower() not in LOSSES:
+            raise unknown_name("loss", loss, LOSSES)
+        return LOSSES[loss.lower()]
+    require(
+        callable(loss) and not isinstance(loss, type),
+        "loss",
+        f"expected a jaxflow loss, the name of one ({', '.join(LOSSES)}) or a function",
+        got=loss,
+    )
+    return MarginLoss(loss)
+
+
+def tail_of(loss: AbstractLoss) -> Tail:
+    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    if isinstance(loss, MarginLoss):
+        return loss.tail
+    return Tail.exponential if isinstance(loss, Logistic | Exponential | CrossEntropy) else Tail.other
+
+
+def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
+    r"""The margins of every datum on a last axis: $yf$, or under `CrossEntropy` $f_y-f_j$ for the classes $j\ne y$ in
+    their order, C−1 of them. Every loss of the margin falls with each of them.
+
+    **Raises:** `ValueError` naming `loss` for one that is no function of margins.
+
+    **Example:**
+
+    ```python
+    many, labels = jnp.array([[0.0, 2.0, 5.0]]), jnp.array([1])
+    assert jf.losses.margins_of(jf.losses.CrossEntropy(), many, labels).tolist() == [[2.0, -3.0]]
+    assert jf.losses.margins_of(jf.losses.Logistic(), jnp.array([2.0]), jnp.array([-1.0])).tolist() == [[-2.0]]
+    ```
+    """
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    require(loss.margin, "loss", f"{type(loss).__name__} is not a margin loss")
+    if not isinstance(loss, CrossEntropy):
+        return (targets * outputs)[..., None]
+    return loss.margins(outputs, targets)
+
+
+def value_of_margins(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "..."]:
+    r"""ℓ by the margins of every datum: $\ell(q)$ of one margin, $\log(1+\sum_je^{-q_j})$ of those of `CrossEntropy`."""
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    if isinstance(loss, CrossEntropy):
+        return jax.nn.softplus(jax.nn.logsumexp(-q, axis=-1))
+    return jnp.sum(loss.value(q, jnp.ones_like(q)), axis=-1)
+
+
+def log_slope_excess(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "... g"]:
+    r"""$\log|\partial\ell/\partial q_j|+\kappa q_j$ of a loss with an exponential tail of rate κ (`tail_rate`), by the
+    margins of a datum on the last axis: it tends to a constant. Of `CrossEntropy` it is $-\log(1+\sum_le^{-q_l})$.
+    """
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    if isinstance(loss, Logistic):
+        return -jax.nn.softplus(-q)
+    if isinstance(loss, CrossEntropy):
+        return jnp.broadcast_to(-jax.nn.softplus(jax.nn.logsumexp(-q, axis=-1, keepdims=True)), q.shape)
+    if isinstance(loss, MarginLoss):
+        near = jnp.minimum(q, loss.last)
+        slope = jnp.abs(jnp.vectorize(jax.grad(loss.function))(near))
+        return jnp.log(positive_or_one(slope)) + loss.decay * near
+    return jnp.zeros_like(q)
+
+
+def tail_rate(loss: AbstractLoss) -> float:
+    r"""κ of an exponential tail, $\ell'(q)\sim-ce^{-\kappa q}$."""
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    return loss.decay if isinstance(loss, MarginLoss) else 1.0
+
+
+# Margins at which a loss of one's own is looked at: both sides of zero, closely where losses bend.
+_GRID = [sign * 0.25 * k for k in range(1, 41) for sign in (-1.0, 1.0)] + [0.0, -20.0, 20.0, -50.0, 50.0]
+
+
+def self_concordance(loss: AbstractLoss) -> float | None:
+    r"""M with $|D^3\ell[v,v,u]|\le M\|u\|_\infty D^2\ell[v,v]$ for changes u and v of the margins of one datum.
+
+    Of a convex, falling loss with an exponential tail (Bach 2010; Sun and Tran-Dinh 2019); None of others. Of one
+    margin that is $|\ell'''|\le M\ell''$.
+
+    One for the logistic and the exponential loss. Of a loss of one's own the largest ratio at 85 margins, and twice
+    that; None where it was seen to rise, or to be concave, at one of them.
+
+    Two for `CrossEntropy`: with V and U the entries of (0, v) and (0, u) at a class drawn from softmax,
+    $D^2\ell[v,v]=\mathrm{Var}\,V$ and $|D^3\ell[v,v,u]|=|E(V-EV)^2(U-EU)|\le\max|U-EU|\,\mathrm{Var}\,V$, and values
+    within $\pm\|u\|_\infty$ are at most $2\|u\|_\infty$ from their mean.
+
+    **Example:**
+
+    ```python
+    assert jf.losses.self_concordance(jf.losses.Logistic()) == 1.0
+    assert jf.losses.self_concordance(jf.losses.MarginLoss(lambda q: 1.0 / (1.0 + jnp.exp(q)))) is None
+    ```
+    """
+    if tail_of(loss) is not Tail.exponential:
+        return None
+    if not isinstance(loss, MarginLoss):
+        return 2.0 if isinstance(loss, CrossEntropy) else 1.0
+    slope = jax.grad(loss.function)
+    bend = jax.grad(slope)
+    with jax.ensure_compile_time_eval():
+        q = jnp.asarray(_GRID)
+        first, second, third = (jax.vmap(f)(q) for f in (slope, bend, jax.grad(bend)))
+        # A second derivative that has underflown says nothing.
+        ratio = jnp.where(second > 0, jnp.abs(third) / positive_or_one(second), 0.0)
+        usable = bool(jnp.all((first < 0) & (second >= 0)) & jnp.any(second > 0))
+        return 2.0 * float(jnp.max(ratio)) if usable else None
