@@ -114,9 +114,9 @@ def heads(count: int) -> dict[str, Any]:
 
     @jax.jit
     def setup(key: jax.Array) -> tuple[Any, Any]:
-        data, head = jf.data.random_tokens(key, 4, 4, 5)
-        other = jax.random.normal(jax.random.fold_in(key, 1), (5,))
-        model = MultiHeadAttention.init(jax.random.fold_in(key, 2), data, [head, other])
+        tokens, second, start = jax.random.split(key, 3)
+        data, head = jf.data.random_tokens(tokens, 4, 4, 5)
+        model = MultiHeadAttention.init(start, data, [head, jax.random.normal(second, (5,))])
         return jf.EmpiricalRisk(data, "logistic"), model
 
     for i in range(count):

@@ -12,6 +12,7 @@ from jaxflow.flow.coordinates import AbstractCoordinates as AbstractCoordinates
 from jaxflow.flow.coordinates import Dual as Dual
 from jaxflow.flow.coordinates import Factors as Factors
 from jaxflow.flow.coordinates import Halves as Halves
+from jaxflow.flow.coordinates import LayerScores as LayerScores
 from jaxflow.flow.coordinates import LogHadamard as LogHadamard
 from jaxflow.flow.coordinates import Scores as Scores
 from jaxflow.flow.coordinates import Weights as Weights

@@ -2,12 +2,13 @@ r"""What a loss makes of logits and margins: multipliers on a logarithmic scale,
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData
-from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, entry, without
+from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, entry, without
 from jaxflow.models import AbstractAttention, Saturation, is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
@@ -24,6 +25,9 @@ class AttentionConstraints(AbstractConstraints):
 
     `index` `(o,)` is $\alpha$; `seen`, `copies`, `gains` `(o, T - 1)` are of the other tokens; `outputs` `(o,)` is
     $\gamma_{i\alpha_i}$. Copies of α have the same attention as α and impose no constraint.
+
+    `layers`: how many attention layers in parallel these are, one after the other in every array, whose outputs add up;
+    None of a model that is one layer.
     """
 
     margins: AbstractMargins
@@ -34,6 +38,7 @@ class AttentionConstraints(AbstractConstraints):
     copies: Bool[Array, "o t"]
     gains: Float[Array, "o t"]
     outputs: Float[Array, " o"]
+    layers: int | None = eqx.field(static=True, default=None)
 
     @property
     def present(self) -> Bool[Array, " N"]:
@@ -46,10 +51,11 @@ class AttentionConstraints(AbstractConstraints):
         moved = jnp.sum(moved, axis=1, keepdims=True)
         size = jnp.abs(self.gains - moved)
         live = self.seen & (size > 0)
-        labels = _of(self.risk).labels
-        scale, weights = self.risk.loss.scaled_derivative((self.outputs + moved[:, 0]).reshape(labels.shape), labels)
+        labels, layers = _of(self.risk).labels, self.layers or 1
+        outputs = jnp.sum((self.outputs + moved[:, 0]).reshape(layers, *labels.shape), axis=0)
+        scale, weights = self.risk.loss.scaled_derivative(outputs, labels)
         count = labels.size if self.risk.reduction == "mean" else 1
-        logs = scale + jnp.log(jnp.abs(weights) / count).reshape(-1, 1) + top
+        logs = scale + jnp.tile(jnp.log(jnp.abs(weights) / count).reshape(-1, 1), (layers, 1)) + top
         return jnp.where(live, relative + logs + jnp.log(jnp.where(live, size, 1.0)), 0.0).reshape(-1)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
@@ -58,7 +64,21 @@ class AttentionConstraints(AbstractConstraints):
         token, index = jnp.arange(rows.shape[1] + 1)[None, :], self.index[:, None]
         before, after = jnp.pad(rows, ((0, 0), (0, 1))), jnp.pad(rows, ((0, 0), (1, 0)))
         table = jnp.where(token == index, own, jnp.where(token < index, before, after))
-        return table.reshape(*_of(self.risk).labels.shape, -1)
+        stacked = () if self.layers is None else (self.layers,)
+        return table.reshape(*stacked, *_of(self.risk).labels.shape, -1)
+
+
+def together(layers: list[AttentionConstraints]) -> AttentionConstraints:
+    """The constraints of layers in parallel, of affine margins, as those of one state: the states in a row."""
+
+    def joined(name: str) -> Array:
+        return jnp.concatenate([getattr(layer, name) for layer in layers])
+
+    margins: list[Any] = [layer.margins for layer in layers]
+    rows = jax.scipy.linalg.block_diag(*[own.rows for own in margins])
+    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), rows)
+    names = ("index", "seen", "copies", "gains", "outputs")
+    return AttentionConstraints(whole, joined("signs"), layers[0].risk, *map(joined, names), layers=len(layers))
 
 
 def attention_constraints(

@@ -1,4 +1,4 @@
-r"""One-layer attention with a linear head: its gears, and when one follows another.
+r"""Attention with a linear head, one layer or several W in parallel: its gears, and when one follows another.
 
 1. **Explicit**: Tsit5 in arc length, until attention is saturated or the flow rests. Most selections take 40 to 400
    steps. A path at its stability limit (logits of some queries are hundreds apart while others still decide, or the
@@ -30,6 +30,7 @@ from jaxflow.flow import (
     Factors,
     Halves,
     Lane,
+    LayerScores,
     LogArcLength,
     MultiplierNewton,
     Scores,
@@ -45,7 +46,7 @@ from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
 from jaxflow.limits.stages import ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, is_linear
+from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -81,10 +82,12 @@ DIRECT_STEP = 0.1
 def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
     """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
     kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Halves(conserved)}
-    found = kinds.get(type(model))
-    if found is None or not is_linear(model.head) or risk.filter(model) != model.trainable():
+    parts, found = (model,), kinds.get(type(model))
+    if isinstance(model, MultiHeadAttention) and all(isinstance(part, CombinedAttention) for part in model.parts):
+        parts, found = model.parts, LayerScores()
+    if found is None or risk.filter(model) != model.trainable():
         return None
-    return found
+    return found if all(is_linear(part.head) for part in parts) else None
 
 
 def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:

@@ -78,7 +78,7 @@ def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
 
 
 def value_of_margins(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "..."]:
-    r"""ℓ by the margins of every datum: $\ell(q)$ of one margin, $\log(1+\sum_je^{-q_j})$ of those of `CrossEntropy`."""
+    r"""ℓ by the margins of every datum: $\ell(q)$ of one, $\log(1+\sum_je^{-q_j})$ of those of `CrossEntropy`."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, CrossEntropy):
         return jax.nn.softplus(jax.nn.logsumexp(-q, axis=-1))

@@ -137,7 +137,8 @@ class Queues(eqx.Module):
         def known(key: Any) -> None:
             risk, model = experiment.setup(key, **factors)
             tokens = isinstance(risk, EmpiricalRisk) and isinstance(getattr(risk, "data", None), TokenData)
-            found.append(tokens and coordinates_of(risk, model) is not None)
+            one = isinstance(model, AbstractAttention)
+            found.append(tokens and one and coordinates_of(risk, model) is not None)
 
         found: list[bool] = []
         jax.eval_shape(known, jax.random.key(0))

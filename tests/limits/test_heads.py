@@ -1,5 +1,6 @@
 """Limits under heads that are not linear: a user's own, mixtures of tokens, kinks; and layers in parallel."""
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -124,20 +125,35 @@ def test_an_output_where_the_head_is_flat_is_reported():
     assert "flat" in str(limit) and int(HeadState.flat) == 3
 
 
+def test_scores_of_layers_follow_the_weights():
+    data, v = instance()
+    model = jf.models.MultiHeadAttention.init(jax.random.key(2), data, jnp.stack([v, jnp.roll(v, 1)]))
+    risk = jf.EmpiricalRisk(data, "logistic")
+    how = {"clock": "arc_length", "until": 3.0, "controller": diffrax.PIDController(rtol=1e-10, atol=1e-12)}
+    one, other = (jf.integrate(risk, model, coordinates=x, **how) for x in (jf.flow.LayerScores(), jf.Weights()))
+    for a, b in zip(one.model.parts, other.model.parts, strict=True):
+        # A hundred times the tolerance of a path of some ten steps.
+        assert jnp.allclose(a.W, b.W, rtol=1e-8, atol=1e-8)
+    assert jnp.allclose(one.final.multipliers, other.final.multipliers, atol=1e-7)
+    with pytest.raises(ValueError, match="^coordinates: LayerScores need"):
+        jf.integrate(
+            risk, jf.models.CombinedAttention.init(jax.random.key(0), data, v), coordinates=jf.flow.LayerScores()
+        )
+
+
 def test_layers_in_parallel_have_a_certified_limit_each():
     data, v = instance()
     model = jf.models.MultiHeadAttention.init(jax.random.key(2), data, jnp.stack([v, jnp.roll(v, 1)]))
     risk = jf.EmpiricalRisk(data, jf.losses.Logistic())
-    # The joint path couples the layers' scales: measured 7e-7 where one layer alone reaches 1e-10.
-    limits = find_limits(risk, model, gap=1e-5)
+    limits = find_limits(risk, model)
     assert len(limits) == 2
     for limit in limits:
-        assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap <= 1e-5
-        assert limit.excess <= 1e-5 and limit.program_solution.certificate.duality_gap <= 1e-8
+        assert limit.certificate.duality_gap <= limit.flow_certificate.duality_gap <= 1e-8
+        assert limit.excess <= 1e-8 and limit.program_solution.certificate.duality_gap <= 1e-8
         assert str(limit.outcome) in ("globally_optimal", "locally_optimal")
         direction = solve(attention_svm(risk.data, limit.selection)).primal
         # A direction is as good as the root of its gap.
-        assert jnp.linalg.norm(limit.flow_direction - direction) <= 5e-3 * jnp.linalg.norm(direction)
+        assert jnp.linalg.norm(limit.flow_direction - direction) <= 2e-4 * jnp.linalg.norm(direction)
         assert "layers in parallel" in str(limit)
     # Each by its own head: other tokens.
     assert not jnp.array_equal(limits[0].selection, limits[1].selection)
