@@ -22,7 +22,6 @@ import lineax
 import optimistix
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import gmres
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core.lanes import looped_on_cpu
@@ -153,20 +152,30 @@ def solve_where(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"], wa
     return lax.cond(wanted, jnp.linalg.solve, lambda _, right: jnp.zeros_like(right), matrix, right)
 
 
-# GMRES keeps this many directions before it begins anew. 77 hidden units on 100 digits, of which 134 kinks slide, take
-# some 80 products: with 10 a restart loses what was found, and steps fail.
-RESTART = 60
+# GMRES keeps this many directions before it begins anew. (77 hidden units on 100 digits, of which 134 kinks slide: two
+# times as many products are enough; with 10 what was found is lost, and steps fail.)
+RESTART = 40
 # Of the right side; Newton's method loses no step to an error of this size (with 1e-3 it takes 2.5 times as many).
 KRYLOV = 1e-8
 
 
 def krylov(product: Callable[[Any], Any], right: Any, nearly: Callable[[Any], Any]) -> Any:
     """The tree x with `product(x)` = `right`, by GMRES; `nearly`: about the inverse of `product`. No matrix is formed."""
-    # Sizes of a right side near rounding would end it before it has begun.
-    size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(right)))
+    size = _length(right)
     unit = jax.tree.map(lambda x: x / jnp.where(size > 0, size, 1.0), right)
-    found, _ = gmres(product, unit, tol=KRYLOV, restart=RESTART, M=nearly, solve_method="incremental")
-    return jax.tree.map(lambda x: x * size, found)
+    shape = jax.eval_shape(lambda: right)
+    found = lineax.linear_solve(
+        lineax.FunctionLinearOperator(product, shape),
+        unit,
+        lineax.GMRES(rtol=0.0, atol=KRYLOV, norm=_length, restart=RESTART, stagnation_iters=2),
+        options={"preconditioner": lineax.FunctionLinearOperator(nearly, shape)},
+        throw=False,
+    )
+    return jax.tree.map(lambda x: x * size, found.value)
+
+
+def _length(tree: Any) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
 
 @_one_at_a_time
