@@ -65,16 +65,21 @@ def kantorovich(
         scaled = risk.scaled_gradient(unravel(x))
         return ravel_pytree(scaled.gradient)[0] * jnp.exp(scaled.log_scale - scale)
 
-    hessian_of = jax.jacfwd(slope_of)
-    gradient, hessian = slope_of(theta), hessian_of(theta)
+    def bent(x: Array, columns: Array) -> Array:
+        """The Hessian's products with the columns, without the Hessian."""
+        return jax.vmap(lambda v: jax.jvp(slope_of, (x,), (v,))[1], in_axes=1, out_axes=1)(columns)
+
+    gradient = slope_of(theta)
     rows = jax.jacrev(own if moves is None else moves)(theta)
-    finite = jnp.all(jnp.isfinite(hessian)) & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(gradient))
+    finite = jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(gradient))
     rows = jnp.where(finite, rows, 0.0)
     rows = rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True))
     _, values, right = linalg.svd(rows)
     moved = jnp.where((values > RANK * jnp.max(values, initial=0.0))[:, None], right, 0.0)
     dead = jnp.all(moved == 0, axis=1)
-    inner = moved @ jnp.where(finite, hessian, 0.0) @ moved.T
+    products = bent(theta, moved.T)
+    finite = finite & jnp.all(jnp.isfinite(products))
+    inner = moved @ jnp.where(finite, products, 0.0)
     curves, vectors = linalg.eigh(0.5 * (inner + inner.T))
     # Rounding of eigenvalues: a curvature below it has no sign.
     rounding = len(theta) * float(jnp.finfo(theta.dtype).eps) * jnp.max(jnp.abs(curves), initial=0.0)
@@ -84,16 +89,18 @@ def kantorovich(
         there = risk.source.outputs(unravel(theta))
         size, weights = risk.loss.scaled_derivative(there, risk.source.targets(there))
         weights = weights.reshape(-1) * jnp.exp(size - scale) / risk.count(there)
-        bent = jax.hessian(lambda x: outputs(x) @ weights)(theta)
-        definite = definite & (2.0 * jnp.linalg.norm(bent) <= jnp.min(jnp.where(live, curves, jnp.inf)))
+        own_bend = jax.hessian(lambda x: outputs(x) @ weights)(theta)
+        definite = definite & (2.0 * jnp.linalg.norm(own_bend) <= jnp.min(jnp.where(live, curves, jnp.inf)))
     root = jnp.where(live & definite, 1.0 / jnp.sqrt(jnp.where(live & definite, curves, 1.0)), 0.0)
     # Columns of length one in the norm of H.
     white = moved.T @ (vectors * root[None, :])
     step = white.T @ gradient
     softest = jnp.linalg.norm(step) * jax.nn.one_hot(jnp.argmax(root), root.size, dtype=theta.dtype)
 
+    here = white.T @ bent(theta, white)
+
     def change(z: Array) -> Array:
-        return jnp.linalg.norm(white.T @ (hessian_of(theta + 2.0 * white @ z) - hessian) @ white)
+        return jnp.linalg.norm(white.T @ bent(theta + 2.0 * white @ z, white) - here)
 
     # ω·2η at the distance 2η: with twice of it, ωη.
     bound = jnp.max(jax.lax.map(change, jnp.stack([-step, softest, -softest])))
