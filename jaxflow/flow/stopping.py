@@ -22,7 +22,7 @@ class Situation(eqx.Module):
 
     ```python
     def long_enough(situation):
-        return situation.log_arc_length > 0.0  # what a rule of one's own looks at
+        return situation.log_arc_length > 0.0  # a field that your own rule reads
     ```
     """
 
@@ -106,7 +106,7 @@ class CertificateGap(AbstractStop):
 
 
 class SelectionSettled(AbstractStop):
-    r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
+    r"""Stops when attention has settled on one token per query, and the pull of the others is small.
 
     Every query gives its top token, with its copies, at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other
     tokens at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh

@@ -39,7 +39,7 @@ def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near
 
     - `risk`: data and a loss of the margin; the residuals depend on its margins alone.
     - `direction`: a model of any norm, say the last one of a training run; or trained parameters alone, such as
-      `limit.direction` of a model of one's own.
+      `limit.direction` of your own model.
     - `model`: in the second case, the model whose trained parameters are replaced.
     - `near`: kinks of the model (a ReLU on one input, say) with a switch of at most this, relative to the largest, are
       met: the subdifferential is that of a point this close, and the result's `kink_distance` says how close.
