@@ -112,7 +112,8 @@ def _with_multipliers(margins: Margins, psi: Float[Array, " p"], near: float) ->
         scaled = rows / jnp.where(filled, targets, 1.0)[..., None]
         spare = 2.0 * scaled[0, jnp.argmin(jnp.where(filled[0], q, jnp.inf))]
         inputs = jnp.where(filled[..., None], scaled, spare[None, None]).reshape(-1, psi.size)
-        program = MaxMarginProgram(as_norm("l2"), inputs, jnp.ones(len(inputs), psi.dtype), None)
+        ones = jnp.ones(len(inputs), psi.dtype)
+        program = MaxMarginProgram(norm=as_norm("l2"), inputs=inputs, labels=ones, transform=None)
         solution = solve(program)
         # Of dual points on one ray the best has the optimum's norm; solutions are scaled to the norm one.
         pushes = solution.dual * solution.certificate.primal_value
