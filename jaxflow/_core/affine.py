@@ -1,4 +1,4 @@
-"""Whether a function that somebody else wrote is affine, read off its program and not off some of its values."""
+"""Whether a function is affine, read off its program and not off some of its values."""
 
 from collections.abc import Callable
 from typing import Any

@@ -96,7 +96,7 @@ class _Rules(NamedTuple):
     plain: Sequence[str]
 
     def of(self, name: str, hint: Any) -> Check | None:
-        """The check of an annotation; None where it says nothing that can be looked at."""
+        """The check of an annotation; None where it cannot be checked."""
         origin, parts, least = typing.get_origin(hint), typing.get_args(hint), self.least.get(name, 0)
         if origin in (typing.Union, types.UnionType):
             return self._of_union(name, [part for part in parts if part is not type(None)], type(None) in parts)
@@ -198,7 +198,7 @@ class _Rules(NamedTuple):
 
 
 def _alone(check: Callable[..., Any], *rest: Any) -> Check:
-    """A check that knows nothing of sizes."""
+    """A check that does not depend on sizes."""
     return lambda argument, value, sizes: check(argument, value, *rest)
 
 

@@ -1,4 +1,4 @@
-r"""Kinks of a function that somebody else wrote: where it is not smooth, and what its pieces are there.
+r"""Kinks of any function: where it is not smooth, and its pieces there.
 
 ReLU, absolute values, maxima, minima and choices by a comparison are the kinks of the networks in use. Read off the
 function's jaxpr, each is a *switch* z, a *gate* c, and an output of $\text{low}+c(\text{high}-\text{low})$ (of a

@@ -1,4 +1,4 @@
-"""The commands. What they run is imported when they run: `--help` waits for nothing."""
+"""The commands. Each imports its modules when it runs, so that `--help` is fast."""
 
 import sys
 from collections import Counter

@@ -12,7 +12,7 @@ from jaxflow.cli.session import AsJson, examples, in_one_line, print_json, print
 
 
 def complete_paper(incomplete: str) -> list[str]:
-    """Papers by the folders they are in: a shell that completes a word waits for no import."""
+    """Papers by their folders, without imports: completion in a shell is fast."""
     folders = (Path(__file__).parents[1] / "papers").glob("*/__init__.py")
     return sorted(name for name in (folder.parent.name for folder in folders) if name.startswith(incomplete))
 

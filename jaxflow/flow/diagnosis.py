@@ -135,7 +135,7 @@ def _diagnose(
 
 
 def _variable(clock: AbstractClock, log_time: Array, log_arc_length: Array) -> Array:
-    """The clock's variable at a point; NaN where no reading tells it."""
+    """The clock's variable at a point; NaN where no reading determines it."""
     if isinstance(clock, LossTime):
         return jnp.full_like(log_time, jnp.nan)
     if isinstance(clock, LogArcLength):

@@ -49,7 +49,7 @@ EVERY = 1.0
 
 
 def _promoted(result: Any) -> Any:
-    """`RESULTS.promote`. What never fails says so by a constant, whose promotion would compile eight small programs."""
+    """`RESULTS.promote`. The constant of a method that never fails needs none, which would compile eight programs."""
     if result is diffrax.RESULTS.successful:
         return _RESULTS.successful
     return result if isinstance(result, RESULTS) else _RESULTS.promote(result)

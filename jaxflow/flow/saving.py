@@ -53,7 +53,7 @@ class DenseOutput(eqx.Module):
 def wanted(
     save_at: Any, saveat: diffrax.SaveAt | None, clock: AbstractClock, start: Array, end: Array
 ) -> tuple[list[diffrax.SubSaveAt], bool]:
-    """What `diffeqsolve` is asked for beside the end: at most one `SubSaveAt`, and whether a dense output."""
+    """What `diffeqsolve` saves beside the end: at most one `SubSaveAt`, and whether a dense output."""
     if save_at is not None:
         return [diffrax.SubSaveAt(ts=jnp.clip(clock.internal(save_at), start, end))], False
     if saveat is None:
@@ -66,7 +66,7 @@ def wanted(
 
 
 def only_times(saveat: diffrax.SaveAt | None) -> bool:
-    """Whether nothing is asked for but points at some readings, or nothing at all."""
+    """Whether only points at some readings are saved, or none."""
     if saveat is None:
         return True
     sub = saveat.subs

@@ -165,7 +165,7 @@ class _Defined(eqx.Module):
 
 
 def as_terms(field: Any, solver: diffrax.AbstractSolver) -> Any:
-    """The vector field as the terms this solver wants: IMEX methods take all of it implicitly, and explicit ones are
+    """The vector field as the terms of this solver: IMEX methods take all of it implicitly, and explicit ones are
     told where it has no meaning. (Implicit stages that overflow have failed already.)"""
     term = diffrax.ODETerm(_Defined(field) if isinstance(solver, diffrax.AbstractERK) else field)
     if solver.term_structure is diffrax.AbstractTerm:

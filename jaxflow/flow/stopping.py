@@ -90,7 +90,7 @@ class CertificateGap(AbstractStop):
 
 
 class SelectionSettled(AbstractStop):
-    r"""Stops when attention has settled on one token per query, locally optimally as far as it now matters.
+    r"""Stops when attention has settled on one token per query, and the pull of the others is small.
 
     Every query gives its top token, with its copies, at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other
     tokens at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh

@@ -79,7 +79,7 @@ def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
 
 
 def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ruled: Any = None) -> Limit:
-    """The limit of such a flow. `ruled`: what a rule registered for the model's class says of a limit model, see
+    """The limit of such a flow. `ruled`: the prediction of the rule registered for the model's class, see
     `jaxflow.limits.model_direction`."""
     theta, unravel = flat(risk, model)
     problem = _problem_of(risk, theta, unravel)

@@ -31,9 +31,9 @@ def kantorovich(
 ) -> Float[Array, ""]:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
-    At most one half says that a minimum is there, within two of Newton's steps. The change of H is measured at that
-    distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, twice
-    what they give is taken. Where a kink of the model is crossed within two of Newton's steps, +inf. Gradients are
+    A value of at most one half means that a minimum is within two of Newton's steps. The change of H is measured at
+    that distance, along Newton's step and along the softest eigenvector both ways; as these are not all directions, it
+    is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf. Gradients are
     relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
     **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in

@@ -39,7 +39,7 @@ def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near
 
     - `risk`: data and a loss of the margin; the residuals depend on its margins alone.
     - `direction`: a model of any norm, say the last one of a training run; or trained parameters alone, such as
-      `limit.direction` of a model of one's own.
+      `limit.direction` of your own model.
     - `model`: in the second case, the model whose trained parameters are replaced.
     - `near`: kinks of the model (a ReLU on one input, say) with a switch of at most this, relative to the largest, are
       met: the subdifferential is that of a point this close, and the result's `kink_distance` says how close.
@@ -112,7 +112,8 @@ def _with_multipliers(margins: Margins, psi: Float[Array, " p"], near: float) ->
         scaled = rows / jnp.where(filled, targets, 1.0)[..., None]
         spare = 2.0 * scaled[0, jnp.argmin(jnp.where(filled[0], q, jnp.inf))]
         inputs = jnp.where(filled[..., None], scaled, spare[None, None]).reshape(-1, psi.size)
-        program = MaxMarginProgram(as_norm("l2"), inputs, jnp.ones(len(inputs), psi.dtype), None)
+        ones = jnp.ones(len(inputs), psi.dtype)
+        program = MaxMarginProgram(norm=as_norm("l2"), inputs=inputs, labels=ones, transform=None)
         solution = solve(program)
         # Of dual points on one ray the best has the optimum's norm; solutions are scaled to the norm one.
         pushes = solution.dual * solution.certificate.primal_value

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import AbstractPrinted, Code, Outcome, SelectionStatus, is_concrete
+from jaxflow._core import RESULTS, AbstractPrinted, Code, Outcome, SelectionStatus, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.margin import (
     AttentionProgram,
@@ -166,6 +166,39 @@ class Limit(AbstractPrinted):
         labels = jnp.ones(program.selection.shape[:-1], program.tokens.dtype)
         data = TokenData(program.tokens, program.queries, labels, program.visible)
         return solve(finite_component(data, self.selection, self.trajectory.final.model.attention(data)))
+
+    def to_xarray(self) -> Any:
+        """Every number as an `xarray.Dataset`, for tables and for saving in a form that needs no `jaxflow` to read.
+
+        A variable has its place in the limit as its name (`certificate_duality_gap`, `trajectory_final_log_time`); the
+        first axis of a batch is `member`. Codes are `uint8` with the attributes `flag_values` and `flag_meanings` of
+        the CF conventions; results of integrations are their messages. The attribute `sentence` is what `print` shows.
+        `pickle` keeps the limit itself, for the same version of `jaxflow`.
+        """
+        import xarray
+
+        lead = ["member"] * self.kind.value.ndim
+        variables: dict[str, Any] = {}
+        attributes = {"sentence": str(self)}
+        single = jax.tree.structure(RESULTS.successful)
+        found, _ = jax.tree_util.tree_flatten_with_path(
+            self, is_leaf=lambda x: isinstance(x, Code) or jax.tree.structure(x) == single
+        )
+        for path, value in found:
+            name = jax.tree_util.keystr(path, simple=True, separator="_")
+            own: dict[str, Any] = {}
+            if isinstance(value, Code):
+                own = {
+                    "flag_values": [int(code) for code in value.names],
+                    "flag_meanings": " ".join(value.names.__members__),
+                }
+            elif not eqx.is_array(value) and not isinstance(value, np.ndarray):
+                attributes[name] = describe(value)
+                continue
+            numbers = np.asarray(value)
+            axes = [*lead, *(f"{name}_{axis}" for axis in range(numbers.ndim - len(lead)))]
+            variables[name] = (axes, numbers, own)
+        return xarray.Dataset(variables, attrs=attributes)
 
     def plot(self) -> Any:
         """A Matplotlib figure: the gap along the flow, and the direction (or the point)."""

@@ -139,7 +139,7 @@ class LinearStaged(AbstractMethod):
         paths whose end is known (α from 1e-4 to 10) none was further from it than that. At most three runs, none below
         1000 roundings; a run that fails leaves the one before it as the answer. `max_steps` is for each.
 
-        Of a start below 1e-3, what waits at that size for its turn is rounded with the weights that have grown. Two
+        From a start below 1e-3, modes that are still that small have the roundings of the weights that have grown. Two
         more runs at rtol are `Shaken` by 64 times their roundings, one each way: four times the larger of their
         distances from the first is added. (Of one such network ten runs lay within 2e-8 of its limit, at every
         tolerance, on both sides.) Where the first run of more than two layers has used up its steps, two `LOOSE` ones

@@ -84,7 +84,7 @@ point_of = by_gears(_begun, _concluded)
 def settle(
     risk: EmpiricalRisk, unravel: Callable[[Array], Any], theta: Float[Array, " p"], slope: Float[Array, ""]
 ) -> tuple[Float[Array, " p"], StationaryFacts, Bool[Array, ""]]:
-    """Newton's method from where a flow was left, and what the loss's Hessian says of the way there.
+    """Newton's method from the end of a flow, and the error of its point by the Hessian of the loss.
 
     **Arguments:** `slope`: the largest derivative of the loss by an output at the start.
 

@@ -1,4 +1,4 @@
-"""What `find_limit` says of itself where it is asked to: what a call costs before it, and where it is meanwhile."""
+"""The progress of `find_limit`, on request: the cost of a call before it, and the state of the flow meanwhile."""
 
 import dataclasses
 import sys

@@ -18,9 +18,10 @@ class Shaken(AbstractCoordinates):
     r"""The coordinates `inside`, whose field is taken at $x+64\,\varepsilon\,\text{amount}\,\max_j|x_j|\,\sigma$ with
     signs σ that stand still.
 
-    A mode that is as small as the start, or has decayed below it, waits for its turn beside weights that have grown,
-    and with their roundings. Where its size decides the limit, so do they, and no tolerance tells. The coordinates of a
-    diagonal network do not mix: there every entry is shaken by its own size. `amount` of zero changes no bit.
+    A mode that is as small as the start, or has decayed below it, is added to weights that have grown,
+    and has their roundings. Where its size decides the limit, these roundings do too, at every tolerance. The
+    coordinates of a diagonal network do not mix: there every entry is shaken by its own size. `amount` of zero
+    changes no bit.
     """
 
     inside: AbstractCoordinates

@@ -61,8 +61,8 @@ def at_rest(final: Point, ratio: Float[Array, ""], degree: int, conserved: Any =
 
 
 def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether a path of attention is at rest: nothing pushes at all, or `kantorovich` says that a minimum of the loss
-    is near, on the directions that move logits. False where it is not `looked` for."""
+    """Whether a path of attention is at rest: every multiplier is zero, or `kantorovich` finds a minimum of the loss
+    nearby, on the directions that move logits. False where it is not `looked` for."""
     data: Any = risk.data
     model: Any = here.model
     params, frozen = eqx.partition(model, risk.filter(model))
@@ -93,7 +93,7 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
 def _readable(final: Point) -> Bool[Array, ""]:
     """Whether the exponents of the gradient still have digits after the point: where they are 1e16 and more, as with
     logits of 1e150, the norm of the gradient is not told from its scale. Exponents beyond a double are those of
-    limiting dynamics, which `stationarity` knows."""
+    limiting dynamics, which `stationarity` treats."""
     size = jnp.abs(final.log_scale)
     return jnp.isinf(size) | (size * jnp.finfo(size.dtype).eps < 1e-2)
 

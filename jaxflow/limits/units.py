@@ -63,7 +63,7 @@ class Units(eqx.Module):
         return eqx.tree_at(lambda t: (t.final, t.saved), path, (final, saved), is_leaf=lambda x: x is path.saved)
 
     def lengths_inward(self, path: Trajectory) -> Trajectory:
-        """The end of a path with its lengths and its gradient in these units: what judges it knows no others."""
+        """The end of a path with its lengths and its gradient in these units, in which it is judged."""
         log, final = jnp.log(self.weights), path.final
         return eqx.tree_at(
             lambda t: (t.final.model, t.final.log_arc_length, t.final.log_norm, t.final.log_gradient_norm),

@@ -29,7 +29,7 @@ from jaxflow.models.saturation import Saturation, log_attention
 class AbstractAttention(AbstractModel):
     """Attention with some parametrisation of the combined weights W, equation (2) of Tarzanagh et al. (2023).
 
-    The attention weights are trained, the head stays fixed, unless the risk's `trainable` says otherwise.
+    By default the attention weights are trained and the head is fixed; see `trainable` of the risk.
     """
 
     head: eqx.AbstractVar[Head]

@@ -30,7 +30,7 @@ class AbstractModel(AbstractPrinted):
 
     @abc.abstractmethod
     def trainable(self) -> PyTree:
-        """Which leaves are trained unless the risk says otherwise, as a pytree of Booleans."""
+        """The leaves that are trained by default, as a pytree of Booleans; `trainable` of the risk overrides it."""
 
     @abc.abstractmethod
     def check(self, data: Any) -> None:
@@ -134,9 +134,9 @@ def attention_and_head(model: Any) -> PyTree:
     Every inexact array moves: attention weights and all parameters of the head (of a `ConcaveHead` λ too; give a
     pytree of Booleans to hold some of them).
 
-    What theory then no longer says: scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that Definition 1's
-    optimal tokens are no property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023), all for a fixed
-    head, name no limit. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
+    Theory then names no limit: scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that Definition 1's
+    optimal tokens are no property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023) are all for a fixed
+    head. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
     lets them vanish, at rates that differ between sequences. `find_limit` therefore refuses; `integrate` follows
     the joint flow.
     """

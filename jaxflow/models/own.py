@@ -27,7 +27,7 @@ class OwnModel(AbstractPrinted):
     rest: PyTree = eqx.field(static=True)
 
     def __init__(self, module: Any):
-        # Margins of one's own are a function of any pytree of arrays.
+        # A caller's margins are a function of any pytree of arrays.
         arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(module))
         known = callable(module) or hasattr(module, "outputs") or arrays
         require(known, "model", "expected a callable", got=module)

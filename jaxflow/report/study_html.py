@@ -27,7 +27,7 @@ figure { margin: 1rem 0; } img { max-width: 100%; } figcaption, p.note { color: 
 
 
 def write_study_report(store_path: str | Path, out: str | Path, *, overwrite: bool = False) -> Path:
-    """Writes the report of a store, complete or not (it says which).
+    """Writes the report of a store, complete or not (the report states which).
 
     **Returns:** the file. **Raises:** `FileExistsError` unless `overwrite`; as `jaxflow.study.status`.
 

@@ -79,7 +79,7 @@ class Engine:
             raise self._ended(error) from error
 
     def lost_worker(self, error: BaseException) -> bool:
-        """Whether `error` says that the process died that was computing, so that the job may be tried again.
+        """Whether `error` means that the computing process died, so that the job may be tried again.
 
         **Raises:** `RuntimeError` where the whole executor has ended, with what to do.
         """

@@ -88,7 +88,7 @@ class Encoder:
         return self._take(chunk_path(name, index, values.ndim - 1))
 
     def checksums(self, index: Sequence[int], sums: bytes) -> tuple[str, bytes]:
-        """Path and bytes of the chunk whose presence says that a block is complete."""
+        """Path and bytes of the chunk that marks a block as complete."""
         self._arrays[CHECKSUMS][tuple(index)] = np.frombuffer(sums, "<u8")
         return self._take(chunk_path(CHECKSUMS, index, 1))
 

@@ -1,4 +1,4 @@
-"""What a store says of itself: read, held to its own checksum, and taken apart. Nothing that it names is imported."""
+"""The metadata of a store: read, checked against its checksum, and parsed. Nothing that it names is imported."""
 
 import json
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def read_document(path: Path) -> dict[str, Any]:
 def _is_older(path: Path) -> bool:
     """Whether `migrate` brings a store to today's schema; False where it has it.
 
-    **Raises:** as `read_document`; `ValueError` for a schema of which this version knows nothing.
+    **Raises:** as `read_document`; `ValueError` for a schema that this version cannot read.
     """
     version = read_document(path)["attributes"]["schema_version"]
     if version == SCHEMA_VERSION:
@@ -87,7 +87,7 @@ def migrate(path: Path) -> None:
 
 
 def read_head(path: Path) -> Head:
-    """All that a store says of itself.
+    """All metadata of a store.
 
     **Raises:** as `read_document`; `ValueError` for another schema, for damage, and for attributes of other kinds.
     """

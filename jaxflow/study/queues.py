@@ -266,7 +266,7 @@ class Block:
         return _one_by_one(self._summarize, queues.gears.gap, queues.method, queues.width, instances)
 
     def _conclude(self, instances: Instance, ways: Way) -> dict[str, Any]:
-        """Outcomes in groups of one size: a batch of programs waits for its slowest."""
+        """Outcomes in groups of one size: a batch of programs takes as long as its slowest member."""
         groups = [self._closed(*_take(some, (instances, ways))) for some in self._rows(self._size)]
 
         def joined(*parts: Any) -> np.ndarray:

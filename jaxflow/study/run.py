@@ -29,7 +29,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Run:
-    """One run: what is to do, what is in flight, who is suspected of killing workers."""
+    """One run: blocks to compute, blocks in flight, and blocks that may have killed a worker."""
 
     def __init__(self, store: Store, engine: Engine, progress: Any):
         self.store = store

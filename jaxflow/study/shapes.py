@@ -7,7 +7,7 @@ import jax
 
 class Shapes(NamedTuple):
     """How much a kind of device computes at a time: `lanes` of a queue, `parts` of a block side by side, `programs` of
-    a batch that waits for its slowest, trials of a `block`."""
+    a batch that takes as long as its slowest member, trials of a `block`."""
 
     lanes: int
     parts: int

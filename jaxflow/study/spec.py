@@ -71,7 +71,7 @@ def read_spec(path: StorePath) -> Study:
 def study_of_store(path: StorePath, announce: Callable[[str], None] | None = None) -> Study:
     """The study of a store, made again from the attributes of the store.
 
-    The experiment is imported by the name in the store: check that name first where somebody else has made the store.
+    The experiment is imported by the name in the store: check that name first in a store from another person.
     Nothing else in a store is ever run.
 
     **Arguments:** `announce`: called with the name before it is imported.

@@ -166,7 +166,7 @@ class Store:
         return lacking
 
     def _write_metadata(self, variables: tuple[Variable, ...] | None) -> None:
-        """Writes what is not there or differs; the group, which says that there is a layout, comes last."""
+        """Writes what is missing or differs; the group, which marks the layout as complete, comes last."""
         pieces = self._encoder.group(self.attributes, variables)
         if not (self.path / HEAD).exists():
             with explained(self.shown):

@@ -120,7 +120,7 @@ AbstractPairs = Pairs
 
 @checked()
 def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pairs | None:
-    """The pairs in which the two layers move on these inputs; None where they do not, or nothing here knows how.
+    """The pairs in which the two layers move on these inputs; None where they do not, or where no formula is known.
 
     One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
     tensor networks with a real decomposition (Assumption 1). The answer depends on types and shapes alone.

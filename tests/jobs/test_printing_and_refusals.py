@@ -1,5 +1,6 @@
 """What a stranger reads: every object in at most six lines with its numbers; every refusal one sentence."""
 
+import pickle
 import re
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray
 
 import jaxflow as jf
 
@@ -90,6 +92,22 @@ def test_a_limit_in_a_notebook(objects: dict[str, Any]) -> None:
     for name in ("limit", "certificate", "program_solution", "path", "linear limit", "study"):
         shown = objects[name]._repr_html_()
         assert shown.startswith("<pre") and "f64[" not in shown
+
+
+def test_a_limit_is_saved(objects: dict[str, Any], tmp_path: Any) -> None:
+    """Its numbers, read by xarray alone; a batch has its members first; and the limit itself by pickle."""
+    limit, linear = objects["limit"], objects["linear limit"]
+    for one in (limit, linear):
+        one.to_xarray().to_zarr(tmp_path / "limit.zarr", mode="w", consolidated=False)
+        back = xarray.open_zarr(tmp_path / "limit.zarr", consolidated=False)
+        assert back.load().identical(one.to_xarray())
+        assert float(back.certificate_duality_gap) == float(one.certificate.duality_gap)
+        assert back.attrs["sentence"] == str(one) and str(jf.study.decode(back.outcome).item()) == str(one.outcome)
+    assert np.array_equal(limit.to_xarray().selection, limit.selection)
+    batch = jax.tree.map(lambda x: jnp.stack([x, x]) if eqx.is_array(x) else x, limit).to_xarray()
+    assert batch.outcome.dims == ("member",) and batch.flow_direction.shape == (2, 4, 4)
+    again = pickle.loads(pickle.dumps(limit))
+    assert str(again) == str(limit) and again.trajectory.result == limit.trajectory.result
 
 
 def test_a_path_that_a_rule_stopped_says_so(objects: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """No statement whose verdict ignores its data: one column after another is changed, until every verdict has changed.
 
 Every registered figure and check has numbers in `made_up`. A statement whose verdict stays the same stands in `FIXED`
-with the reason. Numbers that leave nobody inside the hypotheses are no change: they say nothing of the conclusion.
+with the reason. Numbers with no instance inside the hypotheses do not count as a change.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Made-up numbers for every statement of sheen2024, which confirm what they can."""
+"""Numbers for every statement of sheen2024 that confirm it where a statement can be confirmed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Made-up numbers for every statement of tarzanagh2023, which confirm what they can; others where that is too few."""
+"""Numbers for every statement of tarzanagh2023 that confirm it where a statement can be confirmed, and variants."""
 
 from typing import Any
 

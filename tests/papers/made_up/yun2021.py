@@ -1,4 +1,4 @@
-"""Made-up numbers for every statement of yun2021, which confirm what they can."""
+"""Numbers for every statement of yun2021 that confirm it where a statement can be confirmed."""
 
 from typing import Any
 
