@@ -290,16 +290,16 @@ def as_classes(argument: str, labels: Any) -> jax.Array:
 
     **Raises:** `ValueError` for anything else: strings and Booleans, negative numbers, rows of shares.
     """
-    what = "expected class numbers 0, 1, 2, ..., whole and not negative"
+    what, most = "expected class numbers 0, 1, 2, ..., whole and not negative", jnp.iinfo(jnp.int32).max
     labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     array = raw_array(argument, labels) if not isinstance(labels, str) else np.asarray(labels)
     require(is_real(array.dtype), argument, f"{what}, got {named_dtype(array.dtype)}")
     if is_concrete(array):
         seen = np.asarray(array)
-        fits = (seen >= 0) & (seen == np.round(seen)) & (seen < 2**31)
+        fits = (seen >= 0) & (seen == np.round(seen)) & (seen <= most)
         require(bool(fits.all()), argument, what, got=None if fits.all() else seen[~fits].flat[0].item())
         return jnp.asarray(seen.astype(int))
-    fits = (array >= 0) & (array == jnp.round(array)) & (array < 2**31)
+    fits = (array >= 0) & (array == jnp.round(array)) & (array <= most)
     return jnp.where(fits, array, -1).astype(int)
 
 
