@@ -202,7 +202,9 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     require_signs("labels", labels)
     _check(inputs, labels)
     shape = inputs.shape[1:]
-    return MaxMarginProgram(_as_norm(norm, shape), inputs, labels, _as_transform(transform, shape))
+    return MaxMarginProgram(
+        norm=_as_norm(norm, shape), inputs=inputs, labels=labels, transform=_as_transform(transform, shape)
+    )
 
 
 def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = None) -> MinimumNormProgram:
@@ -227,7 +229,9 @@ def minimum_norm(inputs: Any, targets: Any, norm: Any = "l2", transform: Any = N
     require(targets.shape == inputs.shape[:1], "targets", expected)
     _check(inputs, targets)
     shape = inputs.shape[1:]
-    return MinimumNormProgram(_as_norm(norm, shape), inputs, targets, _as_transform(transform, shape))
+    return MinimumNormProgram(
+        norm=_as_norm(norm, shape), inputs=inputs, values_at_inputs=targets, transform=_as_transform(transform, shape)
+    )
 
 
 def completion(matrix: Any, mask: Any = None, norm: Any = "nuclear", symmetric: bool = False) -> MinimumNormProgram:
@@ -281,4 +285,5 @@ def completion(matrix: Any, mask: Any = None, norm: Any = "nuclear", symmetric: 
         elements = 0.5 * (elements + elements.transpose(1, 0, 2, 3))
         known = (known | known.T) & np.triu(np.ones((p, p), bool))
     elements = jnp.where(known[:, :, None, None], elements, 0.0).reshape(p * q, p, q)
-    return MinimumNormProgram(_as_norm(norm, (p, q)), elements, jnp.where(known, matrix, 0.0).reshape(-1), None)
+    values = jnp.where(known, matrix, 0.0).reshape(-1)
+    return MinimumNormProgram(norm=_as_norm(norm, (p, q)), inputs=elements, values_at_inputs=values, transform=None)

@@ -10,8 +10,8 @@ import pytest
 from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.margin import attention_svm, solve
 from jaxflow.margin._linear_algebra import low_rank_solver
+from jaxflow.margin.matrix_room import MOST_PAIRED, DenseRoom, RankOneRoom
 from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
-from jaxflow.margin.nuclear import MOST_PAIRED, _schur
 from jaxflow.margin.nuclear_polish import polish, settled
 from jaxflow.margin.program import RankOneRows
 from jaxflow.models import token_scores
@@ -25,9 +25,27 @@ def test_schur_matrix_is_the_sum_of_traces(q: int) -> None:
     Y, P = (root @ root.T for root in rng.normal(size=(2, q, q)))
     D = H[:, :, None] * G[:, None, :] + G[:, :, None] * H[:, None, :]
     expected = 2 * (F @ F.T) * (G @ Y @ G.T) + np.einsum("kab,bc,lcd,da->kl", D, Y, D, P)
-    found = _schur(*map(jnp.asarray, (F @ F.T, G, H, Y, P)))
+    room = RankOneRoom(jnp.asarray(F @ F.T), jnp.asarray(G), jnp.ones(m, bool))
+    found = room.schur((jnp.asarray(G), jnp.asarray(H)), jnp.asarray(Y), jnp.asarray(P))
     # Sums of some q⁴ roundings of terms as large as the largest entry.
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+def test_a_dense_room_and_one_of_rank_one_agree() -> None:
+    rng = np.random.default_rng(0)
+    F, G, weights = rng.normal(size=(7, 5)), rng.normal(size=(7, 3)), rng.normal(size=7)
+    Y, P = (jnp.asarray(root @ root.T) for root in rng.normal(size=(2, 3, 3)))
+    rooms = (
+        RankOneRoom(jnp.asarray(F @ F.T), jnp.asarray(G), jnp.ones(7, bool)),
+        DenseRoom(jnp.asarray(F[:, :, None] * G[:, None, :])),
+    )
+    first, second = (
+        (room.square(jnp.asarray(weights)), room.finish(jnp.asarray(weights), Y), room.schur(point, Y, P))
+        for room in rooms
+        for point in [room.combine(jnp.asarray(weights))]
+    )
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * np.abs(np.asarray(b)).max())
 
 
 def test_low_rank_solver_agrees_with_the_dense_one() -> None:
