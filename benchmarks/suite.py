@@ -50,7 +50,7 @@ SCRIPTS = (
     Script("ways.py", "--count 4 --only W:5,5,2", "", 200),
     Script("blocks.py", "--count 16 --only W:5,5,4", "", 150, device=True),
     Script("own_gaps.py", "--count 4", "", 400),
-    Script("studies.py", "--count 16 --repeats 1", "", 450, device=True),
+    Script("studies.py", "--count 16 --repeats 1", "", 420, device=True),
     Script("own_model.py", "--count 2 --seeds 19", "", 150),
     Script("batches.py", "--lanes 10 --only integrate descend", "", 100, device=True),
     Script("memory.py", "--calls 16 --shapes 4", "", 100),

@@ -86,14 +86,6 @@ def _even_inputs(rng: np.random.Generator, data: Vectors) -> Vectors:
     return Vectors(inputs, np.einsum("bnd,bd->bn", inputs, rng.normal(size=(len(inputs), inputs.shape[-1]))))
 
 
-def _no_targets(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=np.zeros_like(data.targets))
-
-
-def _inconsistent(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=rng.normal(size=data.targets.shape))
-
-
 def _row_twice(rng: np.random.Generator, data: Vectors) -> Vectors:
     inputs, targets = data.inputs.copy(), data.targets.copy()
     inputs[:, -1], targets[:, -1] = inputs[:, 0], targets[:, 0]
@@ -143,18 +135,14 @@ def _partly_separable(rng: np.random.Generator, data: Vectors) -> Vectors:
     return Vectors(inputs, targets)
 
 
-def _coin(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=np.where(rng.random(data.targets.shape) < 0.5, -1.0, 1.0))
-
-
 def _collinear(rng: np.random.Generator, data: Vectors) -> Vectors:
     # Multiples of one input, with the labels of its direction.
     size = rng.normal(size=data.targets.shape)
     return Vectors(size[..., None] * data.inputs[:, :1], np.where(size < 0, -1.0, 1.0))
 
 
-def _one_label(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return Vectors(data.inputs * data.targets[..., None], np.ones_like(data.targets))
+def _inconsistent(rng: np.random.Generator, data: Vectors) -> Vectors:
+    return data._replace(targets=rng.normal(size=data.targets.shape))
 
 
 # Of two and of three layers, where the name says it.
@@ -162,7 +150,7 @@ BOTH: dict[str, dict[str, Any]] = {
     "large": {"shape": "large", "regular": True},
     "random": {"scheme": "random"},
     "identity": {"scheme": "identity"},
-    "targets 0": {"scheme": "random", "change": _no_targets},
+    "targets 0": {"scheme": "random", "change": lambda rng, data: data._replace(targets=np.zeros_like(data.targets))},
     "n > d": {"shape": "tall", "change": _inconsistent},
     "row twice": {"change": _row_twice},
     "ill-conditioned": {"change": _ill_conditioned},
@@ -196,7 +184,9 @@ CLASSIFICATION: dict[str, dict[str, Any]] = {
     "exponential, start 1e3, random": {"alpha": 1e3, "scheme": "random"},
     "logistic, barely separable": {"change": _barely},
     "exponential, barely separable, depth 3": {"depth": 3, "change": _barely},
-    "logistic, coin labels": {"change": _coin},
+    "logistic, coin labels": {
+        "change": lambda rng, data: data._replace(targets=np.where(rng.random(data.targets.shape) < 0.5, -1.0, 1.0))
+    },
     "logistic, not separable": {"change": _not_separable},
     "exponential, not separable, random": {"change": _not_separable, "scheme": "random"},
     "exponential, not separable, depth 3": {"depth": 3, "change": _not_separable},
@@ -205,7 +195,9 @@ CLASSIFICATION: dict[str, dict[str, Any]] = {
     "exponential, partly separable, depth 3": {"depth": 3, "change": _partly_separable},
     "logistic, collinear": {"change": _collinear},
     "logistic, row twice": {"change": _row_twice},
-    "exponential, one label": {"change": _one_label},
+    "exponential, one label": {
+        "change": lambda rng, data: Vectors(data.inputs * data.targets[..., None], np.ones_like(data.targets))
+    },
     **{f"logistic, inputs of {size:g}": {"change": _scaled(size)} for size in (1e-150, 1e-8, 1e8, 1e150)},
     "logistic, n = 1": {"shape": "one"},
     "exponential, n = 1, random": {"shape": "one", "scheme": "random"},
