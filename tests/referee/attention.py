@@ -10,6 +10,7 @@ A claim is *wrong* where something below contradicts it, by more than its own er
 - a program that is said to be infeasible and is not.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,27 +205,9 @@ def _tied(rng: np.random.Generator, data: Tokens, gap: float = 0.0) -> Tokens:
     return data._replace(tokens=tokens)
 
 
-def _close(rng: np.random.Generator, data: Tokens) -> Tokens:
-    return _tied(rng, data, 1e-12)
-
-
 def _collinear(rng: np.random.Generator, data: Tokens) -> Tokens:
     size = rng.normal(size=data.tokens.shape[:-1])
     return data._replace(tokens=size[..., None] * data.tokens[:, :, :1])
-
-
-def _zero_query(rng: np.random.Generator, data: Tokens) -> Tokens:
-    queries = data.queries.copy()
-    queries[:, 0] = 0.0
-    return data._replace(queries=queries)
-
-
-def _self_attention(rng: np.random.Generator, data: Tokens) -> Tokens:
-    return data._replace(queries=data.tokens[:, :, 0])
-
-
-def _one_label(rng: np.random.Generator, data: Tokens) -> Tokens:
-    return data._replace(labels=np.ones_like(data.labels))
 
 
 def _scaled(size: float) -> Any:
@@ -232,15 +215,11 @@ def _scaled(size: float) -> Any:
     return lambda rng, data: data._replace(tokens=size * data.tokens, v=data.v / size)
 
 
-def _same(rng: np.random.Generator, data: Tokens) -> Tokens:
-    return data
-
-
 class Kind(NamedTuple):
     """A kind of instances: shape (n, T, d), the change of ordinary ones, the size of the start."""
 
     shape: tuple[int, int, int]
-    change: Any = _same
+    change: Any = lambda rng, data: data
     size: float = 1.0
     regular: bool = False
 
@@ -256,19 +235,15 @@ KINDS: dict[str, Kind] = {
     "d = 1": Kind((2, 3, 1)),
     "d = 2": Kind((3, 3, 2)),
     "d = 2000": Kind((3, 3, 2000)),
-    "start 0": Kind(SMALL, size=0.0),
-    "start 1e-12": Kind(SMALL, size=1e-12),
-    "start 1e3": Kind(SMALL, size=1e3),
-    "start 1e6": Kind(SMALL, size=1e6),
-    "tokens of 1e-150": Kind(SMALL, _scaled(1e-150)),
-    "tokens of 1e-8": Kind(SMALL, _scaled(1e-8)),
-    "tokens of 1e8": Kind(SMALL, _scaled(1e8)),
-    "tokens of 1e150": Kind(SMALL, _scaled(1e150)),
+    **{f"start {size}": Kind(SMALL, size=float(size)) for size in ("0", "1e-12", "1e3", "1e6")},
+    **{f"tokens of 1e{power}": Kind(SMALL, _scaled(float(f"1e{power}"))) for power in (-150, -8, 8, 150)},
     "token twice": Kind(SMALL, _duplicate),
     "tied best tokens": Kind(SMALL, _tied),
-    "score gaps of 1e-12": Kind(SMALL, _close),
+    "score gaps of 1e-12": Kind(SMALL, partial(_tied, gap=1e-12)),
     "collinear tokens": Kind(SMALL, _collinear),
-    "a zero query": Kind(SMALL, _zero_query),
-    "self-attention": Kind(SMALL, _self_attention),
-    "one label": Kind(SMALL, _one_label),
+    "a zero query": Kind(
+        SMALL, lambda rng, data: data._replace(queries=data.queries * (np.arange(SMALL[0]) > 0)[:, None])
+    ),
+    "self-attention": Kind(SMALL, lambda rng, data: data._replace(queries=data.tokens[:, :, 0])),
+    "one label": Kind(SMALL, lambda rng, data: data._replace(labels=np.ones_like(data.labels))),
 }

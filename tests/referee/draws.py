@@ -86,14 +86,6 @@ def _even_inputs(rng: np.random.Generator, data: Vectors) -> Vectors:
     return Vectors(inputs, np.einsum("bnd,bd->bn", inputs, rng.normal(size=(len(inputs), inputs.shape[-1]))))
 
 
-def _no_targets(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=np.zeros_like(data.targets))
-
-
-def _inconsistent(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=rng.normal(size=data.targets.shape))
-
-
 def _row_twice(rng: np.random.Generator, data: Vectors) -> Vectors:
     inputs, targets = data.inputs.copy(), data.targets.copy()
     inputs[:, -1], targets[:, -1] = inputs[:, 0], targets[:, 0]
@@ -143,88 +135,76 @@ def _partly_separable(rng: np.random.Generator, data: Vectors) -> Vectors:
     return Vectors(inputs, targets)
 
 
-def _coin(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return data._replace(targets=np.where(rng.random(data.targets.shape) < 0.5, -1.0, 1.0))
-
-
 def _collinear(rng: np.random.Generator, data: Vectors) -> Vectors:
     # Multiples of one input, with the labels of its direction.
     size = rng.normal(size=data.targets.shape)
     return Vectors(size[..., None] * data.inputs[:, :1], np.where(size < 0, -1.0, 1.0))
 
 
-def _one_label(rng: np.random.Generator, data: Vectors) -> Vectors:
-    return Vectors(data.inputs * data.targets[..., None], np.ones_like(data.targets))
+def _inconsistent(rng: np.random.Generator, data: Vectors) -> Vectors:
+    return data._replace(targets=rng.normal(size=data.targets.shape))
 
 
-def _classified(name: str, loss: str, **how: Any) -> dict[str, Kind]:
-    # Of matrix sensing the theorems know no direction.
-    return {f"{loss}, {name}": Kind("labels", loss, models=MODELS[:3], **how)}
-
-
+# Of two and of three layers, where the name says it.
+BOTH: dict[str, dict[str, Any]] = {
+    "large": {"shape": "large", "regular": True},
+    "random": {"scheme": "random"},
+    "identity": {"scheme": "identity"},
+    "targets 0": {"scheme": "random", "change": lambda rng, data: data._replace(targets=np.zeros_like(data.targets))},
+    "n > d": {"shape": "tall", "change": _inconsistent},
+    "row twice": {"change": _row_twice},
+    "ill-conditioned": {"change": _ill_conditioned},
+    "n = 1": {"shape": "one"},
+    **{f"start {alpha:g}": {"alpha": alpha} for alpha in (1e-12, 1e-4, 1e3)},
+}
 REGRESSION = {
-    **{f"regression, depth {L}": Kind("small", "squared", L, regular=True) for L in (2, 3, 4, 5)},
-    "regression, large": Kind("large", "squared", regular=True),
-    "regression, large, depth 3": Kind("large", "squared", 3, regular=True),
-    "regression, random": Kind("small", "squared", 2, "random"),
-    "regression, random, depth 3": Kind("small", "squared", 3, "random"),
-    "regression, equal, depth 3": Kind("small", "squared", 3, "equal", models=SPARSE),
-    "regression, identity": Kind("small", "squared", 2, "identity"),
-    "regression, identity, depth 3": Kind("small", "squared", 3, "identity"),
-    "regression, even data": Kind("small", "squared", 3, "equal", None, _even_inputs, ("convolutional network",)),
-    **{
-        f"regression, start {alpha:g}{f', depth {L}' if L > 2 else ''}": Kind("small", "squared", L, alpha=alpha)
-        for alpha in (1e-12, 1e-4, 1e3)
-        for L in (2, 3)
-    },
-    "regression, start 1e-4, depth 5": Kind("small", "squared", 5, alpha=1e-4),
-    "regression, start 0": Kind("small", "squared", alpha=0.0),
-    "regression, targets 0": Kind("small", "squared", 2, "random", None, _no_targets),
-    "regression, targets 0, depth 3": Kind("small", "squared", 3, "random", None, _no_targets),
-    "regression, n > d": Kind("tall", "squared", change=_inconsistent),
-    "regression, n > d, depth 3": Kind("tall", "squared", 3, change=_inconsistent),
-    "regression, n > d, start 1e-12": Kind("tall", "squared", alpha=1e-12, change=_inconsistent),
-    "regression, row twice": Kind("small", "squared", change=_row_twice),
-    "regression, row twice, depth 3": Kind("small", "squared", 3, change=_row_twice),
-    "regression, ill-conditioned": Kind("small", "squared", change=_ill_conditioned),
-    "regression, ill-conditioned, depth 3": Kind("small", "squared", 3, change=_ill_conditioned),
-    "regression, inputs of 1e-8": Kind("small", "squared", change=_scaled(1e-8)),
-    "regression, inputs of 1e8": Kind("small", "squared", change=_scaled(1e8)),
-    "regression, n = 1": Kind("one", "squared"),
-    "regression, n = 1, depth 3": Kind("one", "squared", 3),
-    "regression, d = 1": Kind("d = 1", "squared"),
-    "regression, d = 2": Kind("d = 2", "squared", change=_inconsistent, models=MODELS[:3]),
+    **{f"depth {L}": {"depth": L, "regular": True} for L in (2, 3, 4, 5)},
+    **{f"{name}{more}": how | {"depth": L} for name, how in BOTH.items() for L, more in ((2, ""), (3, ", depth 3"))},
+    "equal, depth 3": {"depth": 3, "scheme": "equal", "models": SPARSE},
+    "even data": {"depth": 3, "scheme": "equal", "change": _even_inputs, "models": ("convolutional network",)},
+    "start 1e-4, depth 5": {"depth": 5, "alpha": 1e-4},
+    "start 0": {"alpha": 0.0},
+    "n > d, start 1e-12": {"shape": "tall", "alpha": 1e-12, "change": _inconsistent},
+    "inputs of 1e-8": {"change": _scaled(1e-8)},
+    "inputs of 1e8": {"change": _scaled(1e8)},
+    "d = 1": {"shape": "d = 1"},
+    "d = 2": {"shape": "d = 2", "change": _inconsistent, "models": MODELS[:3]},
 }
-CLASSIFICATION = {
-    **_classified("depth 2", "exponential", regular=True),
-    **_classified("depth 2", "logistic", regular=True),
-    **_classified("depth 3", "exponential", depth=3, regular=True),
-    **_classified("depth 4", "logistic", depth=4, regular=True),
-    **_classified("random", "logistic", scheme="random"),
-    **_classified("identity", "logistic", scheme="identity"),
-    **_classified("start 0", "logistic", alpha=0.0),
-    **_classified("start 1e-12", "logistic", alpha=1e-12),
-    **_classified("start 1e-12, depth 3", "exponential", depth=3, alpha=1e-12),
-    **_classified("start 1e3", "logistic", alpha=1e3),
-    **_classified("start 1e3, random", "exponential", alpha=1e3, scheme="random"),
-    **_classified("barely separable", "logistic", change=_barely),
-    **_classified("barely separable, depth 3", "exponential", depth=3, change=_barely),
-    **_classified("coin labels", "logistic", change=_coin),
-    **_classified("not separable", "logistic", change=_not_separable),
-    **_classified("not separable, random", "exponential", change=_not_separable, scheme="random"),
-    **_classified("not separable, depth 3", "exponential", depth=3, change=_not_separable),
-    **_classified("not separable, start 1e-12", "logistic", change=_not_separable, alpha=1e-12),
-    **_classified("partly separable", "logistic", change=_partly_separable),
-    **_classified("partly separable, depth 3", "exponential", depth=3, change=_partly_separable),
-    **_classified("collinear", "logistic", change=_collinear),
-    **_classified("row twice", "logistic", change=_row_twice),
-    **_classified("one label", "exponential", change=_one_label),
-    **{
-        name: kind
-        for size in (1e-150, 1e-8, 1e8, 1e150)
-        for name, kind in _classified(f"inputs of {size:g}", "logistic", change=_scaled(size)).items()
+CLASSIFICATION: dict[str, dict[str, Any]] = {
+    "exponential, depth 2": {"regular": True},
+    "logistic, depth 2": {"regular": True},
+    "exponential, depth 3": {"depth": 3, "regular": True},
+    "logistic, depth 4": {"depth": 4, "regular": True},
+    "logistic, random": {"scheme": "random"},
+    "logistic, identity": {"scheme": "identity"},
+    "logistic, start 0": {"alpha": 0.0},
+    "logistic, start 1e-12": {"alpha": 1e-12},
+    "exponential, start 1e-12, depth 3": {"depth": 3, "alpha": 1e-12},
+    "logistic, start 1e3": {"alpha": 1e3},
+    "exponential, start 1e3, random": {"alpha": 1e3, "scheme": "random"},
+    "logistic, barely separable": {"change": _barely},
+    "exponential, barely separable, depth 3": {"depth": 3, "change": _barely},
+    "logistic, coin labels": {
+        "change": lambda rng, data: data._replace(targets=np.where(rng.random(data.targets.shape) < 0.5, -1.0, 1.0))
     },
-    "logistic, n = 1": Kind("one", "logistic", models=MODELS[:3]),
-    "exponential, n = 1, random": Kind("one", "exponential", 2, "random", models=MODELS[:3]),
+    "logistic, not separable": {"change": _not_separable},
+    "exponential, not separable, random": {"change": _not_separable, "scheme": "random"},
+    "exponential, not separable, depth 3": {"depth": 3, "change": _not_separable},
+    "logistic, not separable, start 1e-12": {"change": _not_separable, "alpha": 1e-12},
+    "logistic, partly separable": {"change": _partly_separable},
+    "exponential, partly separable, depth 3": {"depth": 3, "change": _partly_separable},
+    "logistic, collinear": {"change": _collinear},
+    "logistic, row twice": {"change": _row_twice},
+    "exponential, one label": {
+        "change": lambda rng, data: Vectors(data.inputs * data.targets[..., None], np.ones_like(data.targets))
+    },
+    **{f"logistic, inputs of {size:g}": {"change": _scaled(size)} for size in (1e-150, 1e-8, 1e8, 1e150)},
+    "logistic, n = 1": {"shape": "one"},
+    "exponential, n = 1, random": {"shape": "one", "scheme": "random"},
 }
-KINDS: dict[str, Kind] = REGRESSION | CLASSIFICATION
+KINDS = {f"regression, {name}": Kind(**{"shape": "small", "loss": "squared"} | how) for name, how in REGRESSION.items()}
+# Of matrix sensing the theorems know no direction.
+KINDS |= {
+    name: Kind(**{"shape": "labels", "loss": name.split(",")[0], "models": MODELS[:3]} | how)
+    for name, how in CLASSIFICATION.items()
+}
