@@ -152,15 +152,15 @@ def solve_where(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"], wa
     return lax.cond(wanted, jnp.linalg.solve, lambda _, right: jnp.zeros_like(right), matrix, right)
 
 
-# GMRES keeps this many directions before it begins anew. (77 hidden units on 100 digits, of which 134 kinks slide: two
-# times as many products are enough; with 10 what was found is lost, and steps fail.)
+# GMRES keeps this many directions before it begins anew. (77 hidden units on 100 digits, 134 kinks slide: some 160
+# products for each system; with 10 directions most of what was found is lost, and steps of the flow fail.)
 RESTART = 40
 # Of the right side; Newton's method loses no step to an error of this size (with 1e-3 it takes 2.5 times as many).
 KRYLOV = 1e-8
 
 
 def krylov(product: Callable[[Any], Any], right: Any, nearly: Callable[[Any], Any]) -> Any:
-    """The tree x with `product(x)` = `right`, by GMRES; `nearly`: about the inverse of `product`. No matrix is formed."""
+    """The tree x with `product(x)` = `right`, by GMRES without a matrix; `nearly`: about the inverse of `product`."""
     size = _length(right)
     unit = jax.tree.map(lambda x: x / jnp.where(size > 0, size, 1.0), right)
     shape = jax.eval_shape(lambda: right)

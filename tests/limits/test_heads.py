@@ -135,10 +135,9 @@ def test_scores_of_layers_follow_the_weights():
         # A hundred times the tolerance of a path of some ten steps.
         assert jnp.allclose(a.W, b.W, rtol=1e-8, atol=1e-8)
     assert jnp.allclose(one.final.multipliers, other.final.multipliers, atol=1e-7)
+    single = jf.models.CombinedAttention.init(jax.random.key(0), data, v)
     with pytest.raises(ValueError, match="^coordinates: LayerScores need"):
-        jf.integrate(
-            risk, jf.models.CombinedAttention.init(jax.random.key(0), data, v), coordinates=jf.flow.LayerScores()
-        )
+        jf.integrate(risk, single, coordinates=jf.flow.LayerScores(), **how)
 
 
 def test_layers_in_parallel_have_a_certified_limit_each():
