@@ -44,6 +44,11 @@ def sizes(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
+def grown(norm: str) -> Callable[[Row], str]:
+    """`0.1 → 0.012`: the median excess in a norm at the first and at the last reading."""
+    return lambda row: " → ".join(rounded(row["excess"][norm][at]["median"]) for at in (0, -1))
+
+
 FORMS: dict[str, Callable[[Any], str]] = {
     "count": count,
     "rounded": rounded,
@@ -114,6 +119,7 @@ def markdown(columns: dict[str, Show], rows: Iterable[Row]) -> str:
 def place(environment: Row) -> str:
     """Where and when something was measured."""
     words = [environment.get("processor", environment["machine"]), f"{environment['cpu_count']} cores"]
+    words += [] if environment.get("device", "cpu") == "cpu" else [environment["device"]]
     words += [f"JAX {environment['versions']['jax']}"]
     words += [environment["started"][:10]] if "started" in environment else []
     if "load_average" in environment:
@@ -313,7 +319,7 @@ TABLES: list[Table] = [
         "block of a study and in its replay. *twice*: every first token is there a second time.",
     ),
     Table("blocks", BLOCKS, "Blocks of a study", BLOCKS_TEXT),
-    Table("blocks_gpu", BLOCKS, "Blocks of a study on an NVIDIA H200", BLOCKS_TEXT, script="benchmarks/blocks.py"),
+    Table("blocks_gpu", BLOCKS, "Blocks of a study on a GPU", BLOCKS_TEXT, script="benchmarks/blocks.py"),
     Table(
         "own_gaps",
         {"model": "model", "size": "size|sizes", "instances": "instances", "asked for": "gap|power",
@@ -338,6 +344,32 @@ TABLES: list[Table] = [
          "largest": "exact steps.max|count"},
         "Models of your own",
         "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md).",
+    ),
+    Table(
+        "claims",
+        {"what": "case", "instances": "instances|count", "outcomes": "outcomes|ended", "undecided": "undecided",
+         "wrong": "wrong", "largest difference": "difference|power", "reference": "reference"},
+        "Claims beside references",
+        "Linear models on integer data, whose minima a linear program decides; the support vector machine of 1,000 data "
+        "in 20 dimensions by CVXPY; two heads in parallel, each certified by its own dual to the default gap.",
+    ),
+    Table(
+        "classes",
+        {"d": "d", "classes": "classes", "data": "kind", "instances": "instances", "outcomes": "outcomes|ended",
+         "direction from CVXPY's, median": "direction.median|power", "largest": "direction.max|power",
+         "point from SciPy's, largest": "point.max|power"},
+        "Many classes",
+        "Linear models of 20 data under cross-entropy: the multiclass support vector machine, or the minimum. Where an "
+        "instance is undecided the largest differences are those of a direction that nothing claims.",
+    ),
+    Table(
+        "optimisers",
+        {"optimiser": "optimiser", "its norm": "norm",
+         "l2": grown("l2"), "linf": grown("linf"), "spectral": grown("spectral"), "nuclear": grown("nuclear"),
+         "nearest to its own norm": "nearest_to_its_own"},
+        "Which margin an optimiser maximises",
+        "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, 200 random "
+        "problems; see [Which margin does my optimiser maximise?](optimisers.md).",
     ),
     Table(
         "batches",
