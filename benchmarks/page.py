@@ -350,8 +350,8 @@ TABLES: list[Table] = [
         {"what": "case", "instances": "instances|count", "outcomes": "outcomes|ended", "undecided": "undecided",
          "wrong": "wrong", "largest difference": "difference|power", "reference": "reference"},
         "Claims beside references",
-        "Linear models on integer data, whose minima a linear program decides; the support vector machine of 1,000 data "
-        "in 20 dimensions by CVXPY; two heads in parallel, each certified by its own dual to the default gap.",
+        "Linear models on integer data, whose minima a linear program decides; the support vector machine of 1,000 "
+        "data in 20 dimensions by CVXPY; two heads in parallel, each certified by its own dual to the default gap.",
     ),
     Table(
         "classes",
@@ -368,8 +368,8 @@ TABLES: list[Table] = [
          "l2": grown("l2"), "linf": grown("linf"), "spectral": grown("spectral"), "nuclear": grown("nuclear"),
          "nearest to its own norm": "nearest_to_its_own"},
         "Which margin an optimiser maximises",
-        "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, 200 random "
-        "problems; see [Which margin does my optimiser maximise?](optimisers.md).",
+        "Median excess of the direction over the largest margin in each norm after 100 and after 5,000 steps, of 200 "
+        "random problems; see [Which margin does my optimiser maximise?](optimisers.md).",
     ),
     Table(
         "batches",
