@@ -47,6 +47,7 @@ def environment() -> dict[str, str]:
 # What docs/own-model.md prints, section by section.
 PRINTED = {
     "A linear model": "one minimum among the points",
+    "Many classes": "multiclass SVM",
     "A ReLU network": "KKT point",
     "W = UUᵀ": "KKT point",
     "Attention with weights of your own": "KKT point",
