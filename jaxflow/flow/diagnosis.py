@@ -129,8 +129,9 @@ def _diagnose(
         sliding = mode_at(system, state, NEAR * (1.0 + jnp.linalg.norm(ravel_pytree(state)[0]))).sliding
     cause = jnp.where((not implicit) & (steps > trajectory.stats["num_steps"]), Cause.stiff.value, Cause.unknown.value)
     cause = jnp.where(jnp.any(sliding), Cause.sliding.value, cause)
-    cause = jnp.where(residual <= INTERPOLATED, Cause.interpolated.value, cause)
     cause = jnp.where(underflown(final.log_gradient_norm), Cause.underflown.value, cause)
+    # Where targets are met exactly the gradient is zero, and nothing has underflown.
+    cause = jnp.where(residual <= INTERPOLATED, Cause.interpolated.value, cause)
     return Diagnosis(Code(cause, Cause), sliding, rate, steps, residual)
 
 
