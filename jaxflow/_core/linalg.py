@@ -152,32 +152,6 @@ def solve_where(matrix: Inexact[Array, "m m"], right: Inexact[Array, "m *r"], wa
     return lax.cond(wanted, jnp.linalg.solve, lambda _, right: jnp.zeros_like(right), matrix, right)
 
 
-# GMRES keeps this many directions before it begins anew. (77 hidden units on 100 digits, 134 kinks slide: some 160
-# products for each system; with 10 directions most of what was found is lost, and steps of the flow fail.)
-RESTART = 40
-# Of the right side; Newton's method loses no step to an error of this size (with 1e-3 it takes 2.5 times as many).
-KRYLOV = 1e-8
-
-
-def krylov(product: Callable[[Any], Any], right: Any, nearly: Callable[[Any], Any]) -> Any:
-    """The tree x with `product(x)` = `right`, by GMRES without a matrix; `nearly`: about the inverse of `product`."""
-    size = _length(right)
-    unit = jax.tree.map(lambda x: x / jnp.where(size > 0, size, 1.0), right)
-    shape = jax.eval_shape(lambda: right)
-    found = lineax.linear_solve(
-        lineax.FunctionLinearOperator(product, shape),
-        unit,
-        lineax.GMRES(rtol=0.0, atol=KRYLOV, norm=_length, restart=RESTART, stagnation_iters=2),
-        options={"preconditioner": lineax.FunctionLinearOperator(nearly, shape)},
-        throw=False,
-    )
-    return jax.tree.map(lambda x: x * size, found.value)
-
-
-def _length(tree: Any) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
-
-
 @_one_at_a_time
 def lstsq(matrix: Inexact[Array, "m n"], right: Inexact[Array, " m"]) -> Inexact[Array, " n"]:
     """The x of least norm among those that minimise ‖`matrix` x − right‖."""

@@ -235,12 +235,9 @@ def _newton(
     margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array
 ) -> tuple[HardMarginState, Array, Array]:
     """A Newton step for weights, multipliers and gates on the active set; how far it moves the weights, and how much
-    multipliers and gates push differently.
-
-    The system is never formed: its products are one forward and one backward pass of the margins, and memory is that of
-    n rows of p numbers.
-    """
+    multipliers and gates push differently."""
     psi, lam, gates = state.weights, state.multipliers, state.gates
+    p, n, g = psi.size, lam.size, gates.size
 
     def fields(psi: Array) -> Any:
         def potential(psi: Array, offsets: Array) -> Any:
@@ -249,48 +246,42 @@ def _newton(
             return jnp.dot(lam, q), (found.value, found.switches)
 
         (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, jnp.zeros_like(gates))
-        return (pushes, q, z), worths
+        return (pushes, q, z), (pushes, q, z, worths)
 
-    (pushes, q, z), forward, worths = jax.linearize(fields, psi, has_aux=True)
-    _, pull = jax.vjp(lambda x: gated(margins, x, gates)[:2], psi)
-
-    def backward(multipliers: Array, worth: Array) -> Array:
-        return pull((multipliers, worth))[0]
-
+    (hessian, rows, kinks), (pushes, q, z, worths) = jax.jacfwd(fields, has_aux=True)(psi)
     active = present & (lam - share * (q - 1.0) > share * ROUNDING)
     # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
     tiny = ROUNDING * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
     wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
     sliding = state.sliding | (wrong & (worths < 0))
     gates = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
+    # Rows of more kinks than weights are dependent.
+    m = min(g, p)
+    chosen = jnp.argsort(~sliding, stable=True)[:m]
+    on = sliding[chosen]
+    normals = jnp.where(on[:, None], kinks[chosen], 0.0)
     jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * gates - 1.0), 0.0)
-    none = jnp.zeros_like(lam)
-    rest = psi - pulled - pushes - backward(none, jumps)
-
-    # Unknowns of a kink are gate times worth, which keeps the matrix symmetric.
-    def system(x: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        bent, slopes, turns = forward(x[0])
-        own = backward(jnp.where(active, x[1], 0.0), jnp.where(sliding, x[2], 0.0))
-        return x[0] - bent - own, jnp.where(active, slopes, x[1]), jnp.where(sliding, turns, x[2])
-
-    # The inverse without curvature and kinks. The floor is that of rounding, for rows that depend on each other.
-    rows = jnp.where(active[:, None], jax.vmap(lambda e: backward(e, jnp.zeros_like(gates)))(jnp.eye(lam.size)), 0.0)
-    floor = 1e-14 * jnp.maximum(1.0, jnp.max(jnp.abs(rows))) ** 2
-    factor = linalg.cholesky(rows @ rows.T + jnp.diag(jnp.where(active, floor, 1.0)))
-
-    def nearly(x: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        found = jnp.where(active, linalg.cholesky_solve(factor, jnp.where(active, x[1] - rows @ x[0], 0.0)), 0.0)
-        return x[0] + rows.T @ found, jnp.where(active, found, x[1]), x[2]
-
-    right = (
-        -rest - backward(jnp.where(active, 0.0, lam), jnp.zeros_like(gates)),
-        jnp.where(active, 1.0 - q, 0.0),
-        jnp.where(sliding, -z, 0.0),
+    rest = psi - pulled - pushes - kinks.T @ jumps
+    # Unknowns of a kink are gate times worth, which keeps the matrix symmetric; the floor is that of rounding, for
+    # rows that depend on each other.
+    floor = 1e-14 * jnp.maximum(1.0, jnp.max(jnp.abs(rows)))
+    matrix = jnp.block(
+        [
+            [jnp.eye(p) - hessian, -jnp.where(active[:, None], rows, 0.0).T, -normals.T],
+            [jnp.where(active[:, None], rows, 0.0), jnp.diag(jnp.where(active, floor, 1.0)), jnp.zeros((n, m))],
+            [normals, jnp.zeros((m, n)), jnp.diag(jnp.where(on, floor, 1.0))],
+        ]
     )
-    change, more, worth = linalg.krylov(system, right, nearly)
-    more = jnp.where(active, more, -lam)
-    turn = jnp.where(sliding & (worths != 0), worth / jnp.where(worths != 0, worths, 1.0), 0.0)
-    moved = gates + turn
-    new = HardMarginState(psi + change, lam + more, jnp.clip(moved, 0.0, 1.0), sliding & (moved >= 0) & (moved <= 1))
-    pushed = backward(jnp.where(present, more, 0.0), jnp.where(sliding, worth, 0.0))
-    return new, jnp.linalg.norm(change), jnp.linalg.norm(pushed)
+    right = jnp.concatenate([-rest, jnp.where(active, 1.0 - q, -lam), jnp.where(on, -z[chosen], 0.0)])
+    change = linalg.solve(matrix, right)
+    worth = worths[chosen]
+    turn = jnp.where(on & (worth != 0), change[p + n :] / jnp.where(worth != 0, worth, 1.0), 0.0)
+    moved = gates.at[chosen].add(turn)
+    new = HardMarginState(
+        psi + change[:p],
+        lam + change[p : p + n],
+        jnp.clip(moved, 0.0, 1.0),
+        sliding & (moved >= 0) & (moved <= 1),
+    )
+    pushed = jnp.where(present[:, None], rows, 0.0).T @ change[p : p + n] + normals.T @ change[p + n :]
+    return new, jnp.linalg.norm(change[:p]), jnp.linalg.norm(pushed)

@@ -36,7 +36,7 @@ from jaxflow.limits.kantorovich import kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import DENSE, flat, settle
+from jaxflow.limits.model_point import flat, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
@@ -107,7 +107,7 @@ def _begun(
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
     degree = degree_of(at_start, start, declared_degree(method, model))
-    problem = _gears(model, method, kink_count(at_start.function, start), start.size)
+    problem = _gears(model, method, kink_count(at_start.function, start))
     # What is compiled holds the program of the rule: another rule is another one.
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
@@ -243,11 +243,11 @@ def degree_of(
     return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
 
 
-def _gears(model: Any, method: ModelStaged, kinks: int, size: int) -> OwnGears:
+def _gears(model: Any, method: ModelStaged, kinks: int) -> OwnGears:
     rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
     smooth = kinks == 0
     # Attention that saturates hands over to the hard-margin flow before it is stiff.
-    stiff = smooth and size <= DENSE and not isinstance(model, AbstractAttention)
+    stiff = smooth and not isinstance(model, AbstractAttention)
     return OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
 
 

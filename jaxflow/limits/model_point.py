@@ -26,9 +26,6 @@ FITTED = 1e-10
 # The gradient, relative to the multipliers, at which such a flow is left.
 STILL = 1e-9
 NEWTON_STEPS = 6
-# Weights up to which dense systems of their number are solved: of 2,000 one takes some seconds. Of more, implicit steps
-# and points at which the data are not fitted are not looked for.
-DENSE = 2000
 
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:
@@ -39,13 +36,7 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     before = risk.scaled_gradient(model)
     log_loss = before.log_scale + jnp.log(FITTED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
     fine = OwnGears(
-        log_loss=log_loss,
-        rtol=rtol,
-        smooth=smooth,
-        stiff=smooth and theta.size <= DENSE,
-        point=True,
-        still=STILL,
-        report=method.report,
+        log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
     )
     # The rough one tells how far the other is off.
     rough = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol)
@@ -116,12 +107,6 @@ def settle(
     length = jnp.sqrt(2.0 * risk(unravel(theta)) / lowest) + moved
     fitted_error = jnp.where(left <= FITTED, length, jnp.inf)
     lowest = jnp.where(jnp.isfinite(lowest), lowest, jnp.nan)
-
-    if theta.size > DENSE:
-        facts = StationaryFacts(
-            residual, lowest, jnp.sum(on[0]), fitted_error / positive_or_one(jnp.linalg.norm(fitted))
-        )
-        return fitted, facts, interpolates
 
     # Not fitted: a stationary point of the loss itself.
     slope_of = jax.grad(lambda x: risk(unravel(x)))

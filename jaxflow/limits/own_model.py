@@ -13,13 +13,15 @@ from jaxflow.limits.affine_limit import affine_limit, is_linear
 from jaxflow.limits.limit import Limit, bare
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
-from jaxflow.limits.model_point import DENSE, point_of
+from jaxflow.limits.model_point import point_of
 from jaxflow.limits.progress import told
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
 
+# Trained numbers for which dense Newton systems are no burden: 2,000 are some seconds a step.
+MOST_WEIGHTS = 2000
 # The budget of explicit steps, which cost microseconds.
 MAX_STEPS = 200_000
 
@@ -60,13 +62,15 @@ def find_own_limit(
     outputs: Any = eqx.filter_eval_shape(risk.source.outputs, model)
     trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
     require(len(trained) > 0, "trainable", "no floating-point array of the model is trained")
-    # A linear model moves in the span of its data alone, in which its limit is solved by dense systems.
-    dimension = min(sum(x.size for x in trained), outputs.size)
+    count = sum(x.size for x in trained)
+    # A linear model moves in the span of its data alone.
+    dimension = min(count, outputs.size) if _is_plain_linear(risk, model) else count
     require(
-        dimension <= DENSE or not _is_plain_linear(risk, model),
+        dimension <= MOST_WEIGHTS,
         "model",
-        f"a linear model of at least {dimension} weights and outputs; its limit is solved by dense systems of the "
-        f"smaller number, for at most {DENSE}. Follow the flow with integrate or descend",
+        f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Train fewer of them "
+        "(`trainable` of the risk), or follow the flow with integrate or descend, and read the direction at its end: "
+        "limits.kkt_residual judges it",
     )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
