@@ -200,6 +200,7 @@ def max_margin(inputs: Any, labels: Any, norm: Any = "l2", transform: Any = None
     n = inputs.shape[0]
     require(labels.shape == (n,), "labels", f"expected one label for each input, shape {(n,)}, got {labels.shape}")
     require_signs("labels", labels)
+    inputs, labels = as_arrays(inputs=inputs, labels=labels)
     _check(inputs, labels)
     shape = inputs.shape[1:]
     return MaxMarginProgram(
