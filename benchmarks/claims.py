@@ -20,6 +20,8 @@ from jaxflow.limits import find_limits
 from jaxflow.margin import Separability
 from jaxflow.models import MultiHeadAttention
 
+CASES = ("linear model", "support vector machine", "several heads")
+
 
 class Linear(eqx.Module):
     """The model that a caller writes in three lines."""
@@ -140,9 +142,7 @@ def heads(count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = settings(
-        __doc__, "claims", count=1000, heads=100, only=("linear model", "support vector machine", "several heads")
-    )
+    asked = settings(__doc__, "claims", count=1000, heads=100, only=CASES)
     record = Record(asked.out)
     cases = {
         "linear model": lambda: minima(asked.count),

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData
@@ -75,8 +76,12 @@ def together(layers: list[AttentionConstraints]) -> AttentionConstraints:
         return jnp.concatenate([getattr(layer, name) for layer in layers])
 
     margins: list[Any] = [layer.margins for layer in layers]
-    rows = jax.scipy.linalg.block_diag(*[own.rows for own in margins])
-    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), rows)
+    sizes = np.cumsum([0, *(own.rows.shape[1] for own in margins)])
+    rows = [
+        jnp.pad(own.rows, ((0, 0), (int(first), int(sizes[-1] - last))))
+        for own, first, last in zip(margins, sizes, sizes[1:], strict=False)
+    ]
+    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), jnp.concatenate(rows))
     names = ("index", "seen", "copies", "gains", "outputs")
     return AttentionConstraints(whole, joined("signs"), layers[0].risk, *map(joined, names), layers=len(layers))
 
