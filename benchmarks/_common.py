@@ -111,10 +111,10 @@ class Seconds(NamedTuple):
     processor: float
 
 
-def clocked(run: Callable[[], Any]) -> tuple[Any, Seconds]:
-    """The answer of one run and its times."""
+def clocked(run: Callable[..., Any], *given: Any, **options: Any) -> tuple[Any, Seconds]:
+    """The answer of one run with these arguments, and its times."""
     wall, processor = time.perf_counter(), time.process_time()
-    answer = jax.block_until_ready(run())
+    answer = jax.block_until_ready(run(*given, **options))
     return answer, Seconds(time.perf_counter() - wall, max(time.process_time() - processor, 1e-9))
 
 

@@ -64,7 +64,7 @@ def row(cell: str, count: int, confirm: int) -> dict[str, Any]:
     ended, looks, steps, seconds, open_steps = Counter(), Counter(), [], [], []
     for i in range(count):
         risk, model = setup(jax.random.key(90_000 + i))
-        limit, spent = clocked(lambda: jf.find_limit(risk, model, throw=False))  # noqa: B023
+        limit, spent = clocked(jf.find_limit, risk, model, throw=False)
         seconds.append(spent.wall)
         taken = int(limit.trajectory.stats["num_steps"])
         (open_steps if limit.outcome == jf.Outcome.undecided else steps).append(taken)

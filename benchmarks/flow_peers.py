@@ -8,6 +8,8 @@ row; from e^-10000, where the start of every other method is zero, nothing does)
 as unanswered. Methods that are not installed have their row.
 """
 
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import flow_solvers as solvers
@@ -73,11 +75,11 @@ def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
         for log_time, tolerances, most in horizons:
             number = min(batch, most)
             if prepared != number:
-                few = jax.tree.map(lambda leaf: leaf[:number], (risk, model))  # noqa: B023
+                few = jax.tree.map(itemgetter(slice(number)), (risk, model))
                 solve, prepared = way.prepare(some.first(number), *few, problem), number
                 if way.compiled:
                     # To a time so near that there is next to nothing but the compilation.
-                    _, spent = clocked(lambda: solve(1e-3, 1.0, np.inf))  # noqa: B023
+                    _, spent = clocked(solve, 1e-3, 1.0, np.inf)
                     compile_s = spent.wall
             slow = None
             for tolerance in tolerances:
@@ -85,7 +87,7 @@ def problem_rows(problem: Problem, scale: float) -> list[dict[str, Any]]:
                 if slow is not None:
                     table.append(row | {"failures": {slow: number}})
                     continue
-                (ends, reasons), seconds = best(lambda: solve(tolerance, log_time, patience), 3, 0.5)  # noqa: B023
+                (ends, reasons), seconds = best(partial(solve, tolerance, log_time, patience), 3, 0.5)
                 answers, trusted = exact[log_time]
                 errors = error_of(ends, answers[:number], problem)
                 known = np.array([reason is None for reason in trusted[:number]])

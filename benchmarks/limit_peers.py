@@ -7,6 +7,7 @@ reached is computed here, by the multipliers of their ends, after their time has
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -155,8 +156,8 @@ def case_rows(name: str, scale: float) -> list[dict[str, Any]]:
     }
     for method, optimizer in optimizers.items():
         run = descended(optimizer)
-        _, first = clocked(lambda: run(starts, *data))  # noqa: B023
-        ends, seconds = best(lambda: run(starts, *data), 2)  # noqa: B023
+        _, first = clocked(run, starts, *data)
+        ends, seconds = best(partial(run, starts, *data), 2)
         row = row_of(method, "1", vmapped, seconds, first.wall - seconds.wall)
         table.append(row | judged(risk, model, np.asarray(ends), NORMS[name]))
     mine = table[0]

@@ -62,7 +62,7 @@ def main() -> None:
     grid = [asked.steps // 50, asked.steps // 5, asked.steps]
     record = Record(asked.out, count=asked.count)
     for name, (optimizer, own) in OPTIMISERS.items():
-        found, seconds = clocked(lambda optimizer=optimizer: follow(optimizer, grid)(inputs, labels))
+        found, seconds = clocked(follow(optimizer, grid), inputs, labels)
         excess, at = np.asarray(found), NORMS.index(own)
         record.add(
             {

@@ -150,7 +150,7 @@ and load."""
 
 
 def installed(show: str) -> Callable[[Row], str]:
-    """A column that says so where a peer is not installed."""
+    """Text in place of the number where a peer is not installed."""
     return lambda row: "not installed" if "not_installed" in row else cell(row, show)
 
 

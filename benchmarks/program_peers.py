@@ -51,7 +51,7 @@ def one_by_one(
     def run() -> list[Any]:
         wall = 0.0
         for instance in zip(*data, strict=True):
-            answer, seconds = clocked(lambda: solve(*instance))  # noqa: B023
+            answer, seconds = clocked(solve, *instance)
             answers.append(answer)
             wall += seconds.wall
             if wall > long or len(answers) == most:
@@ -108,7 +108,7 @@ def measure(case: Case, many: int, most: int, long: float, target: tuple[str, fl
     batched = {peer.name: peer.prepare(case) for peer in present if peer.batched}
     compiled = {}
     for name, solve in batched.items():
-        _, first = clocked(lambda: solve(*(part[:most] for part in data)))  # noqa: B023
+        _, first = clocked(solve, *(part[:most] for part in data))
         compiled[name] = first.wall
 
     def round_of(peer: Peer) -> tuple[Any, float, float]:

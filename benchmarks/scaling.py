@@ -94,9 +94,9 @@ def find_row(n: int, T: int, d: int, parametrization: str, count: int) -> dict[s
         # A hundred million numbers by the default generator take minutes on a core.
         root = jax.random.key(SEED, impl="rbg" if d >= 10_000 else None)
         given = jax.block_until_ready(drawn(jax.random.fold_in(root, i)))
-        limit, spent = clocked(lambda: find(*given))  # noqa: B023
+        limit, spent = clocked(find, *given)
         small = jax.block_until_ready(reduce(*given))
-        _, spent_small = clocked(lambda: find(*small))  # noqa: B023
+        _, spent_small = clocked(find, *small)
         if i:  # the first one compiles
             whole.append(spent.wall)
             after.append(spent_small.wall)
@@ -162,7 +162,7 @@ def initial_scales(scale: float) -> list[dict[str, Any]]:
             model = jf.models.HadamardNetwork.init(
                 jax.random.fold_in(key, i), jf.models.DiagonalLinear(), p=6, log_scale=log_alpha
             )
-            path, spent = clocked(lambda: follow_products(risk, model, log_alpha, until=20.0))  # noqa: B023
+            path, spent = clocked(follow_products, risk, model, log_alpha, until=20.0)
             if i:  # the first one compiles
                 times.append(spent.wall)
                 steps.append(len(path.times))

@@ -52,7 +52,7 @@ def descent(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> di
 
 
 def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """A row for every way."""
+    """One row for each method."""
     experiment, factors = TokenSelection(), {**SHAPE, "parametrization": parametrization}
     keys = jax.random.split(jax.random.key(0), count)
     ways = {
@@ -63,8 +63,8 @@ def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, A
     }
     engine: Any = None
     for way, run in ways.items():
-        found, first = clocked(lambda: run(keys))  # noqa: B023
-        _, later = best(lambda: run(keys), repeats, np.inf)  # noqa: B023
+        found, first = clocked(run, keys)
+        _, later = best(partial(run, keys), repeats, np.inf)
         table = {name: np.asarray(value) for name, value in found.items()}
         engine = engine or (table, later)
         directions = np.isin(table["outcome"], [1, 2, 3])

@@ -6,7 +6,7 @@
 Each script runs in a process of its own, one after the other, so that none is measured beside another. Results go to a
 folder of their own (--out), with the committed ones where a script did not run or end, and the page of all of them
 (benchmarks.md) and the ratios that got worse than the committed ones (worse.txt) beside them. A script that fails or
-runs out of time has a row that says so, and the exit code is 1. The limits of a quick run add up to an hour.
+runs out of time is a row with that result, and the exit code is 1. The limits of a quick run add up to an hour.
 """
 
 import argparse

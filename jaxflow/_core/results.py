@@ -6,7 +6,7 @@ import diffrax
 
 # Success has no message in Diffrax, and a rule that stops is an event there. Equinox warns where a message changes.
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+    warnings.filterwarnings("ignore", message="Enumeration has duplicate incompatible values")
 
     class RESULTS(diffrax.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         """Diffrax's results and our own. Batchable; compare with `==`, look up messages with `RESULTS[...]`.

@@ -76,12 +76,13 @@ def together(layers: list[AttentionConstraints]) -> AttentionConstraints:
         return jnp.concatenate([getattr(layer, name) for layer in layers])
 
     margins: list[Any] = [layer.margins for layer in layers]
-    sizes = np.cumsum([0, *(own.rows.shape[1] for own in margins)])
+    widths = [own.rows.shape[1] for own in margins]
+    before = np.cumsum([0, *widths[:-1]]).tolist()
     rows = [
-        jnp.pad(own.rows, ((0, 0), (int(first), int(sizes[-1] - last))))
-        for own, first, last in zip(margins, sizes, sizes[1:], strict=False)
+        jnp.pad(own.rows, ((0, 0), (left, sum(widths) - left - width)))
+        for own, left, width in zip(margins, before, widths, strict=True)
     ]
-    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), jnp.concatenate(rows))
+    whole = AffineMargins(jnp.concatenate([own.offset for own in margins]), jnp.concatenate(rows), len(margins))
     names = ("index", "seen", "copies", "gains", "outputs")
     return AttentionConstraints(whole, joined("signs"), layers[0].risk, *map(joined, names), layers=len(layers))
 

@@ -93,10 +93,14 @@ class AffineInverse(AbstractInverse):
 
 
 class AffineMargins(AbstractMargins):
-    r"""$q=c+Ax$: attention trained through W, in score coordinates."""
+    r"""$q=c+Ax$: attention trained through W, in score coordinates.
+
+    `blocks`: A has this many diagonal blocks of one size, each with a program of its own (layers in parallel).
+    """
 
     offset: Float[Array, " N"]
     rows: Float[Array, "N r"]
+    blocks: int = eqx.field(static=True, default=1)
     degree: ClassVar[int] = 1
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:

@@ -214,16 +214,19 @@ class MultiplierNewton(diffrax.AbstractSolver):
         $S(\lambda)\preceq I$ every feasible x has $\tfrac12\|x\|^2\ge\tfrac12x^\top S(\lambda)x\ge\sum_k\lambda_k$. The
         bound holds for all x, convex or not, and the largest eigenvalue of S is compared with $1+\delta$ by whether
         a Cholesky factor exists. (The nuclear norm is the least $\tfrac12(\|K\|^2+\|Q\|^2)$.) For affine margins it is
-        $\|d\|\,\|A^\top\lambda\|/(\min_kA_kd\sum\lambda)$ with the velocity d.
+        $\|d\|\,\|A^\top\lambda\|/(\min_kA_kd\sum\lambda)$ with the velocity d, in each block of A.
         """
         constraints = constraints_at(system, s, extended)
-        margins, y = constraints.margins, extended[0]
+        margins: Any = constraints.margins
+        y = extended[0]
         weights = jnp.maximum(constraints.signs, 0.0) * jnp.exp(solver_state.log_multipliers)
         if margins.degree == 1:
             d = jax.tree.map(jnp.add, solver_state.rate, y)
-            smallest = jnp.min(jnp.where(constraints.present, margins.slopes(y, d), jnp.inf))
-            size = tree_norm(margins.pull(weights, d)) * tree_norm(d)
-            return (smallest > 0) & (size <= (1.0 + gap) * smallest * jnp.sum(weights))
+            slopes = jnp.where(constraints.present, margins.slopes(y, d), jnp.inf)
+            parts = [x.reshape(margins.blocks, -1) for x in (slopes, weights, margins.pull(weights, d), d)]
+            smallest, total = jnp.min(parts[0], axis=1), jnp.sum(parts[1], axis=1)
+            size = jnp.linalg.norm(parts[2], axis=1) * jnp.linalg.norm(parts[3], axis=1)
+            return jnp.all((smallest > 0) & (size <= (1.0 + gap) * smallest * total))
         smallest = jnp.min(jnp.where(constraints.present, margins(y), jnp.inf))
         size = tree_norm(y)
         weights = weights * size

@@ -48,9 +48,9 @@ THEOREM = (
     "that of the l2 max margin of the data that can be separated, orthogonal to the others"
 )
 CLASSES = (
-    "Soudry et al. (2018), Theorem 7: the direction of a linear model of many classes is that of the multiclass SVM, "
-    "the l2 (Frobenius) max margin of every label over the other classes that can be separated from it, orthogonal to "
-    "the other margins"
+    "Soudry et al. (2018), Theorem 7: the direction of a linear model of separable data of many classes is that of the "
+    "multiclass SVM. Where only some margins can be separated no theorem is cited, and the program is the l2 "
+    "(Frobenius) max margin of these, orthogonal to the others"
 )
 
 

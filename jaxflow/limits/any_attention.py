@@ -1,4 +1,4 @@
-"""Attention of any kind (heads that compose tokens, layers in parallel, a solver of the caller's own): its gears.
+"""Attention of any kind (heads that compose tokens, factored layers in parallel, a caller's own solver): its gears.
 
 1. **Explicit**: Tsit5 in arc length, to `near`; of heads that may compose several tokens until each query has selected
    one, or the path is stiff.

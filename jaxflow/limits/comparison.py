@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import Code, as_html, check_kind, is_concrete, require
+from jaxflow._core import AbstractPrinted, Code, check_kind, is_concrete, require
 from jaxflow._core.affine import is_affine
 from jaxflow.losses import Squared
 from jaxflow.margin import AbstractNorm, Nuclear, Spectral, max_margin, minimum_norm, solve
@@ -22,7 +22,7 @@ from jaxflow.trajectory import Trajectory
 VECTOR_NORMS, MATRIX_NORMS = ("l2", "linf", "l1"), ("l2", "linf", "spectral", "nuclear")
 
 
-class Comparison(eqx.Module):
+class Comparison(AbstractPrinted):
     r"""How far directions are from the max-margin optimum of each norm, or interpolations from the least norm; `print`
     it, or `plot` it against $\log t$.
 
@@ -62,11 +62,6 @@ class Comparison(eqx.Module):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
         return "excess over the least norm\n" + "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
 
     def plot(self) -> Any:
         r"""A Matplotlib figure: the excess in each norm against $\log t$."""

@@ -253,7 +253,7 @@ def excess_of(limit: Any) -> str:
         return "the program has no solution"
     gap = f"the program's gap {float(solution.certificate.duality_gap):.1e}"
     if not np.isfinite(excess):
-        return f"the flow's direction does not meet the program's constraints, {gap}"
+        return f"no excess over the optimum is known, {gap}"
     return f"excess over the optimum {excess:.1e}, {gap}"
 
 

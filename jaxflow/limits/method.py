@@ -44,7 +44,7 @@ class Staged(AbstractMethod):
 
     One layer with a linear head and its own trainable parameters has the gears of `jaxflow.limits.attention`: explicit
     steps, implicit ones where a path is stiff, and multipliers until the flow certifies its direction. Other models
-    (composing heads, layers in parallel), and any model for which a `solver` is given, have those of
+    (composing heads, factored layers in parallel), and any model for which a `solver` is given, have those of
     `jaxflow.limits.any_attention`; defaults and fields below that name stages, `far` and `horizon` as lengths, are
     theirs. Factors then close their gap only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at
     most $\max_\kappa(1-\kappa)\rho^{-2(1-\kappa)}=1/(2e\log\rho)$ to it, wherever κ lies, so that a gap of 1e-3 needs

@@ -39,8 +39,8 @@ MAX_STEPS = 75
 GOALS, MORE_STEPS = (0.5, 0.05), 4
 
 # The multiplier of the room at the start, in units of the solution. From 0.5 two of 400 random interpolations in ℓ∞
-# came to a halt, from 5 none of them, but one of 100 symmetric completions, near the boundary after three steps: what
-# comes to a halt begins anew, farther inside.
+# came to a halt, from 5 none of them, but one of 100 symmetric completions, near the boundary after three steps. An
+# attempt that comes to a halt is followed by another one from a point farther inside.
 FAR, FARTHER = 5.0, 20.0
 
 

@@ -10,11 +10,16 @@ import jaxflow as jf
 
 STEPS = 4000
 # Steps c/sqrt(k): normalised updates stay at a distance of the step from where they turn.
-SCHEDULE = lambda k: 0.3 / jnp.sqrt(k + 1.0)  # noqa: E731
+
+
+def schedule(k):
+    return 0.3 / jnp.sqrt(k + 1.0)
+
+
 OPTIMIZERS = {
-    "l2": optax.sgd(SCHEDULE),
-    "linf": optax.sign_sgd(SCHEDULE),
-    "spectral": optax.contrib.muon(SCHEDULE, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=20, beta=0.0, nesterov=False),
+    "l2": optax.sgd(schedule),
+    "linf": optax.sign_sgd(schedule),
+    "spectral": optax.contrib.muon(schedule, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=20, beta=0.0, nesterov=False),
 }
 
 

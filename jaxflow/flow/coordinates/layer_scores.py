@@ -17,7 +17,7 @@ from jaxflow.risk import EmpiricalRisk
 class LayerScores(AbstractCoordinates):
     r"""For `MultiHeadAttention` of `CombinedAttention` layers with fixed heads: the `Scores` of each layer, in a row.
 
-    Layers move apart from each other but for the output weights $\partial L/\partial f_i$, which they share.
+    The layers are coupled by the output weights $\partial L/\partial f_i$ alone, which all of them have.
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:
@@ -30,7 +30,7 @@ class LayerScores(AbstractCoordinates):
         return jnp.concatenate(states), (contexts, own)
 
     def _each(self, context: PyTree, state: PyTree) -> Any:
-        """Contexts and states of the layers. Those that have the data have the same span of scores."""
+        """Context and state of each layer. All states have one length: it depends on the data alone."""
         contexts, _ = context
         return zip(contexts, jnp.split(state, len(contexts)), strict=True)
 
