@@ -24,7 +24,7 @@ from jaxflow._core import (
     tree_scale,
 )
 from jaxflow.data import LinearData, SampleData, TokenData
-from jaxflow.losses import AbstractLoss, CrossEntropy, MarginLoss, as_loss, margins_of
+from jaxflow.losses import AbstractLoss, CrossEntropy, MarginLoss, as_loss, margins_of, scaled_by_output
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
@@ -300,8 +300,8 @@ class EmpiricalRisk(AbstractPrinted):
         product on the way can underflow.
         """
         outputs, pullback = self.source.linearize(model, self.filter(model))
-        scale, weights = self.loss.scaled_derivative(outputs, self.source.targets(outputs))
-        scaled = pullback(scale, weights / self.count(outputs))
+        scales, weights = scaled_by_output(self.loss, outputs, self.source.targets(outputs))
+        scaled = pullback(scales, weights / self.count(outputs))
         if not self.opaque:
             return scaled
         # Keep the factor of order one for as long as floating point can.

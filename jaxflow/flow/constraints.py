@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow.data import TokenData
 from jaxflow.flow.margins import AbstractConstraints, AbstractMargins, AffineMargins, entry, without
+from jaxflow.losses import scaled_by_output
 from jaxflow.models import AbstractAttention, Saturation, is_linear, token_scores
 from jaxflow.risk import EmpiricalRisk
 
@@ -54,9 +55,9 @@ class AttentionConstraints(AbstractConstraints):
         live = self.seen & (size > 0)
         labels, layers = _of(self.risk).labels, self.layers or 1
         outputs = jnp.sum((self.outputs + moved[:, 0]).reshape(layers, *labels.shape), axis=0)
-        scale, weights = self.risk.loss.scaled_derivative(outputs, labels)
+        scales, weights = scaled_by_output(self.risk.loss, outputs, labels)
         count = labels.size if self.risk.reduction == "mean" else 1
-        logs = scale + jnp.tile(jnp.log(jnp.abs(weights) / count).reshape(-1, 1), (layers, 1)) + top
+        logs = jnp.tile((scales + jnp.log(jnp.abs(weights) / count)).reshape(-1, 1), (layers, 1)) + top
         return jnp.where(live, relative + logs + jnp.log(jnp.where(live, size, 1.0)), 0.0).reshape(-1)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
@@ -119,9 +120,8 @@ def linear_multipliers(
     # Scores carry the label, outputs do not.
     slopes = token_scores(data, head) * data.labels[..., None]
     saturation = Saturation.at(logits, data.visible, slopes)
-    scale, weights = risk.loss.scaled_derivative(saturation.mean_slopes(), data.labels)
-    own, multipliers = saturation.multipliers(weights / (weights.size if risk.reduction == "mean" else 1))
-    return scale + own, multipliers
+    scales, weights = scaled_by_output(risk.loss, saturation.mean_slopes(), data.labels)
+    return saturation.multipliers(scales, weights / (weights.size if risk.reduction == "mean" else 1))
 
 
 def _of(risk: EmpiricalRisk) -> Any:
@@ -160,10 +160,8 @@ class NetworkConstraints(AbstractConstraints):
         return self.signs == 0
 
     def log_multipliers(self, q: Float[Array, " N"]) -> Float[Array, " N"]:
-        # One at a time: a common scale would underflow for the others.
-        ones = jnp.ones_like(q)
-        scale, weight = jax.vmap(lambda q, one: self.risk.loss.scaled_derivative(q[None], one[None]))(q, ones)
-        return scale + jnp.log(jnp.abs(weight[:, 0])) - (jnp.log(q.size) if self.risk.reduction == "mean" else 0.0)
+        scales, weights = scaled_by_output(self.risk.loss, q, jnp.ones_like(q))
+        return scales + jnp.log(jnp.abs(weights)) - (jnp.log(q.size) if self.risk.reduction == "mean" else 0.0)
 
     def as_multipliers(self, weights: Float[Array, " N"]) -> Float[Array, "..."]:
         return -_of(self.risk).targets * weights

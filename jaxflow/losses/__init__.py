@@ -4,6 +4,7 @@ from jaxflow.losses.margins import LOSSES as LOSSES
 from jaxflow.losses.margins import as_loss as as_loss
 from jaxflow.losses.margins import log_slope_excess as log_slope_excess
 from jaxflow.losses.margins import margins_of as margins_of
+from jaxflow.losses.margins import scaled_by_output as scaled_by_output
 from jaxflow.losses.margins import self_concordance as self_concordance
 from jaxflow.losses.margins import tail_of as tail_of
 from jaxflow.losses.margins import tail_rate as tail_rate

@@ -77,6 +77,29 @@ def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
     return loss.margins(outputs, targets)
 
 
+def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
+    r"""$\partial\ell/\partial f_i=e^{c_i}w_i$ as `(c, w)`, with a scale of its own for every output.
+
+    Of losses with an exponential tail, whose slopes may lie further apart than floating point reaches: what they are
+    multiplied with decides which of them counts. Slopes of other losses share the scale of `scaled_derivative`.
+
+    **Example:**
+
+    ```python
+    far = jnp.array([0.0, 2000.0])
+    scale, weights = jf.losses.scaled_by_output(jf.losses.Exponential(), far, jnp.ones(2))
+    assert scale.tolist() == [0.0, -2000.0] and weights.tolist() == [-1.0, -1.0]
+    ```
+    """
+    if tail_of(loss) is not Tail.exponential or outputs.shape != targets.shape:
+        scale, weights = loss.scaled_derivative(outputs, targets)
+        return jnp.broadcast_to(scale, weights.shape), weights
+    scale, weights = jax.vmap(lambda f, y: loss.scaled_derivative(f[None], y[None]))(
+        outputs.reshape(-1), targets.reshape(-1)
+    )
+    return scale.reshape(outputs.shape), weights.reshape(outputs.shape)
+
+
 def value_of_margins(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "..."]:
     r"""ℓ by the margins of every datum: $\ell(q)$ of one, $\log(1+\sum_je^{-q_j})$ of those of `CrossEntropy`."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)

@@ -21,7 +21,7 @@ from jaxflow._core import (
     tree_norm,
 )
 from jaxflow.data import TokenData
-from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, require_shape
+from jaxflow.models.base import AbstractModel, Pullback, mark_trainable, on_one_scale, require_shape
 from jaxflow.models.heads import Head, as_head, check_head, head_gradients, head_outputs, is_linear
 from jaxflow.models.saturation import Saturation, log_attention
 
@@ -57,21 +57,22 @@ class AbstractAttention(AbstractModel):
         values, saturation, mixture = self._attend(data, logits)
         head_is_trained = any(leaf is True for leaf in jax.tree.leaves(trainable.head))
 
-        def pullback(scale: Float[Array, ""], weights: Float[Array, "*n"]) -> ScaledGradient:
-            own_scale, multipliers = saturation.multipliers(weights)
+        def pullback(scales: Float[Array, "*n"], weights: Float[Array, "*n"]) -> ScaledGradient:
+            scale, multipliers = saturation.multipliers(scales, weights)
             (gradient,) = pull_logits(multipliers)
             if not head_is_trained:
-                return ScaledGradient(scale + own_scale, gradient, multipliers)
+                return ScaledGradient(scale, gradient, multipliers)
             point = mixture()
+            head_scale, weights = on_one_scale(scales, weights)
             _, pull_head = jax.vjp(lambda p: head_outputs(eqx.combine(p, frozen).head, point), params)
             (head_gradient,) = pull_head(weights)
             # The head's own derivative does not saturate and sets the common scale; beside it what attention's
             # loses to underflow is nothing. Only where the head's vanishes is attention's scale the common one.
             moves = tree_norm(jax.lax.stop_gradient(head_gradient)) > 0
-            common = jnp.where(moves, 0.0, own_scale)
-            small = exp_nonpositive(own_scale - common)
+            common = jnp.where(moves, head_scale, scale)
+            small = exp_nonpositive(scale - common)
             gradient = jax.tree.map(lambda a, b: small * a + b, gradient, head_gradient)
-            return ScaledGradient(scale + common, gradient, small * multipliers)
+            return ScaledGradient(common, gradient, small * multipliers)
 
         return values, pullback
 

@@ -7,12 +7,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from jaxflow._core import AbstractPrinted, ScaledGradient, checked, require
+from jaxflow._core import AbstractPrinted, ScaledGradient, checked, exp_nonpositive, require
 
-# (scale, weights) -> gradient of the loss whose output derivatives are e^scale * weights.
-Pullback = Callable[[Float[Array, ""], Float[Array, "..."]], ScaledGradient]
+# (scales, weights), one of each for every output -> gradient of the loss whose output derivatives are e^scale * weight.
+Pullback = Callable[[Float[Array, "..."], Float[Array, "..."]], ScaledGradient]
+
+
+def on_one_scale(
+    scales: Float[Array, "..."], weights: Float[Array, "..."]
+) -> tuple[Float[Array, ""], Float[Array, "..."]]:
+    """Numbers $e^{c_i}w_i$ as `(c, w)` with the largest scale of those that are not zero; it is constant under
+    differentiation, as scales are. Of no number it is zero."""
+    largest = lax.stop_gradient(jnp.max(jnp.where(weights != 0, scales, -jnp.inf)))
+    common = jnp.where(jnp.isneginf(largest), 0.0, largest)
+    return common, weights * exp_nonpositive(jnp.where(weights != 0, scales - common, 0.0))
 
 
 class AbstractModel(AbstractPrinted):
@@ -107,7 +118,8 @@ def linearize_outputs(
     params, frozen = eqx.partition(model, trainable)
     values, vjp = jax.vjp(lambda p: outputs(eqx.combine(p, frozen)), params)
 
-    def pullback(scale: Float[Array, ""], weights: Float[Array, "..."]) -> ScaledGradient:
+    def pullback(scales: Float[Array, "..."], weights: Float[Array, "..."]) -> ScaledGradient:
+        scale, weights = on_one_scale(scales, weights)
         return ScaledGradient(scale, vjp(weights)[0], weights)
 
     return values, pullback

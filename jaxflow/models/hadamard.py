@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from jaxflow._core import ScaledGradient, as_array, as_vector, checked, normal, require
 from jaxflow.data import LinearData, SampleData
-from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable
+from jaxflow.models.base import AbstractModel, Pullback, linearize_outputs, mark_trainable, on_one_scale
 
 # (x, a) -> h(x; a) for one input x and the products a, shape (p,).
 ProductFunction = Callable[[Array, Array], Array]
@@ -133,7 +133,8 @@ class HadamardNetwork(AbstractModel):
         size = jax.lax.stop_gradient(jnp.max(jnp.maximum(logs.log_sum, logs.log_difference)))
         u, v = logs.mantissas(size)
 
-        def pullback(scale: Float[Array, ""], weights: Float[Array, "..."]) -> ScaledGradient:
+        def pullback(scales: Float[Array, "..."], weights: Float[Array, "..."]) -> ScaledGradient:
+            scale, weights = on_one_scale(scales, weights)
             (slopes,) = vjp(weights)
             gradient = jax.tree.map(lambda moves: None, trainable)
             gradient = eqx.tree_at(

@@ -70,14 +70,14 @@ class MultiHeadAttention(AbstractModel):
         values = jnp.sum(jnp.stack([outputs for outputs, _ in found]), axis=0)
         empty = eqx.filter(self, trainable)
 
-        def pullback(scale: Float[Array, ""], weights: Float[Array, "*n"]) -> ScaledGradient:
-            pulled: list[Any] = [pull(scale, weights) for _, pull in found]
+        def pullback(scales: Float[Array, "*n"], weights: Float[Array, "*n"]) -> ScaledGradient:
+            pulled: list[Any] = [pull(scales, weights) for _, pull in found]
             # A layer without any gradient (all its scores equal, say) has no say in the scale.
             moves = jnp.stack([tree_norm(jax.lax.stop_gradient(one.gradient)) > 0 for one in pulled])
-            scales = jnp.stack([one.log_scale for one in pulled])
-            largest = jnp.max(jnp.where(moves, scales, -jnp.inf))
-            common = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), scale, largest))
-            factors = exp_nonpositive(jnp.where(moves, scales, -jnp.inf) - common)
+            own = jnp.where(moves, jnp.stack([one.log_scale for one in pulled]), -jnp.inf)
+            largest = jax.lax.stop_gradient(jnp.max(own))
+            common = jnp.where(jnp.isneginf(largest), 0.0, largest)
+            factors = exp_nonpositive(own - common)
             gradients = tuple(tree_scale(factors[h], one.gradient) for h, one in enumerate(pulled))
             multipliers = jnp.stack([factors[h] * one.multipliers for h, one in enumerate(pulled)])
             gradient = eqx.tree_at(lambda m: m.parts, empty, gradients, is_leaf=lambda x: x is None)

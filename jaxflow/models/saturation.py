@@ -72,26 +72,29 @@ class Saturation(eqx.Module):
         r"""$\gamma_i^\top s_i$: the outputs of a linear head."""
         return self.own + jnp.exp(self.log_ratio) * (self.push / self.total)
 
-    def multipliers(self, weights: Float[Array, "*n"]) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
-        r"""$p_{it}=w_is_{it}(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)` with $p=e^MP$.
+    def multipliers(
+        self, scales: Float[Array, "*n"], weights: Float[Array, "*n"]
+    ) -> tuple[Float[Array, ""], Float[Array, "*n T"]]:
+        r"""$p_{it}=e^{c_i}w_is_{it}(\gamma_{it}-\gamma_i^\top s_i)$ as `(M, P)` with $p=e^MP$.
 
         Where attention saturates every p vanishes like $e^{-\text{margin}}$, and long before that the difference
         $\gamma_{it}-\gamma_i^\top s_i$ and the top token's $s-s^2$ lose all digits. Here
 
         - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
           keeps all its digits as it vanishes;
-        - M is the largest $\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated;
+        - M is the largest $c_i+\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated.
+          It is one maximum of the sum: the output with the steepest loss may be the one whose attention is gone;
         - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the
           two do not cancel but for a factor of T;
         - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one: of
           them the factor f is taken out, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
 
-        **Arguments:** output weights $w_i=\partial L/\partial f_i$ of order one. M is constant under differentiation:
-        $e^MP$ is what is being represented.
+        **Arguments:** output weights $e^{c_i}w_i=\partial L/\partial f_i$ with w of order one. M is constant under
+        differentiation: $e^MP$ is what is being represented.
         """
-        reach = self.log_ratio - jnp.log(self.total)
+        reach = self.log_ratio - jnp.log(self.total) + jnp.where(weights != 0, scales, -jnp.inf)
         largest = lax.stop_gradient(jnp.max(reach))
-        # -inf: no query sees two tokens that differ, so every multiplier is zero.
+        # -inf: no output with a weight sees two tokens that differ, so every multiplier is zero.
         scale = jnp.where(jnp.isneginf(largest), 0.0, largest)
         weights = weights * exp_nonpositive(reach - scale)
         shift = self.push / self.total

@@ -180,3 +180,14 @@ def test_layers_of_different_degrees_are_refused():
     trained = jf.EmpiricalRisk(data, jf.losses.Logistic(), trainable=jf.models.attention_and_head)
     with pytest.raises(ValueError, match=r"^trainable: "):
         find_limits(trained, jf.models.MultiHeadAttention(parts[:1]))
+
+
+@pytest.mark.parametrize("key", range(1000, 1003))
+def test_scores_of_a_thousand_are_no_finite_point(key):
+    """Attention of one sequence saturates to e^-300 while the others, fitted to e^-500, still choose: products of
+    their two factors lie below floating point, and not one multiplier is zero."""
+    tokens, second, _ = jax.random.split(jax.random.key(key), 3)
+    data, _ = jf.data.random_tokens(tokens, 4, 4, 5)
+    head = 1000.0 * jax.random.normal(jax.random.fold_in(second, 0), (5,))
+    limit = find_limit(jf.EmpiricalRisk(data, "logistic"), jf.models.CombinedAttention(jnp.zeros((5, 5)), head))
+    assert str(limit.outcome) in ("globally_optimal", "locally_optimal") and limit.excess <= 1e-8

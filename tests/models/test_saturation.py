@@ -13,7 +13,7 @@ SEES = jnp.ones((1, 4), dtype=bool)
 
 
 def logit_multipliers(logits, visible, slopes, weights):
-    return Saturation.at(logits, visible, slopes).multipliers(weights)
+    return Saturation.at(logits, visible, slopes).multipliers(jnp.zeros_like(weights), weights)
 
 
 def p_of(logits, slopes, weights):
@@ -81,3 +81,22 @@ def test_its_derivative_is_that_of_what_it_represents():
 
     mine = jax.jacfwd(ours)(logits)
     assert jnp.max(jnp.abs(mine - jax.jacfwd(lambda a: p_of(a, slopes, weights))(logits))) <= 1e-15
+
+
+def test_the_steepest_loss_may_be_of_an_output_whose_attention_is_gone():
+    """Two queries with the same tokens: the first is lost and saturated, the second fitted and undecided.
+
+    Their multipliers are e^-3000 (1 - s_1) and e^-900: scaled by either factor alone both would be zero.
+    """
+    logits = jnp.array([[3000.0, 0.0], [0.0, 0.0]])
+    at = Saturation.at(logits, jnp.ones((2, 2), dtype=bool), jnp.array([[0.0, 1.0], [0.0, 1.0]]))
+    scale, P = at.multipliers(jnp.array([0.0, -900.0]), -jnp.ones(2))
+    assert scale == pytest.approx(float(-900.0 - jnp.log(2.0)), rel=1e-14)
+    assert jnp.array_equal(P, jnp.array([[0.0, 0.0], [0.5, -0.5]]))
+
+
+def test_an_output_without_weight_sets_no_scale():
+    logits = jnp.array([[0.0, 0.0], [2000.0, 0.0]])
+    at = Saturation.at(logits, jnp.ones((2, 2), dtype=bool), jnp.array([[0.0, 1.0], [0.0, 1.0]]))
+    scale, P = at.multipliers(jnp.zeros(2), jnp.array([0.0, -1.0]))
+    assert scale == -2000.0 and jnp.array_equal(P, jnp.array([[0.0, 0.0], [1.0, -1.0]]))
