@@ -81,9 +81,8 @@ def find_limit(
       the largest duality gap of the program. Of a limit point: the relative error to which it is followed; what was
       reached is in its `error`. None: 1e-8 in double precision, 1e-4 in single.
     - `max_steps`: the budget of integration steps over all gears (`trajectory.stats` has the steps of each), 2,000 by
-      default, 4,096 for linear networks, 200,000 for a model of the caller's own (of each
-      run, where a regression is followed again more closely: see `LinearStaged.continued`); beyond it the outcome is
-      `undecided`.
+      default, 4,096 for linear networks (of all runs of a regression, see `LinearStaged.continued`), 200,000 for a
+      model of the caller's own; beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
     - `progress`: announce each stage, and print one line a second with the progress of the flow: on standard error, or

@@ -19,7 +19,7 @@ from jaxflow.data import LinearData
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.limits.closed_form import closed_direction
 from jaxflow.limits.limit import Limit, LimitKind, Rate
-from jaxflow.limits.linear_method import SMALL_START, LinearStaged, largest_entry
+from jaxflow.limits.linear_method import LinearStaged, largest_entry
 from jaxflow.limits.linear_point import find_point
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
 from jaxflow.limits.network_certificate import network_bounds
@@ -47,6 +47,8 @@ KKT = 1e-5
 # margins stay a few over it apart, to 1e-5 where they are of order one; where the least is small against the weights, a
 # datum that is not support at all still has a multiplier.
 SLACK = 1e-4
+# A start below this may have modes that its flow loses among the roundings of weights that have grown.
+SMALL_START = 1e-3
 
 
 def find_linear_limit(

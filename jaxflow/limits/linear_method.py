@@ -1,16 +1,17 @@
 """How `find_limit` follows the flow of a linear network: to its limit point, or out along its limit direction."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxflow._core import RESULTS, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
+from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, good, linalg, positive_or_one, require
 from jaxflow.flow import (
     AbstractCoordinates,
     AbstractStop,
@@ -25,9 +26,8 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.method import AbstractMethod, check_report
 from jaxflow.limits.network_gears import NetworkGears
 from jaxflow.limits.path import follow
-from jaxflow.limits.shaken import Shaken
 from jaxflow.limits.stages import Count, Positive, kept
-from jaxflow.models import DeepLinearNetwork
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -35,17 +35,10 @@ from jaxflow.trajectory import Trajectory
 # that converges quadratically, is far more accurate than it is long. (L = 3, α = 0.01 at rtol 1e-11: with 1e-8 1,800
 # steps at most and errors of 1e-10, with 1e-11 one of six paths ran out of 20,000.)
 NEWTON = 1e-8
-# Runs of a tolerance continuation at most, and the share of the difference of two that is reported as error.
-RUNS = 3
-FINER = 10.0
-# Tolerances of what the first run does not get through, with the absolute one a hundred times as large: at a saddle of
-# five layers, where what waits has a push of 1e-9, roundings are taken for errors and every other step is rejected.
-# Errors there fall more slowly, once to a third where data were ill-conditioned: twice the difference is reported.
-LOOSE, LOOSE_FINER = (1e-5, 1e-7), 0.5
-# Starts below this are followed again with roundings made larger. Two differences of three numbers with one spread
-# miss a quarter of the third's own error in one of a hundred cases.
-SMALL_START = 1e-3
-SAMPLED = 4.0
+# From one fine run of a regression to the next the tolerance falls to this, and errors to some eleventh.
+FINER = 0.1
+# Roundings of 4,000 steps, added up at random.
+ROUNDED = 64.0
 
 
 class Interpolated(AbstractStop):
@@ -61,6 +54,57 @@ class Interpolated(AbstractStop):
         targets: Any = risk.data
         size = jnp.sum(jnp.abs(targets.targets)) / (targets.targets.size if risk.reduction == "mean" else 1)
         return situation.scaled.log_scale + situation.log_sum <= jnp.log(self.tolerance) + jnp.log(size)
+
+
+class Shaken(AbstractCoordinates):
+    r"""The coordinates `inside`, seen at $x+64\,\varepsilon\,\text{amount}\,\max_j|x_j|\,\sigma$ with
+    signs σ that stand still.
+
+    A mode that is as small as the start, or has decayed below it, is added to weights that have grown,
+    and has their roundings. Where its size decides the limit, these roundings do too, at every tolerance. The
+    coordinates of a diagonal network do not mix: there every entry is shaken by its own size. `amount` of zero
+    changes no bit.
+    """
+
+    inside: AbstractCoordinates
+    amount: Float[Array, ""]
+
+    def encode(self, risk: Any, model: Any) -> tuple[PyTree, PyTree]:
+        state, context = self.inside.encode(risk, model)
+        return state, (context, isinstance(model, DiagonalLinearNetwork))
+
+    def decode(self, context: PyTree, state: PyTree) -> Any:
+        return self.inside.decode(context[0], self._moved(context, state))
+
+    def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
+        return self.inside.left_behind(context[0])
+
+    def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
+        return self.inside.field(context[0], self._moved(context, state))
+
+    def _moved(self, context: PyTree, state: PyTree) -> PyTree:
+        each = context[1]
+        leaves, structure = jax.tree.flatten(state)
+        largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)) for x in leaves]))
+        size = ROUNDED * float(jnp.finfo(largest.dtype).eps) * self.amount
+
+        def shaken(key: int, x: Array) -> Array:
+            signs = jax.random.rademacher(jax.random.key(key), x.shape, x.dtype)
+            return x + size * signs * (x if each else largest)
+
+        return jax.tree.unflatten(structure, [shaken(k, x) for k, x in enumerate(leaves)])
+
+
+class Runs(NamedTuple):
+    """Runs of one regression so far: β of the last good one, how far `apart` it is from that before, its `error`; the
+    `count` of good ones, the steps `left`, and which one is the `best`."""
+
+    beta: Float[Array, " d"]
+    apart: Float[Array, ""]
+    error: Float[Array, ""]
+    count: Int[Array, ""]
+    left: Int[Array, ""]
+    best: Int[Array, ""]
 
 
 class LinearStaged(AbstractMethod):
@@ -131,75 +175,57 @@ class LinearStaged(AbstractMethod):
     def continued(
         self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive, known: Bool[Array, ""] | bool = False
     ) -> tuple[Trajectory, Float[Array, ""]]:
-        r"""Regression by tolerance continuation: again with rtol/100 until the error of β is at most `gap`.
+        r"""Regression at $10^4$ and $10^3$ times rtol, at rtol, then at a tenth each time, until its error is `gap`.
 
-        Error per step of a method of order 5 is in proportion to rtol, and steps to rtol^(−1/6): of two runs 100 apart
-        the finer one has 1/46 of the other's error, $\|\beta_k-\beta_{k-1}\|/45$. Reported is a tenth of the
-        difference, relative to $\|\beta_k\|$, plus 1000 roundings, more than paths were seen to leave (7e-14). Of 300
-        paths whose end is known (α from 1e-4 to 10) none was further from it than that. At most three runs, none below
-        1000 roundings; a run that fails leaves the one before it as the answer. `max_steps` is for each.
+        Errors of a method of order five fall a little faster than the tolerance of its steps. Of differences
+        $d_k=\|\beta_k-\beta_{k-1}\|/\|\beta_k\|$ the last one is then many times the error of $\beta_k$. Modes that
+        are still small where others have grown have the roundings of these, at every tolerance: runs are `Shaken` to
+        and fro, and differ by twice of what that does. Reported is $2\max(d_k,d_{k-1}\tau_{k-1}/\tau_{k-2})$ with the
+        tolerances τ, as one difference may be small by chance, and 1000 roundings, more than paths were seen to leave
+        (7e-14). Coarse runs take a small share of the steps of the last ($\tau^{-1/6}$), and pass saddles at which
+        fine ones take roundings for errors.
 
-        From a start below 1e-3, modes that are still that small have the roundings of the weights that have grown. Two
-        more runs at rtol are `Shaken` by 64 times their roundings, one each way: four times the larger of their
-        distances from the first is added. (Of one such network ten runs lay within 2e-8 of its limit, at every
-        tolerance, on both sides.) Where the first run of more than two layers has used up its steps, two `LOOSE` ones
-        take its place, and twice their difference is reported.
-
-        **Arguments:** as of `follow`; `known`: the limit is known otherwise, so that the first run is enough.
-        **Returns:** the finest trajectory that succeeded, and the error estimated; +inf where there is no second.
+        **Arguments:** as of `follow`; `max_steps` is for all runs; `known`: the limit is known otherwise, so that one
+        run at rtol is enough.
+        **Returns:** the finest trajectory that succeeded, and the error estimated; +inf of one alone.
         """
         floor = 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)
-        tolerances, small = [max(self.rtol, floor)], largest_entry(model) < SMALL_START
-        while len(tolerances) < RUNS and max(tolerances[-1] / 100.0, floor) < 0.1 * tolerances[-1]:
-            tolerances.append(max(tolerances[-1] / 100.0, floor))
+        usual = max(self.rtol, floor)
+        tolerances = [usual / FINER**4, usual / FINER**3, usual]
+        while tolerances[-1] > 1.5 * floor:
+            tolerances.append(max(FINER * tolerances[-1], floor))
+        # What is expected to be left of the difference before.
+        falls = [0.0, 0.0, *(y / x for x, y in itertools.pairwise(tolerances[:-1]))]
 
-        known = jnp.asarray(known)
-        # Strict runs, those with larger roundings, and loose ones.
-        shakes = [1.0, -1.0] if len(tolerances) > 1 else []
-        strict, loose = len(tolerances), [max(x, floor) for x in LOOSE] if model.degree > 2 and shakes else []
-        kinds = ["strict"] * strict + ["shaken"] * len(shakes) + ["loose"] * len(loose)
-        runs = (
-            jnp.asarray(tolerances + tolerances[:1] * len(shakes) + loose),
-            jnp.asarray([0.0] * strict + shakes + [0.0] * len(loose)),
-            jnp.asarray([kind == "loose" for kind in kinds]),
-            jnp.arange(len(kinds)),
-        )
+        def run(runs: Runs, how: tuple[Array, Array, Array]) -> tuple[Runs, Trajectory]:
+            (rtol, fall, at), ended = how, ((runs.error <= gap) & (runs.count > 2)) | (runs.left <= 0)
+            idle = jnp.where(known, at != tolerances.index(usual), ended)
+            path = self._inwards(risk, model, runs.left, rtol, idle, 1.0 - 2.0 * (at % 2))
+            beta = path.final.model.linear_coefficients()
+            better = good(path.result) & ~idle
+            apart = jnp.linalg.norm(beta - runs.beta) / positive_or_one(jnp.linalg.norm(beta))
+            error = 2.0 * jnp.maximum(apart, fall * runs.apart) + floor
+            found = Runs(
+                beta=jnp.where(better, beta, runs.beta),
+                apart=jnp.where(better & (runs.count > 0), apart, runs.apart),
+                error=jnp.where(better & (runs.count > 0), error, runs.error),
+                count=runs.count + better,
+                left=runs.left - jnp.where(idle, 0, path.stats["num_steps"]),
+                best=jnp.where(better | ((runs.count == 0) & ~idle), at, runs.best),
+            )
+            return found, path
 
-        def run(state: tuple, how: tuple[Array, Array, Array, Array]) -> tuple[tuple, tuple]:
-            (before, error, count, finished, lost, last), (rtol, shaken, freely, at) = state, how
-            idle = jnp.where(shaken != 0, (count < 2) | ~small, finished)
-            # Of a small start the errors of loose runs would be unknown.
-            needed = lost & ~small & ((at == len(kinds) - len(loose)) | ((count > 0) & ~known))
-            idle = jnp.where(freely, ~needed, idle)
-            trajectory = self._inwards(risk, model, max_steps, rtol, idle, shaken, freely)
-            beta = trajectory.final.model.linear_coefficients()
-            done = good(trajectory.result) & ~idle
-            better = done & (shaken == 0)
-            size = jnp.linalg.norm(beta)
-            apart = jnp.linalg.norm(beta - before) / positive_or_one(size)
-            apart = apart / jnp.where(freely, LOOSE_FINER, FINER)
-            error = jnp.where(better & (count > 0), apart + floor, error)
-            finished = finished | ~better | known | (error <= gap)
-            lost = lost | ((at == 0) & (trajectory.result == RESULTS.max_steps_reached))
-            state = jnp.where(better, beta, before), error, count + better, finished, lost, jnp.where(better, at, last)
-            return state, (trajectory, beta, done)
-
-        start = jnp.zeros_like(model.linear_coefficients())
-        unknown, no, none = jnp.asarray(jnp.inf, start.dtype), jnp.asarray(False), jnp.zeros((), int)
-        state = (start, unknown, none, no, no, none)
-        (_, error, count, *_, last), (found, betas, done) = jax.lax.scan(run, state, runs)
-        if shakes:
-            size = jnp.linalg.norm(betas[0])
-            apart = jnp.linalg.norm(betas[strict : strict + 2] - betas[:1], axis=-1) / positive_or_one(size)
-            noise = SAMPLED * jnp.max(jnp.where(done[strict : strict + 2], apart, jnp.inf))
-            error = error + jnp.where(small & (count >= 2), noise, 0.0)
-        chosen: Any = jax.tree.map(lambda x: x[last], found)
+        beta, none = jnp.zeros_like(model.linear_coefficients()), jnp.zeros((), int)
+        zero = jnp.zeros((), beta.dtype)
+        start = Runs(beta, zero, zero + jnp.inf, none, none + max_steps, none)
+        runs, found = jax.lax.scan(run, start, (jnp.asarray(tolerances), jnp.asarray(falls), jnp.arange(len(falls))))
+        chosen: Any = jax.tree.map(lambda x: x[runs.best], found)
         # What all runs took together.
         stats = {
             name: jnp.sum(found.stats[name], axis=0) if name.startswith("num_") else x
             for name, x in chosen.stats.items()
         }
-        return Trajectory(chosen.final, chosen.saved, chosen.regime, chosen.result, stats), error
+        return Trajectory(chosen.final, chosen.saved, chosen.regime, chosen.result, stats), runs.error
 
     def _inwards(
         self,
@@ -208,16 +234,15 @@ class LinearStaged(AbstractMethod):
         max_steps: Count,
         rtol: Any = None,
         idle: Any = False,
-        shaken: Any = None,
-        loose: Any = False,
+        shaken: Any = 0.0,
     ) -> Trajectory:
         # In single precision paths end, and steps are judged, where rounding begins: closer to it steps get short.
         eps = float(jnp.finfo(jnp.result_type(float)).eps)
         rtol, ends = max(self.rtol, 1000.0 * eps) if rtol is None else rtol, max(1e-14, 20.0 * eps)
-        digits, size = jnp.where(loose, 0.1 * rtol, jnp.maximum(rtol, NEWTON)), jnp.minimum(largest_entry(model), 1.0)
+        digits, size = jnp.maximum(rtol, NEWTON), jnp.minimum(largest_entry(model), 1.0)
         # What starts small decides the limit by its own digits. Newton's method cannot follow there: its residuals
         # have the roundings of weights that are no longer small.
-        least, newton = (jnp.maximum(jnp.where(loose, 1.0, 1e-2) * x, 10.0 * eps) for x in (rtol, digits))
+        least, newton = (jnp.maximum(1e-2 * x, 10.0 * eps) for x in (rtol, digits))
         least = positive_or_one(size) * least
         drive = Drive(
             diffrax.Kvaerno5(root_finder=linalg.newton(rtol=digits, atol=newton, norm=state_norm)),
@@ -226,8 +251,7 @@ class LinearStaged(AbstractMethod):
             max_steps,
             self.report,
         )
-        coordinates = Weights() if self.coordinates is None else self.coordinates
-        coordinates = coordinates if shaken is None else Shaken(coordinates, shaken)
+        coordinates = Shaken(Weights() if self.coordinates is None else self.coordinates, jnp.asarray(shaken))
         lane = drive.start(risk, model, coordinates=coordinates, clock=LogTime(), until=self.log_time, idle=idle)
         return drive.trajectory(drive.run(lane))
 

@@ -22,7 +22,7 @@ class ErrorSource(IntEnum):
       (`jaxflow.theory.pairs`), by Newton's method from the flow's end; the error is its bound.
     - `program`: the theorem of `prediction` applies, and the point is its program's solution; the error is that of
       `InterpolationProgram.error`.
-    - `tolerances`: the flow followed again at a hundredth of its tolerance (`LinearStaged.continued`): an estimate.
+    - `tolerances`: the flow followed at several tolerances (`LinearStaged.continued`): an estimate.
     - `distance`: the flow's own end, which is further from such a solution than flows err; the error is the distance.
     """
 
