@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 from jaxflow._core import compile_beside, compiled_often, require, tree_cast, tree_where
 from jaxflow.data import TokenData
 from jaxflow.flow import BackwardEuler, MultiplierNewton
-from jaxflow.limits import Limit, conclude
+from jaxflow.limits import Limit, conclude, find_limit
 from jaxflow.limits.attention import EXPLICIT, MULTIPLIERS, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.find import MAX_STEPS, check_arguments
 from jaxflow.limits.many import begun_paths, follow_many, turned
@@ -115,7 +115,7 @@ class Queues(eqx.Module):
     `gears`: what is certified, and tolerances. `width`: lanes; `parts`: of a block, each a queue of its own, side by
     side on the cores of a CPU; `programs`: solved at a time (None: by the kind of device). `scout`: `"double"`, or
     `"single"` for explicit stretches in single precision. `max_steps` of an instance. `rounds`: whether the number of
-    explicit stretches is kept under that name.
+    explicit stretches is kept under that name. `method`: follow every instance by `find_limit` with this instead.
     """
 
     experiment: Any
@@ -127,6 +127,7 @@ class Queues(eqx.Module):
     scout: str = "double"
     max_steps: int = MAX_STEPS
     rounds: bool = False
+    method: Any = None
 
     @staticmethod
     def of(experiment: Any, factors: dict[str, Any]) -> "Queues | None":
@@ -202,6 +203,8 @@ class Block:
 
         def look(keys: Any) -> Any:
             one = self._draw(keys[: self._size])
+            if self.queues.method is not None:
+                return self._with_method(one)
             ways = begun_paths(self.queues.gears, one.risk, one.model)
             found = self._closed(*_take(self._rows(self._size)[0], (one, ways)))
             return found | ({"rounds": jnp.zeros(1, jnp.int32)} if self.queues.rounds else {})
@@ -212,6 +215,10 @@ class Block:
         """Results of instances that have been drawn, as NumPy arrays; in single precision they are scouted on
         `device`. The first time what comes last is compiled beside what comes first."""
         queues, risks, models = self.queues, instances.risk, instances.model
+        if queues.method is not None:
+            found = jax.tree.map(np.asarray, self._with_method(instances))
+            return found | ({"rounds": np.ones(self._size, np.int32)} if queues.rounds else {})
+
         begun = begun_paths(queues.gears, risks, models)
         compilations = {} if self._met else self._ahead(instances, begun)
 
@@ -254,6 +261,10 @@ class Block:
         found = _chosen(~open_, found, ways)
         return self._turned(EXPLICIT, again, risks, models, found) if bool(jnp.any(open_)) else found
 
+    def _with_method(self, instances: Instance) -> dict[str, Any]:
+        queues = self.queues
+        return _one_by_one(self._summarize, queues.gears.gap, queues.method, queues.width, instances)
+
     def _conclude(self, instances: Instance, ways: Way) -> dict[str, Any]:
         """Outcomes in groups of one size: a batch of programs takes as long as its slowest member."""
         groups = [self._closed(*_take(some, (instances, ways))) for some in self._rows(self._size)]
@@ -283,6 +294,17 @@ def _close(summarize: Callable[[Limit], dict[str, Any]], gap: float, instances: 
         return summarize(eqx.tree_at(kept_nowhere, limit, (nothing, nothing), is_leaf=lambda x: x is None))
 
     return eqx.filter_vmap(close)(instances, ways)
+
+
+@compiled_often
+def _one_by_one(summarize: Any, gap: float, method: Any, width: int, instances: Instance) -> dict[str, Any]:
+    """Another method than the gears of a block, `width` instances at a time."""
+
+    def one(instance: Any) -> dict[str, Any]:
+        return summarize(find_limit(instance.risk, instance.model, method=method, gap=gap, throw=False))
+
+    arrays, static = eqx.partition(instances, eqx.is_array)
+    return jax.lax.map(lambda x: one(eqx.combine(x, static)), arrays, batch_size=width)
 
 
 def _hashable(value: Any) -> bool:

@@ -158,12 +158,10 @@ class TokenSelection(AbstractExperiment):
             "log_log_time": "log log t where the flow stopped",
             "log_arc_length": "log of the length of the path",
             "num_steps": "steps of integration, rejected ones included",
-            "rounds": "explicit stretches; more than one where a selection was left again (not with a `method`)",
+            "rounds": "explicit stretches; more than one where a selection was left again",
         }
 
-    def queues(self, factors: dict[str, Any]) -> Queues | None:
-        if self.method is not None:
-            return None
+    def queues(self, factors: dict[str, Any]) -> Queues:
         return Queues(
             self,
             lambda key: Instance(*self.in_span(factors, key)),
@@ -174,6 +172,7 @@ class TokenSelection(AbstractExperiment):
             self.scout,
             self.max_steps,
             rounds=True,
+            method=self.method,
         )
 
     def in_span(self, factors: dict[str, Any], key: Any) -> tuple[EmpiricalRisk, Any]:

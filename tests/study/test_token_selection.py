@@ -237,10 +237,11 @@ def test_scouts_in_single_precision_find_the_same(blocks, monkeypatch):
 @pytest.mark.slow
 def test_another_method_follows_every_instance_too(blocks):
     _, keys, _, found = blocks
-    experiment = TokenSelection(method=jf.Staged())
+    experiment = TokenSelection(width=2, method=jf.Staged())
     table = plain(experiment.block_function({**FACTORS, "parametrization": "W"}, 2)(keys[:2]))
     for name in ("outcome", "token", "selection_status"):
         np.testing.assert_array_equal(table[name], found["W"][name][:2])
+    assert np.all(table["rounds"] == 1)
 
 
 class Twisted(AbstractExperiment):
