@@ -44,8 +44,6 @@ def diagonal_head_task(
 
     **Returns:** the data and the teacher.
     """
-    for name, value in (("n", n), ("T", T), ("d", d)):
-        require(value >= 1, name, f"expected at least 1, got {value}")
     key_inputs, key_teacher = jax.random.split(key)
     u, v = jax.random.normal(key_teacher, (2, DiagonalHead.size(d)))
     teacher = HadamardNetwork(DiagonalHead(), scale * u, v)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import RESULTS, AbstractPrinted, Code, good, is_concrete
+from jaxflow._core.printing import LINES
 
 
 class Regime(enum.IntEnum):
@@ -261,9 +262,8 @@ def _by_name(params: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="_"): leaf for path, leaf in leaves}
 
 
-# Save points of a printed trajectory: the first, one between and the last, which with the sentence, the names of the
-# columns and the end are six lines.
-_ROWS = 3
+# Save points of a printed trajectory, beside the sentence, the names of the columns and the end.
+_ROWS = LINES - 3
 
 
 def _in_words(trajectory: Trajectory) -> str:

@@ -20,7 +20,6 @@ def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
 
 @checked(least={"n": 1, "T": 2, "d": 1, "k": 1})
 @compiled_once
-@compiled_once
 def random_sequences(
     key: Key[Array, ""],
     n: int,
@@ -58,7 +57,6 @@ def random_sequences(
     ```
     """
     outputs = T if k is None else k
-    require(outputs >= 1, "k", f"expected at least 1, got {k}")
     for name, wanted in (("self_attention", self_attention), ("causal", causal)):
         require(not wanted or outputs == T, "k", f"{name} has an output for each of the {T} tokens, got k = {k}")
     key_tokens, key_queries, key_labels, key_heads = jax.random.split(key, 4)

@@ -77,35 +77,3 @@ def refined_solve(
     if not refine:
         return x
     return x + apply(right - matrix @ x)
-
-
-def low_rank_solver(
-    rows: Float[Array, "m d"], inner: Float[Array, " d"], outer: Float[Array, " m"], regularisation: float
-) -> Callable[..., Float[Array, " m"]]:
-    r"""Solves $(A\,\mathrm{diag}(D)A^\top+\mathrm{diag}(E))x=r$ for `m` > `d` by one factorisation of size d.
-
-    With the Woodbury identity and $M=I+D^{1/2}A^\top E^{-1}AD^{1/2}$:
-    $x=E^{-1}(r-AD^{1/2}M^{-1}D^{1/2}A^\top E^{-1}r)$. Where E is small the difference cancels; one step of
-    iterative refinement brings back what it loses. E is raised by `regularisation` times the diagonal, as
-    `scaled_cholesky` does.
-
-    **Returns:** `solve(right, refine=True)`.
-    """
-    root = jnp.sqrt(inner)
-    half = rows * root[None, :]
-    raised = outer + regularisation * (outer + jnp.sum(half**2, axis=1))
-    small = (half / raised[:, None]).T @ half + jnp.eye(rows.shape[1], dtype=rows.dtype)
-    factor, scale = scaled_cholesky(small, 0.0)
-
-    def apply(right: Float[Array, " m"]) -> Float[Array, " m"]:
-        seen = half.T @ (right / raised)
-        pulled = scale * linalg.cholesky_solve(factor, (scale * seen)[:, None])[:, 0]
-        return (right - half @ pulled) / raised
-
-    def solve(right: Float[Array, " m"], refine: bool = True) -> Float[Array, " m"]:
-        x = apply(right)
-        if not refine:
-            return x
-        return x + apply(right - half @ (half.T @ x) - outer * x)
-
-    return solve

@@ -27,12 +27,9 @@ from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1 import L1Start, VectorPlace, begin, finish
 from jaxflow.margin.matrix_room import DenseRoom, MatrixPlace
-from jaxflow.margin.mehrotra import Constraints, Interior, follow
+from jaxflow.margin.mehrotra import MAX_STEPS, Constraints, Interior, follow
 from jaxflow.margin.norms import Nuclear, Spectral
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
-
-# Half of them for the first attempt, which takes 9 to 25.
-MAX_STEPS = 75
 
 # Gaps, in units of what counts as solved, at which a first answer is taken and the last; and steps from the one to the
 # other. Where multipliers are not unique the later one may be the worse (completions: six of fifty).
@@ -70,7 +67,7 @@ def solve_ball(program: AbstractProgram, compact: Compact, tolerance: float, max
         at, end_of, count = partial(MatrixPlace, room, jnp.asarray(True)), room.finish, room.size
         shares = FAR * side.size * jnp.eye(count, dtype=dtype)
     else:
-        at, end_of, count = partial(VectorPlace, flat, False), partial(finish, flat), flat.shape[1]
+        at, end_of, count = partial(VectorPlace, flat), partial(finish, flat), flat.shape[1]
         shares = jnp.full((count,), FAR, dtype) * side.size
     state = Interior(jnp.zeros((), int), side.start, shares, side.slack, jnp.where(skip, 1, 0))
 

@@ -163,7 +163,6 @@ def enumerate_selections(
     found.status  # what Definition 2 says of every choice
     ```
     """
-    require(isinstance(data, TokenData), "data", f"expected TokenData, got {type(data).__name__}")
     require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")
     data.check()
     norm = as_norm(norm)

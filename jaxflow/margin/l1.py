@@ -9,8 +9,8 @@ $$\langle A_k,\rho\rangle-w_k=b_k,\qquad y_jc_j=\mu,\qquad w_k\lambda_k=\mu .$$
 Written with $|a_j|^2$ real and complex vectors are one case: a real vector gives a linear program, a complex
 one (a Fourier transform) a second-order cone program. Method: Newton steps with Mehrotra's
 predictor-corrector (`mehrotra`), then Newton's method on the identified support and active set, which for real
-vectors is the vertex itself. Real programs of moderate size try the simplex method first (`l1_vertex`), whose vertex
-counts where it certifies and is the only solution.
+vectors is the vertex itself. Real programs try the simplex method first (`l1_vertex`), whose vertex counts where it
+certifies and is the only solution.
 """
 
 from functools import partial
@@ -22,33 +22,18 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import low_rank_solver, refined_solve, scaled_cholesky, step_to_boundary
+from jaxflow.margin._linear_algebra import refined_solve, scaled_cholesky, step_to_boundary
 from jaxflow.margin.certificate import FARKAS_MULTIPLE, Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, Candidate, closest, default_tolerance, judge
 from jaxflow.margin.interpolation import least_norm
 from jaxflow.margin.l1_vertex import find_vertex
 from jaxflow.margin.mehrotra import AbstractPlace, Constraints, Interior, Move, follow
-from jaxflow.margin.min_norm_point import START_TOLERANCE, interior_weights, min_norm_point
+from jaxflow.margin.min_norm_point import interior_weights, min_norm_point
 from jaxflow.margin.program import AbstractProgram, Compact, DenseRows
 
 # The interior point takes 8 to 16 steps (3,000 random programs), and one stuck program keeps a whole batch waiting:
 # with a budget of 50 that one cost three times as much as all others together, and got no further.
 MAX_STEPS = 25
-
-# Relative gap up to which linear systems are solved in the rows' dimension: its entries span μ to 1/μ there.
-HALFWAY = 1e-3
-
-# Numbers in the rows up to which a vertex is looked for by pivots first.
-MOST_PIVOTED = 2**14
-
-
-class L1Point(eqx.Module):
-    """`weights` λ, `shares` y with ρ = 2ya, `steps` taken, and whether the interior point converged."""
-
-    weights: Float[Array, " m"]
-    shares: Float[Array, " d"]
-    steps: Int[Array, ""]
-    converged: Bool[Array, ""]
 
 
 def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Array, "m d"]:
@@ -57,24 +42,18 @@ def _inner(rows: Inexact[Array, "m d"], point: Inexact[Array, " d"]) -> Float[Ar
 
 
 class VectorPlace(AbstractPlace):
-    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k. `low_rank`: linear systems
-    in the rows' dimension."""
+    """The room $c_j=1-|a_j|^2$, a vector, with the multiplier y; `slope` is ∂|a_j|²/∂λ_k."""
 
-    def __init__(self, rows: Array, low_rank: bool, weights: Array, shares: Array, outer: Array):
+    def __init__(self, rows: Array, weights: Array, shares: Array, outer: Array):
         self.rows, self.shares = rows, shares
         a = weights @ self.rows
         self.room = 1.0 - jnp.abs(a) ** 2
         self.slope = 2 * _inner(self.rows, a)
-        regularisation = 10 * float(jnp.finfo(shares.dtype).eps)
-        if low_rank:
-            # Of real rows both terms are A diag(D) Aᵀ.
-            inner = 2 * shares * (1 + 2 * a**2 / self.room)
-            self._solve = low_rank_solver(rows, inner, outer, regularisation)
-        else:
-            schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
-            schur = schur + (jnp.diag(outer) if outer.ndim == 1 else outer)
-            schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
-            self._solve = partial(refined_solve, schur, *scaled_cholesky(schur, regularisation))
+        schur = 2 * jnp.real((jnp.conj(rows) * shares[None, :]) @ rows.T)
+        schur = schur + (jnp.diag(outer) if outer.ndim == 1 else outer)
+        schur = schur + (self.slope * (shares / self.room)[None, :]) @ self.slope.T
+        factor = scaled_cholesky(schur, 10 * float(jnp.finfo(shares.dtype).eps))
+        self._solve = partial(refined_solve, schur, *factor)
 
     def product(self) -> Array:
         return jnp.sum(self.shares * self.room)
@@ -177,7 +156,7 @@ class L1Start(eqx.Module):
 def begin(program: AbstractProgram, compact: Compact) -> L1Start:
     """Feasibility and scale from the same program in the ℓ2 norm."""
     if program.conic:
-        start = min_norm_point(compact.rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE)
+        start = min_norm_point(compact.rows, compact.inequality, compact.equality, start=True)
         near = start.primal
         margins = jnp.where(compact.inequality, compact.rows.values(near), jnp.inf)
         margin = jnp.min(margins, initial=jnp.inf)
@@ -191,10 +170,10 @@ def begin(program: AbstractProgram, compact: Compact) -> L1Start:
 
 def weighted_l1(
     rows: Inexact[Array, "m d"], compact: Compact, start: L1Start, max_steps: int
-) -> tuple[L1Point, tuple[Array, Array]]:
-    """The interior point on the dual, and its polished (weights, shares), for any rows with the constraints of
-    `compact`."""
-    (m, d), dtype = rows.shape, compact.targets.dtype
+) -> tuple[Interior, tuple[Array, Array]]:
+    """The interior point on the dual, with shares y such that ρ = 2ya, and its polished (weights, shares), for any rows
+    with the constraints of `compact`."""
+    d, dtype = rows.shape[1], compact.targets.dtype
     skip = start.infeasible | start.trivial
     constraints = Constraints(compact.inequality, compact.equality, compact.targets)
     rows = jnp.where(constraints.used[:, None], rows, 0.0)
@@ -202,18 +181,10 @@ def weighted_l1(
     weights = 0.5 * start.interior / positive_or_one(pushed)
     shares, status = jnp.full((d,), 0.5, dtype) * start.size, jnp.where(skip, 1, 0)
     state = Interior(jnp.zeros((), int), weights, shares, jnp.ones_like(weights), status)
-
-    def until(tolerance: float, low_rank: bool, state: Interior) -> Interior:
-        place = partial(VectorPlace, rows, low_rank)
-        return follow(place, partial(finish, rows), d, constraints, state, max_steps=max_steps, tolerance=tolerance)
-
-    if m > d and not jnp.iscomplexobj(rows):
-        # Most of the way in the rows' own dimension, which costs half as much and loses digits at the end.
-        state = eqx.tree_at(lambda s: s.status, until(HALFWAY, True, state), status)
-    end = until(default_tolerance(dtype, 0.1 * INTERIOR_GAP), False, state)
+    place, tolerance = partial(VectorPlace, rows), default_tolerance(dtype, 0.1 * INTERIOR_GAP)
+    end = follow(place, partial(finish, rows), d, constraints, state, max_steps=max_steps, tolerance=tolerance)
     weights, shares = jnp.where(skip, start.weights, end.weights), jnp.where(skip, 0.0, end.shares)
-    point = L1Point(weights, shares, end.steps, (end.status == 1) | skip)
-    return point, polish(rows, compact, weights, shares)
+    return Interior(end.steps, weights, shares, end.slack, end.status), polish(rows, compact, weights, shares)
 
 
 def solve_l1(program: AbstractProgram, compact: Compact, tolerance: float, max_steps: int | None) -> Solution:
@@ -221,7 +192,7 @@ def solve_l1(program: AbstractProgram, compact: Compact, tolerance: float, max_s
     assert isinstance(compact.rows, DenseRows)
     rows, dtype = compact.rows.rows, compact.targets.dtype
     max_steps = MAX_STEPS if max_steps is None else max_steps
-    if jnp.iscomplexobj(rows) or not 0 < rows.size <= MOST_PIVOTED:
+    if jnp.iscomplexobj(rows) or rows.size == 0:
         best, steps, spent = _by_interior_point(program, compact, max_steps)
         return judge(program, compact, best, steps=steps, spent=spent, tolerance=tolerance)
 
@@ -273,5 +244,5 @@ def _by_interior_point(
     point, polished = weighted_l1(compact.rows.rows, compact, start, max_steps)
     pairs = [(point.weights, point.shares), polished]
     candidates = [(2 * shares * compact.rows.combine(weights), weights) for weights, shares in pairs]
-    spent = ~point.converged & (point.steps >= max_steps)
+    spent = (point.status != 1) & (point.steps >= max_steps)
     return closest(program, compact, candidates), start.steps + point.steps, spent

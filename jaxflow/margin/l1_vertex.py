@@ -28,7 +28,8 @@ PIVOTS, MORE_PIVOTS = 4, 20
 # What a variable of the table is, and where it stands when it is not basic: a weight at zero, of an inequality or an
 # equality; a weight that must stay zero; an entry of r at -1 (or basic), and at 1.
 WEIGHT, FREE, UNUSED, LOW, HIGH = range(5)
-PLACES, KIND = 3, 7
+PLACES = HIGH.bit_length()
+KIND = (1 << PLACES) - 1
 
 
 class Vertex(eqx.Module):

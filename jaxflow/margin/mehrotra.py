@@ -26,6 +26,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxflow._core import positive_or_one
 from jaxflow.margin._linear_algebra import step_to_boundary
 
+# Steps in the room of a matrix, half of them for a first attempt, which takes at most 15 where it settles an attention
+# program, and 9 to 25 with any matrices.
+MAX_STEPS = 75
+
 # Violated constraints, in units of the tolerance, at which the interior point may stop. Scaling repairs
 # margins, so that their violation only adds to the certified gap; equalities it cannot repair.
 MARGIN_RESIDUAL, EQUALITY_RESIDUAL = 1e3, 10.0

@@ -12,19 +12,16 @@ solves the equations of the identified active set, or, at an optimum of zero, mo
 constraint elements without leaving the positive orthant.
 """
 
-from collections.abc import Callable
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Inexact, Int
 
 from jaxflow._core import linalg, positive_or_one
-from jaxflow.margin._linear_algebra import corrected_step, low_rank_solver, scaled_cholesky
+from jaxflow.margin._linear_algebra import corrected_step
 from jaxflow.margin.conclude import default_tolerance
 from jaxflow.margin.nearest_face import nearest_face
-from jaxflow.margin.program import AbstractRows, DenseRows
+from jaxflow.margin.program import AbstractRows
 
 # Constraints up to which the active set is looked for by pivots first: a pivot changes all of a square matrix, and a
 # large one does not fit into a cache. (500 programs of 20 and 42 constraints, in chunks of 16: 9 and 26 ms, by interior
@@ -33,8 +30,7 @@ MOST_PIVOTED = 128
 # Squared norm, relative to that of the rows, from which pivots tell the face: a thousandth of what rounding leaves.
 SMALLEST_PIVOTED = 1e-9
 
-# Tolerance where the point only gives other norms a scale, and decides feasibility (an optimum of zero is
-# still followed down to rounding).
+# Tolerance of a start (an optimum of zero is still followed down to rounding).
 START_TOLERANCE = 1e-3
 
 
@@ -56,20 +52,21 @@ def min_norm_point(
     equality: Bool[Array, " m"],
     *,
     max_steps: int = 40,
-    tolerance: float | None = None,
+    start: bool = False,
     polish: bool = True,
-    rays_only: bool = False,
 ) -> MinNormPoint:
     r"""Least-norm weights λ over the slots marked `inequality` (simplex) and `equality` (free).
 
-    **Arguments:** `tolerance`: complementarity gap relative to the squared norm at which the interior point
-    stops; None: 2e-12, in single precision 1.5e-6 (the polish does the rest). At most `max_steps` iterations.
-    `rays_only`: polish an optimum of zero alone, which proves something; a start need not be exact.
+    The interior point stops at a complementarity gap of 2e-12 relative to the squared norm, in single precision 1.5e-6
+    (the polish does the rest), or after `max_steps`.
+
+    **Arguments:** `start`: the point only gives other norms a scale and decides feasibility. It need not be exact, and
+    nothing is polished but an optimum of zero, which proves something.
     """
     gram = rows.gram()
     dtype = gram.dtype
     eps = float(jnp.finfo(dtype).eps)
-    tolerance = default_tolerance(dtype, 1e4) if tolerance is None else tolerance
+    tolerance = START_TOLERANCE if start else default_tolerance(dtype, 1e4)
     used = inequality | equality
     on = inequality.astype(dtype)
     count = jnp.maximum(jnp.sum(on), 1.0)
@@ -81,35 +78,23 @@ def min_norm_point(
     # entries.
     regular = jnp.where(used, 4 * eps, 1.0)
 
-    start = on / count
-    pushed = gram @ start
+    first = on / count
+    pushed = gram @ first
     level = jnp.min(jnp.where(inequality, pushed, jnp.inf), initial=jnp.inf) - 0.1
     level = jnp.where(jnp.isfinite(level), level, 0.0)
     slack = jnp.where(inequality, pushed - level, 1.0)
-
-    # In the rows' own dimension, where that is the smaller one and digits may be lost.
-    tall = None
-    if isinstance(rows, DenseRows) and not jnp.iscomplexobj(rows.rows) and tolerance >= START_TOLERANCE:
-        m, d = rows.rows.shape
-        tall = jnp.where(used[:, None], rows.rows, 0.0) / jnp.sqrt(scale) if m > d else None
-
-    def solver(outer: Array) -> Callable[[Array], Array]:
-        if tall is not None:
-            solve = low_rank_solver(tall, jnp.ones((tall.shape[1],), dtype), outer, 0.0)
-            return lambda right: jax.vmap(lambda r: solve(r, False), 1, 1)(right)
-        factor = linalg.cholesky(gram + jnp.diag(outer))
-        return lambda right: linalg.cholesky_solve(factor, right)
 
     def body(state: tuple) -> tuple:
         step, weights, slack, level, _ = state
         divisor = jnp.where(inequality, weights, 1.0)
         barrier = jnp.where(inequality, slack / divisor, regular * (~used))
-        solve = solver(barrier + regular)
+        factor = linalg.cholesky(gram + jnp.diag(barrier + regular))
         dual_residual = gram @ weights - on * (level + slack)
         primal_residual = 1.0 - jnp.sum(on * weights)
 
         def direction(target: Array) -> tuple[Array, Array, Array]:
-            unit, solved = solve(jnp.stack([on, on * target / divisor - dual_residual], axis=1)).T
+            both = jnp.stack([on, on * target / divisor - dual_residual], axis=1)
+            unit, solved = linalg.cholesky_solve(factor, both).T
             change_level = (primal_residual - jnp.sum(on * solved)) / jnp.sum(on * unit)
             change = solved + change_level * unit
             return change_level, change, on * (target - slack * change) / divisor
@@ -118,16 +103,13 @@ def min_norm_point(
         gap = jnp.sum(on * weights * slack)
         # The gap relative to the squared norm, or, where the norm itself vanishes, to the scale of the rows.
         small = (gap <= tolerance * jnp.sum(weights * (gram @ weights))) | (gap <= 0.01 * eps)
-        if tall is not None:
-            balanced, proof = _balance(tall, weights, inequality, equality)
-            weights, small = jnp.where(proof, balanced, weights), small | proof
         return step + 1, weights, slack, level, jnp.where(fine, jnp.where(small, 1, 0), 2)
 
     def unfinished(state: tuple) -> Bool[Array, ""]:
         return (state[0] < max_steps) & (state[4] == 0)
 
     pivots, solved = jnp.zeros((), int), ~jnp.any(inequality)
-    if tall is None and len(gram) <= MOST_PIVOTED:
+    if len(gram) <= MOST_PIVOTED:
         face = nearest_face(gram, inequality, equality)
         total = jnp.sum(on * face.weights)
         # (1 - s)/s is the squared norm. A small one is left to the interior point, which decides what is zero.
@@ -135,11 +117,11 @@ def min_norm_point(
         pivots, solved = face.pivots, solved | found
         total = jnp.where(found, total, 1.0)
         pushed = gram @ face.weights
-        start = jnp.where(found, face.weights / total, start)
+        first = jnp.where(found, face.weights / total, first)
         # On the face margins are equal but for rounding.
         excess = jnp.where(face.support, 0.0, jnp.maximum(pushed - (1.0 - total), 0.0))
         slack = jnp.where(found, jnp.where(inequality, excess / total, 1.0), slack)
-    state = (jnp.zeros((), int), start, slack, level, jnp.where(solved, 1, 0))
+    state = (jnp.zeros((), int), first, slack, level, jnp.where(solved, 1, 0))
     steps, weights, slack, _, status = lax.while_loop(unfinished, body, state)
     steps = jnp.where(steps > 0, steps, pivots)
     weights = weights / jnp.where(jnp.sum(on * weights) > 0, jnp.sum(on * weights), 1.0)
@@ -154,7 +136,7 @@ def min_norm_point(
 
         # A loop, of which a batch makes no round where no lane is to be polished. The compiler would compute what
         # depends on no round before it.
-        if rays_only:
+        if start:
             (weights, primal), _ = lax.while_loop(
                 lambda state: state[1],
                 lambda state: (polished(jnp.where(state[1], gram, 0.0)), jnp.asarray(False)),
@@ -163,27 +145,6 @@ def min_norm_point(
         else:
             weights, primal = polished(gram)
     return MinNormPoint(weights, jnp.where(zero, jnp.zeros_like(primal), primal), zero, steps, status == 1)
-
-
-def _balance(
-    rows: Float[Array, "m d"], weights: Float[Array, " m"], inequality: Bool[Array, " m"], equality: Bool[Array, " m"]
-) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    r"""The nearest weights with $\sum_k\lambda_kA_k=0$ in the metric of $1/\lambda$, and whether they are positive.
-
-    If so they prove infeasibility (Gordan), many steps before the optimum of zero is reached to rounding.
-    """
-    dtype = rows.dtype
-    spread = jnp.where(inequality, weights, equality.astype(dtype))
-    factor, scale = scaled_cholesky((rows * spread[:, None]).T @ rows, 10 * float(jnp.finfo(dtype).eps))
-
-    def move(point: Array) -> Array:
-        pull = scale * linalg.cholesky_solve(factor, (scale * (point @ rows))[:, None])[:, 0]
-        return point - spread * (rows @ pull)
-
-    moved = move(move(weights))
-    left = jnp.where(inequality, moved > 0.1 * weights, jnp.isfinite(moved) | ~equality)
-    residual = jnp.max(jnp.abs(moved @ rows)) <= 100 * float(jnp.finfo(dtype).eps) * jnp.max(jnp.abs(rows))
-    return moved, jnp.all(left) & residual & jnp.any(inequality)
 
 
 def interior_weights(

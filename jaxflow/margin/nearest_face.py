@@ -28,11 +28,10 @@ INDEPENDENT = 1e-10
 
 
 class Face(eqx.Module):
-    r"""`weights` $\lambda$, zero off the face; `inverse` of $G+ee^\top$ on the `support`, zero elsewhere;
-    `pivots` done, and whether they came to their `end`."""
+    r"""`weights` $\lambda$, zero off the face, which has the `support`; `pivots` done, and whether they came to their
+    `end`."""
 
     weights: Float[Array, " m"]
-    inverse: Float[Array, "m m"]
     support: Bool[Array, " m"]
     pivots: Int[Array, ""]
     end: Bool[Array, ""]
@@ -78,6 +77,5 @@ def nearest_face(gram: Float[Array, "m m"], inequality: Bool[Array, " m"], equal
     square, reached, support = jnp.diagonal(table), on, jnp.zeros_like(used)
     start = (jnp.zeros((), int), table, square, reached, support)
     state = (*start, *choose(square, reached, jnp.zeros_like(on), support))
-    pivots, table, _, _, support, weights, _, _, going = lax.while_loop(unfinished, body, state)
-    inverse = jnp.where(support[:, None] & support[None, :], -table, 0.0)
-    return Face(weights, inverse, support, pivots, ~going)
+    pivots, _, _, _, support, weights, _, _, going = lax.while_loop(unfinished, body, state)
+    return Face(weights, support, pivots, ~going)

@@ -29,17 +29,14 @@ from jaxflow._core.lanes import looped_on_cpu
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import INTERIOR_GAP, default_tolerance, judge
 from jaxflow.margin.matrix_room import MatrixPlace, RankOneRoom
-from jaxflow.margin.mehrotra import Constraints, Interior, follow
-from jaxflow.margin.min_norm_point import START_TOLERANCE, MinNormPoint, interior_weights, min_norm_point
+from jaxflow.margin.mehrotra import MAX_STEPS, Constraints, Interior, follow
+from jaxflow.margin.min_norm_point import MinNormPoint, interior_weights, min_norm_point
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 
 # Gap at which Newton's method takes over. What it leaves open (four of a thousand programs with n, T, d = 6, 8, 10)
 # begins anew.
 HANDOVER = 1e-7
-
-# Half of them for the first attempt, which takes at most fifteen where it settles a program.
-MAX_STEPS = 75
 
 # The start: the share of the room that λ takes, and what is added to shares and slack that may be zero. (Over 600
 # programs with n, T, d = 6, 8, 10: 8.5 steps; 9.4 from a multiple of the identity and slack one.)
@@ -127,7 +124,7 @@ def solve_convex(compact: Compact, max_steps: int) -> tuple[NuclearPoint, Nuclea
     """
     rows = compact.rows
     assert isinstance(rows, RankOneRows)
-    least = min_norm_point(rows, compact.inequality, compact.equality, tolerance=START_TOLERANCE, rays_only=True)
+    least = min_norm_point(rows, compact.inequality, compact.equality, start=True)
     reduced, basis = reduce_queries(rows.right)
     skip = least.zero | ~jnp.any(compact.inequality)
     weights, Y, slack, inside, size = _start(compact, least, rows.repeat(reduced), basis)

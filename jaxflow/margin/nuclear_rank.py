@@ -19,8 +19,9 @@ from jaxtyping import Array, Float, Int
 from jaxflow._core import checked, linalg
 from jaxflow.margin.certificate import Solution
 from jaxflow.margin.conclude import conclude_stationary
+from jaxflow.margin.mehrotra import MAX_STEPS
 from jaxflow.margin.min_norm_point import min_norm_point
-from jaxflow.margin.nuclear import MAX_STEPS, solve_convex
+from jaxflow.margin.nuclear import solve_convex
 from jaxflow.margin.nuclear_polish import polish
 from jaxflow.margin.program import AbstractProgram, Compact, RankOneRows
 

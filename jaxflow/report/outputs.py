@@ -1,8 +1,6 @@
 """How a result came to be, and the files that a command writes: never over others unless asked."""
 
 import json
-import platform
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,9 +9,7 @@ from typing import Any
 import jax
 
 from jaxflow._core import as_boolean, as_path, checked, require
-from jaxflow.study.manifest import commit, package_version
-
-PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "optax", "matplotlib")
+from jaxflow.study.manifest import origin, package_version
 
 
 def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
@@ -75,17 +71,15 @@ def manifest(
     assert made["double_precision"] and made["arguments"] == {"trials": 20}
     ```
     """
+    found = origin()
     return {
-        "jaxflow": package_version("jaxflow-bias"),
-        "commit": commit(),
+        **found,
         "seed": seed,
         "arguments": arguments,
         "seconds": round(seconds, 1),
         # What `seconds` would be without other work on the machine, or more.
         "cpu_seconds": round(time.process_time() if cpu_seconds is None else cpu_seconds, 1),
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "platform": f"{sys.platform}-{platform.machine()}",
+        "packages": found["packages"] | {"matplotlib": package_version("matplotlib")},
         "device_kind": jax.devices()[0].device_kind,
         "device_count": jax.device_count(),
         "double_precision": jax.numpy.result_type(float) == jax.numpy.float64,

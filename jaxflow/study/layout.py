@@ -20,8 +20,8 @@ CHECKSUMS = "block_checksum"
 # The attribute of the group with the checksum of everything else in its `zarr.json`.
 SEAL = "metadata_checksum"
 
-# The first bytes of SHA-256 that are kept of each chunk.
-CHECKSUM_BYTES = 8
+# The first bytes of SHA-256 that are kept of each chunk, as one number.
+CHECKSUM_BYTES = np.dtype(np.uint64).itemsize
 
 Pieces = dict[str, bytes]
 

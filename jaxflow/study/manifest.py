@@ -37,17 +37,24 @@ def manifest(plan: Plan, device_kind: str) -> dict[str, Any]:
     The kind of device is that of the workers, wherever they are.
     """
     return {
-        "jaxflow": package_version("jaxflow-bias"),
-        "commit": commit(),
+        **origin(),
         "seed": plan.seed,
-        "packages": {name: package_version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "platform": f"{sys.platform}-{platform.machine()}",
         "device_kind": device_kind,
         "settings": numerical_settings(),
         "flags": xla_flags(),
         "block": plan.block,
         "arguments": plan.identity(),
+    }
+
+
+def origin() -> dict[str, Any]:
+    """What computes here: version and commit of jaxflow, packages, Python and platform, for JSON."""
+    return {
+        "jaxflow": package_version("jaxflow-bias"),
+        "commit": commit(),
+        "packages": {name: package_version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
     }
 
 

@@ -168,7 +168,7 @@ def _unclaimed(arrays: dict[str, np.ndarray], width: int) -> np.ndarray:
 
 
 # A code is one byte.
-CODES = 256
+CODES = int(np.iinfo(np.uint8).max) + 1
 
 # What the file format knows, in its own order of bytes.
 DTYPES = ("b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8")

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from jaxflow._core import as_boolean, as_integer, check_real, linalg, positive_or_one, require, unknown_name
-from jaxflow.data import TokenData, random_tokens
+from jaxflow._core import as_boolean, as_integer, check_real, positive_or_one, require, unknown_name
+from jaxflow.data import random_tokens
 from jaxflow.limits import Limit, find_limit
 from jaxflow.limits.find import MAX_STEPS
+from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.losses import Logistic
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
@@ -19,10 +20,11 @@ from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.queues import Gears, Instance, Queues
 from jaxflow.study.shapes import device_shapes
+from jaxflow.theory import rule_of
 
 MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
 # The last number of a byte fills up the tokens of a study with several n, so that there are as many tokens to name.
-NO_TOKEN = 255
+NO_TOKEN = int(jnp.iinfo(jnp.uint8).max)
 
 # Precisions of explicit stretches.
 SCOUTS = ("double", "single")
@@ -174,33 +176,11 @@ class TokenSelection(AbstractExperiment):
         )
 
     def in_span(self, factors: dict[str, Any], key: Any) -> tuple[EmpiricalRisk, Any]:
-        """An instance as it is followed, with the same logits and the same flow: padded with zeros, so that several d
-        share what is compiled; W first in coordinates of the span of tokens, queries and head where d is larger."""
+        """An instance as it is followed, with the same logits and the same flow: in the dimensions of its span, or in a
+        few more, so that several d share what is compiled (`jaxflow.limits.reduction`)."""
         risk, model = self.setup(key, **factors)
-        data: Any = risk.data
-        tokens, queries, v = data.tokens, data.queries, model.head.v
-        d = tokens.shape[-1]
-
-        def padded(more: int, kind: Any, *weights: Any) -> tuple[EmpiricalRisk, Any]:
-            wide = TokenData(_pad_last(tokens, more), _pad_last(queries, more), data.labels, data.mask)
-            head = eqx.tree_at(lambda h: h.v, model.head, _pad_last(v, more))
-            weights = tuple(jnp.pad(x, ((0, more),) * x.ndim) for x in weights)
-            return EmpiricalRisk(wide, Logistic()), kind(*weights, head)
-
-        if isinstance(model, FactoredAttention):
-            # Columns of zeros stay zero. Fewer than d constrain the rank, which is to be seen.
-            if model.K.shape != (d, d):
-                return risk, model
-            return padded(padded_factors(d) - d, FactoredAttention, model.K, model.Q)
-        if not isinstance(model, CombinedAttention):
-            return risk, model
-        W = model.W
-        vectors = jnp.concatenate([tokens.reshape(-1, d), queries.reshape(-1, d), v[None]])
-        if len(vectors) < d:
-            basis, _ = linalg.qr(vectors.T)
-            tokens, queries, v, W = tokens @ basis, queries @ basis, v @ basis, basis.T @ W @ basis
-        small = v.shape[-1]
-        return padded(padded_size(small) - small, CombinedAttention, W)
+        small = reduced(risk, model, rule_of(model), shared=True)
+        return (risk, model) if small is None else (small.risk, small.model)
 
 
 def _check_parametrization(name: str, m: int | None) -> None:
@@ -211,17 +191,6 @@ def _check_parametrization(name: str, m: int | None) -> None:
     )
 
 
-def padded_size(d: int) -> int:
-    """The next of 4, 8, 16, ...: it depends on d alone, so that no other cell of a study changes an answer."""
-    return max(4, 1 << (d - 1).bit_length())
-
-
-def padded_factors(d: int) -> int:
-    """The next of 4, 8, 12, 20, 32, 64, ...: K and Q cost more to pad than the n(T - 1) numbers that W is followed in
-    (at d = 10, padded to 20, half as much again). 20 is where the figures end."""
-    return next((size for size in (12, 20) if 8 < d <= size), padded_size(d))
-
-
 def _one_minus_corr(a: Any, b: Any) -> Any:
     # 0.5 |a - b|^2 of unit vectors: 1 - <a, b> without its cancellation.
     def unit(x: Any) -> Any:
@@ -229,7 +198,3 @@ def _one_minus_corr(a: Any, b: Any) -> Any:
         return x / positive_or_one(norm)
 
     return 0.5 * jnp.sum((unit(a) - unit(b)) ** 2)
-
-
-def _pad_last(x: Any, more: int) -> Any:
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, more)])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import AbstractPrinted, Code, check_real, checked, is_concrete, require
+from jaxflow._core import AbstractPrinted, Code, checked, is_concrete, require
 from jaxflow.models import HadamardNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory.incremental_limit import PUSH, limit_from, product_slopes, support_curvature
@@ -82,15 +82,15 @@ class Stages(AbstractPrinted):
         return jnp.concatenate([jnp.zeros_like(self.products[:1]), self.products])[passed]
 
 
-@checked(least={"max_stages": 1})
+@checked(least={"max_stages": 1}, positive=["max_time"], infinite=["max_time"], nonnegative=["decay"])
 def incremental_learning(
     risk: EmpiricalRisk,
-    model: Any,
+    model: HadamardNetwork,
     *,
     max_stages: int | None = None,
-    max_time: Any = jnp.inf,
-    log_alpha: Any = None,
-    decay: Any = 0.0,
+    max_time: float | Float[Array, ""] = jnp.inf,
+    log_alpha: float | Float[Array, ""] | None = None,
+    decay: float | Float[Array, ""] = 0.0,
 ) -> Stages:
     r"""Algorithm 1: the sequence of coordinates, times and stationary points that the flow passes as α → 0.
 
@@ -132,15 +132,10 @@ def incremental_learning(
     jf.theory.incremental_learning(squared, start).times  # when each entry is learned, in rescaled time
     ```
     """
-    require(isinstance(model, HadamardNetwork), "model", f"expected HadamardNetwork, got {type(model).__name__}")
     p = model.u.shape[0]
     stages = 2 * p if max_stages is None else max_stages
-    check_real("max_time", max_time, positive=True, inf=True)
-    check_real("decay", decay, least=0.0)
-    if log_alpha is not None:
-        check_real("log_alpha", log_alpha)
-        negative = not is_concrete(log_alpha) or log_alpha < 0
-        require(bool(negative), "log_alpha", "expected a negative number", got=log_alpha)
+    negative = log_alpha is None or not is_concrete(log_alpha) or log_alpha < 0
+    require(bool(negative), "log_alpha", "expected a negative number", got=log_alpha)
     plain = product_slopes(risk, model.h)
 
     def slopes(products: Float[Array, " p"]) -> Float[Array, " p"]:
