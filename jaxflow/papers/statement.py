@@ -23,8 +23,9 @@ class Statement(Generic[N]):
     r"""What a paper says of each instance, or of its limit, and how it is read from numbers `N`.
 
     - `source`: which statement; `says`: it, in one sentence.
-    - `inside`: who satisfies the hypotheses, of any shape; `residual`: of the same shape, how far an instance is from
-      what is said; NaN where nothing is known of it (not followed, not solved): it is undecided.
+    - `inside`: who satisfies the hypotheses, of any shape, empty where nothing was run; `residual`: of the same shape,
+      how far an instance is from what is said; NaN where nothing is known of it (not followed, not solved): it is
+      undecided.
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
       for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
@@ -88,6 +89,8 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
 
 
 def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray) -> Evidence:
+    if inside.size == 0:
+        return Evidence(0, ran=False)
     if statement.beyond:
         return Evidence(0)
     good = known & (residual <= statement.bound)

@@ -372,6 +372,8 @@ def test_a_finding_counts_every_instance() -> None:
     assert checked.verdict is Verdict.counterexample_found
     nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
     assert nobody.verdict is Verdict.outside_hypotheses and as_json(Row.of(nobody))["worst"] is None
+    empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
+    assert empty.verdict is Verdict.not_run and empty.outside == 0
     beyond = hold(statement(beyond=True), above)
     assert beyond.verdict is Verdict.outside_hypotheses and beyond.outside == 4
 

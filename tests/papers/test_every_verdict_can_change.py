@@ -79,11 +79,18 @@ def test_the_verdict_of_every_statement_follows_its_numbers(paper: str, name: st
         found = entry.find(numbers)[0]
         assert len(found) == len(seen), "the same statements for all numbers"
         for verdicts, one in zip(seen, found, strict=True):
-            verdicts |= {one.verdict} - {Verdict.outside_hypotheses}
+            verdicts |= {one.verdict} - {Verdict.outside_hypotheses, Verdict.not_run}
         if {at for at, verdicts in enumerate(seen) if len(verdicts) > 1} == free:
             return
     for at, verdicts in enumerate(seen):
         assert (len(verdicts) > 1) == (at in free), f"{at}: {found[at].source}, {sorted(verdicts)}"
+
+
+@pytest.mark.parametrize(("paper", "name"), list(PROBES))
+def test_no_row_is_outside_that_was_not_run(paper: str, name: str) -> None:
+    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    for one in entry.find(PROBES[paper, name]()[0])[0]:
+        assert (one.verdict is Verdict.not_run) == one.measured.startswith("not run"), one.source
 
 
 # Of a kind: that nothing was found.

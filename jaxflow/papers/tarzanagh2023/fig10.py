@@ -85,13 +85,13 @@ def _more_n(way: str) -> Statement[ColumnNumbers]:
     """Mean misalignment at equal m, for the smallest and the largest n at equal T, where m is below both ranks."""
 
     def compared(numbers: ColumnNumbers) -> tuple[int, int, np.ndarray]:
-        """The two n, and for each m the difference in standard errors of the difference of the means."""
+        """The two n, and for each m the difference in standard errors of the difference of the means; NaN where one
+        of them has no run."""
         grid, runs = numbers.grid, numbers.runs(way)
         rows = [i for i, (_, T) in enumerate(grid.shapes) if T == grid.shapes[0][1]]
         rows = [min(rows, key=lambda i: grid.shapes[i][0]), max(rows, key=lambda i: grid.shapes[i][0])]
         small, large = (int(grid.shapes[row][0]) for row in rows)
         pairs = [[_mean(runs, row, column) for row in rows] for column in np.flatnonzero(grid.columns < small)]
-        pairs = [pair for pair in pairs if all(np.isfinite(mean) for mean, _ in pair)]
         return small, large, np.array([(b[0] - a[0]) / max(np.hypot(a[1], b[1]), 1e-12) for a, b in pairs])
 
     def judged(numbers: ColumnNumbers) -> np.ndarray:
@@ -101,14 +101,15 @@ def _more_n(way: str) -> Statement[ColumnNumbers]:
 
     def judgeable(numbers: ColumnNumbers) -> Mask:
         small, large, differences = compared(numbers)
-        return np.full(len(differences), large > small)
+        return np.isfinite(differences) & (large > small)
 
     def in_words(numbers: ColumnNumbers, known: Mask) -> str:
         small, large, differences = compared(numbers)
         more, less = (int(np.sum(differences * sign > 2)) for sign in (1, -1))
         return (
             f"{NAMES[way]}: mean 1 - corr at equal m < {small} for n = {large} against n = {small}: larger at {more} "
-            f"and smaller at {less} of {len(differences)} values of m by more than two standard errors"
+            f"and smaller at {less} of {int(np.isfinite(differences).sum())} values of m by more than two standard "
+            "errors"
         )
 
     return Statement(
