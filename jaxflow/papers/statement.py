@@ -30,10 +30,14 @@ class Statement(Generic[N]):
       for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
       largest residual stands beside it. Left out, it counts those within the bound.
-    - `limit`: said of a limit (a function of the numbers where some are at it); `rate`: the fit that stands in for it.
-      `late`: a finite residual above the bound may still fall and decides nothing; +inf contradicts.
+    - `limit`: said of a limit (a function of the numbers where some are at it), of which finite times show no more than
+      the approach: `rate` fits that. `certified`: what certifies the limit itself, instance by instance; then no rate
+      is needed, and `limit` stays False.
+    - `late`: the residual up to which an instance may still be on its way: between `bound` and it nothing is decided.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
+
+    **Raises:** `ValueError` for a limit without a rate: no numbers could confirm it.
 
     **Example:**
 
@@ -67,9 +71,16 @@ class Statement(Generic[N]):
     found: Callable[[N, Mask], str] | None = None
     limit: bool | Callable[[N], bool] = False
     rate: Callable[[N, Mask], Rate | None] | None = None
-    late: bool = False
+    certified: str = ""
+    late: float = -math.inf
     checked_by: Callable[[N, Mask], str] | None = None
     beyond: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit and self.rate is None:
+            raise ValueError(f"rate: {self.source} is said of a limit and has none; is the limit itself `certified`?")
+        if self.limit is True and self.certified:
+            raise ValueError(f"certified: the limit of {self.source} is certified, which needs no rate")
 
 
 def hold(statement: Statement[N], numbers: N) -> Finding:
@@ -84,6 +95,7 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     if statement.unit:
         values["largest"] = top
     words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
+    words += f"; certified by {statement.certified}" if statement.certified else ""
     evidence = _evidence(statement, numbers, inside, known, residual)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
@@ -94,7 +106,7 @@ def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, re
     if statement.beyond:
         return Evidence(0)
     good = known & (residual <= statement.bound)
-    decided = known & (good | np.isinf(residual)) if statement.late else known
+    decided = known & (good | (residual > statement.late))
     return count_evidence(
         good[inside],
         decided=decided[inside],

@@ -139,7 +139,7 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
-    if len(x) < 3:
+    if len(x) < 3 or not np.all(np.isfinite([x, y])):
         return float("nan"), float("nan")
     slope, constant = np.polyfit(x, y, 1)
     rest = y - slope * x - constant
