@@ -185,7 +185,6 @@ def solves(number: int) -> Statement[SequenceNumbers]:
         unit="norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
         found=in_words,
         certified="the multipliers of the flow or of the program against the flow's own norm at margin one",
-        checked_by=lambda n, known: "the flow's own dual, which certifies another direction",
     )
 
 
