@@ -23,16 +23,21 @@ class Statement(Generic[N]):
     r"""What a paper says of each instance, or of its limit, and how it is read from numbers `N`.
 
     - `source`: which statement; `says`: it, in one sentence.
-    - `inside`: who satisfies the hypotheses, of any shape; `residual`: of the same shape, how far an instance is from
-      what is said; NaN where nothing is known of it (not followed, not solved): it is undecided.
+    - `inside`: who satisfies the hypotheses, of any shape, empty where nothing was run; `residual`: of the same shape,
+      how far an instance is from what is said; NaN where nothing is known of it (not followed, not solved): it is
+      undecided.
     - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
       for no, with the bound 0).
     - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
       largest residual stands beside it. Left out, it counts those within the bound.
-    - `limit`: said of a limit (a function of the numbers where some are at it); `rate`: the fit that stands in for it.
-      `late`: a finite residual above the bound may still fall and decides nothing; +inf contradicts.
+    - `limit`: said of a limit (a function of the numbers where some are at it), of which finite times show no more than
+      the approach: `rate` fits that. `certified`: what certifies the limit itself, instance by instance; then no rate
+      is needed, and `limit` stays False.
+    - `late`: the residual up to which an instance may still be on its way: between `bound` and it nothing is decided.
     - `checked_by`: the independent means that confirm a contradiction, or nothing.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
+
+    **Raises:** `ValueError` for a limit without a rate: no numbers could confirm it.
 
     **Example:**
 
@@ -66,9 +71,16 @@ class Statement(Generic[N]):
     found: Callable[[N, Mask], str] | None = None
     limit: bool | Callable[[N], bool] = False
     rate: Callable[[N, Mask], Rate | None] | None = None
-    late: bool = False
+    certified: str = ""
+    late: float = -math.inf
     checked_by: Callable[[N, Mask], str] | None = None
     beyond: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit and self.rate is None:
+            raise ValueError(f"rate: {self.source} is said of a limit and has none; is the limit itself `certified`?")
+        if self.limit is True and self.certified:
+            raise ValueError(f"certified: the limit of {self.source} is certified, which needs no rate")
 
 
 def hold(statement: Statement[N], numbers: N) -> Finding:
@@ -83,15 +95,18 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
     if statement.unit:
         values["largest"] = top
     words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
+    words += f"; certified by {statement.certified}" if statement.certified else ""
     evidence = _evidence(statement, numbers, inside, known, residual)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
 
 def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray) -> Evidence:
+    if inside.size == 0:
+        return Evidence(0, ran=False)
     if statement.beyond:
         return Evidence(0)
     good = known & (residual <= statement.bound)
-    decided = known & (good | np.isinf(residual)) if statement.late else known
+    decided = known & (good | (residual > statement.late))
     return count_evidence(
         good[inside],
         decided=decided[inside],

@@ -1,4 +1,4 @@
-"""The five verdicts, and the one function that decides between them."""
+"""The six verdicts, and the one function that decides between them."""
 
 import dataclasses
 import enum
@@ -21,7 +21,8 @@ class Verdict(enum.StrEnum):
       or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
     - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
       (another solver, tighter tolerances, a certificate), which the row names.
-    - `outside_hypotheses`: no instance is inside, so that nothing can be said.
+    - `outside_hypotheses`: instances were run, and none is inside.
+    - `not_run`: no instance was run, as where the paper's networks and data are not at hand.
     """
 
     holds = "holds"
@@ -29,6 +30,7 @@ class Verdict(enum.StrEnum):
     not_settled = "not settled"
     counterexample_found = "counterexample found"
     outside_hypotheses = "outside its hypotheses"
+    not_run = "not run"
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Evidence:
     **Arguments:** `inside`: how many satisfy the hypotheses, decided or not; `contradicted`, `undecided`: how many of
     them contradict the statement, and how many say nothing; `limit`: the statement is about a limit, which finite
     times never reach; `rate`: the fit that then stands in for it; `checked_by`: the independent means that
-    a contradiction survived, empty where there was none.
+    a contradiction survived, empty where there was none; `ran`: whether any instance was run, inside or outside.
 
-    **Raises:** `ValueError` where the counts cannot be those of `inside` instances.
+    **Raises:** `ValueError` where the counts cannot be those of `inside` instances, or instances inside were not run.
     """
 
     inside: int
@@ -78,8 +80,11 @@ class Evidence:
     limit: bool = False
     rate: Rate | None = None
     checked_by: str = ""
+    ran: bool = True
 
     def __post_init__(self) -> None:
+        if self.inside and not self.ran:
+            raise ValueError(f"evidence: instances inside that were not run in {self}")
         if min(self.inside, self.contradicted, self.undecided) < 0:
             raise ValueError(f"evidence: counts are negative in {self}")
         if self.contradicted + self.undecided > self.inside:
@@ -94,6 +99,8 @@ class Evidence:
 @checked()
 def decide(evidence: Evidence) -> Verdict:
     """The verdict, by the first line that applies."""
+    if not evidence.ran:
+        return Verdict.not_run
     if evidence.inside == 0:
         return Verdict.outside_hypotheses
     if evidence.contradicted and evidence.checked_by:
@@ -132,7 +139,7 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
-    if len(x) < 3:
+    if len(x) < 3 or not np.all(np.isfinite([x, y])):
         return float("nan"), float("nan")
     slope, constant = np.polyfit(x, y, 1)
     rest = y - slope * x - constant

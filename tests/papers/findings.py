@@ -7,13 +7,14 @@ from jaxflow.papers.claims import Finding
 from jaxflow.papers.registry import Entry
 from jaxflow.papers.verdicts import Verdict
 
-# Holds, holds at this Rate, Open, counterexample (X), and None inside the hypotheses.
+# Holds, holds at this Rate, Open, counterexample (X), None inside the hypotheses, and not run (-).
 LETTERS = {
     Verdict.holds: "H",
     Verdict.holds_at_this_rate: "R",
     Verdict.not_settled: "O",
     Verdict.counterexample_found: "X",
     Verdict.outside_hypotheses: "N",
+    Verdict.not_run: "-",
 }
 
 

@@ -144,16 +144,16 @@ ORDERED, FALLING, LOW = made_up.ORDERED, made_up.FALLING, [[0.9, 0.9], [0.9, 0.9
         ("fig7", FALLING, True, "ONN"),
         ("fig7", [[1.6, 1.6], [1.5, 1.7]], True, "ONN"),
         # Networks that are not the paper's prove and refute nothing of it; of themselves they say what they say.
-        ("fig7", ORDERED, False, "NHH"),
-        ("fig7", FALLING, False, "NOO"),
-        ("fig4", ORDERED, False, "NHHHHHHHH" * 2),
-        ("fig6", ORDERED, False, "NHH" * 3),
+        ("fig7", ORDERED, False, "-HH"),
+        ("fig7", FALLING, False, "-OO"),
+        ("fig4", ORDERED, False, "-HHHHHHHH" * 2),
+        ("fig6", ORDERED, False, "-HH" * 3),
         # The paper's networks, then the small one and that of Appendix B.
-        ("fig1", ORDERED, False, "NHH" * 3),
+        ("fig1", ORDERED, False, "-HH" * 3),
         # Half of the start's stable rank: 1.6 of 1.9 is not.
-        ("fig5", ORDERED, False, "NOOOONHHHH"),
-        ("fig5", LOW, False, "NHHHH....."),
-        *((name, ORDERED, False, "NHHHH" * 2) for name in ("fig14", "fig15")),
+        ("fig5", ORDERED, False, "-OOOO-HHHH"),
+        ("fig5", LOW, False, "-HHHH....."),
+        *((name, ORDERED, False, "-HHHH" * 2) for name in ("fig14", "fig15")),
         *((name, ORDERED, True, "H.........") for name in ("fig14", "fig15")),
     ],
 )
@@ -161,8 +161,8 @@ def test_verdicts_follow_the_numbers(name, ranks, published, verdicts):
     assert re.fullmatch(verdicts, letters(found("boix2023", name, made_up.training(ranks, published))))
 
 
-BACKWARDS = {"fig1": "NOO" * 3, "fig4": "NOOOOOOOO" * 2, "fig6": "NOONOO..."} | dict.fromkeys(
-    ("fig14", "fig15"), "NOOOO" * 2
+BACKWARDS = {"fig1": "-OO" * 3, "fig4": "-OOOOOOOO" * 2, "fig6": "-OO-OO..."} | dict.fromkeys(
+    ("fig14", "fig15"), "-OOOO" * 2
 )
 
 

@@ -367,18 +367,26 @@ def test_a_finding_counts_every_instance() -> None:
     assert open_.verdict is Verdict.not_settled and open_.evidence == Evidence(3, 0, 1)
     above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
     assert hold(statement(), above).evidence == Evidence(3, 2, 0)
-    assert hold(statement(late=True), above).evidence == Evidence(3, 1, 1)
+    assert hold(statement(late=3.0), above).evidence == Evidence(3, 1, 1)
     checked = hold(statement(checked_by=lambda n, known: "a solver"), above)
     assert checked.verdict is Verdict.counterexample_found
     nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
     assert nobody.verdict is Verdict.outside_hypotheses and as_json(Row.of(nobody))["worst"] is None
+    empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
+    assert empty.verdict is Verdict.not_run and empty.outside == 0
     beyond = hold(statement(beyond=True), above)
     assert beyond.verdict is Verdict.outside_hypotheses and beyond.outside == 4
 
 
 def test_a_limit_wants_a_rate() -> None:
     numbers = {"inside": np.ones(4, bool), "residual": np.full(4, 0.1)}
-    assert hold(statement(limit=True), numbers).verdict is Verdict.not_settled
+    with pytest.raises(ValueError, match="rate"):
+        statement(limit=True)
+    with pytest.raises(ValueError, match="certified"):
+        statement(limit=True, rate=lambda n, known: None, certified="a dual")
+    certified = hold(statement(certified="a dual"), numbers)
+    assert certified.verdict is Verdict.holds and certified.measured.endswith("certified by a dual")
+    assert hold(statement(limit=True, rate=lambda n, known: None), numbers).verdict is Verdict.not_settled
     for exponents, verdict in (([1.0, 1.1, 0.9, 1.0], Verdict.holds_at_this_rate), ([2.0] * 4, Verdict.not_settled)):
         rated = statement(limit=True, rate=lambda n, known, e=exponents: common_rate(np.asarray(e)[known], 1.0))
         assert hold(rated, numbers).verdict is verdict

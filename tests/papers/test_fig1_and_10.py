@@ -36,8 +36,8 @@ def test_verdicts_follow_the_numbers() -> None:
     def verdicts(numbers: column_runs.ColumnNumbers) -> list[Verdict]:
         return [found.verdict for found in papers.find_figure("tarzanagh2023", "fig10").find(numbers)[0]]
 
-    assert verdicts(made_up(0.3, 0.2)) == [rate, holds, holds, open_, holds, holds]
-    assert verdicts(made_up(0.1, 0.2)) == [rate, open_, holds, open_, open_, holds]
+    assert verdicts(made_up(0.3, 0.2)) == [rate, holds, holds, holds, holds, holds]
+    assert verdicts(made_up(0.1, 0.2)) == [rate, open_, holds, holds, open_, holds]
     # Falling is not enough: at 0.06 from W*mm nothing is reached.
     far = made_up(0.3, 0.2)
     far.flow.misalignment[:, 1], far.flow.halfway[:] = 0.06, 0.5
@@ -45,7 +45,7 @@ def test_verdicts_follow_the_numbers() -> None:
     numbers = made_up(0.3, 0.2)
     numbers.flow.misalignment[1, 0] = 0.25  # no worse for the larger n
     numbers.flow.halfway[:] = 1e-4  # and moving away
-    assert verdicts(numbers) == [open_, holds, open_, open_, holds, holds]
+    assert verdicts(numbers) == [open_, holds, open_, holds, holds, holds]
     for runs in (numbers.flow, numbers.descent):
         runs.settled[:] = False
     # What has not settled is undecided; without two means there is nothing to compare.

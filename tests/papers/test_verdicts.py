@@ -1,4 +1,4 @@
-"""The five verdicts: the whole table of what decides between them, and the evidence that goes in."""
+"""The six verdicts: the whole table of what decides between them, and the evidence that goes in."""
 
 import itertools
 
@@ -33,6 +33,7 @@ def test_the_whole_table(limit: bool, rate: Rate | None, checked_by: str) -> Non
         else:
             assert found is Verdict.not_settled
     assert decide(Evidence(0, 0, 0, limit, rate, checked_by)) is Verdict.outside_hypotheses
+    assert decide(Evidence(0, 0, 0, limit, rate, checked_by, ran=False)) is Verdict.not_run
 
 
 def test_one_decided_of_a_hundred_settles_nothing() -> None:
@@ -60,6 +61,11 @@ def test_what_is_not_decided_is_neither_good_nor_bad() -> None:
 def test_counts_that_cannot_be_are_refused(counts: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="evidence"):
         Evidence(*counts)
+
+
+def test_instances_inside_were_run() -> None:
+    with pytest.raises(ValueError, match="not run"):
+        Evidence(1, ran=False)
 
 
 def test_a_rate_agrees_where_its_interval_contains_the_prediction() -> None:

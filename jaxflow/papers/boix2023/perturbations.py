@@ -230,7 +230,8 @@ def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[N
         residual=left,
         bound=1.0,
         found=found,
-        late=True,
+        # As far as the noise took it, or as the largest product is large: then nothing came back.
+        late=1.0 / (RETURNED, ENDPOINT)[kind],
     )
 
 

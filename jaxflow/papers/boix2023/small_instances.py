@@ -230,8 +230,9 @@ TIMES = Statement[StageNumbers](
     found=_times_in_words,
     limit=True,
     rate=_time_rate,
-    # A stage whose product is large takes long within itself: the order is seen at smaller α than these.
-    late=True,
+    # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
+    # distance in time does not fall.
+    late=1.0,
 )
 PLATEAUS = Statement[StageNumbers](
     source="Theorem 4.1 (weights)",
@@ -241,7 +242,8 @@ PLATEAUS = Statement[StageNumbers](
     bound=WEIGHTS,
     unit="distance of the products at e^(-10000)",
     found=_weights_in_words,
-    late=True,
+    # Products are of order one.
+    late=1.0,
 )
 SPARSITY = Statement[StageNumbers](
     source="Theorem 4.1 (sparsity)",

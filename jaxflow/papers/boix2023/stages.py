@@ -148,8 +148,8 @@ TIMES = Statement[ToyNumbers](
     found=_times_in_words,
     limit=True,
     rate=_time_rate,
-    # A stage that the flow has not reached in time may still come closer at a smaller α.
-    late=True,
+    # A stage that the flow has not reached in time may still come closer at a smaller α, unless it takes twice as long.
+    late=1.0,
 )
 WEIGHTS = Statement[ToyNumbers](
     source="Theorem 4.1",
@@ -159,7 +159,8 @@ WEIGHTS = Statement[ToyNumbers](
     bound=WEIGHT_ACCURACY,
     unit="distance of the products",
     # In the middle of a plateau what is left is exponentially small; where it is not, the plateau is not reached.
-    late=True,
+    # Products are of order one.
+    late=1.0,
 )
 ORDER = Statement[ToyNumbers](
     source="Algorithm 1",
@@ -228,7 +229,6 @@ def converges(figure: str, part: str) -> Statement[ToyNumbers]:
         ),
         limit=True,
         rate=rate,
-        late=True,
     )
 
 

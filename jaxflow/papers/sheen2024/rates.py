@@ -79,8 +79,9 @@ POWER_LAW = Statement[DiagonalNumbers](
     found=_rate_in_words,
     limit=True,
     rate=_rate,
-    # An exponent that is another one at these times may still turn.
-    late=True,
+    # An exponent that is another one at these times may still turn; 1 − κ is at most one, and so is how far it is off
+    # where the distance falls at all, and no faster than twice as fast as it may.
+    late=1.0,
 )
 
 
@@ -112,7 +113,8 @@ SELECTION = Statement[DiagonalNumbers](
     found=_fall_in_words,
     limit=True,
     rate=_rate,
-    late=True,
+    # It has not fallen at all.
+    late=1.0,
 )
 
 
@@ -150,7 +152,8 @@ CONTINUED = Statement[DiagonalNumbers](
     found=_continued_in_words,
     limit=True,
     rate=_continued_rate,
-    late=True,
+    # Twice the optimum.
+    late=1.0,
 )
 
 

@@ -288,10 +288,11 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         source="Figure 1, caption",
         says=f"Arrows illustrating GD trajectories converging towards these SVM directions: {symbol} {who}.",
         inside=lambda n: of(n).asked,
-        # Those that are not there may be late, and what has not settled may do so: at a finite length both are open.
+        # Those that are not there may be late, and what has not settled may do so: at a finite length both are open,
+        # unless the weights point away from the program.
         residual=lambda n: np.where(of(n).decided, of(n).own, np.nan),
         bound=ALIGNED,
-        late=True,
+        late=1.0,
         found=distances_in_words,
         limit=True,
         rate=rate,

@@ -7,7 +7,7 @@ import numpy as np
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.tarzanagh2023.column_runs import FIGURE10, NAMES, ColumnNumbers, Runs
-from jaxflow.papers.verdicts import common_rate
+from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import CURVES, new_figure
 
 # Where descent stops, factors are still on their way (their gap falls like a power of log t): this is aligned.
@@ -17,12 +17,6 @@ ROUNDING = 1e-9
 
 
 def _enough(way: str) -> Statement[ColumnNumbers]:
-    def near(numbers: ColumnNumbers) -> Mask:
-        runs = numbers.runs(way)
-        aligned = runs.usable & (runs.misalignment <= ALIGNED)
-        # The flow is exact, and slow: at any finite length it has to be on its way.
-        return aligned & (runs.misalignment < runs.halfway) if way == "flow" else aligned
-
     def kept(numbers: ColumnNumbers) -> Mask:
         runs = numbers.runs(way)
         return runs.usable & (numbers.m >= runs.rank)
@@ -45,17 +39,24 @@ def _enough(way: str) -> Statement[ColumnNumbers]:
                 f"; it fell over the second half of the path on {int(np.sum(values < runs.halfway[at]))}, like "
                 f"(log t)^-{median(rates(numbers)):.2f} (median)"
             )
-        return f"{text}; at most {ALIGNED} on {int((at & near(numbers)).sum())}"
+        return f"{text}; at most {ALIGNED} on {int(np.sum(values <= ALIGNED))}"
+
+    def rate(numbers: ColumnNumbers, known: Mask) -> Rate | None:
+        return common_rate(rates(numbers), None, law="1 − corr against log t")
 
     return Statement(
         source="App. F, Figure 10",
         says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
         inside=lambda n: n.runs(way).feasible & (n.m >= n.runs(way).rank),
-        # Those that are not there may be late: at a finite length they decide nothing.
-        residual=lambda n: np.where(near(n), 0.0, np.nan),
+        residual=lambda n: np.where(n.runs(way).usable, n.runs(way).misalignment, np.nan),
+        bound=ALIGNED,
+        unit="1 − corr",
+        # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
+        late=1.0,
         found=in_words,
-        limit=True,
-        rate=lambda n, known: common_rate(rates(n), None, law="1 − corr against log t") if way == "flow" else None,
+        # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
+        limit=way == "flow",
+        rate=rate if way == "flow" else None,
     )
 
 
@@ -85,13 +86,13 @@ def _more_n(way: str) -> Statement[ColumnNumbers]:
     """Mean misalignment at equal m, for the smallest and the largest n at equal T, where m is below both ranks."""
 
     def compared(numbers: ColumnNumbers) -> tuple[int, int, np.ndarray]:
-        """The two n, and for each m the difference in standard errors of the difference of the means."""
+        """The two n, and for each m the difference in standard errors of the difference of the means; NaN where one
+        of them has no run."""
         grid, runs = numbers.grid, numbers.runs(way)
         rows = [i for i, (_, T) in enumerate(grid.shapes) if T == grid.shapes[0][1]]
         rows = [min(rows, key=lambda i: grid.shapes[i][0]), max(rows, key=lambda i: grid.shapes[i][0])]
         small, large = (int(grid.shapes[row][0]) for row in rows)
         pairs = [[_mean(runs, row, column) for row in rows] for column in np.flatnonzero(grid.columns < small)]
-        pairs = [pair for pair in pairs if all(np.isfinite(mean) for mean, _ in pair)]
         return small, large, np.array([(b[0] - a[0]) / max(np.hypot(a[1], b[1]), 1e-12) for a, b in pairs])
 
     def judged(numbers: ColumnNumbers) -> np.ndarray:
@@ -101,14 +102,15 @@ def _more_n(way: str) -> Statement[ColumnNumbers]:
 
     def judgeable(numbers: ColumnNumbers) -> Mask:
         small, large, differences = compared(numbers)
-        return np.full(len(differences), large > small)
+        return np.isfinite(differences) & (large > small)
 
     def in_words(numbers: ColumnNumbers, known: Mask) -> str:
         small, large, differences = compared(numbers)
         more, less = (int(np.sum(differences * sign > 2)) for sign in (1, -1))
         return (
             f"{NAMES[way]}: mean 1 - corr at equal m < {small} for n = {large} against n = {small}: larger at {more} "
-            f"and smaller at {less} of {len(differences)} values of m by more than two standard errors"
+            f"and smaller at {less} of {int(np.isfinite(differences).sum())} values of m by more than two standard "
+            "errors"
         )
 
     return Statement(

@@ -48,14 +48,9 @@ def _converges(kind: str, where: str, name: str) -> Statement[ConvergenceNumbers
     def of(numbers: ConvergenceNumbers) -> Runs:
         return getattr(numbers, kind)
 
-    def near(numbers: ConvergenceNumbers) -> np.ndarray:
-        runs = of(numbers)
-        # What is far from a correlation of 1, or does not come nearer, is late or never will: it is undecided.
-        there = (runs.last <= REACHED) | ((runs.rates > 0) & (runs.last <= ALIGNED))
-        return np.where(runs.among(LOCAL) & there, 0.0, np.nan)
-
     def rate(numbers: ConvergenceNumbers, known: Mask) -> Rate | None:
-        rates = of(numbers).rates[of(numbers).among(LOCAL)]
+        """Of those that are still on their way."""
+        rates = of(numbers).rates[of(numbers).among(LOCAL) & (of(numbers).last > REACHED)]
         return common_rate(rates, None, law="objective above the optimum against log t")
 
     def in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
@@ -74,7 +69,11 @@ def _converges(kind: str, where: str, name: str) -> Statement[ConvergenceNumbers
         source=f"{SOURCE} {where}",
         says=f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[OWN[kind]]}.",
         inside=lambda n: of(n).among(LOCAL + OPEN),
-        residual=near,
+        residual=lambda n: np.where(of(n).among(LOCAL), of(n).last, np.nan),
+        bound=ALIGNED,
+        unit="1 − corr",
+        # What is far from a correlation of 1 is late, unless it points away.
+        late=1.0,
         found=in_words,
         limit=lambda n: largest(of(n).last[of(n).among(LOCAL)]) > REACHED,
         rate=rate,

@@ -152,7 +152,6 @@ def small_scale(row: int) -> Statement[ConnectedNumbers]:
         found=found,
         limit=not exact,
         rate=None if exact else rate,
-        late=exact,
     )
 
 

@@ -20,7 +20,7 @@ from jaxflow.models import (
 )
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone, largest, met
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
 from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
@@ -184,13 +184,23 @@ def _by_kind(values: np.ndarray) -> str:
     return ", ".join(f"{kind} {largest(v[~np.isnan(v)]):.0e}" for kind, v in zip(KINDS, values, strict=True))
 
 
+def _certified(limits: Direction, values: Any) -> np.ndarray:
+    """Of flows whose limit their own multipliers certify: by the duality gap for two layers, by KKT for three."""
+    stationary = np.maximum(limits.stationarity, -limits.least_multiplier)
+    two = np.arange(len(KINDS))[:, None] < DIAGONAL_3
+    return np.where(np.where(two, limits.flow_gap, stationary) <= FLOOR, _followed(limits, values), np.nan)
+
+
 def _singular(numbers: DirectionNumbers) -> np.ndarray:
-    return _followed(numbers.limits, numbers.limits.singular)
+    return _certified(numbers.limits, numbers.limits.singular)
 
 
 def _drift(numbers: DirectionNumbers) -> np.ndarray:
     return _followed(numbers.limits, numbers.limits.drift)
 
+
+# Directions that are certified are limits themselves.
+OWN_DUAL = f"the flow's own multipliers to {FLOOR:.0e}"
 
 SINGULAR = Statement[DirectionNumbers](
     source="Theorem 1",
@@ -200,33 +210,25 @@ SINGULAR = Statement[DirectionNumbers](
     bound=SLOW,
     unit="residual of (8) relative to s",
     found=lambda n, known: f"{met(SLOW, _singular(n))}; largest: {_by_kind(_singular(n))}",
-    limit=True,
+    certified=f"{OWN_DUAL}; what is left is of slow components",
 )
 TURNS = Statement[DirectionNumbers](
     source="Remark 1",
-    says="X^T r converges in direction, which Theorem 2 assumes: 1 − cos between its last value and that at half of "
-    "the exact flow's last points",
+    says="X^T r has settled in direction, as Theorem 2 assumes of its limit: 1 − cos between its last value and that "
+    f"at half of the exact flow's last points is at most {SLOW:g}",
     inside=_every_start,
     residual=_drift,
     bound=SLOW,
     unit="1 − cos",
     found=lambda n, known: f"{met(SLOW, _drift(n))}; largest: {_by_kind(_drift(n))}",
-    limit=True,
-    # A direction that still turns may settle later: no counterexample, and no support either.
-    late=True,
 )
 
 
-def certified(row: int, source: str, says: str, bound: float = SLOW) -> Statement[DirectionNumbers]:
-    """The flow's own duality gap, and the exponent of the weights' own gap against log t, which 1 − κ of the certified
-    dual predicts."""
+def certified(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
+    """The flow's own duality gap."""
 
     def gap(numbers: DirectionNumbers) -> np.ndarray:
         return _followed(numbers.limits, numbers.limits.flow_gap)[row]
-
-    def rate(numbers: DirectionNumbers, known: np.ndarray) -> Rate | None:
-        exponents = _followed(numbers.limits, numbers.limits.exponent)[row]
-        return common_rate(exponents, numbers.limits.predicted[row], law="the weights' gap against log t")
 
     def found(numbers: DirectionNumbers, known: np.ndarray) -> str:
         limits, gaps = numbers.limits, gap(numbers)[known]
@@ -239,9 +241,29 @@ def certified(row: int, source: str, says: str, bound: float = SLOW) -> Statemen
         says=says,
         inside=_starts(row),
         residual=gap,
-        bound=bound,
+        bound=FLOOR,
         unit="the flow's own duality gap",
         found=found,
+        certified=OWN_DUAL,
+    )
+
+
+def decays(row: int) -> Statement[DirectionNumbers]:
+    """The gap of the weights falls, with the exponent in log t that 1 − κ of the certified dual predicts."""
+
+    def exponents(numbers: DirectionNumbers) -> np.ndarray:
+        return _followed(numbers.limits, numbers.limits.exponent)[row]
+
+    def rate(numbers: DirectionNumbers, known: np.ndarray) -> Rate | None:
+        return common_rate(exponents(numbers), numbers.limits.predicted[row], law="the weights' gap against log t")
+
+    return Statement(
+        source="beyond the paper",
+        says=f"{KINDS[row]}, L = 2: what is left of slow coordinates decays like (log t)^−(1−κ)",
+        inside=_starts(row),
+        residual=lambda n: -exponents(n),
+        bound=BELOW_ZERO,
+        unit="minus the fitted exponent",
         limit=True,
         rate=rate,
     )
@@ -253,10 +275,10 @@ def top_vectors(row: int) -> Statement[DirectionNumbers]:
         source="Theorem 2",
         says=f"{KINDS[row]}, L = 2: parameters converge in direction to top singular vectors of M(−u)",
         inside=_starts(row),
-        residual=lambda n: _followed(n.limits, n.limits.share)[row],
+        residual=lambda n: _certified(n.limits, n.limits.share)[row],
         bound=SLOW,
         unit="share of ρ on singular values below the top",
-        limit=True,
+        certified=f"{OWN_DUAL}; what is left is of slow components",
     )
 
 
@@ -282,7 +304,7 @@ def stationary(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
         bound=FLOOR,
         unit="KKT residual, or minus the least multiplier",
         found=found,
-        limit=True,
+        certified=OWN_DUAL,
     )
 
 
@@ -310,10 +332,9 @@ APPROACH = Statement[DirectionNumbers](
     found=_approach_in_words,
     limit=True,
     rate=lambda n, known: common_rate(-_slopes(n), 1.0, bias=FITTED, law="distance of directions against ‖β‖"),
-    # Those that are late at the lengths seen decide nothing.
-    late=True,
+    # Those that are late at the lengths seen decide nothing, unless they do not approach it at all.
+    late=1.0,
 )
-DECAY = "the flow's own certificate; what is left of slow coordinates decays like (log t)^−(1−κ)"
 
 register(
     LIMITS,
@@ -330,21 +351,24 @@ register(
             CONNECTED,
             "Corollary 1",
             "fully connected networks: β converges in direction to the l2 max-margin classifier, by the flow's dual",
-            FLOOR,
         ),
-        certified(DIAGONAL, "Corollary 2", f"diagonal networks, L = 2: l1 max-margin: {DECAY}"),
+        decays(CONNECTED),
+        certified(DIAGONAL, "Corollary 2", "diagonal networks, L = 2: l1 max-margin, by the flow's dual"),
+        decays(DIAGONAL),
         top_vectors(DIAGONAL),
         certified(
             CONVOLUTIONAL,
             "Corollary 3",
-            f"full-length convolutional networks, L = 2: DFT-domain l1 max-margin: {DECAY}",
+            "full-length convolutional networks, L = 2: DFT-domain l1 max-margin, by the flow's dual",
         ),
+        decays(CONVOLUTIONAL),
         top_vectors(CONVOLUTIONAL),
         certified(
             TRANSFORMED,
             "Theorem 2",
-            f"a random S with more rows than columns, L = 2: l1 max-margin of the rows S x_i: {DECAY}",
+            "a random S with more rows than columns, L = 2: l1 max-margin of the rows S x_i, by the flow's dual",
         ),
+        decays(TRANSFORMED),
         top_vectors(TRANSFORMED),
         stationary(
             DIAGONAL_3,

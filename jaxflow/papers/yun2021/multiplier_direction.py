@@ -114,7 +114,8 @@ def _exponents(paths: Path, row: int, known: np.ndarray) -> list[float]:
 
 
 def converges(row: int) -> Statement[PushNumbers]:
-    """Closer to the end at three quarters of the path than at half of it; one that turns away may come back."""
+    """Closer to the end at three quarters of the path than at half of it; one that turns away may come back, unless
+    it turns by a right angle."""
 
     def residual(numbers: PushNumbers) -> np.ndarray:
         drift = numbers.paths.drift[row]
@@ -142,7 +143,7 @@ def converges(row: int) -> Statement[PushNumbers]:
         found=found,
         limit=True,
         rate=rate,
-        late=True,
+        late=1.0,
     )
 
 

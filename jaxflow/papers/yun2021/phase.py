@@ -120,7 +120,8 @@ STOPPING = Statement[PhaseNumbers](
     found=_in_words,
     limit=True,
     rate=_rate,
-    late=True,
+    # The largest distance of unit vectors: `_residual` says where a finite one contradicts.
+    late=2.0,
 )
 
 

@@ -257,10 +257,8 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> St
         return of(numbers).needed[inside(of(numbers))].max(axis=0, initial=0.0)
 
     def residual(numbers: ConeLemmaNumbers) -> np.ndarray:
-        # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R. What
-        # does not may do so further out.
-        last, bound = of(numbers).needed[:, -1], 2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING
-        return np.where(last <= bound, last, np.nan)
+        # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
+        return of(numbers).needed[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
 
     def rate(numbers: ConeLemmaNumbers, known: Mask) -> Rate | None:
         largest_pi = needed(numbers)
@@ -279,9 +277,10 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> St
         says=f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, {SIZES}",
         inside=lambda n: inside(of(n)),
         residual=residual,
-        # Where it has fallen, any π is right.
-        bound=np.inf,
-        unit=f"π needed at {FACTORS[-1]:g} R_μ",
+        bound=1.0,
+        unit=f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before",
+        # It may fall like 1/R further out, unless it is above the largest before.
+        late=0.5 * FACTORS[-1] / FACTORS[-2],
         found=in_words,
         limit=True,
         rate=rate,

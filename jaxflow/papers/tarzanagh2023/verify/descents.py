@@ -302,7 +302,8 @@ def grows(name: str) -> Statement[DescentNumbers]:
         found=in_words,
         limit=True,
         rate=rate,
-        late=True,
+        # The gradient has not fallen at all.
+        late=1.0,
     )
 
 

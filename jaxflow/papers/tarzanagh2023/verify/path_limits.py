@@ -1,5 +1,6 @@
 """Regularisation paths, the least of those from several starts, and the statement that they tend to a solution."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -158,8 +159,9 @@ def tends(
         found=in_words,
         limit=True,
         rate=rate,
-        # One that does not approach it may have been followed too short, or by another path than the least: it is open.
-        late=True,
+        # One that does not approach it may have been followed too short, or by another path than the least: it is open,
+        # unless it is more than a right angle away.
+        late=math.sqrt(2.0),
     )
 
 
