@@ -35,13 +35,13 @@ ROOMS = {
     "flow": ("jaxflow/flow", "tests/flow"),
     "margin": ("jaxflow/margin", "tests/margin"),
     "risk": (
-        "jaxflow/risk.py jaxflow/losses.py",
+        "jaxflow/risk.py jaxflow/losses",
         "tests/models/test_scaled_gradient.py",
         "tests/models/test_saturation.py",
     ),
     "study": (
         "jaxflow/study",
-        *(f"tests/study/test_{name}.py" for name in ("counting", "keys", "store", "resume", "pairs")),
+        *(f"tests/study/test_{name}.py" for name in ("counting", "keys", "store", "faults", "pairs")),
         "tests/study/test_token_selection.py",
     ),
 }

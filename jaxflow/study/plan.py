@@ -155,7 +155,7 @@ def check_factor(name: str, values: tuple) -> None:
             require(printable, name, f"{value!r} holds a character that cannot be printed; name it otherwise")
             require(len(value) <= 1000, name, f"{value[:40]!r}... is too long for a name")
         elif isinstance(value, int):
-            require(abs(value) <= LARGEST, name, f"{value} has more than 64 bits; name it by a string")
+            require(abs(value) <= LARGEST, name, f"{shown(value)} has more than 64 bits; name it by a string")
     if any(isinstance(value, float) for value in values):
         rounded = [value for value in values if float(value) != value]
         require(not rounded, name, f"{rounded} beside real numbers would be rounded to 53 bits")

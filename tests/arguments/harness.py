@@ -66,5 +66,20 @@ def complaint(case: Case) -> str | None:
     return f"{told}: taken, gave {_short(found)}"
 
 
+def sentence_complaint(wanted: str, run: Callable[[], Any]) -> str | None:
+    """What is wrong with the sentence of a refusal: None where it begins with what is wanted, up to three dots, and has
+    in it what stands after them."""
+    begins, *has = wanted.split(" ... ")
+    try:
+        found = run()
+    except ValueError as error:
+        text = str(error)
+        fits = text.startswith(begins) and all(words in text for words in has)
+        return None if fits and "\n" not in text and len(text) <= 500 else f"{wanted}: {text:.200}"
+    except Exception as error:
+        return f"{wanted}: {error!r:.160}"
+    return f"{wanted}: taken, gave {_short(found)}"
+
+
 def _short(value: Any) -> str:
     return f"{' '.join(repr(value).split()):.60}"

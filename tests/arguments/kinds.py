@@ -1,4 +1,7 @@
-"""What an argument may be: from a valid value follow those that must be refused, one for each kind of fault."""
+"""What an argument may be: from a valid value follow those that must be refused, one for each kind of fault.
+
+Rarer forms of the same faults are tried once, at the calls `RARE` of `table_data`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,7 +24,7 @@ def values(*wrong: Any, kind: Kind | None = None, nothing: bool = False) -> Kind
     return lambda value: (*(kind(value) if kind is not None else ()), *refused)
 
 
-NO_NUMBER = (None, "1", 1j, True, [1], np.ones(2), KEY, NAN, 10**400)
+NO_NUMBER = (None, "1", True, np.ones(2), NAN, 10**400)
 
 
 def count(least: int = 1, nothing: bool = False) -> Kind:
@@ -42,7 +45,7 @@ def number(
     infinite: bool = False,
 ) -> Kind:
     """A real number, or a scalar array of one."""
-    wrong: tuple = (*NO_NUMBER, jnp.asarray(NAN))
+    wrong: tuple = NO_NUMBER
     wrong += () if infinite else (INF,)
     wrong += (0.0, -1e-300) if positive else ()
     wrong += () if least is None else (least - 1.0,)
@@ -52,37 +55,37 @@ def number(
 
 def choice(*, nothing: bool = False) -> Kind:
     """A name, or an object that it stands for."""
-    return values(None, "abc", "", b"abc", 3, True, [], jnp.ones(2), type, nothing=nothing)
+    return values(None, "abc", 3, [], type, nothing=nothing)
 
 
 def instance(*, nothing: bool = False) -> Kind:
     """An object of a class of the library, or of a library below it."""
-    return values(None, "abc", 3, True, [1.0], {}, jnp.ones(3), print, nothing=nothing)
+    return values(None, "abc", 3, print, nothing=nothing)
 
 
 def function(*, nothing: bool = False) -> Kind:
     """Something that can be called."""
-    return values(None, "abc", 3, True, [print], jnp.ones(3), nothing=nothing)
+    return values(None, "abc", 3, [print], nothing=nothing)
 
 
 def boolean() -> Kind:
     """True or False."""
-    return values(None, "no", 1, 1.0, [True], np.ones(2, bool))
+    return values(None, "no", 1, np.ones(2, bool))
 
 
 def key() -> Kind:
     """One key, or a seed."""
-    return values(None, "abc", 2.5, True, [0, 1], 10**400, np.int32([0, 1]), jax.random.split(KEY))
+    return values(None, "abc", 2.5, True, [0, 1], jax.random.split(KEY))
 
 
 def path(*, nothing: bool = False) -> Kind:
     """A path of this machine."""
-    return values(None, b"abc", 3, "  ", ["a"], "s3://bucket/a", "a\0b", nothing=nothing)
+    return values(None, 3, "  ", "s3://bucket/a", "a\0b", nothing=nothing)
 
 
 def text() -> Kind:
     """A string."""
-    return values(None, b"abc", 3, ["abc"], jnp.ones(2))
+    return values(None, b"abc", 3)
 
 
 def sequence(*wrong: Any) -> Kind:
@@ -113,7 +116,7 @@ def array(
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value, complex if mixed else float)
-        yield from ("abc", True, KEY, [[1.0, 2.0], [1.0]], np.ones(valid.shape, bool), np.full(valid.shape, "a"))
+        yield from ([[1.0, 2.0], [1.0]], np.ones(valid.shape, bool), np.full(valid.shape, "a"))
         yield from () if nothing else (None,)
         yield from () if mixed else (valid + 0j,)
         yield from (valid[0],) if valid.ndim and lower else ()
@@ -132,7 +135,7 @@ def mask(*, nothing: bool = False, numbers: bool = False) -> Kind:
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value)
-        yield from ("abc", 0.5, KEY, valid.astype(float), [[True, False], [True]], valid[0], valid[None])
+        yield from (valid.astype(float), [[True, False], [True]], valid[0], valid[None])
         yield 2 * valid.astype(int) if numbers else valid.astype(int)
         yield from () if nothing else (None,)
 
@@ -144,7 +147,7 @@ def integers(*wrong: Any, nothing: bool = False) -> Kind:
 
     def refused(value: Any) -> Iterator[Any]:
         valid = np.asarray(value)
-        yield from ("abc", 1j, KEY, valid + 0.5, valid.astype(bool), valid[0], valid[None], *wrong)
+        yield from ("abc", valid + 0.5, valid.astype(bool), valid[0], valid[None], *wrong)
         yield from () if nothing else (None,)
 
     return refused

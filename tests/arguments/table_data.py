@@ -6,6 +6,7 @@ import numpy as np
 import jaxflow as jf
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
+    KEY,
     NAN,
     array,
     boolean,
@@ -24,6 +25,36 @@ from tests.arguments.usual import DATA, HADAMARD, INPUTS, LABELS, MASK, QUERIES,
 data, losses = jf.data, jf.losses
 ROWS, LABELLED = array(lower=False, higher=False), array(lower=False, higher=False)
 BAD_DATA = (data.TokenData(TOKENS * NAN, QUERIES, LABELS), data.TokenData(TOKENS, QUERIES, 2 * LABELS))
+NO_SCALAR = (1j, [1], KEY)
+# Faults of the kinds in forms that are tried once.
+RARE: list[Call] = [
+    call(
+        data.random_tokens,
+        key=(KEY, values(10**400, np.int32([0, 1]))),
+        n=(2, values(*NO_SCALAR)),
+        T=(3, values(jnp.ones(2), {})),
+        d=(2, values(np.float64(2.0), "two")),
+        score_gap=(0.1, values(*NO_SCALAR, jnp.asarray(NAN))),
+        self_attention=(False, values(1.0, [True])),
+    ),
+    call(
+        data.TokenData,
+        tokens=(TOKENS, values("abc", True, KEY)),
+        queries=(QUERIES, values({}, {1.0}, b"abc")),
+        labels=(LABELS, values("abc", KEY)),
+        mask=(MASK, values("abc", 0.5, KEY)),
+    ),
+    call(
+        jf.EmpiricalRisk,
+        data=(DATA, values(True, [1.0], {}, jnp.ones(3))),
+        loss=("logistic", values("", b"abc", True, jnp.ones(2))),
+        reduction=("mean", values("", b"mean", True, jnp.ones(2))),
+    ),
+    call(jf.EmpiricalRisk.from_function, value=(own, values(True, jnp.ones(3)))),
+    call(lambda loss: losses.MarginLoss(loss), row="MarginLoss", loss=(lambda q: jnp.exp(-q), values(True, {}))),
+    call(jf.descend, "risk", "model", steps=(3, count(0)), save_at=([1, 3], values(1j, KEY))),
+    call(jf.compilation_cache, folder=(None, values(b"abc", ["a"]))),
+]
 CALLS: list[Call] = [
     call(
         data.TokenData,
@@ -82,6 +113,7 @@ CALLS: list[Call] = [
     call(lambda loss: losses.log_slope_excess(loss, jnp.zeros(2)), "loss", row="log_slope_excess"),
     call(lambda loss: losses.value_of_margins(loss, jnp.zeros(2)), "loss", row="value_of_margins"),
     call(lambda loss: losses.margins_of(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="margins_of"),
+    call(lambda loss: losses.scaled_by_output(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="scaled_by_output"),
     call(
         jf.EmpiricalRisk,
         "trainable",

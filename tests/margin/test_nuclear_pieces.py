@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxflow.data import optimal_tokens, random_tokens
 from jaxflow.margin import attention_svm, solve
 from jaxflow.margin.matrix_room import MOST_PAIRED, DenseRoom, RankOneRoom
 from jaxflow.margin.min_norm_point import START_TOLERANCE, min_norm_point
 from jaxflow.margin.nuclear_polish import polish, settled
 from jaxflow.margin.program import RankOneRows
-from jaxflow.models import token_scores
+from tests.margin.instances import single
 
 
 @pytest.mark.parametrize("q", [3, MOST_PAIRED, MOST_PAIRED + 1])
@@ -50,9 +49,7 @@ def test_a_dense_room_and_one_of_rank_one_agree() -> None:
 @pytest.fixture(scope="module")
 def solved() -> tuple[Any, Any, Any]:
     """The constraints of a random program, and its λ and Q with W = M Q Qᵀ."""
-    data, head = random_tokens(jax.random.key(3), 4, 4, 10)
-    selection = optimal_tokens(token_scores(data, head), data.visible)
-    program = attention_svm(data, selection, "nuclear")
+    program = attention_svm(*single(3), "nuclear")
     solution = solve(program)
     assert solution.result == "optimal"
     compact = program.compact()

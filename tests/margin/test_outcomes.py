@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import Array
 
-from jaxflow.data import TokenData, optimal_tokens, random_tokens
+from jaxflow.data import TokenData
 from jaxflow.margin import (
     AttentionProgram,
     Lp,
@@ -22,45 +21,18 @@ from jaxflow.margin import (
     minimum_norm,
     solve,
 )
-from jaxflow.models import token_scores
-
-NORMS = ["frobenius", "nuclear", "l1"]
-
-
-def batch(seed: int, count: int, d: int = 10):
-    """Instances with n = T = 4 in R^10; of dimension d, padded with zeros, which changes no solution.
-
-    All tests of this folder share this shape, so that each solver compiles once.
-    """
-
-    def one(key):
-        data, head = random_tokens(key, 4, 4, d)
-        selection = optimal_tokens(token_scores(data, head), data.visible)
-        tokens, queries = (jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 10 - d)]) for x in (data.tokens, data.queries))
-        return TokenData(tokens, queries, data.labels), selection
-
-    return jax.vmap(one)(jax.random.split(jax.random.key(seed), count))
-
-
-def single(seed: int) -> tuple[TokenData, Array]:
-    data, selection = jax.tree.map(lambda leaf: leaf[0], batch(seed, 1))
-    return data, selection
-
-
-@functools.cache
-def solver(norm: str):
-    return jax.jit(jax.vmap(lambda data, selection: solve(attention_svm(data, selection, norm))))
+from tests.margin.instances import NORMS, SOLVED, attention, batch, lane, single
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
-    data, selection = batch(0, 16, d=2)
-    solution = solver(norm)(data, selection)
+    programs = attention(norm, *batch(0, d=2))
+    solution = SOLVED(programs)
     result = np.asarray(solution.result)
     infeasible = result == 3
     assert infeasible.sum() >= 3 and ((result == 1) | infeasible).mean() > 0.9
     for i in np.flatnonzero(infeasible)[:4]:
-        program = attention_svm(jax.tree.map(lambda leaf, i=i: leaf[i], data), selection[i], norm)
+        program = lane(programs, i)
         ray = np.asarray(solution.dual[i])
         assert (ray >= 0).all()
         np.testing.assert_allclose(ray.sum(), 1.0, rtol=1e-12)
@@ -76,20 +48,19 @@ def test_infeasible_programs_carry_a_checked_proof(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_bad_lane_leaves_its_batch_alone(norm: str) -> None:
-    data, selection = batch(1, 16)
+    data, selection = batch(1)
     tokens = data.tokens.at[1, 2, 1, 3].set(jnp.nan)
     # An infeasible lane: token 1 of sequence 0 equals the selected one.
     chosen = jnp.argmax(selection[2, 0])
     tokens = tokens.at[2, 0].set(jnp.broadcast_to(tokens[2, 0, chosen], tokens[2, 0].shape))
-    mixed = TokenData(tokens, data.queries, data.labels)
-    solution = solver(norm)(mixed, selection)
+    programs = attention(norm, TokenData(tokens, data.queries, data.labels), selection)
+    solution = SOLVED(programs)
     assert list(solution.result.name[1:3]) == ["failed", "infeasible"]
     assert np.isposinf(solution.certificate.duality_gap[1])
     for leaf in jax.tree.leaves(solution):
         assert not np.isnan(np.asarray(leaf)).any()
-    for lane in (0, 3, 7):
-        alone = solve(attention_svm(jax.tree.map(lambda leaf, i=lane: leaf[i], data), selection[lane], norm))
-        np.testing.assert_allclose(solution.primal[lane], alone.primal, atol=1e-10)
+    for at in (0, 3, 7):
+        np.testing.assert_allclose(solution.primal[at], solve(lane(programs, at)).primal, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -10,6 +10,7 @@ from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import attention_svm, enumerate_selections, finite_component, is_locally_optimal, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.tarzanagh2023.combination import best_combination
+from tests.margin.instances import LANES, SOLVED, attention, batch
 
 
 def test_local_optimality_by_hand_one_by_one_and_enumerated_in_chunks() -> None:
@@ -85,21 +86,17 @@ def test_sets_have_equal_logits_and_margins_against_the_rest() -> None:
 def test_random_sets_in_the_nuclear_norm_are_solved_to_the_last_digits() -> None:
     """With as many equalities as these their weights are not unique, and Newton's matrix of the last steps is singular:
     54 to 55 of 60 ended within 1e-10 by its inverse, the others within 1e-5."""
-    n, T, d, count = 4, 4, 10, 60
-    programs = []
-    for k in range(count):
-        rng = np.random.default_rng(k)
-        selection = np.zeros((n, T), bool)
-        for i in range(n):
-            selection[i, rng.permutation(T)[: rng.integers(1, T + 1)]] = True
-        if selection.all():
-            selection[0, 1:] = False
-        programs.append(attention_svm(random_tokens(jax.random.key(1000 + k), n, T, d)[0], selection, "nuclear"))
-    solutions = jax.vmap(solve)(jax.tree.map(lambda *parts: jnp.stack(parts), *programs))
-    assert np.all(np.asarray(solutions.result == "optimal"))
-    certificates = solutions.certificate
-    # Two steps from 1e-5 end at rounding; a program of condition 1e4 keeps twelve digits of it.
-    assert np.abs(certificates.duality_gap).max() <= 1e-10 and np.asarray(certificates.feasibility).max() <= 1e-10
+    for seed in range(4):
+        data, _ = batch(seed)
+        rng = np.random.default_rng(seed)
+        chosen = rng.random((LANES, 4, 4)).argsort(axis=-1) < rng.integers(1, 5, (LANES, 4, 1))
+        # Not all of them: that program has no margin.
+        chosen[chosen.all((1, 2)), 0, 1:] = False
+        solutions = SOLVED(attention("nuclear", data, jnp.asarray(chosen)))
+        assert np.all(np.asarray(solutions.result == "optimal"))
+        certificates = solutions.certificate
+        # Two steps from 1e-5 end at rounding; a program of condition 1e4 keeps twelve digits of it.
+        assert np.abs(certificates.duality_gap).max() <= 1e-10 and np.asarray(certificates.feasibility).max() <= 1e-10
 
 
 def test_sequence_to_sequence_and_causal() -> None:
