@@ -218,8 +218,8 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
     $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
     """
-    rows = jnp.where(still[:, None], flow.rows, 0.0)
-    basis, back = orthonormal_columns(rows)
+    rows = flow.rows
+    basis, back = orthonormal_columns(rows, still)
     dead = jnp.all(basis == 0, axis=0)
     eps = float(jnp.finfo(rows.dtype).eps)
     begun = flow.offsets + rows @ start
@@ -262,7 +262,7 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
     decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
     proved = 2.0 * E * bend * widest * decrement <= 1.0
-    away = null_space(rows)
+    away = null_space(rows, still)
     point = start + back @ z
     point = point - away.T @ (away @ point)
     step = (scale[:, None] * (back - away.T @ (away @ back)).T).T

@@ -121,7 +121,7 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     cone = recession_cone(inner)
-    away = null_space(jnp.where(cone.growing[:, None], 0.0, inner))
+    away = null_space(inner, ~cone.growing)
     projected = jnp.where(cone.growing[:, None], (inner @ away.T) @ away, 0.0)
     best = thin_margin(projected, cone.growing, cone.direction)
     # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
@@ -191,7 +191,7 @@ def _concluded(
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
     # The start has a part in the span, too.
     begun = problem.basis.T @ (theta * problem.unit)
-    beyond = null_space(jnp.where(growing[:, None], 0.0, problem.flow.rows))
+    beyond = null_space(problem.flow.rows, ~growing)
     away = jnp.where(quasi, outside(begun - beyond.T @ (beyond @ begun) + rest.point), 0.0)
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
