@@ -369,8 +369,8 @@ TABLES: list[Table] = [
          "point from CVXPY's, largest": "point.max|power", "outputs from the log-odds, largest": "odds.max|power"},
         "Next tokens",
         "Linear models of 6 words after 10 contexts, each with one to four continuations of random frequencies: the "
-        "direction over other words, and the point among continuations; see [your own model](own-model.md). The largest "
-        "differences are over all tables, undecided ones too.",
+        "direction over other words, and the point among continuations; see [your own model](own-model.md). The "
+        "largest differences are over all tables, undecided ones too.",
     ),
     Table(
         "optimisers",
