@@ -363,6 +363,16 @@ TABLES: list[Table] = [
         "instance is undecided the largest differences are those of a direction that nothing claims.",
     ),
     Table(
+        "next_tokens",
+        {"contexts": "kind", "tables": "instances", "outcomes": "outcomes|ended",
+         "direction from CVXPY's, median": "direction.median|power", "largest": "direction.max|power",
+         "point from CVXPY's, largest": "point.max|power", "outputs from the log-odds, largest": "odds.max|power"},
+        "Next tokens",
+        "Linear models of 6 words after 10 contexts, each with one to four continuations of random frequencies: the "
+        "direction over other words, and the point among continuations; see [your own model](own-model.md). The "
+        "largest differences are over all tables, undecided ones too.",
+    ),
+    Table(
         "optimisers",
         {"optimiser": "optimiser", "its norm": "norm",
          "l2": grown("l2"), "linf": grown("linf"), "spectral": grown("spectral"), "nuclear": grown("nuclear"),

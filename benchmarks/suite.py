@@ -54,6 +54,7 @@ SCRIPTS = (
     Script("own_model.py", "--count 2 --seeds 19", "", 150),
     Script("claims.py", "--count 20 --heads 2", "", 100),
     Script("classes.py", "--count 2", "", 100),
+    Script("next_tokens.py", "--count 2", "", 100),
     Script("optimisers.py", "--count 4 --steps 200", "", 100),
     Script("batches.py", "--lanes 10 --only integrate descend", "", 100, device=True),
     Script("memory.py", "--calls 16 --shapes 4", "", 100),

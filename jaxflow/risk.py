@@ -24,7 +24,7 @@ from jaxflow._core import (
     tree_scale,
 )
 from jaxflow.data import LinearData, SampleData, TokenData
-from jaxflow.losses import AbstractLoss, CrossEntropy, MarginLoss, as_loss, margins_of, scaled_by_output
+from jaxflow.losses import AbstractLoss, CrossEntropy, MarginLoss, as_loss, margins_of, scaled_by_output, weights_of
 from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize, linearize_outputs, outputs_of
 
 
@@ -94,19 +94,26 @@ class OpaqueLoss(AbstractLoss):
 def _as_data(pair: Any, loss: AbstractLoss) -> LinearData | SampleData:
     """Data from `(inputs, labels)`. **Raises:** `ValueError` naming `data` or `labels`."""
     require(len(pair) == 2, "data", f"expected a pair (inputs, labels), got {len(pair)} entries")
-    labels = pair[1]
+    labels, many = pair[1], isinstance(loss, CrossEntropy)
     if loss.margin:
-        labels = as_classes("labels", labels) if isinstance(loss, CrossEntropy) else as_signs("labels", labels)
+        labels = as_classes("labels", labels) if many else as_signs("labels", labels)
+    classes = labels
     inputs, labels = as_arrays(inputs=pair[0], labels=labels)
     require(inputs.ndim >= 1, "data", "expected inputs of shape (n, ...), got a number")
     kind = LinearData if inputs.ndim == 2 and labels.ndim == 1 else SampleData
     expected = f"expected {inputs.shape[0]} labels, one for each input, got shape {labels.shape}"
     require(labels.shape[:1] == inputs.shape[:1], "labels", expected)
     require_finite("labels", labels)
-    if loss.margin and not isinstance(loss, CrossEntropy):
+    if loss.margin and not many:
         _require_margins(loss, labels)
         require_signs("labels", labels)
-    return kind(inputs, labels)
+    if not many:
+        return kind(inputs, labels)
+    # Class numbers stay integers, which tells them from frequencies where they are traced. Rows that sum to one in
+    # single precision have another sum in double.
+    numbers = jnp.issubdtype(classes.dtype, jnp.integer)
+    targets = classes if numbers else labels / jnp.sum(labels, axis=-1, keepdims=True)
+    return eqx.tree_at(lambda d: d.targets, kind(inputs, labels), targets)
 
 
 def _require_margins(loss: AbstractLoss, labels: Any) -> None:
@@ -121,7 +128,7 @@ def _require_margins(loss: AbstractLoss, labels: Any) -> None:
 
 
 def _labelled(data: LinearData | SampleData, loss: AbstractLoss) -> LinearData | SampleData:
-    """Data whose targets are labels -1 and 1, or class numbers, as integers, or real values, as the loss has them.
+    """Data with the targets of the loss: labels -1 and 1, class numbers as integers, frequencies, real values.
 
     **Raises:** `ValueError` naming `targets` for what is none of these."""
     if isinstance(loss, CrossEntropy):
@@ -149,8 +156,8 @@ class EmpiricalRisk(AbstractPrinted):
     - `data`: `TokenData`, `LinearData`, `SampleData`, a pair `(inputs, labels)` of arrays (or any other
       `AbstractSource` of outputs and targets). A loss of the margin takes labels ±1, or two classes in another form,
       which become ±1 (`risk.data` shows them): True is +1, so is 1 beside 0, and of two strings the later one in sorted
-      order. `"cross_entropy"` takes class numbers 0 to C−1, and a model with C outputs where others have one. For other
-      losses targets are real values.
+      order. `"cross_entropy"` takes class numbers 0 to C−1, and a model with C outputs where others have one; or
+      frequencies of the classes, `(n, C)` rows of floats that sum to one. For other losses targets are real values.
     - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"cross_entropy"`, `"squared"`, ...), or
       a function of the margin $q=yf$.
     - `trainable`: which parameters move: a pytree of Booleans like the model, a function
@@ -267,18 +274,23 @@ class EmpiricalRisk(AbstractPrinted):
     def _check_classes(self, model: Any) -> None:
         outputs: Any = eqx.filter_eval_shape(self.source.outputs, model)
         targets: Any = eqx.filter_eval_shape(self.source.targets, outputs)
-        fits = outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1
-        wanted = f"({', '.join([*map(str, targets.shape), 'C'])})"
+        wanted = targets.shape if self.soft else (*targets.shape, outputs.shape[-1])
+        fits = outputs.shape == wanted and outputs.shape[-1] > 1
+        wanted = f"({', '.join(map(str, (*wanted[:-1], wanted[-1] if self.soft else 'C')))})"
         require(fits, "model", f"cross_entropy needs outputs of shape {wanted}, C > 1 classes, got {outputs.shape}")
         labels = getattr(self.data, "targets", None)
-        if labels is not None and is_concrete(labels):
+        if labels is not None and is_concrete(labels) and not self.soft:
             largest, classes = int(np.max(np.asarray(labels))), outputs.shape[-1]
             require(largest < classes, "labels", f"class {largest}, and outputs are of classes 0 to {classes - 1}")
 
+    def losses(self, model: Any) -> Float[Array, "..."]:
+        """The losses of which the risk is the mean or the sum."""
+        outputs = self.source.outputs(model)
+        return self.loss.value(outputs, self.source.targets(outputs))
+
     def __call__(self, model: Any) -> Float[Array, ""]:
         """L(θ); underflows to zero far out. `log_value` does not."""
-        outputs = self.source.outputs(model)
-        values = self.loss.value(outputs, self.source.targets(outputs))
+        values = self.losses(model)
         return jnp.mean(values) if self.reduction == "mean" else jnp.sum(values)
 
     def log_value(self, model: Any) -> Float[Array, ""]:
@@ -292,6 +304,19 @@ class EmpiricalRisk(AbstractPrinted):
         its own. **Raises:** `ValueError` for a loss that is no function of margins."""
         outputs = self.source.outputs(model)
         return margins_of(self.loss, outputs, self.source.targets(outputs))
+
+    def weights(self, model: Any) -> Float[Array, "..."]:
+        r"""The $w_i$ of $L=\sum_iw_i\ell(q_i)$, one for each row of `margins`; see `jaxflow.losses.weights_of`."""
+        outputs = self.source.outputs(model)
+        return weights_of(self.loss, outputs, self.source.targets(outputs)) / self.count(outputs)
+
+    @property
+    def soft(self) -> bool:
+        """Whether the data are frequencies of classes."""
+        targets = getattr(self.data, "targets", None)
+        if not isinstance(self.loss, CrossEntropy) or targets is None:
+            return False
+        return bool(jnp.issubdtype(targets.dtype, jnp.floating))
 
     def scaled_gradient(self, model: Any) -> ScaledGradient:
         r"""$\nabla L$ by the trainable parameters as `(log_scale, gradient, multipliers)`.
@@ -312,4 +337,5 @@ class EmpiricalRisk(AbstractPrinted):
 
     def count(self, outputs: Float[Array, "..."]) -> int:
         """How many losses the risk is a mean of; one for a sum."""
-        return self.source.targets(outputs).size if self.reduction == "mean" else 1
+        values = jax.eval_shape(self.loss.value, outputs, self.source.targets(outputs))
+        return values.size if self.reduction == "mean" else 1

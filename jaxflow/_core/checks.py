@@ -284,16 +284,28 @@ def require_signs(argument: str, labels: Any) -> None:
 
 
 def as_classes(argument: str, labels: Any) -> jax.Array:
-    """Class numbers 0, 1, 2, ... as integers, from integers or whole floating-point numbers.
+    """Class numbers 0, 1, 2, ... as integers, from integers or whole floating-point numbers; or rows of frequencies,
+    `(..., C)` floating-point numbers with two axes or more that sum to one, divided by their sum.
 
-    Traced numbers that are no class become -1, which is none.
+    Traced floating-point numbers with two axes or more are rows of frequencies. Traced numbers that are no class become
+    -1, which is none, and rows that are no frequencies NaN.
 
-    **Raises:** `ValueError` for anything else: strings and Booleans, negative numbers, rows of shares.
+    **Raises:** `ValueError` for anything else: strings and Booleans, negative numbers, rows with another sum.
     """
-    what, most = "expected class numbers 0, 1, 2, ..., whole and not negative", jnp.iinfo(jnp.int32).max
+    what = "expected class numbers 0, 1, 2, ..., whole and not negative, or rows of frequencies that sum to one"
+    most = jnp.iinfo(jnp.int32).max
     labels = labels.to_numpy() if hasattr(labels, "to_numpy") else labels
     array = raw_array(argument, labels) if not isinstance(labels, str) else np.asarray(labels)
     require(is_real(array.dtype), argument, f"{what}, got {named_dtype(array.dtype)}")
+    if array.ndim > 1 and jnp.issubdtype(array.dtype, jnp.floating):
+        total = array.sum(axis=-1, keepdims=True)
+        # Each of C numbers and the sum of them is rounded.
+        near = abs(total - 1.0) <= 2 * array.shape[-1] * jnp.finfo(array.dtype).eps
+        rows = (array >= 0).all(axis=-1, keepdims=True) & near
+        if not is_concrete(array):
+            return jnp.where(rows, array / total, jnp.nan)
+        if rows.all():
+            return jnp.asarray(array / total)
     if is_concrete(array):
         seen = np.asarray(array)
         fits = (seen >= 0) & (seen == np.round(seen)) & (seen <= most)

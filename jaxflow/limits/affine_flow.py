@@ -56,21 +56,25 @@ E = 2.718281828459045
 
 class AffineFlow(eqx.Module):
     r"""The flow in coordinates of the span: `rows` B `(n, m)`, `offsets` $q_0$ of n margins; the loss is a sum over
-    data, of `group` margins each in a row, divided by `count`."""
+    data, of `group` margins each in a row, with `weights`, which may be zero."""
 
     loss: AbstractLoss
     rows: Float[Array, "n m"]
     offsets: Float[Array, " n"]
+    weights: Float[Array, " k"]
     group: int = eqx.field(static=True)
-    count: float = eqx.field(static=True)
 
     def excess(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
         """`log_slope_excess` of every margin among those of its datum."""
         return log_slope_excess(self.loss, margins.reshape(-1, self.group)).reshape(-1)
 
     def log_slopes(self, margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        r"""log of the multipliers, $|\partial\ell/\partial q_k|$ over `count`."""
-        return self.excess(margins) - tail_rate(self.loss) * margins - jnp.log(self.count)
+        r"""log of the multipliers, $|\partial\ell/\partial q_k|$ times the weight of the datum."""
+        return self.excess(margins) - tail_rate(self.loss) * margins + self.log_weights()
+
+    def log_weights(self) -> Float[Array, " n"]:
+        """log of the weight of every margin's datum."""
+        return jnp.repeat(jnp.log(self.weights), self.group)
 
 
 class Frame(eqx.Module):
@@ -89,7 +93,7 @@ class Frame(eqx.Module):
         flow, kappa = self.flow, tail_rate(self.flow.loss)
         moved = flow.offsets + flow.rows @ r
         tail = flow.excess(self.pace * s / kappa + moved)
-        return tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit - jnp.log(flow.count)
+        return tail - kappa * moved - (self.pace - 1.0) * s + self.log_unit + flow.log_weights()
 
     def field(self, s: Float[Array, ""], r: Float[Array, " m"]) -> Float[Array, " m"]:
         """dr/ds; beyond `REST` of the margins that grow alone."""
@@ -218,18 +222,18 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     Along a step that moves margins by η at most the curvature grows no faster than $e^{Mη}$: the share
     $\\log(1+M\\eta)/(M\\eta)$ of it decreases the loss whatever the start (Sun and Tran-Dinh 2019).
     """
-    rows = jnp.where(still[:, None], flow.rows, 0.0)
-    basis, back = orthonormal_columns(rows)
+    rows = flow.rows
+    basis, back = orthonormal_columns(rows, still)
     dead = jnp.all(basis == 0, axis=0)
     eps = float(jnp.finfo(rows.dtype).eps)
     begun = flow.offsets + rows @ start
 
-    def value(q: Array) -> Array:
-        return value_of_margins(flow.loss, q)
+    def value(q: Array, weight: Array) -> Array:
+        return weight * value_of_margins(flow.loss, q)
 
     def derivatives(z: Array) -> tuple[Array, Array, Array]:
         q = jnp.where(still, begun + basis @ z, GONE).reshape(-1, flow.group)
-        first, second = jax.vmap(jax.grad(value))(q), jax.vmap(jax.hessian(value))(q)
+        first, second = (jax.vmap(d(value))(q, flow.weights) for d in (jax.grad, jax.hessian))
         curved = jnp.einsum("ijk,ikm->ijm", second, basis.reshape(*q.shape, -1)).reshape(basis.shape)
         first, hessian = first.reshape(-1), basis.T @ curved
         scale = 1.0 / jnp.sqrt(jnp.where(dead, 1.0, jnp.diagonal(hessian)))
@@ -262,7 +266,7 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
     decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
     proved = 2.0 * E * bend * widest * decrement <= 1.0
-    away = null_space(rows)
+    away = null_space(rows, still)
     point = start + back @ z
     point = point - away.T @ (away @ point)
     step = (scale[:, None] * (back - away.T @ (away @ back)).T).T
@@ -274,6 +278,6 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
         decrement=decrement,
         error=jnp.where(proved, 2.0 * E * decrement * spread, jnp.inf),
         proved=proved,
-        eigenvalue=jnp.where(rank > 0, 1.0 / (flow.count * positive_or_one(spread) ** 2), jnp.nan),
+        eigenvalue=jnp.where(rank > 0, 1.0 / positive_or_one(spread) ** 2, jnp.nan),
         rank=rank,
     )

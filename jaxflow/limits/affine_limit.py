@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
 from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
@@ -52,11 +52,16 @@ CLASSES = (
     "multiclass SVM. Where only some margins can be separated no theorem is cited, and the program is the l2 "
     "(Frobenius) max margin of these, orthogonal to the others"
 )
+CONTINUATIONS = (
+    "Thrampoulidis (2024), Implicit Optimization Bias of Next-Token Prediction in Linear Models: the outputs of a "
+    "context's continuations tend to their log-odds where all of these can be met, and the direction is that of the l2 "
+    "(Frobenius) max margin over the other words, orthogonal to differences of continuations"
+)
 
 
 class _Problem(NamedTuple):
     """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
-    norms of one."""
+    norms of one. `leading`: the heaviest datum of each output, of which `LinearFacts` speaks."""
 
     flow: AffineFlow
     basis: Float[Array, "p m"]
@@ -65,6 +70,7 @@ class _Problem(NamedTuple):
     free: Float[Array, "n m"]
     program: MaxMarginProgram
     best: ThinMargin
+    leading: Int[Array, " i"]
 
 
 def is_linear(risk: EmpiricalRisk, model: Any) -> bool:
@@ -111,7 +117,8 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
         return risk.margins(unravel(x)).reshape(-1)
 
     offsets = margins(theta)
-    group = jax.eval_shape(risk.margins, unravel(theta)).shape[-1]
+    weights = risk.weights(unravel(theta))
+    group = offsets.size // weights.size
     n, p = offsets.size, theta.size
     rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
     unit = power_of_two(exponent_of(rows))
@@ -121,15 +128,17 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     cone = recession_cone(inner)
-    away = null_space(jnp.where(cone.growing[:, None], 0.0, inner))
+    away = null_space(inner, ~cone.growing)
     projected = jnp.where(cone.growing[:, None], (inner @ away.T) @ away, 0.0)
     best = thin_margin(projected, cone.growing, cone.direction)
     # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
     largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
-    count = float(n // group) if risk.reduction == "mean" else 1.0
-    return _Problem(AffineFlow(risk.loss, inner, offsets, group, count), basis, unit, cone, projected, program, best)
+    flow = AffineFlow(risk.loss, inner, offsets, weights.reshape(-1), group)
+    each = weights.reshape(jax.eval_shape(risk.losses, unravel(theta)).size, -1)
+    leading = jnp.arange(len(each)) * each.shape[1] + jnp.argmax(each, axis=1)
+    return _Problem(flow, basis, unit, cone, projected, program, best, leading)
 
 
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
@@ -174,7 +183,8 @@ def _concluded(
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
-    prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else CLASSES, ())
+    many = CONTINUATIONS if risk.soft else CLASSES
+    prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else many, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
     if ruled is not None:
@@ -188,10 +198,11 @@ def _concluded(
         rank=rest.rank,
         error=jnp.where(rests, error, jnp.inf),
     )
+    pairs = growing.reshape(-1, problem.flow.group)
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
     # The start has a part in the span, too.
     begun = problem.basis.T @ (theta * problem.unit)
-    beyond = null_space(jnp.where(growing[:, None], 0.0, problem.flow.rows))
+    beyond = null_space(problem.flow.rows, ~growing)
     away = jnp.where(quasi, outside(begun - beyond.T @ (beyond @ begun) + rest.point), 0.0)
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
@@ -219,7 +230,7 @@ def _concluded(
             stationary=facts,
             linear=LinearFacts(
                 separability=cone.separability,
-                growing=growing if problem.flow.group == 1 else growing.reshape(-1, problem.flow.group),
+                growing=growing if problem.flow.group == 1 else pairs[problem.leading],
                 component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
                 steps=cone.steps,
             ),

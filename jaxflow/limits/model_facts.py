@@ -21,7 +21,8 @@ class KKTPoint(AbstractPrinted):
 
     - `residual`: $\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$, the ε of Lyu and Li's (ε, δ)-KKT points over the size of ψ.
     - `complementarity`: $\max_k\lambda_k(q_k(\psi)-1)/\sum_k\lambda_k$, their δ over that sum.
-    - `multipliers` λ `(n,)`, one for each margin: of C classes n(C−1), datum by datum, classes in their order.
+    - `multipliers` λ `(n,)`, one for each margin: of C classes n(C−1), datum by datum, classes in their order (of
+      frequencies nC(C−1), see `jaxflow.losses.margins_of`).
     - `gates` `(g,)`: which element $h_k$ of Clarke's subdifferential was taken. A gate is the share of the active side
       of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
     - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
@@ -60,7 +61,8 @@ class LinearFacts(AbstractPrinted):
 
     - `separability`: which data these are, and `growing` `(n,)`: the data whose margins diverge, as the recession
       cone proves (see `jaxflow.margin.recession_cone`). Of C classes `(n, C-1)`: margins over the other classes, which
-      stand in their order, and of one datum some may diverge and others not.
+      stand in their order, and of one datum some may diverge and others not; of frequencies, those of the most
+      frequent class.
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none.
     - `steps`: of the interior point.

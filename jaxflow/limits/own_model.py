@@ -63,8 +63,15 @@ def find_own_limit(
     trained = [x for x in jax.tree.leaves(eqx.filter(model, risk.filter(model))) if eqx.is_inexact_array(x)]
     require(len(trained) > 0, "trainable", "no floating-point array of the model is trained")
     count = sum(x.size for x in trained)
+    linear = _is_plain_linear(risk, model)
+    require(
+        linear or not risk.soft,
+        "loss",
+        "with frequencies of classes no theorem on the limit is known but of models that are linear in their trained "
+        "parameters. Follow the flow with integrate or descend, or give class numbers",
+    )
     # A linear model moves in the span of its data alone.
-    dimension = min(count, outputs.size) if _is_plain_linear(risk, model) else count
+    dimension = min(count, outputs.size) if linear else count
     require(
         dimension <= MOST_WEIGHTS,
         "model",

@@ -9,6 +9,7 @@ from jaxflow.losses.margins import self_concordance as self_concordance
 from jaxflow.losses.margins import tail_of as tail_of
 from jaxflow.losses.margins import tail_rate as tail_rate
 from jaxflow.losses.margins import value_of_margins as value_of_margins
+from jaxflow.losses.margins import weights_of as weights_of
 from jaxflow.losses.pointwise import AbstractLoss as AbstractLoss
 from jaxflow.losses.pointwise import Correlation as Correlation
 from jaxflow.losses.pointwise import CrossEntropy as CrossEntropy

@@ -1,6 +1,7 @@
 r"""What a loss is as a function of the margins of one datum: names, margins, tails, self-concordance (floor 1).
 
-A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$.
+A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$. Frequencies of C
+classes are C data of one class each, with weights (`weights_of`).
 """
 
 from typing import Any
@@ -20,6 +21,7 @@ from jaxflow.losses.pointwise import (
     Outputs,
     Squared,
     Tail,
+    are_frequencies,
 )
 
 LOSSES: dict[str, AbstractLoss] = {
@@ -60,6 +62,9 @@ def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
     r"""The margins of every datum on a last axis: $yf$, or under `CrossEntropy` $f_y-f_j$ for the classes $j\ne y$ in
     their order, C−1 of them. Every loss of the margin falls with each of them.
 
+    Frequencies of classes are weighted data of one class each (`weights_of`), with margins `(..., C, C-1)`: a class
+    that does not occur has weight zero, and repeats the margins of the most frequent one.
+
     **Raises:** `ValueError` naming `loss` for one that is no function of margins.
 
     **Example:**
@@ -77,6 +82,21 @@ def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
     return loss.margins(outputs, targets)
 
 
+def weights_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Array, "..."]:
+    r"""The weights in $\sum_iw_i\ell(q_i)$, one for each row of `margins_of`: frequencies of classes, or ones.
+
+    **Example:**
+
+    ```python
+    outputs, often = jnp.zeros((1, 3)), jnp.array([[0.25, 0.75, 0.0]])
+    assert jf.losses.weights_of(jf.losses.CrossEntropy(), outputs, often).tolist() == [[0.25, 0.75, 0.0]]
+    ```
+    """
+    require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
+    soft = isinstance(loss, CrossEntropy) and are_frequencies(outputs, targets)
+    return targets if soft else jnp.ones(targets.shape, outputs.dtype)
+
+
 def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
     r"""$\partial\ell/\partial f_i=e^{c_i}w_i$ as `(c, w)`, with a scale of its own for every output.
 
@@ -91,7 +111,7 @@ def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tu
     assert scale.tolist() == [0.0, -2000.0] and weights.tolist() == [-1.0, -1.0]
     ```
     """
-    if tail_of(loss) is not Tail.exponential or outputs.shape != targets.shape:
+    if tail_of(loss) is not Tail.exponential or isinstance(loss, CrossEntropy):
         scale, weights = loss.scaled_derivative(outputs, targets)
         return jnp.broadcast_to(scale, weights.shape), weights
     scale, weights = jax.vmap(lambda f, y: loss.scaled_derivative(f[None], y[None]))(

@@ -35,7 +35,8 @@ class Tail(enum.IntEnum):
 
 
 class AbstractLoss(eqx.Module):
-    """A loss of outputs and targets of equal shape (`CrossEntropy`: outputs have an axis of classes more)."""
+    """A loss of outputs and targets of equal shape (`CrossEntropy`: outputs have an axis of classes more than class
+    numbers)."""
 
     margin: eqx.AbstractClassVar[bool]
 
@@ -118,24 +119,49 @@ class CrossEntropy(AbstractLoss):
     Outputs $f$ are `(..., C)`, targets y `(...)` are class numbers from 0 to C−1. It is the logistic loss of
     $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: of two classes, that of the difference of their outputs. A target that is no
     class makes it NaN.
+
+    Targets `(..., C)` are frequencies of the classes, rows that sum to one (soft labels; of a language model: a context
+    with several continuations). The loss is then $\sum_cy_c\ell(f,c)=-\sum_cy_c\log\mathrm{softmax}(f)_c$, and its
+    infimum the entropy $-\sum_cy_c\log y_c$.
     """
 
     margin: ClassVar[bool] = True
 
     def value(self, outputs: Outputs, targets: Array) -> Outputs:
+        if are_frequencies(outputs, targets):
+            return jnp.sum(targets * self.value(outputs[..., None, :], _classes(outputs)), axis=-1)
         return Logistic().value(*self._logistic(outputs, targets))
 
     def log_value(self, outputs: Outputs, targets: Array) -> Outputs:
+        if are_frequencies(outputs, targets):
+            logs = self.log_value(outputs[..., None, :], _classes(outputs))
+            return jax.nn.logsumexp(logs, axis=-1, b=targets)
         return Logistic().log_value(*self._logistic(outputs, targets))
 
     def scaled_derivative(self, outputs: Outputs, targets: Array) -> tuple[Float[Array, ""], Outputs]:
-        own, lead = _leads(outputs, targets)
-        against = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -lead), axis=-1, keepdims=True)
-        # Softmax of the others, and of the true class minus their sum: 1 - p has no digits where p is one.
-        return _from_logarithms(jnp.where(own, against, -lead) - jax.nn.softplus(against), jnp.where(own, -1.0, 1.0))
+        r"""Let S be the classes that occur, $p^S$ softmax among them, and ε the sum of softmax p over the others. The
+        derivative is $p_j$ outside of S, $(p^S_j-y_j)-p^S_j\varepsilon$ on S: $p_j-y_j$ has no digits where p is y."""
+        soft = are_frequencies(outputs, targets)
+        own, lead = _leads(outputs, jnp.argmax(targets, axis=-1) if soft else targets)
+        occurs = targets > 0 if soft else own
+        # logsumexp of no number has no derivative.
+        some = ~jnp.all(occurs, axis=-1, keepdims=True)
+        others = jax.nn.logsumexp(jnp.where(occurs & some, -jnp.inf, -lead), axis=-1, keepdims=True)
+        within = jax.nn.logsumexp(jnp.where(occurs, -lead, -jnp.inf), axis=-1, keepdims=True)
+        against = jnp.where(some, others - within, -jnp.inf)
+        log_share = -lead - within
+        push = jnp.where(occurs, log_share + against, log_share) - jax.nn.softplus(against)
+        frequency = jnp.where(occurs, targets, 1.0) if soft else jnp.ones_like(outputs)
+        apart = jnp.where(occurs, frequency * jnp.expm1(jnp.where(occurs, log_share - jnp.log(frequency), 0.0)), 0.0)
+        return _from_logarithms(*_sum_of_logarithms(apart, push, jnp.where(occurs, -1.0, 1.0)))
 
     def margins(self, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
-        """$f_y-f_j$ for the classes j ≠ y in their order."""
+        """$f_y-f_j$ for the classes j ≠ y in their order. Of frequencies `(..., C, C-1)`, those of every class y;
+        a class that does not occur has those of the most frequent one."""
+        if are_frequencies(outputs, targets):
+            most = jnp.argmax(targets, axis=-1, keepdims=True)
+            occurring = jnp.where(targets > 0, _classes(outputs), most)
+            return self.margins(outputs[..., None, :], occurring)
         lead = _leads(outputs, targets)[1]
         before = _classes(lead[..., 1:]) < targets[..., None]
         return jnp.where(before, lead[..., :-1], lead[..., 1:])
@@ -145,6 +171,22 @@ class CrossEntropy(AbstractLoss):
         own, lead = _leads(outputs, targets)
         margin = -jax.nn.logsumexp(jnp.where(own, -jnp.inf, -lead), axis=-1)
         return margin, jnp.ones_like(margin)
+
+
+def are_frequencies(outputs: Outputs, targets: Array) -> bool:
+    """Whether targets of `CrossEntropy` are frequencies of the classes: they have all axes of the outputs."""
+    return jnp.ndim(targets) == jnp.ndim(outputs)
+
+
+def _sum_of_logarithms(number: Outputs, log_size: Outputs, sign: Outputs) -> tuple[Outputs, Outputs]:
+    """log|x| and the sign of x = `number` + `sign` e^`log_size`."""
+    there = number != 0
+    logs = jnp.where(there, jnp.log(jnp.abs(jnp.where(there, number, 1.0))), -jnp.inf)
+    level = lax.stop_gradient(jnp.maximum(logs, log_size))
+    level = jnp.where(jnp.isneginf(level), 0.0, level)
+    both = jnp.sign(number) * jnp.exp(logs - level) + sign * jnp.exp(log_size - level)
+    there = both != 0
+    return jnp.where(there, level + jnp.log(jnp.abs(jnp.where(there, both, 1.0))), -jnp.inf), jnp.sign(both)
 
 
 def _classes(outputs: Outputs) -> Int[Array, "... C"]:

@@ -243,10 +243,12 @@ def _lifts(
     return jnp.all(jnp.where(growing, margins > POSITIVE * unsure * roundings * most, jnp.abs(margins) <= zero))
 
 
-def orthonormal_columns(rows: Float[Array, "n m"]) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
+def orthonormal_columns(
+    rows: Float[Array, "n m"], chosen: Bool[Array, " n"] | None = None
+) -> tuple[Float[Array, "n k"], Float[Array, "m k"]]:
     """An orthonormal basis U of the column space, zero where there is no more of it, and T with U = `rows` T.
 
-    The scales of the columns do not matter.
+    The scales of the columns do not matter. `chosen`: the rows that count, all by default; the others are zero in U.
 
     **Example:**
 
@@ -258,14 +260,15 @@ def orthonormal_columns(rows: Float[Array, "n m"]) -> tuple[Float[Array, "n k"],
     ```
     """
     columns = _size(rows, axis=0)
-    found = _orthonormal(rows / columns[None, :])
+    found = _orthonormal(_only(rows, chosen) / columns[None, :])
     return found.basis, found.back / columns[:, None]
 
 
-def null_space(rows: Float[Array, "n m"]) -> Float[Array, "m m"]:
+def null_space(rows: Float[Array, "n m"], chosen: Bool[Array, " n"] | None = None) -> Float[Array, "m m"]:
     """An orthonormal basis, in its rows, of the u with `rows` u = 0; zero where there is no more of it. n ≥ m.
 
-    The rank is that of columns of one size, so that a small scale is not taken for a dependence.
+    The rank is that of columns of one size, so that a small scale is not taken for a dependence. `chosen`: the rows
+    that count, all by default.
 
     **Example:**
 
@@ -276,7 +279,7 @@ def null_space(rows: Float[Array, "n m"]) -> Float[Array, "m m"]:
     ```
     """
     columns = _size(rows, axis=0)
-    scaled = rows / columns[None, :]
+    scaled = _only(rows, chosen) / columns[None, :]
     scaled = scaled / _size(scaled, axis=1)[:, None]
     _, values, right = linalg.svd(scaled)
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
@@ -285,6 +288,12 @@ def null_space(rows: Float[Array, "n m"]) -> Float[Array, "m m"]:
     vectors = vectors / positive_or_one(size)
     _, values, right = linalg.svd(vectors)
     return jnp.where((values > rank_tolerance(vectors.shape, rows.dtype))[:, None], right, 0.0)
+
+
+def _only(rows: Float[Array, "n m"], chosen: Bool[Array, " n"] | None) -> Float[Array, "n m"]:
+    """The chosen rows, zero for others. A column keeps the size that it has in all rows: in the coordinates of a span,
+    what some rows have of a column may be the rounding of a zero, and in its own size would be data."""
+    return rows if chosen is None else jnp.where(chosen[:, None], rows, 0.0)
 
 
 def _size(rows: Float[Array, "n p"], axis: int) -> Float[Array, " k"]:

@@ -114,6 +114,7 @@ CALLS: list[Call] = [
     call(lambda loss: losses.value_of_margins(loss, jnp.zeros(2)), "loss", row="value_of_margins"),
     call(lambda loss: losses.margins_of(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="margins_of"),
     call(lambda loss: losses.scaled_by_output(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="scaled_by_output"),
+    call(lambda loss: losses.weights_of(loss, jnp.zeros(2), jnp.ones(2)), "loss", row="weights_of"),
     call(
         jf.EmpiricalRisk,
         "trainable",

@@ -49,6 +49,61 @@ def test_the_tail_has_all_of_its_digits() -> None:
     np.testing.assert_allclose(weights[0], [-1.0, 0.5, 0.5], rtol=1e-12)
 
 
+FREQUENCIES = jnp.array([[0.5, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.1, 0.0, 0.2, 0.7]])
+
+
+def test_frequencies_are_weighted_classes() -> None:
+    outputs = 3.0 * jax.random.normal(KEY, (4, 4))
+
+    def plain(outputs: jax.Array) -> jax.Array:
+        return -jnp.sum(FREQUENCIES * jax.nn.log_softmax(outputs), axis=-1)
+
+    value = LOSS.value(outputs, FREQUENCIES)
+    np.testing.assert_allclose(value, plain(outputs), rtol=1e-12)
+    np.testing.assert_allclose(LOSS.log_value(outputs, FREQUENCIES), jnp.log(value), rtol=1e-12, atol=1e-14)
+    scale, weights = LOSS.scaled_derivative(outputs, FREQUENCIES)
+    np.testing.assert_allclose(jnp.exp(scale) * weights, jax.grad(lambda f: jnp.sum(plain(f)))(outputs), atol=1e-14)
+    # And what is differentiated again, as an implicit solver does.
+    bent = jax.jacobian(lambda f: jnp.exp(scale) * LOSS.scaled_derivative(f, FREQUENCIES)[1])
+    np.testing.assert_allclose(bent(outputs), jax.hessian(lambda f: jnp.sum(plain(f)))(outputs), atol=1e-14)
+    margins, shares = (f(LOSS, outputs, FREQUENCIES) for f in (jf.losses.margins_of, jf.losses.weights_of))
+    assert margins.shape == (4, 4, 3)
+    by_margins = jnp.sum(shares * jf.losses.value_of_margins(LOSS, margins), axis=-1)
+    np.testing.assert_allclose(by_margins, value, rtol=1e-12)
+    # A word that does not occur has the margins of the most frequent one.
+    own = outputs[1, 1] - outputs[1, jnp.array([0, 2, 3])]
+    np.testing.assert_array_equal(margins[1], jnp.broadcast_to(own, (4, 3)))
+
+
+def test_the_tail_of_frequencies_has_all_of_its_digits() -> None:
+    """On the odds of the table only the share of other words is left, where 1 - p has no digits."""
+    outputs, often = jnp.array([[0.0, 0.0, -1000.0]]), jnp.array([[0.5, 0.5, 0.0]])
+    scale, weights = LOSS.scaled_derivative(outputs, often)
+    np.testing.assert_allclose(scale, -1000.0 - np.log(2.0), rtol=1e-15)
+    np.testing.assert_allclose(weights[0], [-0.5, -0.5, 1.0], rtol=1e-12)
+    np.testing.assert_allclose(LOSS.value(outputs, often), np.log(2.0), rtol=1e-15)
+    labels = jnp.array([1, 0])
+    outputs = jnp.array([[0.0, 1000.0, -1.0], [5000.0, 0.0, 0.0]])
+    for f in (LOSS.log_value, lambda *x: LOSS.scaled_derivative(*x)[0], lambda *x: LOSS.scaled_derivative(*x)[1]):
+        np.testing.assert_allclose(f(outputs, jnp.eye(3)[labels]), f(outputs, labels), rtol=1e-15)
+
+
+def test_frequencies_in_a_risk() -> None:
+    often = np.eye(3)[LABELS]
+    soft, hard = (jf.EmpiricalRisk((INPUTS, y), "cross_entropy") for y in (often, LABELS))
+    assert soft.soft and not hard.soft and soft.count(jax.vmap(LAYER)(INPUTS)) == 12
+    for f in (lambda r: r(LAYER), lambda r: r.log_value(LAYER), lambda r: r.scaled_gradient(LAYER).log_scale):
+        np.testing.assert_allclose(f(soft), f(hard), rtol=1e-14)
+    a, b = (r.scaled_gradient(LAYER).gradient for r in (soft, hard))
+    np.testing.assert_allclose(a.weight, b.weight, atol=1e-15)
+    # A table of counts in single precision is divided by its sum again.
+    third: Any = jf.EmpiricalRisk((INPUTS, np.full((12, 3), 1 / 3, np.float32)), "cross_entropy").data
+    np.testing.assert_allclose(third.targets.sum(axis=1), 1.0, rtol=1e-15)
+    rows = jnp.stack([jnp.asarray(often), jnp.asarray(often).at[0, 0].set(0.5), jnp.asarray(often).at[1].set(-1.0)])
+    values = jax.jit(jax.vmap(lambda y: jf.EmpiricalRisk((INPUTS, y), "cross_entropy")(LAYER)))(rows)
+    assert jnp.isfinite(values).tolist() == [True, False, False]
+
+
 def test_two_classes_are_the_logistic_loss_of_a_difference() -> None:
     class Difference(eqx.Module):
         layer: eqx.nn.Linear
@@ -119,7 +174,13 @@ REFUSED = {
     "shares": (LABELS + 0.5, LAYER, "^labels: expected class numbers .*got 0.5"),
     "NaN": (np.where(LABELS == 1, np.nan, LABELS), LAYER, "^labels: expected class numbers .*got nan"),
     "a class too many": (LABELS + 1, LAYER, "^labels: class 3, and outputs are of classes 0 to 2"),
-    "rows": (np.eye(3)[LABELS], LAYER, r"^model: expected an output of shape \(3, C\).*not rows of them"),
+    "rows": (np.eye(3, dtype=int)[LABELS], LAYER, r"^model: expected an output of shape \(3, C\).*not rows of them"),
+    "rows of another sum": (
+        0.9 * np.eye(3)[LABELS],
+        LAYER,
+        "^labels: expected .* frequencies that sum to one, got 0.9",
+    ),
+    "rows of other words": (np.eye(4)[LABELS], LAYER, r"^model: expected an output of shape \(4,\) for one input"),
     "one output": (LABELS, eqx.nn.Linear(4, "scalar", key=KEY), r"^model: expected an output of shape \(C\)"),
     "a network of one output": (
         LABELS,

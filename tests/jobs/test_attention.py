@@ -152,3 +152,17 @@ def test_what_stands_under_a_mask_changes_no_number(kind: str) -> None:
         ):
             # Gaps are themselves differences that are small beside one.
             np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "types", [("int64", "float32", "bool"), ("float32", "float64", "int64"), ("float32", "float32", "float32")]
+)
+def test_tokens_queries_and_labels_of_mixed_types(types: tuple[str, ...]) -> None:
+    tokens, queries = np.round(4 * np.asarray(DATA.tokens)), np.round(4 * np.asarray(DATA.queries))
+    labels = np.asarray(DATA.labels) > 0 if types[2] == "bool" else np.asarray(DATA.labels).astype(types[2])
+    data = jf.data.TokenData.validated(tokens.astype(types[0]), queries.astype(types[1]), labels)
+    model = jf.models.CombinedAttention(np.zeros((4, 4), np.float32), np.asarray(HEAD))
+    limit = jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model)
+    assert limit.outcome in CERTIFIED and limit.direction.dtype == np.float64
+    least = optimum(tokens, queries, np.argmax(limit.selection, -1), "frobenius")
+    np.testing.assert_allclose(np.linalg.norm(limit.direction), least, rtol=1e-6)

@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 import jaxflow as jf
 
 N, D, C = 12, 6, 3
-EYE = np.eye(C)
 
 
 def linear(W: jax.Array) -> eqx.nn.Linear:
@@ -39,12 +38,12 @@ def overlapping(rng: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([inputs, -rng.uniform(0.5, 2.0, (N // 2, 1)) * inputs]), np.tile(np.arange(N // 2) % C, 2)
 
 
-def quasi_separable(rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Three inputs three times, of two classes: their margin over the third grows, the other is held."""
-    inputs = rng.normal(size=(N // 4, D))
-    first = rng.integers(0, C, N // 4)
-    labels = [first, first, (first + 1) % C, rng.integers(0, C, N // 4)]
-    return np.concatenate([inputs, inputs, inputs, rng.normal(size=(N // 4, D))]), np.concatenate(labels)
+def quasi_separable(rng: Any, n: int = N, d: int = D, classes: int = C) -> tuple[np.ndarray, np.ndarray]:
+    """A quarter of the inputs three times, of two classes: their margin over a third grows, the other is held."""
+    inputs = rng.normal(size=(n // 4, d))
+    first = rng.integers(0, classes, n // 4)
+    labels = [first, first, (first + 1) % classes, rng.integers(0, classes, n // 4)]
+    return np.concatenate([inputs, inputs, inputs, rng.normal(size=(n // 4, d))]), np.concatenate(labels)
 
 
 KINDS = {make.__name__: make for make in (separable, overlapping, quasi_separable)}
@@ -60,15 +59,15 @@ def batch() -> tuple[Any, ...]:
     return inputs, labels, starts, limits_of(jnp.asarray(inputs), jnp.asarray(labels), jnp.asarray(starts))
 
 
-def rows_of(inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    pairs = zip(inputs, labels, strict=True)
-    return np.array([[np.kron(EYE[y] - EYE[j], x) for j in range(C) if j != y] for x, y in pairs])
+def rows_of(inputs: np.ndarray, labels: np.ndarray, classes: int = C) -> np.ndarray:
+    pairs, eye = zip(inputs, labels, strict=True), np.eye(classes)
+    return np.array([[np.kron(eye[y] - eye[j], x) for j in range(classes) if j != y] for x, y in pairs])
 
 
 def svm(rows: np.ndarray, still: np.ndarray) -> np.ndarray:
     """The direction of CVXPY's multiclass SVM, `still` zero; active constraints solved again by least squares."""
     cvxpy = pytest.importorskip("cvxpy")
-    w = cvxpy.Variable(C * D)
+    w = cvxpy.Variable(rows.shape[1])
     held = [still @ w == 0] if len(still) else []
     cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w)), [rows @ w >= 1, *held]).solve(
         solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10
@@ -129,6 +128,19 @@ def test_a_linear_model_ends_where_cvxpy_and_scipy_say(batch: tuple[Any, ...], k
     direction = limits.flow_direction.module.weight.reshape(-1)
     assert np.linalg.norm(direction - svm(rows[growing], rows[~growing])) <= 1e-8
     np.testing.assert_allclose(limits.details.margin, np.min(rows[growing] @ direction), rtol=1e-8)
+
+
+def test_more_parameters_than_margins_are_projected_in_coordinates_of_all() -> None:
+    """The flow is in coordinates of the span of its rows, in which zeros of the rows that stay are roundings."""
+    n, d, classes, rng = 8, 9, 6, np.random.default_rng(0)
+    made = [quasi_separable(rng, n, d, classes) for _ in range(4)]
+    inputs, labels = (np.stack(part) for part in zip(*made, strict=True))
+    limits = limits_of(jnp.asarray(inputs), jnp.asarray(labels), jnp.zeros((4, classes, d)))
+    np.testing.assert_array_equal(limits.outcome.value, jf.Outcome.globally_optimal)
+    grows, directions = (np.asarray(x) for x in (limits.linear.growing, limits.flow_direction.module.weight))
+    for x, y, growing, direction in zip(inputs, labels, grows, directions, strict=True):
+        rows = rows_of(x, y, classes)
+        assert np.linalg.norm(direction.reshape(-1) - svm(rows[growing], rows[~growing])) <= 1e-8
 
 
 def test_what_is_printed_counts_pairs() -> None:

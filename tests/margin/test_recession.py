@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 from jaxflow.margin import RecessionCone, Separability, recession_cone
+from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import thin_margin
 
 ROWS, COLUMNS = 12, 4
@@ -114,3 +115,14 @@ def test_ten_thousand_rows_and_their_largest_margin() -> None:
     assert float(jnp.linalg.norm(found.primal) / lower - 1.0) < 1e-12
     # One label turned round among ten thousand.
     assert recession_cone(rows.at[17].multiply(-1.0)).separability == "overlapping"
+
+
+def test_a_column_of_roundings_is_no_direction_of_chosen_rows() -> None:
+    """Of the second row the first column is the rounding of a zero beside the first row, whatever its own size."""
+    rows = np.array([[1.0, 0.5, 0.0], [1e-17, 1.0, 1.0], [-1e-17, 1.0, 1.0]])
+    away = np.asarray(null_space(jnp.asarray(rows), jnp.array([False, True, True])))
+    projector = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, -0.5], [0.0, -0.5, 0.5]])
+    np.testing.assert_allclose(away.T @ away, projector, atol=1e-15)
+    basis, back = orthonormal_columns(jnp.asarray(rows), jnp.array([False, True, True]))
+    np.testing.assert_allclose(basis @ basis.T, [[0.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]], atol=1e-15)
+    assert np.max(np.abs(back)) <= 1.0
