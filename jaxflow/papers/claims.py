@@ -135,9 +135,11 @@ def with_evidence(measured: str, evidence: Evidence) -> str:
     """What was measured, followed by the counts, the rate and the check that the verdict rests on."""
     parts = [measured]
     if evidence.contradicted or evidence.undecided:
-        parts.append(
+        counts = (
             f"of {evidence.inside} inside {evidence.contradicted} contradict it and {evidence.undecided} are undecided"
         )
+        bound = f": exceptions are at most {100 * evidence.exceptions:.2g}% (95%)"
+        parts.append(counts + ("" if evidence.contradicted else bound))
     if evidence.rate is not None:
         parts.append(evidence.rate.in_words())
     if evidence.contradicted and evidence.checked_by:

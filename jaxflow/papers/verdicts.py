@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import betaincinv, stdtrit
 
 from jaxflow._core import as_array, checked, require
+
+# Of all intervals and bounds, and of the instances that have to do what is said of each.
+CONFIDENCE = 0.95
 
 
 class Verdict(enum.StrEnum):
     """How a statement of a paper fares. "Inside" are the instances that satisfy its hypotheses.
 
-    - `holds`: there are instances inside, all of them are decided, and none contradicts it.
-    - `holds_at_this_rate`: said of a limit, of which only finite times are seen. All instances inside are decided,
-      none contradicts it, and a rate was fitted: its interval lies above zero and contains the predicted one.
-    - `not_settled`: there are instances inside, and neither of the above nor the next is true: some are undecided,
+    - `holds`: there are instances inside, none contradicts it, and all are decided, or so many that exceptions are
+      rare even if every undecided one is taken for an exception (`Evidence.exceptions` at most 5%).
+    - `holds_at_this_rate`: said of a limit, of which only finite times are seen. The above, and a rate was fitted that
+      agrees with the predicted one (`Rate.agrees`).
+    - `not_settled`: there are instances inside, and neither of the above nor the next is true: too many are undecided,
       or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
     - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
       (another solver, tighter tolerances, a certificate), which the row names.
@@ -39,7 +44,8 @@ class Rate:
 
     **Arguments:** `fitted` ± `half_width`: the exponent with its 95% interval; `predicted`: what theory says, None
     where a statement says only that the distance vanishes; `bias`: by how much the finite range of the fit may move
-    the exponent, with its reason beside the constant; `law`: what falls like which power of what, in words.
+    the exponent, with its reason beside the constant; `law`: what falls like which power of what, in words; `falls`:
+    of a mean over instances, the share of them whose own exponent is positive.
     """
 
     fitted: float
@@ -47,11 +53,13 @@ class Rate:
     predicted: float | None
     bias: float = 0.0
     law: str = ""
+    falls: float = 1.0
 
     @property
     def agrees(self) -> bool:
-        """The interval lies above zero and, with the bias, contains the predicted exponent. NaN agrees with none."""
-        if not self.fitted - self.half_width > 0.0:
+        """The interval lies above zero and, with the bias, contains the predicted exponent, and the distance falls on
+        95% of the instances: a mean does not speak for those that rise. NaN agrees with none."""
+        if not (self.fitted - self.half_width > 0.0 and self.falls >= CONFIDENCE):
             return False
         return self.predicted is None or abs(self.fitted - self.predicted) <= self.half_width + self.bias
 
@@ -59,7 +67,8 @@ class Rate:
         """The fit, its interval and what it is compared with."""
         width = f"{self.fitted:.3f} ± {self.half_width:.3f}" + (f" (bias up to {self.bias:g})" if self.bias else "")
         aim = "only a positive one is predicted" if self.predicted is None else f"predicted {self.predicted:.3f}"
-        return (f"{self.law}: " if self.law else "") + f"exponent {width}, {aim}"
+        rises = f", and {100 * (1.0 - self.falls):.3g}% of single ones are not positive" if self.falls < 1.0 else ""
+        return (f"{self.law}: " if self.law else "") + f"exponent {width}, {aim}{rises}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,13 @@ class Evidence:
         """Instances inside that confirm the statement."""
         return self.inside - self.contradicted - self.undecided
 
+    @property
+    def exceptions(self) -> float:
+        """The largest share of exceptions that is compatible with these instances, all that do not confirm the
+        statement taken for exceptions: the upper bound of Clopper and Pearson (1934) at 95%. One of none."""
+        others = self.inside - self.confirmed
+        return float(betaincinv(others + 1, self.confirmed, CONFIDENCE)) if self.confirmed else 1.0
+
 
 @checked()
 def decide(evidence: Evidence) -> Verdict:
@@ -105,7 +121,7 @@ def decide(evidence: Evidence) -> Verdict:
         return Verdict.outside_hypotheses
     if evidence.contradicted and evidence.checked_by:
         return Verdict.counterexample_found
-    if evidence.contradicted or evidence.undecided:
+    if evidence.contradicted or (evidence.undecided and evidence.exceptions > 1.0 - CONFIDENCE):
         return Verdict.not_settled
     if not evidence.limit:
         return Verdict.holds
@@ -135,7 +151,8 @@ def count_evidence(
 
 @checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Slope of y against x by least squares, and half its 95% interval (two standard errors)."""
+    """Slope of y against x by least squares, and half its 95% interval, with Student's factor for m - 2 degrees of
+    freedom (12.7 standard errors of three points)."""
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
@@ -144,16 +161,22 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tup
     slope, constant = np.polyfit(x, y, 1)
     rest = y - slope * x - constant
     error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
-    return float(slope), float(2 * error)
+    return float(slope), float(_student(len(x) - 2) * error)
+
+
+def _student(freedom: int) -> float:
+    """How many standard errors make half of a 95% interval."""
+    return float(stdtrit(freedom, 0.5 * (1.0 + CONFIDENCE)))
 
 
 @checked()
 def common_rate(
     fitted: np.ndarray, predicted: np.ndarray | float | None, *, bias: float = 0.0, law: str = ""
 ) -> Rate | None:
-    r"""One rate of many instances: means, and twice the standard error of the differences; None below three fits.
+    r"""One rate of many instances: means, and a 95% interval of the differences; None below three fits.
 
-    Where every instance has its own prediction, differences are averaged: $\overline{f-p}\pm2\,s/\sqrt m$.
+    Where every instance has its own prediction, differences are averaged: $\overline{f-p}\pm t_{m-1}s/\sqrt m$ with
+    Student's factor t. The share of instances with a positive exponent of their own is kept beside it.
     """
     fitted = np.asarray(fitted, float).ravel()
     aims = np.broadcast_to(np.asarray(0.0 if predicted is None else predicted, float).ravel(), fitted.shape)
@@ -161,9 +184,10 @@ def common_rate(
     if kept.sum() < 3:
         return None
     differences = fitted[kept] - aims[kept]
-    half = 2.0 * float(np.std(differences, ddof=1)) / math.sqrt(int(kept.sum()))
+    count = int(kept.sum())
+    half = _student(count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
     aim = None if predicted is None else float(np.mean(aims[kept]))
-    return Rate(float(np.mean(fitted[kept])), half, aim, bias, law)
+    return Rate(float(np.mean(fitted[kept])), half, aim, bias, law, float(np.mean(fitted[kept] > 0.0)))
 
 
 @checked()
