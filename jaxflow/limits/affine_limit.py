@@ -179,7 +179,8 @@ def _concluded(
     size = jnp.maximum(jnp.linalg.norm(problem.basis.T @ (theta * problem.unit) + rest.point), 1.0)
     error = rest.error / size
     # Whatever was seen of the path: a convex loss with a minimum has no other limit.
-    rests = known & ~some & (error <= LARGEST_POINT_ERROR)
+    proved = known & (error <= LARGEST_POINT_ERROR)
+    rests = ~some & proved
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
@@ -203,7 +204,7 @@ def _concluded(
     # The start has a part in the span, too.
     begun = problem.basis.T @ (theta * problem.unit)
     beyond = null_space(problem.flow.rows, ~growing)
-    away = jnp.where(quasi, outside(begun - beyond.T @ (beyond @ begun) + rest.point), 0.0)
+    component = jnp.where(proved, outside(begun - beyond.T @ (beyond @ begun) + rest.point), jnp.nan)
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
@@ -231,7 +232,8 @@ def _concluded(
             linear=LinearFacts(
                 separability=cone.separability,
                 growing=growing if problem.flow.group == 1 else pairs[problem.leading],
-                component=eqx.filter(unravel(away), risk.filter(unravel(theta))),
+                component=eqx.filter(unravel(jnp.where(quasi, component, 0.0)), risk.filter(unravel(theta))),
+                error=jnp.where(quasi, jnp.where(proved, error, jnp.inf), 0.0),
                 steps=cone.steps,
             ),
         ),

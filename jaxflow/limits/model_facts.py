@@ -64,13 +64,15 @@ class LinearFacts(AbstractPrinted):
       stand in their order, and of one datum some may diverge and others not; of frequencies, those of the most
       frequent class.
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
-      adds the direction: the minimum of their loss. Zero where all margins grow, or none.
+      adds the direction: the minimum of their loss. Zero where all margins grow, or none. NaN where no minimum was
+      proved. `error`: a bound for its relative error, of its absolute one where its size is below one.
     - `steps`: of the interior point.
     """
 
     separability: Code
     growing: Bool[Array, "n *others"]
     component: PyTree
+    error: Float[Array, ""]
     steps: Int[Array, ""]
 
 
@@ -201,9 +203,10 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
     beside = ""
     if separability is Separability.quasi_separable:
         size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(facts.component, eqx.is_array))))
+        found = f"a point of norm {float(size):.3g} (relative error at most {float(facts.error):.1e})"
         beside = (
             f" The other {what} are not separable: their margins stay, and the direction is added to the minimum of "
-            f"their loss, a point of norm {float(size):.3g}."
+            f"their loss, {found if jnp.isfinite(facts.error) else 'which was not found'}."
         )
     return (
         f"The loss of this linear model has no minimum: the margins of {data} diverge, and the flow's direction "

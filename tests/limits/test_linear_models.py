@@ -48,6 +48,8 @@ def test_a_slope_that_diverges_is_a_direction_in_every_unit() -> None:
     assert np.all(np.asarray(found.linear.growing) == (SLOPES != 0)[None, :])
     # The intercept comes to rest where the five data that stay have it: one against four.
     np.testing.assert_allclose(found.component.w[:, 0], np.log(4.0), rtol=1e-10)
+    assert np.all(np.abs(found.component.w[:, 0] / np.log(4.0) - 1.0) <= found.linear.error)
+    assert np.all(found.linear.error <= 1e-10)
     one = jf.find_limit(jf.EmpiricalRisk((inputs[2], LABELS), "logistic"), Linear(starts[2]))
     assert "no minimum" in str(one) and "3 of 8 data diverge" in str(one) and "Ji and Telgarsky" in str(one)
     assert one.point is None and one.outcome == "globally_optimal"
