@@ -151,9 +151,20 @@ class CrossEntropy(AbstractLoss):
         against = jnp.where(some, others - within, -jnp.inf)
         log_share = -lead - within
         push = jnp.where(occurs, log_share + against, log_share) - jax.nn.softplus(against)
-        frequency = jnp.where(occurs, targets, 1.0) if soft else jnp.ones_like(outputs)
+        sign = jnp.where(occurs, -1.0, 1.0)
+        if not soft:
+            return _from_logarithms(push, sign)
+        frequency = jnp.where(occurs, targets, 1.0)
         apart = jnp.where(occurs, frequency * jnp.expm1(jnp.where(occurs, log_share - jnp.log(frequency), 0.0)), 0.0)
-        return _from_logarithms(*_sum_of_logarithms(apart, push, jnp.where(occurs, -1.0, 1.0)))
+        # Where p is y, or nearly, the value is zero and the derivative is not: no logarithm of it is taken. The inverse
+        # of `tiny` is a number.
+        tiny = 1e4 * float(jnp.finfo(apart.dtype).tiny)
+        apart = apart - lax.stop_gradient(jnp.where(jnp.abs(apart) <= tiny, apart, 0.0))
+        scale = lax.stop_gradient(jnp.maximum(jnp.max(push), jnp.log(jnp.max(jnp.abs(apart)))))
+        scale = jnp.where(jnp.isneginf(scale), 0.0, scale)
+        weights = apart * jnp.exp(-jnp.maximum(scale, math.log(tiny))) + sign * exp_nonpositive(push - scale)
+        largest = positive_or_one(lax.stop_gradient(jnp.max(jnp.abs(weights))))
+        return scale + jnp.log(largest), weights / largest
 
     def margins(self, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
         """$f_y-f_j$ for the classes j ≠ y in their order. Of frequencies `(..., C, C-1)`, those of every class y;
@@ -176,17 +187,6 @@ class CrossEntropy(AbstractLoss):
 def are_frequencies(outputs: Outputs, targets: Array) -> bool:
     """Whether targets of `CrossEntropy` are frequencies of the classes: they have all axes of the outputs."""
     return jnp.ndim(targets) == jnp.ndim(outputs)
-
-
-def _sum_of_logarithms(number: Outputs, log_size: Outputs, sign: Outputs) -> tuple[Outputs, Outputs]:
-    """log|x| and the sign of x = `number` + `sign` e^`log_size`."""
-    there = number != 0
-    logs = jnp.where(there, jnp.log(jnp.abs(jnp.where(there, number, 1.0))), -jnp.inf)
-    level = lax.stop_gradient(jnp.maximum(logs, log_size))
-    level = jnp.where(jnp.isneginf(level), 0.0, level)
-    both = jnp.sign(number) * jnp.exp(logs - level) + sign * jnp.exp(log_size - level)
-    there = both != 0
-    return jnp.where(there, level + jnp.log(jnp.abs(jnp.where(there, both, 1.0))), -jnp.inf), jnp.sign(both)
 
 
 def _classes(outputs: Outputs) -> Int[Array, "... C"]:

@@ -205,3 +205,15 @@ def test_risks_without_classes_are_refused() -> None:
         jf.EmpiricalRisk(tokens, "cross_entropy")
     with pytest.raises(ValueError, match="^loss: Squared is not a margin loss"):
         jf.EmpiricalRisk((INPUTS, np.eye(3)[LABELS]), "squared").margins(LAYER)
+
+
+def test_the_slope_of_frequencies_has_a_derivative_where_it_is_zero() -> None:
+    """At softmax f = y the slope p - y vanishes and its Jacobian, diag(p) - p p^T, does not."""
+    outputs, often = jnp.zeros((1, 3)), jnp.array([[1 / 3, 1 / 3, 1 / 3]])
+
+    def slope(f: jax.Array) -> jax.Array:
+        scale, weights = jf.losses.CrossEntropy().scaled_derivative(f[None], often)
+        return jnp.exp(scale) * weights[0]
+
+    assert np.max(np.abs(slope(outputs[0]))) <= 1e-16
+    np.testing.assert_allclose(jax.jacfwd(slope)(outputs[0]), (np.eye(3) - 1 / 3) / 3, atol=1e-15)
