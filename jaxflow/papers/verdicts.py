@@ -152,16 +152,23 @@ def count_evidence(
 @checked()
 def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Slope of y against x by least squares, and half its 95% interval, with Student's factor for m - 2 degrees of
-    freedom (12.7 standard errors of three points)."""
+    freedom (12.7 standard errors of three points). NaN of fewer, and of one x alone."""
     x, y = (np.asarray(as_array(name, value), float) for name, value in (("x", x), ("y", y)))
     require(x.ndim == 1, "x", f"expected shape (m,), got {x.shape}")
     require(y.shape == x.shape, "y", f"expected one value for each of {len(x)}, got shape {y.shape}")
     if len(x) < 3 or not np.all(np.isfinite([x, y])):
         return float("nan"), float("nan")
-    slope, constant = np.polyfit(x, y, 1)
-    rest = y - slope * x - constant
-    error = np.sqrt(np.sum(rest**2) / (len(x) - 2) / np.sum((x - x.mean()) ** 2))
-    return float(slope), float(_student(len(x) - 2) * error)
+    # In units in which no square overflows.
+    units = [max(float(np.max(np.abs(z))), np.finfo(float).tiny) for z in (x, y)]
+    x, y = (z / unit - np.mean(z / unit) for z, unit in zip((x, y), units, strict=True))
+    spread = np.sum(x**2)
+    if spread == 0.0:
+        return float("nan"), float("nan")
+    slope = np.sum(x * y) / spread
+    error = np.sqrt(np.sum((y - slope * x) ** 2) / (len(x) - 2) / spread)
+    with np.errstate(over="ignore"):
+        unit = np.float64(units[1]) / units[0]
+        return float(slope * unit), float(_student(len(x) - 2) * error * unit)
 
 
 def _student(freedom: int) -> float:

@@ -107,6 +107,12 @@ def test_three_points_have_a_wide_interval() -> None:
     assert slope == pytest.approx(1.0) and half == pytest.approx(12.7062 * np.sqrt(1.0 / 300.0), rel=1e-5)
 
 
+def test_a_fit_has_any_units() -> None:
+    x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 0.4, 0.1, -0.7])
+    slope, half = fit(x, y)
+    assert fit(1e200 * x, 1e300 * y) == pytest.approx((1e100 * slope, 1e100 * half), rel=1e-12)
+
+
 def test_few_open_instances_of_many_leave_a_bound() -> None:
     few = Evidence(24_996, undecided=3)
     # Clopper and Pearson, three of 24,996: 7.754 / 24,996, nearly.
