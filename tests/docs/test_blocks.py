@@ -48,6 +48,7 @@ def environment() -> dict[str, str]:
 PRINTED = {
     "A linear model": "one minimum among the points",
     "Many classes": "multiclass SVM",
+    "Next words": "Thrampoulidis (2024)",
     "A ReLU network": "KKT point",
     "W = UUᵀ": "KKT point",
     "Attention with weights of your own": "KKT point",
