@@ -1,7 +1,7 @@
 r"""What a loss is as a function of the margins of one datum: names, margins, tails, self-concordance (floor 1).
 
-A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$. Frequencies of C
-classes are C data of one class each, with weights (`weights_of`).
+A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$. A row of
+frequencies stands for C data, one for each class, whose weights are the frequencies (`weights_of`).
 """
 
 from typing import Any
@@ -98,10 +98,10 @@ def weights_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
 
 
 def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
-    r"""$\partial\ell/\partial f_i=e^{c_i}w_i$ as `(c, w)`, with a scale of its own for every output.
+    r"""$\partial\ell/\partial f_i=e^{c_i}w_i$ as `(c, w)`, one scale for each output.
 
-    Of losses with an exponential tail, whose slopes may lie further apart than floating point reaches: what they are
-    multiplied with decides which of them counts. Slopes of other losses share the scale of `scaled_derivative`.
+    Slopes of losses with an exponential tail may differ by more than the range of floating point, and the smaller one
+    may be multiplied by the larger number later. Slopes of other losses share the scale of `scaled_derivative`.
 
     **Example:**
 

@@ -5,6 +5,7 @@ continuations; the point is the minimum over the span of the latter, where outpu
 2024).
 """
 
+import importlib
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +16,10 @@ import pytest
 
 import jaxflow as jf
 
-CONTEXTS, WORDS, EACH = 10, 6, 6
-TIGHT = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
+# The tables and their solutions by other means: those of the benchmark.
+pytest.importorskip("cvxpy", reason="CVXPY is not installed")
+next_tokens = importlib.import_module("next_tokens")
+CONTEXTS, WORDS, EACH = next_tokens.CONTEXTS, next_tokens.WORDS, 6
 
 
 def linear(W: Any) -> eqx.nn.Linear:
@@ -30,71 +33,14 @@ def limits_of(inputs: jax.Array, often: jax.Array, start: jax.Array) -> Any:
     return jf.find_limit(jf.EmpiricalRisk((inputs, often), "cross_entropy"), linear(start), throw=False)
 
 
-def table(rng: Any, contexts: int = CONTEXTS) -> np.ndarray:
-    """Frequencies of one to four words after each context."""
-    often = np.zeros((contexts, WORDS))
-    for row in often:
-        words = rng.choice(WORDS, rng.integers(1, 5), replace=False)
-        row[words] = rng.dirichlet(np.ones(len(words)))
-    return often
-
-
 @pytest.fixture(scope="module")
 def batch() -> tuple[Any, ...]:
     """Tables with one-hot embeddings of their contexts, and with random ones, from random starts."""
     rng = np.random.default_rng(0)
-    often = np.stack([table(rng) for _ in range(2 * EACH)])
+    often = np.stack([next_tokens.frequencies(rng) for _ in range(2 * EACH)])
     inputs = np.concatenate([np.tile(np.eye(CONTEXTS), (EACH, 1, 1)), rng.normal(size=(EACH, CONTEXTS, CONTEXTS))])
     starts = rng.normal(size=(2 * EACH, WORDS, CONTEXTS))
     return inputs, often, limits_of(jnp.asarray(inputs), jnp.asarray(often), jnp.asarray(starts))
-
-
-def rows_of(inputs: np.ndarray, often: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of every continuation over every other word, and of the first continuation over the others."""
-    grow, stay, eye = [], [], np.eye(WORDS)
-    for h, y in zip(inputs, often, strict=True):
-        some = np.flatnonzero(y)
-        grow += [np.kron(eye[z] - eye[v], h) for z in some for v in np.flatnonzero(y == 0)]
-        stay += [np.kron(eye[some[0]] - eye[z], h) for z in some[1:]]
-    return np.array(grow), np.array(stay).reshape(-1, WORDS * inputs.shape[1])
-
-
-def direction_of(grow: np.ndarray, stay: np.ndarray) -> np.ndarray:
-    """CVXPY's; active constraints are solved again by least squares."""
-    cvxpy = pytest.importorskip("cvxpy")
-    w = cvxpy.Variable(grow.shape[1])
-    rules = [grow @ w >= 1, stay @ w == 0]
-    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(w)), rules).solve(solver="CLARABEL", **TIGHT)
-    active = grow[grow @ w.value <= 1.0 + 1e-6]
-    right = np.concatenate([np.ones(len(active)), np.zeros(len(stay))])
-    sharp = np.linalg.lstsq(np.concatenate([active, stay]), right, rcond=None)[0]
-    assert np.min(grow @ sharp) > 1.0 - 1e-9 and np.linalg.norm(sharp - w.value) <= 1e-5 * np.linalg.norm(sharp)
-    return sharp / np.linalg.norm(sharp)
-
-
-def point_of(inputs: np.ndarray, often: np.ndarray, stay: np.ndarray) -> np.ndarray:
-    """CVXPY's minimum of the cross-entropy among continuations, over the span of their differences, and three steps of
-    Newton's method: where CVXPY ends the objective is flat to roundings, and the point known to 1e-6."""
-    cvxpy = pytest.importorskip("cvxpy")
-    values, vectors = np.linalg.svd(stay)[1:]
-    basis = vectors[: np.sum(values > 1e-10 * values[0])]
-    z = cvxpy.Variable(len(basis))
-    W = cvxpy.reshape(basis.T @ z, (WORDS, inputs.shape[1]), order="C")
-    loss = 0
-    for h, y in zip(inputs, often, strict=True):
-        f = (W @ h)[np.flatnonzero(y)]
-        loss += cvxpy.log_sum_exp(f) - y[y > 0] @ f
-    cvxpy.Problem(cvxpy.Minimize(loss)).solve(solver="CLARABEL")
-    found = np.asarray(z.value)
-    for _ in range(3):
-        f = np.where(often > 0, inputs @ (basis.T @ found).reshape(WORDS, -1).T, -np.inf)
-        p = np.exp(f - f.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        slope = basis @ np.ravel((p - often).T @ inputs)
-        bend = sum(np.kron(np.diag(q) - np.outer(q, q), np.outer(h, h)) for q, h in zip(p, inputs, strict=True))
-        found = found - np.linalg.solve(basis @ bend @ basis.T, slope)
-    assert np.linalg.norm(found - z.value) <= 1e-4 * np.linalg.norm(found)
-    return basis.T @ found
 
 
 @pytest.mark.parametrize("at", range(2 * EACH))
@@ -104,11 +50,11 @@ def test_both_parts_are_those_of_cvxpy(batch: tuple[Any, ...], at: int) -> None:
     most = np.argmax(often, axis=1)
     others = np.array([[j for j in range(WORDS) if j != y] for y in most])
     np.testing.assert_array_equal(limits.linear.growing, np.take_along_axis(often, others, axis=1) == 0)
-    grow, stay = rows_of(inputs, often)
+    grow, stay = next_tokens.rows_of(inputs, often)
     direction = np.ravel(limits.flow_direction.module.weight)
-    assert np.linalg.norm(direction - direction_of(grow, stay)) <= 1e-7
+    assert np.linalg.norm(direction - next_tokens.svm(grow, stay)) <= 1e-7
     component = np.asarray(limits.linear.component.module.weight)
-    best = point_of(inputs, often, stay)
+    best = next_tokens.minimum(inputs, often, stay)
     assert np.linalg.norm(np.ravel(component) - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
     outputs = inputs @ component.T
     for f, y in zip(outputs, often, strict=True):

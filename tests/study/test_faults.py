@@ -69,8 +69,8 @@ class Disk:
 
 # The first moment, how far it is to the next, and what is said.
 MOMENTS = {
-    Killed: (1, 1, ""),
-    signal.SIGINT: (1, 7, "|Run the same command again"),
+    Killed: (1, 1, "^$"),
+    signal.SIGINT: (1, 7, "^$|Run the same command again"),
     errno.ENOSPC: (1, 9, "the disk is full; .* Make room and run"),
     errno.EIO: (4, 9, "the disk reports an error; .* Give a folder on another disk and run"),
     errno.EFBIG: (7, 9, "no file may become as large as this one has to be .* Raise the limit"),
