@@ -48,8 +48,8 @@ def rows_of(inputs: np.ndarray, often: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def minimum(inputs: np.ndarray, often: np.ndarray, stay: np.ndarray) -> np.ndarray:
-    """CVXPY's minimum of the loss among continuations over the span of `stay`, and three steps of Newton's method. Where
-    CVXPY ends, the objective is flat to roundings and the point is known to 1e-6."""
+    """CVXPY's minimum of the loss among continuations over the span of `stay`, and three steps of Newton's method.
+    Where CVXPY ends, the objective is flat to roundings and the point is known to 1e-6."""
     _, values, basis = np.linalg.svd(stay, full_matrices=False)
     basis = basis[values > 1e-10 * values[0]]
     z, loss = cvxpy.Variable(len(basis)), 0

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxflow._core import AbstractPrinted, ScaledGradient, checked, exp_nonpositive, require
 
-# (scales, weights), both with the shape of the outputs -> gradient of the loss with output derivatives e^scale * weight.
+# (scales, weights), both shaped as the outputs -> gradient of the loss with output derivatives e^scale * weight.
 Pullback = Callable[[Float[Array, "..."], Float[Array, "..."]], ScaledGradient]
 
 
