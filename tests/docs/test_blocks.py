@@ -124,7 +124,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
         folder = tmp_path_factory.mktemp("page")
         write_files(page, folder)
         for at, script in enumerate(scripts(page)):
-            (folder / f"page_{at}.py").write_text(script)
+            (folder / f"page_{at:02}.py").write_text(script)  # sorted by name, the order of the page
         folders.append(str(folder))
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, *folders], env=environment(), capture_output=True, text=True, timeout=1100
