@@ -82,7 +82,7 @@ class AffineInverse(AbstractInverse):
     size: Float[Array, ""]
 
     def __call__(self, right: PyTree) -> PyTree:
-        return right / self.size
+        return jax.tree.map(lambda x: x / self.size, right)
 
     def gram(self, x: PyTree) -> Float[Array, "N N"]:
         return self.rows @ self.rows.T / self.size
@@ -93,7 +93,7 @@ class AffineInverse(AbstractInverse):
 
 
 class AffineMargins(AbstractMargins):
-    r"""$q=c+Ax$: attention trained through W, in score coordinates.
+    r"""$q=c+Ax$ of a state of one vector: attention trained through W, in score coordinates, or through a prompt.
 
     `blocks`: A has this many diagonal blocks of one size, each with a program of its own (layers in parallel).
     """
@@ -104,16 +104,17 @@ class AffineMargins(AbstractMargins):
     degree: ClassVar[int] = 1
 
     def __call__(self, x: PyTree) -> Float[Array, " N"]:
-        return self.offset + self.rows @ x
+        return self.offset + self.slopes(x, x)
 
     def pull(self, multipliers: Float[Array, " N"], x: PyTree) -> PyTree:
-        return multipliers @ self.rows
+        return _like(x, multipliers @ self.rows)
 
     def slopes(self, x: PyTree, direction: PyTree) -> Float[Array, " N"]:
-        return self.rows @ direction
+        (vector,) = jax.tree.leaves(direction)
+        return self.rows @ vector
 
     def curved(self, multipliers: Float[Array, " N"], direction: PyTree) -> PyTree:
-        return jnp.zeros_like(direction)
+        return jax.tree.map(jnp.zeros_like, direction)
 
     def inverse(self, multipliers: Float[Array, " N"], kappa: Float[Array, ""]) -> AffineInverse:
         return AffineInverse(self.rows, 1.0 + kappa)

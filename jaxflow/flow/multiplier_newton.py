@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxflow._core import ScaledGradient, as_integer, check_kind, check_real, linalg, require, tree_norm, tree_scale
@@ -223,7 +224,8 @@ class MultiplierNewton(diffrax.AbstractSolver):
         if margins.degree == 1:
             d = jax.tree.map(jnp.add, solver_state.rate, y)
             slopes = jnp.where(constraints.present, margins.slopes(y, d), jnp.inf)
-            parts = [x.reshape(margins.blocks, -1) for x in (slopes, weights, margins.pull(weights, d), d)]
+            flat = [ravel_pytree(x)[0] for x in (slopes, weights, margins.pull(weights, d), d)]
+            parts = [x.reshape(margins.blocks, -1) for x in flat]
             smallest, total = jnp.min(parts[0], axis=1), jnp.sum(parts[1], axis=1)
             size = jnp.linalg.norm(parts[2], axis=1) * jnp.linalg.norm(parts[3], axis=1)
             return jnp.all((smallest > 0) & (size <= (1.0 + gap) * smallest * total))

@@ -46,7 +46,14 @@ from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
 from jaxflow.limits.stages import ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
-from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, MultiHeadAttention, is_linear
+from jaxflow.models import (
+    CombinedAttention,
+    DiagonalAttention,
+    FactoredAttention,
+    MultiHeadAttention,
+    PromptAttention,
+    is_linear,
+)
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -81,7 +88,8 @@ DIRECT_STEP = 0.1
 
 def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
     """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
-    kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Halves(conserved)}
+    kinds: dict[type, AbstractCoordinates] = {CombinedAttention: Scores(), FactoredAttention: Factors()}
+    kinds |= {DiagonalAttention: Halves(conserved), PromptAttention: Weights()}
     parts, found = (model,), kinds.get(type(model))
     if isinstance(model, MultiHeadAttention) and all(isinstance(part, CombinedAttention) for part in model.parts):
         parts, found = model.parts, LayerScores()

@@ -80,7 +80,7 @@ class AttentionFacts(AbstractFacts):
                 f"(|grad L| / sum |p| = {float(limit.stationarity):.1e}); no max-margin program describes it.{note}"
             )
         tokens = _tokens(np.asarray(limit.selection))
-        program = f"the {_norm_name(limit.prediction.program.norm)} max-margin program"
+        program = f"the {_norm_name(limit.prediction.program)} max-margin program"
         if outcome is Outcome.infeasible_program:
             return (
                 f"Gradient flow stands still at {when} with attention on tokens {tokens}, but {program} of these "
@@ -112,6 +112,7 @@ def _tokens(selection: np.ndarray) -> str:
     return "(" + ", ".join(shown) + ")"
 
 
-def _norm_name(norm: Any) -> str:
-    names = {Frobenius: "Frobenius-norm", Nuclear: "nuclear-norm", L1: "l1-norm"}
-    return names.get(type(norm), type(norm).__name__)
+def _norm_name(program: Any) -> str:
+    vector = program.primal_zero.ndim == 1
+    names = {Frobenius: "l2-norm" if vector else "Frobenius-norm", Nuclear: "nuclear-norm", L1: "l1-norm"}
+    return names.get(type(program.norm), type(program.norm).__name__)

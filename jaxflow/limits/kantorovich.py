@@ -7,12 +7,12 @@ the loss falls like $e^{-q}$, Newton's step is one unit of q however far out, an
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.kinks import gated
@@ -22,12 +22,23 @@ from jaxflow.risk import EmpiricalRisk
 RANK = 1e-10
 
 
+class _Span(NamedTuple):
+    """Directions in which a function of θ changes, of length one in the norm of H (`white`, zero where H is not
+    definite on them), Newton's step in these, and the softest of them as long as it is."""
+
+    definite: Bool[Array, ""]
+    least: Float[Array, ""]
+    white: Float[Array, "p r"]
+    curved: Float[Array, "p r"]
+    step: Float[Array, " r"]
+    softest: Float[Array, " r"]
+
+
 def kantorovich(
     risk: EmpiricalRisk,
     unravel: Callable[[Array], Any],
     theta: Float[Array, " p"],
     moves: Callable[[Array], Array] | None = None,
-    fitted: bool = False,
 ) -> Float[Array, ""]:
     r"""An estimate of $\omega\eta$ on the directions that move anything; +inf where H is not definite on these.
 
@@ -36,11 +47,12 @@ def kantorovich(
     is doubled. Where a kink of the model is crossed within two of Newton's steps, +inf. Gradients are
     relative to the scale of `scaled_gradient` at θ, so that nothing underflows.
 
-    **Arguments:** `unravel`: from θ to the model; `moves`: a function of θ whose derivatives span the directions in
-    which the loss changes (None: the margins; of a loss without, the outputs), whatever its units; `fitted`: +inf
-    unless what pushes the outputs cancels output by output, so that θ may move as long as these stand: what their
-    second derivatives add to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least
-    eigenvalue there.
+    The directions are those that move the margins (of a loss without, the outputs). With `moves`, a function of θ in
+    whatever units, they are those that move it; or, if that is less, those that move the margins where what pushes the
+    outputs cancels output by output. There θ may move as long as the outputs stand: what their second derivatives add
+    to H, $\sum_iw_i\nabla^2f_i$ with $w_i=\partial L/\partial f_i$, is at most half of its least eigenvalue.
+
+    **Arguments:** `unravel`: from θ to the model.
 
     **Example:**
 
@@ -65,45 +77,65 @@ def kantorovich(
         scaled = risk.scaled_gradient(unravel(x))
         return ravel_pytree(scaled.gradient)[0] * jnp.exp(scaled.log_scale - scale)
 
-    def bent(x: Array, columns: Array) -> Array:
-        """The Hessian's products with the columns, without the Hessian."""
-        return jax.vmap(lambda v: jax.jvp(slope_of, (x,), (v,))[1], in_axes=1, out_axes=1)(columns)
+    def bent(x: Array, columns: Array) -> tuple[Array, Array]:
+        """The gradient, and the Hessian's products with the columns, without the Hessian."""
+        gradient, product = jax.linearize(slope_of, x)
+        return gradient, jax.vmap(product, in_axes=1, out_axes=1)(columns)
 
-    gradient = slope_of(theta)
-    rows = jax.jacrev(own if moves is None else moves)(theta)
-    finite = jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(gradient))
-    rows = jnp.where(finite, rows, 0.0)
-    rows = rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True))
-    _, values, right = linalg.svd(rows)
-    moved = jnp.where((values > RANK * jnp.max(values, initial=0.0))[:, None], right, 0.0)
-    dead = jnp.all(moved == 0, axis=1)
-    products = bent(theta, moved.T)
-    finite = finite & jnp.all(jnp.isfinite(products))
-    inner = moved @ jnp.where(finite, products, 0.0)
-    curves, vectors = linalg.eigh(0.5 * (inner + inner.T))
-    # Rounding of eigenvalues: a curvature below it has no sign.
-    rounding = len(theta) * float(jnp.finfo(theta.dtype).eps) * jnp.max(jnp.abs(curves), initial=0.0)
-    live = jnp.sum(vectors**2 * (~dead)[:, None], axis=0) > 0.5
-    definite = finite & jnp.all(jnp.where(live, curves > rounding, True)) & jnp.any(live)
-    if fitted:
+    functions = [own] if moves is None else [moves, own]
+    rows = [jax.jacrev(function)(theta) for function in functions]
+    moved = [_range(jacobian) for jacobian in rows]
+    gradient, products = bent(theta, jnp.concatenate(moved).T)
+    finite = jnp.all(jnp.isfinite(gradient)) & jnp.all(jnp.isfinite(products))
+    ends = [sum(len(m) for m in moved[:k]) for k in range(len(moved) + 1)]
+    spans = [
+        _span(jnp.where(finite, products, 0.0)[:, a:b], m, gradient, finite & jnp.all(jnp.isfinite(jacobian)))
+        for a, b, m, jacobian in zip(ends[:-1], ends[1:], moved, rows, strict=True)
+    ]
+    definite = [span.definite for span in spans]
+    if moves is not None:
         there = risk.source.outputs(unravel(theta))
         size, weights = risk.loss.scaled_derivative(there, risk.source.targets(there))
         weights = weights.reshape(-1) * jnp.exp(size - scale) / risk.count(there)
         own_bend = jax.hessian(lambda x: outputs(x) @ weights)(theta)
-        definite = definite & (2.0 * jnp.linalg.norm(own_bend) <= jnp.min(jnp.where(live, curves, jnp.inf)))
-    root = jnp.where(live & definite, 1.0 / jnp.sqrt(jnp.where(live & definite, curves, 1.0)), 0.0)
-    # Columns of length one in the norm of H.
-    white = moved.T @ (vectors * root[None, :])
-    step = white.T @ gradient
-    softest = jnp.linalg.norm(step) * jax.nn.one_hot(jnp.argmax(root), root.size, dtype=theta.dtype)
-
-    here = white.T @ bent(theta, white)
-
-    def change(z: Array) -> Array:
-        return jnp.linalg.norm(white.T @ bent(theta + 2.0 * white @ z, white) - here)
+        definite[1] = definite[1] & (2.0 * jnp.linalg.norm(own_bend) <= spans[1].least)
 
     # ω·2η at the distance 2η: with twice of it, ωη.
-    bound = jnp.max(jax.lax.map(change, jnp.stack([-step, softest, -softest])))
-    beyond = gated(outputs, theta - 2.0 * white @ step).switches
-    crossed = jnp.any((gated(outputs, theta).switches > 0) != (beyond > 0))
-    return jnp.where(definite & ~crossed & jnp.isfinite(bound), bound, jnp.inf)
+    white = jnp.concatenate([span.white for span in spans], axis=1)
+    away = [2.0 * span.white @ z for span in spans for z in (-span.step, span.softest, -span.softest)]
+    changed = jax.lax.map(lambda x: bent(theta + x, white)[1], jnp.stack(away))
+    switched = gated(outputs, theta).switches > 0
+    bounds = []
+    for k, span in enumerate(spans):
+        columns = changed[3 * k : 3 * k + 3, :, ends[k] : ends[k + 1]]
+        change = jnp.linalg.norm(span.white.T @ (columns - span.curved[None]), axis=(1, 2))
+        crossed = jnp.any(switched != (gated(outputs, theta + away[3 * k]).switches > 0))
+        bound = jnp.max(change)
+        bounds.append(jnp.where(definite[k] & ~crossed & jnp.isfinite(bound), bound, jnp.inf))
+    return jnp.min(jnp.stack(bounds))
+
+
+def _range(rows: Float[Array, "m p"]) -> Float[Array, "r p"]:
+    """An orthonormal basis of the span of the rows, whatever their units; rows of zero beyond its rank."""
+    rows = jnp.where(jnp.all(jnp.isfinite(rows)), rows, 0.0)
+    _, values, right = linalg.svd(rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True)))
+    return jnp.where((values > RANK * jnp.max(values, initial=0.0))[:, None], right, 0.0)
+
+
+def _span(
+    products: Float[Array, "p r"], moved: Float[Array, "r p"], gradient: Float[Array, " p"], finite: Bool[Array, ""]
+) -> _Span:
+    """What H is on the directions `moved`, of its products with them."""
+    dead = jnp.all(moved == 0, axis=1)
+    inner = moved @ products
+    curves, vectors = linalg.eigh(0.5 * (inner + inner.T))
+    # Rounding of eigenvalues: a curvature below it has no sign.
+    rounding = len(gradient) * float(jnp.finfo(gradient.dtype).eps) * jnp.max(jnp.abs(curves), initial=0.0)
+    live = jnp.sum(vectors**2 * (~dead)[:, None], axis=0) > 0.5
+    definite = finite & jnp.all(jnp.where(live, curves > rounding, True)) & jnp.any(live)
+    root = jnp.where(live & definite, 1.0 / jnp.sqrt(jnp.where(live & definite, curves, 1.0)), 0.0)
+    turn = vectors * root[None, :]
+    white = moved.T @ turn
+    step = white.T @ gradient
+    softest = jnp.linalg.norm(step) * jax.nn.one_hot(jnp.argmax(root), root.size, dtype=gradient.dtype)
+    return _Span(definite, jnp.min(jnp.where(live, curves, jnp.inf)), white, products @ turn, step, softest)

@@ -35,7 +35,7 @@ def settled(attention: Float[Array, "*n T"], visible: Bool[Array, "*n T"] | None
     return ~jnp.any(between) & jnp.any(masked if visible is None else masked & visible)
 
 
-def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "d d"]:
+def combined_velocity(model: AbstractAttention, velocity: PyTree) -> Float[Array, "..."]:
     r"""$\dot W$ for a velocity of the parameters, for factors $\dot KQ^\top+K\dot Q^\top$."""
     # Frozen leaves are None in the velocity: fill them with zeros of the model's own structure.
     params, frozen = eqx.partition(model, jax.tree.map(lambda v: v is not None, velocity, is_leaf=_is_none))
@@ -60,7 +60,7 @@ def dual_weights(program: AttentionProgram, multipliers: Float[Array, "*n T"]) -
 
 def flow_bounds(
     program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
-) -> tuple[Certificate, Float[Array, "2 d d"]]:
+) -> tuple[Certificate, Float[Array, "2 ..."]]:
     r"""The flow's certificates, no solver involved, of two primal points: the velocity $\dot W$ and the weights W.
 
     **Returns:** both certificates, stacked, with one lower bound; and both directions, of any size. A direction with
@@ -69,7 +69,7 @@ def flow_bounds(
     dual = dual_weights(program, multipliers)
     directions = jnp.stack([combined_velocity(model, velocity), model.combined_weights()])
     certificates = jax.vmap(lambda weights: certify(program, as_primal(program, weights), dual, "flow"))(directions)
-    if program.primal_zero.ndim == 1:
+    if program.primal_zero.ndim == 1 and directions.ndim == 3:
         off = jnp.abs(jnp.where(jnp.eye(directions.shape[-1], dtype=bool), 0.0, directions))
         diagonal = jnp.max(off, axis=(1, 2)) <= DIAGONAL * jnp.max(jnp.abs(directions), axis=(1, 2))
         certificates = jax.vmap(valid_where)(diagonal, certificates)
@@ -79,7 +79,7 @@ def flow_bounds(
 @checked()
 def flow_certificate(
     program: AttentionProgram, model: AbstractAttention, velocity: PyTree, multipliers: Float[Array, "*n T"]
-) -> tuple[Certificate, Float[Array, "d d"]]:
+) -> tuple[Certificate, Float[Array, "..."]]:
     r"""The flow's certificate, no solver involved, and the direction $V/\mu$ that it certifies.
 
     Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller value: from W the

@@ -79,7 +79,7 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
 
     def bound(x: Array) -> Array:
         # Where several logits give one output and nothing pushes that output, the minima are a whole set.
-        return jnp.minimum(kantorovich(risk, model_at, x, gaps), kantorovich(risk, model_at, x, fitted=True))
+        return kantorovich(risk, model_at, x, gaps)
 
     # For few of the lanes of a batch, which a CPU follows one after the other.
     @one_lane_at_a_time

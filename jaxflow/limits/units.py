@@ -51,7 +51,8 @@ class Units(eqx.Module):
             return eqx.tree_at(lambda r: r.source.data, risk, moved), scaled
         tokens = data.tokens / self.inputs
         if data.single_query:
-            tokens = jnp.where(jnp.any(data.queries != 0, axis=-1)[:, None, None], tokens, 0.0)
+            asked = jnp.any(model.keys_and_queries(data)[1] != 0, axis=-1)
+            tokens = jnp.where(asked[:, None, None], tokens, 0.0)
         moved = TokenData(tokens, data.queries / self.others, data.labels, data.mask)
         inside = eqx.tree_at(lambda r: r.source.data, risk, moved)
         return inside, eqx.tree_at(lambda m: m.head.v, scaled, model.head.v * self.inputs)
@@ -116,11 +117,14 @@ def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
         known = linear and getattr(model, "activation", None) is None
     if not known or risk.filter(model) != model.trainable():
         return None
-    return _of_tokens(data, model.degree) if isinstance(data, TokenData) else _of_inputs(risk, model)
+    if not isinstance(data, TokenData):
+        return _of_inputs(risk, model)
+    attention: Any = model
+    return _of_tokens(*attention.keys_and_queries(data), attention.degree)
 
 
-def _of_tokens(data: TokenData, degree: int) -> Units:
-    a, b = exponent_of(data.tokens), exponent_of(data.queries)
+def _of_tokens(tokens: Float[Array, "n T d"], queries: Float[Array, "... e"], degree: int) -> Units:
+    a, b = exponent_of(tokens), exponent_of(queries)
     size = a + b
     # Only together do they matter: the root of the product is a power of two as well.
     b = jnp.where((size % degree) == 0, b, b + 1)

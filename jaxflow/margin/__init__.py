@@ -2,6 +2,7 @@
 
 from jaxflow.margin.attention import AttentionProgram as AttentionProgram
 from jaxflow.margin.attention import attention_svm as attention_svm
+from jaxflow.margin.attention import prompt_svm as prompt_svm
 from jaxflow.margin.certificate import Certificate as Certificate
 from jaxflow.margin.certificate import CertificateSource as CertificateSource
 from jaxflow.margin.certificate import ProgramResult as ProgramResult

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import is_concrete, raw_array, require
+from jaxflow._core import as_matrix, is_concrete, raw_array, require
 from jaxflow.data import TokenData
 from jaxflow.data.tokens import first_index
 from jaxflow.margin.norms import L1, AbstractNorm, Lp, as_norm
@@ -184,3 +184,21 @@ def attention_svm(data: TokenData, selection: Any, norm: Any = "frobenius") -> A
     mask = _as_selection(data, selection)
     _check_selection(mask, data.visible)
     return AttentionProgram(norm, data.tokens, data.queries, mask, data.visible, isinstance(norm, L1))
+
+
+def prompt_svm(data: TokenData, selection: Any, K: Any = None) -> AttentionProgram:
+    r"""$\min\|p\|$ s.t. $(k_{i\alpha_i}-k_{it})^\top p\ge1$ for $t\ne\alpha_i$: the program of a trained prompt.
+
+    **Arguments, errors:** `data`, `selection` as for `attention_svm`; `K` `(d, e)`, of keys $k_{it}=K^\top x_{it}$;
+    None: keys are the tokens. The primal is p `(e,)`, which stands for a diagonal matrix that meets queries of ones.
+
+    Source: (ATT-SVM) of Ataee Tarzanagh, Li, Zhang, Oymak (2023), *Max-Margin Token Selection in Attention Mechanism*.
+    """
+    program = attention_svm(data, selection)
+    keys = data.tokens
+    if K is not None:
+        K = as_matrix("K", K)
+        require(K.shape[0] == keys.shape[-1], "K", f"expected {keys.shape[-1]} rows, one a dimension, got {K.shape}")
+        keys = keys @ K
+    queries = jnp.ones((*data.output_shape, keys.shape[-1]), keys.dtype)
+    return AttentionProgram(program.norm, keys, queries, program.selection, program.visible, True)

@@ -4,6 +4,7 @@ from jaxflow.models.attention import AbstractAttention as AbstractAttention
 from jaxflow.models.attention import CombinedAttention as CombinedAttention
 from jaxflow.models.attention import DiagonalAttention as DiagonalAttention
 from jaxflow.models.attention import FactoredAttention as FactoredAttention
+from jaxflow.models.attention import PromptAttention as PromptAttention
 from jaxflow.models.attention import mix as mix
 from jaxflow.models.attention import token_slopes as token_slopes
 from jaxflow.models.base import AbstractModel as AbstractModel

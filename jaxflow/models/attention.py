@@ -41,8 +41,12 @@ class AbstractAttention(AbstractModel):
         r"""$a_{it} = x_{it}^\top W z_i$, `(n, T)` or `(n, k, T)`; hidden tokens included."""
 
     @abc.abstractmethod
-    def combined_weights(self) -> Float[Array, "d d"]:
-        """The matrix W that the parameters stand for."""
+    def combined_weights(self) -> Float[Array, "..."]:
+        """The matrix W `(d, d)` that the parameters stand for; of a prompt p `(e,)` itself."""
+
+    def keys_and_queries(self, data: TokenData) -> tuple[Float[Array, "n T d"], Float[Array, "..."]]:
+        """What the weights meet in the logits: tokens and queries, unless the model has others in their place."""
+        return data.tokens, data.queries
 
     def attention(self, data: TokenData) -> Float[Array, "*n T"]:
         """Attention probabilities s, zero at hidden tokens."""
@@ -256,4 +260,59 @@ class DiagonalAttention(AbstractAttention):
         d = data.tokens.shape[-1]
         require_shape("k", self.k, (d,), f"for tokens of dimension {d}")
         require_shape("q", self.q, (d,), f"for tokens of dimension {d}")
+        check_head(self.head, data)
+
+
+class PromptAttention(AbstractAttention):
+    r"""Attention trained through a prompt p `(e,)`: $a_{it}=k_{it}^\top p$ with keys $k_{it}=K^\top x_{it}$ that stand
+    still; Ataee Tarzanagh, Li, Zhang, Oymak (2023), *Max-Margin Token Selection in Attention Mechanism*.
+
+    **Arguments:** `p`; `head`, on the tokens; `K` `(d, e)`, fixed; None: keys are the tokens. Queries do not count.
+
+    **Example:**
+
+    ```python
+    prompted = jf.models.PromptAttention(jnp.zeros(data.tokens.shape[-1]), head)
+    jf.find_limit(jf.EmpiricalRisk(data, "logistic"), prompted).direction  # p at margin one
+    ```
+    """
+
+    p: Float[Array, " e"]
+    head: Head
+    K: Float[Array, "d e"] | None
+    degree: ClassVar[int] = 1
+
+    def __init__(self, p: Any, head: Any, K: Any = None):
+        self.p = as_vector("p", p)
+        self.head = as_head(head)
+        self.K = None if K is None else as_matrix("K", K)
+
+    @classmethod
+    @checked()
+    def init(cls, key: Key[Array, ""], data: TokenData, head: Any, K: Any = None) -> "PromptAttention":
+        r"""Entries uniform on $\pm1/\sqrt e$."""
+        K = None if K is None else as_matrix("K", K)
+        e = data.tokens.shape[-1] if K is None else K.shape[-1]
+        return cls(_uniform(key, (e,), e), head, K)
+
+    def keys_and_queries(self, data: TokenData) -> tuple[Float[Array, "n T e"], Float[Array, "..."]]:
+        """Keys, and a one for each query."""
+        keys = data.tokens if self.K is None else data.tokens @ self.K
+        return keys, jnp.ones((*data.output_shape, 1), keys.dtype)
+
+    def logits(self, data: TokenData) -> Float[Array, "*n T"]:
+        logits = self.keys_and_queries(data)[0] @ self.p
+        return jnp.broadcast_to(logits if data.single_query else logits[:, None], data.visible.shape)
+
+    def combined_weights(self) -> Float[Array, " e"]:
+        return self.p
+
+    def trainable(self) -> PyTree:
+        return mark_trainable(self, ("p",))
+
+    def check(self, data: TokenData) -> None:
+        d = data.tokens.shape[-1]
+        if self.K is not None:
+            require_shape("K", self.K, (d, self.p.size), f"for tokens of dimension {d}")
+        require_shape("p", self.p, (d if self.K is None else self.K.shape[-1],), "for keys of that dimension")
         check_head(self.head, data)

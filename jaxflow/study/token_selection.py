@@ -15,14 +15,15 @@ from jaxflow.limits.find import MAX_STEPS
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import as_primal
 from jaxflow.losses import Logistic
-from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention
+from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, PromptAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study.experiment import AbstractExperiment
 from jaxflow.study.queues import Gears, Instance, Queues
 from jaxflow.study.shapes import device_shapes
 from jaxflow.theory import rule_of
 
-MODELS = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
+MODELS: dict[str, Any] = {"W": CombinedAttention, "KQ": FactoredAttention, "diagonal": DiagonalAttention}
+MODELS |= {"prompt": PromptAttention}
 # The last number of a byte fills up the tokens of a study with several n, so that there are as many tokens to name.
 NO_TOKEN = int(jnp.iinfo(jnp.uint8).max)
 
@@ -37,8 +38,8 @@ def _chosen_for_device(name: str, given: int | None) -> int:
 class TokenSelection(AbstractExperiment):
     r"""Random instances on the unit sphere (Tarzanagh et al. 2023, §3 and App. F): data, flow, selection, program.
 
-    **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"` or
-    `"diagonal"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
+    **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"`,
+    `"diagonal"` or `"prompt"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
 
     A block is followed in the gears of `find_limit` (`jaxflow.limits.attention`), each with a queue of lanes at
     constant width, until the flow certifies its own direction to `gap`. Then the programs of the selected tokens are

@@ -11,12 +11,13 @@ from jaxtyping import Array, Bool, Float
 from jaxflow._core import AbstractPrinted, checked, is_concrete
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation, Exponential, Logistic
-from jaxflow.margin import AbstractProgram, Nuclear, attention_svm
+from jaxflow.margin import AbstractProgram, Nuclear, attention_svm, prompt_svm
 from jaxflow.models import (
     AbstractAttention,
     CombinedAttention,
     DiagonalAttention,
     FactoredAttention,
+    PromptAttention,
     is_linear,
     token_scores,
 )
@@ -215,6 +216,17 @@ def _diagonal(risk: EmpiricalRisk, model: DiagonalAttention, selection: Any) -> 
         attention_svm(data, selection, "l1"),
         "Sheen et al. (2024), Theorem 4.1" + proven + ": diagonal (K, Q) converges in direction to the l1-SVM of the "
         "selected tokens",
+        attention_assumptions(risk, model),
+    )
+
+
+@register(PromptAttention)
+def _prompt(risk: EmpiricalRisk, model: PromptAttention, selection: Any) -> Prediction:
+    data = _token_data(risk)
+    return Prediction(
+        prompt_svm(data, selection, model.K),
+        "Ataee Tarzanagh et al. (2023), Max-Margin Token Selection in Attention Mechanism: from a start close enough "
+        "to a locally optimal direction, descent on the prompt converges in direction to the l2 SVM of its tokens",
         attention_assumptions(risk, model),
     )
 

@@ -51,9 +51,11 @@ MODELS: list[Call] = [
     call(m.CombinedAttention, "head", W=(MATRIX, FIRST)),
     call(m.FactoredAttention, "head", K=(MATRIX, FIRST), Q=(MATRIX, PARAMETER)),
     call(m.DiagonalAttention, "head", k=(VECTOR, FIRST), q=(VECTOR, PARAMETER)),
+    call(m.PromptAttention, "head", p=(VECTOR, FIRST), K=(MATRIX, array(nan=True, higher=False, nothing=True))),
     call(m.CombinedAttention.init, "key", "data", "head"),
     call(m.FactoredAttention.init, "key", "data", "head", m=(2, count(nothing=True))),
     call(m.DiagonalAttention.init, "key", "data", "head"),
+    call(m.PromptAttention.init, "key", "data", "head", K=(MATRIX, array(nan=True, higher=False, nothing=True))),
     call(m.MultiHeadAttention.init, "key", "data", heads=([HEAD, HEAD], sequence([], [None]))),
     call(m.MultiHeadAttention, parts=((MODEL,), sequence((), (3,), (MODEL, "a")))),
     call(m.LinearHead, v=(VECTOR, FIRST)),
@@ -125,6 +127,7 @@ MODELS: list[Call] = [
 
 MARGIN: list[Call] = [
     call(g.attention_svm, "data", "selection", norm=("frobenius", values(g.Lp(0.5), kind=choice()))),
+    call(g.prompt_svm, "data", "selection", K=(MATRIX, array(nan=True, nothing=True))),
     call(
         lambda selection: g.attention_svm(DATA, selection),
         row="attention_svm by indices",

@@ -16,12 +16,20 @@ from jaxflow.flow.coordinates.halves import diagonal_rows
 from jaxflow.flow.margins import (
     AbstractConstraints,
     AbstractMargins,
+    AffineMargins,
     BilinearMargins,
     PairMargins,
     QuadraticMargins,
+    against_others,
 )
 from jaxflow.flow.pairs import pair_growth
-from jaxflow.models import AbstractLinearNetwork, DeepLinearNetwork, DiagonalAttention, DiagonalLinearNetwork
+from jaxflow.models import (
+    AbstractLinearNetwork,
+    DeepLinearNetwork,
+    DiagonalAttention,
+    DiagonalLinearNetwork,
+    PromptAttention,
+)
 from jaxflow.risk import EmpiricalRisk
 
 
@@ -52,15 +60,22 @@ class Weights(AbstractCoordinates):
         return pair_growth(state, tree_scale(-1.0, gradient)) if pair else super().growth(state, gradient)
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
-        """For `DiagonalAttention`, and for linear networks of two layers under a margin loss.
+        """For `DiagonalAttention`, `PromptAttention`, and linear networks of two layers under a margin loss.
 
         **Raises:** `ValueError` for other models, and where other parameters than the model's own move.
         """
         risk, model, data = context[0], self.decode(context, state), context[0].data
-        own = isinstance(model, DiagonalAttention | AbstractLinearNetwork) and risk.filter(model) == model.trainable()
+        known = DiagonalAttention | PromptAttention | AbstractLinearNetwork
+        own = isinstance(model, known) and risk.filter(model) == model.trainable()
         if own and isinstance(model, DiagonalAttention) and isinstance(data, TokenData):
             index = top_tokens(model, data)
             return attention_constraints(risk, model.head, data, index, PairMargins(diagonal_rows(data, index)))
+        if own and isinstance(model, PromptAttention) and isinstance(data, TokenData):
+            index, keys = top_tokens(model, data), model.keys_and_queries(data)[0]
+            keys = keys if data.single_query else jnp.repeat(keys, data.labels.shape[1], axis=0)
+            rows = against_others(index, keys).reshape(-1, keys.shape[-1])
+            margins = AffineMargins(jnp.zeros(len(rows), rows.dtype), rows)
+            return attention_constraints(risk, model.head, data, index, margins)
         # Margins of deeper networks are no quadratic forms.
         linear = own and isinstance(data, LinearData) and risk.loss.margin
         if linear and isinstance(model, AbstractLinearNetwork) and model.depth == 2:
