@@ -100,11 +100,11 @@ class AttentionGears(AbstractProblem):
 
     **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `norm` of a step's error; `near`: the longest
     explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
-    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit and
-    implicit gears, which decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on its other side); `rtol` of
-    multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of theirs;
-    `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
-    `lane`), for where the path to it is not asked for.
+    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit
+    and implicit gears, which decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on
+    its other side); `rtol` of multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of
+    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near
+    their end (see `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True

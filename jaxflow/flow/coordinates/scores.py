@@ -158,9 +158,9 @@ def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
     """Which rows of `score_features` are not those of padding, which equals the first visible token."""
     seen = mask if mask.ndim == 2 else jnp.any(mask, axis=1)
     first = jnp.argmax(seen, axis=-1, keepdims=True)
-    moving = (seen & (jnp.arange(seen.shape[1]) != first))[:, 1:]
-    moving = moving if data.single_query else jnp.repeat(moving[:, None], data.queries.shape[1], axis=1)
-    return moving.reshape(-1)
+    moving = (seen & (jnp.arange(seen.shape[1])[None, :] != first))[:, 1:]
+    copies = 1 if data.single_query else data.queries.shape[1]
+    return jnp.repeat(moving[:, None], copies, axis=1).reshape(-1)
 
 
 def _framed_last(features: Float[Array, "c pq"], still: Bool[Array, " c"]) -> tuple[Array, Array]:
