@@ -80,7 +80,7 @@ DIRECT_STEP = 0.1
 
 
 def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
-    """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
+    """Coordinates that have the margins of a model; None for other models. `conserved`: see `Halves`."""
     kinds = {CombinedAttention: Scores(), FactoredAttention: Factors(), DiagonalAttention: Halves(conserved)}
     parts, found = (model,), kinds.get(type(model))
     if isinstance(model, MultiHeadAttention) and all(isinstance(part, CombinedAttention) for part in model.parts):

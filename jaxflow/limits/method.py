@@ -30,8 +30,8 @@ from jaxflow.trajectory import Trajectory
 class AbstractMethod(eqx.Module):
     """How `find_limit` follows the flow.
 
-    `max_steps` and `gap` come as arrays, one compiled program for all of them, where `takes_arrays` says that no
-    Python code looks at them; else as the numbers that they are.
+    `max_steps` and `gap` come as arrays, one compiled program for all of them, with `takes_arrays`
+    (no Python code branches on them); else as Python numbers.
     """
 
     takes_arrays: ClassVar[bool] = False
