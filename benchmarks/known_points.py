@@ -15,14 +15,18 @@ MOST_STEPS = 100
 
 
 def newton(x: Vector, step: Callable[[Vector], tuple[Vector, Vector]]) -> Vector | None:
-    """Where a residual is zero, by its derivative in double precision: the residual alone has to be exact."""
+    """Where a residual is zero, by its derivative in double precision: the residual alone has to be exact. Ends where
+    steps are roundings and no longer shrink."""
+    last = np.inf
     for _ in range(MOST_STEPS):
         residual, slope = step(x)
         change = np.linalg.lstsq(slope.astype(float), -residual.astype(float), rcond=None)[0]
-        x = x + change
-        if np.linalg.norm(change) <= 1e-18 * np.linalg.norm(x.astype(float)):
+        x, size = x + change, float(np.linalg.norm(change))
+        rounding = 1e-14 * (1.0 + np.linalg.norm(x.astype(float)))
+        if size == 0 or (size <= rounding and size > last / 2):
             return x
-    return x if np.linalg.norm(change) <= 1e-16 * np.linalg.norm(x.astype(float)) else None
+        last = size
+    return None
 
 
 def grown(first: Vector, second: Vector, rate: Vector) -> tuple[Vector, Vector]:
