@@ -94,9 +94,9 @@ def test_an_error_is_relative_to_the_minimum_however_small() -> None:
             p = 1 / (1 + np.exp(rows @ exact))
             hessian = (rows * (p * (1 - p))[:, None]).T @ rows
             exact = exact + np.linalg.solve(hessian.astype(float), (rows.T @ p).astype(float))
-        apart = float(np.sqrt(np.sum((w - exact) ** 2)))
-        assert apart <= distance <= 1e-12
-        assert apart <= error * float(np.sqrt(np.sum(exact**2))) or np.isinf(error)
+        apart = np.sqrt(np.sum((np.asarray(w, np.longdouble) - exact) ** 2))
+        assert apart <= float(distance) <= 1e-12
+        assert apart <= float(error) * np.sqrt(np.sum(exact**2)) or np.isinf(error)
     one = jf.find_limit(jf.EmpiricalRisk((inputs[0], labels), "logistic"), Linear(jnp.zeros(2)))
     assert "away from zero" in str(one) and "relative" not in str(one)
 
