@@ -10,38 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _forms import FORMS, count, milliseconds, rounded, sizes
+
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
 Row = dict[str, Any]
-
-
-def count(number: float) -> str:
-    """`10,000`."""
-    return f"{int(number):,}"
-
-
-def rounded(number: float) -> str:
-    """Three digits at most."""
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
-
-
-def power(number: float) -> str:
-    """One digit and a power of ten."""
-    return f"{number:.0e}" if number else "0"
-
-
-def ended(outcomes: dict[str, int]) -> str:
-    """`73 globally optimal, 27 locally optimal`."""
-    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in outcomes.items())
-
-
-def milliseconds(number: float) -> str:
-    """Three digits of thousandths, without a unit."""
-    return rounded(1e3 * number)
-
-
-def sizes(numbers: list[int]) -> str:
-    """`5, 5, 4`."""
-    return ", ".join(map(str, numbers))
 
 
 def grown(norm: str) -> Callable[[Row], str]:
@@ -49,17 +21,6 @@ def grown(norm: str) -> Callable[[Row], str]:
     return lambda row: " → ".join(rounded(row["excess"][norm][at]["median"]) for at in (0, -1))
 
 
-FORMS: dict[str, Callable[[Any], str]] = {
-    "count": count,
-    "rounded": rounded,
-    "power": power,
-    "ended": ended,
-    "ms": milliseconds,
-    "seconds": lambda number: f"{number:.0f}" if number >= 100 else f"{number:.2g}",
-    "sizes": sizes,
-    "length": lambda found: str(len(found)),
-    "": str,
-}
 Show = str | Callable[[Row], Any]
 
 
@@ -217,6 +178,31 @@ def referee_text(found: Row) -> str:
     )
 
 
+def masked_rows(found: Row) -> Iterable[Row]:
+    """One row for each model and content of the hidden tokens, over all numbers of them."""
+    for model, hidden in dict.fromkeys((row["model"], row["hidden"]) for row in found["rows"]):
+        rows = [row for row in found["rows"] if (row["model"], row["hidden"]) == (model, hidden)]
+        sums = {name: sum(row[name] for row in rows) for name in ("variants", "other_outcomes", "other_tokens")}
+        extra = [row["extra"] for row in rows]
+        yield {
+            "model": model,
+            "hidden": hidden,
+            "extra": extra,
+            **sums,
+            "difference": max(row["difference"] for row in rows),
+        }
+
+
+def studies_text(found: Row) -> str:
+    """What the ways are, and where the last one was measured."""
+    own = found.get("own_environment")
+    return (
+        "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
+        "precision), compared with one integration mapped over a batch. *Own distribution*: the same draws by an "
+        "experiment of one's own, over the built-in one in the same run" + (f" ({place(own)})." if own else ".")
+    )
+
+
 TRAINED: dict[str, Show] = {"trained": "model", "n, T, d": "n_T_d|sizes"}
 WEIGHTS: dict[str, Show] = {"weights": "parametrization"}
 BLOCKS: dict[str, Show] = {
@@ -331,11 +317,13 @@ TABLES: list[Table] = [
         "studies",
         {"trained": "parametrization", "n, T, d": lambda row: sizes([row[name] for name in "nTd"]), "way": "way",
          "instances": "instances|count", "a second": "instances_per_s|rounded",
-         "first run, seconds": "first_run_s|seconds", "other tokens than the engine": "other_tokens|count",
+         "time over the engine's":
+             lambda row: cell(row, "time_over_engine|rounded") or cell(row, "time_over_built_in|rounded"),
+         "first run, seconds": "first_run_s|seconds",
+         "other tokens than the engine": "other_tokens|count",
          "another outcome": "other_outcomes|count", "outcomes": "outcomes|ended"},
         "Studies",
-        "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
-        "precision), compared with one integration mapped over a batch.",
+        studies_text,
     ),
     Table(
         "own_model",
@@ -352,6 +340,26 @@ TABLES: list[Table] = [
         "Claims beside references",
         "Linear models on integer data, whose minima a linear program decides; the support vector machine of 1,000 "
         "data in 20 dimensions by CVXPY; two heads in parallel, each certified by its own dual to the default gap.",
+    ),
+    Table(
+        "masked",
+        {"model": "model", "hidden tokens are": "hidden", "more tokens": "extra|sizes", "variants": "variants",
+         "other outcome": "other_outcomes", "other tokens": "other_tokens",
+         "largest difference": "difference|power"},
+        "Padding under a mask",
+        "Instances of three sequences of four tokens, and variants with hidden tokens more, at the end and in between. "
+        "*Difference*: of the flow's direction or point from that of the instance without padding, relative.",
+        masked_rows,
+    ),
+    Table(
+        "coverage",
+        {"family": "family", "printed": "words", "instances": "instances|count", "with a point": "judged|count",
+         "covered": "covered|count", "largest true over said": "ratio|power", "largest true error": "true|power",
+         "said, median": "error|power"},
+        "Errors of limit points",
+        "The true relative error beside `limit.error`, on families whose limit point is known without the library: by "
+        "its equation in extended precision, or by a plain integration at a tolerance of 1e-13. *Printed*: `at most` "
+        "for a bound, `about` for an estimate.",
     ),
     Table(
         "classes",

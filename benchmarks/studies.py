@@ -4,7 +4,8 @@ One ensemble (n = T = 5, d = 4, score gap 0.1), one run, four ways: the block of
 lanes, every outcome with its certified program), the same with scouts in single precision, plain `vmap` of
 `diffeqsolve` with the same stopping rule, and `vmap` of 2,000 steps of normalised gradient descent. Only ratios within
 the run should be compared. Counted are instances that end at other tokens, or with another outcome, than the first way
-has.
+has. Last the same draws by an experiment of one's own, which has `setup` and `summarize` alone: the two are timed in
+turns, and the shortest times compared.
 """
 
 from collections.abc import Iterator
@@ -20,9 +21,21 @@ import jaxflow as jf
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits import conclude
 from jaxflow.limits.stages import STATIONARY
-from jaxflow.study import TokenSelection
+from jaxflow.study import AbstractExperiment, TokenSelection
 
 SHAPE = {"n": 5, "T": 5, "d": 4}
+
+
+class Own(AbstractExperiment):
+    """A distribution of one's own, which draws what `TokenSelection` draws."""
+
+    def setup(
+        self, key: Any, n: int = 5, T: int = 5, d: int = 4, parametrization: str = "W"
+    ) -> tuple[jf.EmpiricalRisk, Any]:
+        return TokenSelection().setup(key, n=n, T=T, d=d, parametrization=parametrization)
+
+    def summarize(self, limit: jf.limits.Limit) -> dict[str, Any]:
+        return TokenSelection().summarize(limit)
 
 
 def plain(experiment: TokenSelection, factors: dict[str, Any], key: Any) -> dict[str, Any]:
@@ -86,12 +99,47 @@ def rows(parametrization: str, count: int, repeats: int) -> Iterator[dict[str, A
         }
 
 
+def own_row(parametrization: str, count: int, repeats: int) -> dict[str, Any]:
+    """An experiment of one's own beside the built-in one, after both were compiled."""
+    factors = {**SHAPE, "parametrization": parametrization}
+    keys = jax.random.split(jax.random.key(1), count)
+    blocks = {way: each.block_function(factors, count) for way, each in (("ours", TokenSelection()), ("own", Own()))}
+    tables, spent, first = {}, dict.fromkeys(blocks, np.inf), {}
+    for _ in range(1 + repeats):
+        for way, run in blocks.items():
+            found, seconds = clocked(run, keys)
+            tables[way] = {name: np.asarray(value) for name, value in found.items()}
+            if way in first:
+                spent[way] = min(spent[way], seconds.wall)
+            first.setdefault(way, seconds.wall)
+    ours, own = tables["ours"], tables["own"]
+    return {
+        "parametrization": parametrization,
+        **SHAPE,
+        "way": "own distribution",
+        "instances": count,
+        "other_tokens": int(np.sum(np.any(own["token"] != ours["token"], axis=-1))),
+        "other_outcomes": int(np.sum(own["outcome"] != ours["outcome"])),
+        "outcomes": outcomes(own["outcome"]),
+        "first_run_s": first["own"],
+        "run_s": spent["own"],
+        "engine_s": spent["ours"],
+        "instances_per_s": count / spent["own"],
+        "time_over_built_in": spent["own"] / spent["ours"],
+    }
+
+
 def main() -> None:
-    asked = settings(__doc__, "studies", count=500, repeats=3)
-    record = Record(asked.out)
+    asked = settings(__doc__, "studies", count=500, own=2000, repeats=3, only=("ways", "own"))
+    record = Record(asked.out, same=("parametrization", "way"))
     for parametrization in ("W", "KQ"):
-        for row in rows(parametrization, asked.count, asked.repeats):
-            record.add(row)
+        if "ways" in asked.only:
+            for row in rows(parametrization, asked.count, asked.repeats):
+                record.add(row)
+        if "own" in asked.only:
+            record.add(
+                own_row(parametrization, asked.own, asked.repeats), own_environment=record.content["environment"]
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Floor 0: enumerations, messages and pytree helpers that every other floor may use."""
+"""Enumerations, messages and pytree helpers that every other floor may use."""
 
 from jaxflow._core import linalg as linalg
 from jaxflow._core.affine import is_affine as is_affine

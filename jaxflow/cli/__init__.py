@@ -1,4 +1,4 @@
-"""Floor 12: the command line."""
+"""The command line."""
 
 from jaxflow.cli.app import app as app
 from jaxflow.cli.app import main as main

@@ -1,4 +1,4 @@
-"""Floor 1: what is given. Data do not depend on a model; the head belongs to the model."""
+"""What is given. Data do not depend on a model; the head belongs to the model."""
 
 from jaxflow.data.linear import LinearData as LinearData
 from jaxflow.data.random import draw_tokens as draw_tokens

@@ -1,4 +1,4 @@
-"""Floor 6: the continuous gradient flow in any clock and any coordinates."""
+"""The continuous gradient flow in any clock and any coordinates."""
 
 from jaxflow.flow.clocks import AbstractClock as AbstractClock
 from jaxflow.flow.clocks import ArcLength as ArcLength

@@ -37,6 +37,16 @@ def state_norm(extended: PyTree) -> Float[Array, ""]:
     return jnp.where(jnp.isnan(size), jnp.inf, size)
 
 
+class NormOfSome(eqx.Module):
+    """`state_norm` of a state of which some coordinates are always zero, as the mean over the others: `scale` is the
+    root of the ratio of the two numbers."""
+
+    scale: Float[Array, ""]
+
+    def __call__(self, extended: PyTree) -> Float[Array, ""]:
+        return self.scale * state_norm(extended)
+
+
 def root_finder() -> optimistix.AbstractRootFinder:
     """Newton to the step's own tolerances.
 

@@ -1,4 +1,4 @@
-"""Floor 8: flow and program together, a certified limit."""
+"""Flow and program together, a certified limit."""
 
 from jaxflow.limits.attention_facts import AttentionFacts as AttentionFacts
 from jaxflow.limits.attention_facts import HeadState as HeadState

@@ -1,4 +1,4 @@
-r"""Gradient flow of a model that is affine in its parameters, followed as far as its limit asks.
+r"""Gradient flow of a model that is affine in its parameters, followed until its limit is certified.
 
 With rows $a_k$, the gradients of the margins, these are $q=q_0+A(\theta-\theta_0)$, and the flow stays in
 $\theta_0+\mathrm{span}(a_k)$. Let w be a direction with $Aw\ge0$, zero where there is none, and κ the rate of the tail.

@@ -61,7 +61,7 @@ CONTINUATIONS = (
 
 class _Problem(NamedTuple):
     """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
-    norms of one. `leading`: the heaviest datum of each output, of which `LinearFacts` speaks."""
+    norms of one. `leading`: the heaviest datum of each output, which `LinearFacts` describes."""
 
     flow: AffineFlow
     basis: Float[Array, "p m"]
@@ -141,6 +141,11 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     return _Problem(flow, basis, unit, cone, projected, program, best, leading)
 
 
+def _relative(error: Float[Array, ""], size: Float[Array, ""]) -> Float[Array, ""]:
+    """A bound for an error relative to the true size, which is `size` less the error at least."""
+    return jnp.where(size > error, error / positive_or_one(size - error), jnp.inf)
+
+
 def _excess(velocity: Float[Array, " m"], program: MaxMarginProgram, optimum: Float[Array, ""]) -> Float[Array, ""]:
     """How far a direction is above the optimum of the program, relative to it."""
     margin = jnp.min(program.inputs @ velocity)
@@ -176,10 +181,11 @@ def _concluded(
 
     end = jnp.where(some, path.s / kappa * frame.growth + path.r, rest.point)
     quasi = some & jnp.any(~growing)
-    size = jnp.maximum(jnp.linalg.norm(problem.basis.T @ (theta * problem.unit) + rest.point), 1.0)
-    error = rest.error / size
-    # Whatever was seen of the path: a convex loss with a minimum has no other limit.
-    proved = known & (error <= LARGEST_POINT_ERROR)
+    # The start has a part in the span, too.
+    begun = problem.basis.T @ (theta * problem.unit)
+    size = jnp.linalg.norm(begun + rest.point)
+    # Whatever was seen of the path: a convex loss with a minimum has no other limit. A minimum may be zero.
+    proved = known & (rest.error <= LARGEST_POINT_ERROR * jnp.maximum(size, 1.0))
     rests = ~some & proved
 
     unit = outside(velocity)
@@ -197,14 +203,15 @@ def _concluded(
     facts = StationaryFacts(
         eigenvalue=rest.eigenvalue * problem.unit**2,
         rank=rest.rank,
-        error=jnp.where(rests, error, jnp.inf),
+        error=jnp.where(rests, _relative(rest.error, size), jnp.inf),
+        distance=jnp.where(rests, rest.error / problem.unit, jnp.inf),
     )
     pairs = growing.reshape(-1, problem.flow.group)
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    # The start has a part in the span, too.
-    begun = problem.basis.T @ (theta * problem.unit)
     beyond = null_space(problem.flow.rows, ~growing)
-    component = jnp.where(proved, outside(begun - beyond.T @ (beyond @ begun) + rest.point), jnp.nan)
+    least = begun - beyond.T @ (beyond @ begun) + rest.point
+    component = jnp.where(proved, outside(least), jnp.nan)
+    bounds = _relative(rest.error, jnp.linalg.norm(least)), rest.error / problem.unit
     multipliers: Any = trajectory.final.multipliers
     total = jnp.sum(multipliers)
     gradient = jnp.linalg.norm(problem.flow.rows.T @ multipliers)
@@ -233,7 +240,8 @@ def _concluded(
                 separability=cone.separability,
                 growing=growing if problem.flow.group == 1 else pairs[problem.leading],
                 component=eqx.filter(unravel(jnp.where(quasi, component, 0.0)), risk.filter(unravel(theta))),
-                error=jnp.where(quasi, jnp.where(proved, error, jnp.inf), 0.0),
+                error=jnp.where(quasi, jnp.where(proved, bounds[0], jnp.inf), 0.0),
+                distance=jnp.where(quasi, jnp.where(proved, bounds[1], jnp.inf), 0.0),
                 steps=cone.steps,
             ),
         ),

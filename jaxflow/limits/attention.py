@@ -87,7 +87,7 @@ DIRECT_STEP = 0.1
 
 
 def coordinates_of(risk: EmpiricalRisk, model: Any, conserved: Any = None) -> AbstractCoordinates | None:
-    """Coordinates of a model that know its margins; None for other models. `conserved`: see `Halves`."""
+    """Coordinates that have the margins of a model; None for other models. `conserved`: see `Halves`."""
     kinds: dict[type, AbstractCoordinates] = {CombinedAttention: Scores(), FactoredAttention: Factors()}
     kinds |= {DiagonalAttention: Halves(conserved), PromptAttention: Weights()}
     parts, found = (model,), kinds.get(type(model))
@@ -106,13 +106,13 @@ def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:
 class AttentionGears(AbstractProblem):
     r"""The flow of one layer.
 
-    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest explicit stretch, in arc
-    length; `far`: the least length to go to for the save points, `saves` of them; `log_horizon`: log arc length to go
-    to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit and implicit gears, which
-    decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on its other side); `rtol` of
-    multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of theirs;
-    `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near their end (see
-    `lane`), for where the path to it is not asked for.
+    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `norm` of a step's error; `near`: the longest
+    explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
+    `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit
+    and implicit gears, which decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on
+    its other side); `rtol` of multipliers, and `quick_rtol`, where it is given, of a first try by them; `solver` of
+    theirs; `report`: see `Drive`; `direct`: stretches by multipliers start in coordinates in which they are near
+    their end (see `lane`), for where the path to it is not asked for.
     """
 
     doubts: ClassVar[bool] = True
@@ -120,6 +120,7 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
+    norm: Callable[[Any], Array] = state_norm
     near: float = FAR
     log_horizon: float = LOG_HORIZON
     floor: float = 0.03
@@ -141,13 +142,13 @@ class AttentionGears(AbstractProblem):
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
         settles = SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=self.norm)
             return Drive(diffrax.Tsit5(), controller, still(STATIONARY) | settles | Stiff(), whole, self.report)
         if gear == IMPLICIT:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
-            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
+            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=self.norm))
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=self.norm)
             return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report)
         rtol = jnp.asarray(self.rtol)
         if self.quick_rtol is not None:
@@ -159,7 +160,7 @@ class AttentionGears(AbstractProblem):
             icoeff=0.4,
             factormin=SHORTER,
             factormax=LONGER,
-            norm=state_norm,
+            norm=self.norm,
         )
         certified = SelfCertified(self.gap)
         if self.saves:

@@ -227,7 +227,7 @@ def conclude(
 
     ```python
     path = jf.integrate(risk, model, clock="log_time", until=20.0)
-    jf.limits.conclude(risk, model, path, 1e-8)  # what can be said of a path that was followed so far
+    jf.limits.conclude(risk, model, path, 1e-8)  # the limit of a path that was followed so far
     ```
     """
     data: Any = risk.data
@@ -254,7 +254,7 @@ def conclude(
     if rests is None:
         rests = minimum_near(risk, trajectory.final, at_rest(inside.final, ratio, final.model.degree, kept(model)))
     status = decide(program, composed_scores(final.model, data, attention, selection), solution).status
-    # Tokens with higher scores pull away from a selection that is not locally optimal. The program knows nothing of
+    # Tokens with higher scores pull away from a selection that is not locally optimal. The program does not contain
     # them; in the flow's own dual they count zero, and it closes only where they have no weight left.
     certified = verdict.certified & ((status != SelectionStatus.not_local) | (own.duality_gap <= gap))
     # Where several tokens are selected, equalities that do not hold yet leave values without a meaning.

@@ -3,7 +3,7 @@ r"""The KKT residuals of the parameter-space margin problem at any direction, wi
 With q scaled to $\min_kq_k(\psi)=1$ and $h_k\in\partial q_k(\psi)$ the problem linearised at ψ is
 $\min_v\frac12\|v\|^2$ s.t. $\langle h_k,v\rangle\ge1-q_k+\langle h_k,\psi\rangle$. Its duality gap between ψ and
 $\lambda\ge0$ is $\frac12\|\psi-\sum_k\lambda_kh_k\|^2+\sum_k\lambda_k(q_k-1)$, which is zero at KKT points alone: its
-solution gives multipliers that make both residuals small, and no tolerance says which margins are active.
+solution gives multipliers that make both residuals small, and no tolerance decides which margins are active.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near
       `limit.direction` of your own model.
     - `model`: in the second case, the model whose trained parameters are replaced.
     - `near`: kinks of the model (a ReLU on one input, say) with a switch of at most this, relative to the largest, are
-      met: the subdifferential is that of a point this close, and the result's `kink_distance` says how close.
+      met: the subdifferential is that of a point this close, and the result's `kink_distance` is that distance.
 
     **Returns:** a `KKTPoint`. Its residual is an upper bound of the least one. It is +inf where a margin is not
     positive, or the margins are not homogeneous: then there is no such problem.

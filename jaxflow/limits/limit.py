@@ -149,7 +149,7 @@ class Limit(AbstractPrinted):
     @property
     def settled_outcome(self) -> Code:
         """`outcome`, but `selection_settled` for `undecided` where attention has settled on tokens whose program is
-        solved: for a study that follows the flow no further. `selection_status` says what Definition 2 says of them.
+        solved: for a study that follows the flow no further. `selection_status` is theirs by Definition 2.
         """
         settled = (self.outcome == Outcome.undecided) & jnp.isfinite(self.excess)
         return Code(jnp.where(settled, Outcome.selection_settled.value, self.outcome.value), Outcome)

@@ -138,7 +138,7 @@ def conclude_direction(
     which it was followed, where those are others. Lengths and rests are judged there."""
     within, begun, followed_path = (risk, model, trajectory) if inside is None else inside
     final = trajectory.final
-    # Corollary 1 asks for a loss below one at some time, and of the start for nothing else.
+    # Corollary 1 requires a loss below one at some time, and nothing else of the start.
     prediction = predict(risk, final.model if isinstance(model, DeepLinearNetwork) else model, None)
     program: Any = prediction.program
     read: Any = primal_map(risk, model)
@@ -164,7 +164,7 @@ def conclude_direction(
     # Along a channel to infinity gradients are small: only overlapping data have a minimum.
     still = seems_still & ((kind_of_data == Separability.overlapping) | _unmoved(within, begun))
     followed, spent = good(trajectory.result), out_of_steps(trajectory)
-    # Of data that are not separable there is no program to solve, whatever a solver says of it.
+    # Of data that are not separable there is no program to solve, whatever a solver returns.
     unsolved = (solution.result == ProgramResult.failed) & (kind_of_data == Separability.separable)
     broken = ~(followed | spent) | (followed & unsolved & ~seems_still)
     verdict = judge(own, certificates.primal_value, candidates, solution, followed_path, gap, begun)

@@ -31,7 +31,7 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
-# Below this Newton's method asks for digits that layers far apart in size do not have; its last iteration, of a method
+# Below this Newton's method needs digits that layers far apart in size do not have; its last iteration, of a method
 # that converges quadratically, is far more accurate than it is long. (L = 3, α = 0.01 at rtol 1e-11: with 1e-8 1,800
 # steps at most and errors of 1e-10, with 1e-11 one of six paths ran out of 20,000.)
 NEWTON = 1e-8

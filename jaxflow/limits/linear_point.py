@@ -39,7 +39,7 @@ INTERPOLATES = 1e-13
 BELOW = -1e-6
 # The largest relative distance of a flow's end from the point it is polished to. Flows at rtol 1e-9 are off by 2e-7 at
 # most (100 instances, α from 1e-4 to 10); a user's own method may have less. The equation for pairs is exact and has
-# one root, so that digits are all that can be missing; a program is a theorem's, and held to what the default flow has.
+# one root, so that digits are all that can be missing; a program is a theorem's, and compared with the default flow.
 PAIRS_BRANCH = 1e-3
 PROGRAM_BRANCH = 1e-5
 
@@ -61,7 +61,7 @@ def known_of(risk: EmpiricalRisk, model: AbstractLinearNetwork) -> Known:
     if not isinstance(program, InterpolationProgram):
         return Known(prediction, solve(program), _pairs(risk, model), jnp.asarray(False))
     solution = program.solve()
-    # On one datum alone a decomposition says nothing of the rest of β.
+    # A decomposition of one datum alone does not determine the rest of β.
     faithful = jnp.asarray(primal_map(risk, model).faithful)
     by_program = prediction.applies & (solution.result == ProgramResult.optimal) & faithful
     return Known(prediction, solution, _pairs(risk, model), by_program)

@@ -12,9 +12,11 @@ import numpy as np
 
 from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg, require
 from jaxflow.flow import (
+    LayerScores,
     Scores,
     Weights,
 )
+from jaxflow.flow.coordinates.scores import norm_of
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
@@ -28,8 +30,8 @@ from jaxflow.trajectory import Trajectory
 class AbstractMethod(eqx.Module):
     """How `find_limit` follows the flow.
 
-    `max_steps` and `gap` come as arrays, one compiled program for all of them, where `takes_arrays` says that no
-    Python code looks at them; else as the numbers that they are.
+    `max_steps` and `gap` come as arrays, one compiled program for all of them, with `takes_arrays`
+    (no Python code branches on them); else as Python numbers.
     """
 
     takes_arrays: ClassVar[bool] = False
@@ -111,16 +113,18 @@ class Staged(AbstractMethod):
     def problem(self, risk: EmpiricalRisk, model: Any, gap: Positive = 1e-8) -> AbstractProblem:
         """The gears of an instance."""
         structured = self.solver is None and coordinates_of(risk, model) is not None
-        return self._structured(model, gap) if structured else self._any(risk, model)
+        return self._structured(risk, model, gap) if structured else self._any(risk, model)
 
-    def _structured(self, model: Any, gap: Positive) -> AttentionGears:
+    def _structured(self, risk: EmpiricalRisk, model: Any, gap: Positive) -> AttentionGears:
         cap = cap_of(model, gap) if self.cap is None else self.cap
+        data: Any = risk.data
         far = (jnp.minimum(1e5, cap) if model.degree == 1 else cap) if self.far is None else self.far
         return AttentionGears(
             conserved=kept(model),
             gap=gap,
             cap=cap,
             far=far,
+            norm=norm_of(data) if isinstance(coordinates_of(risk, model), Scores | LayerScores) else state_norm,
             near=FAR if self.near is None else self.near,
             log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,

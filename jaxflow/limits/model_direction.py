@@ -3,7 +3,7 @@ r"""The limit direction of any homogeneous model, with the KKT residual of the p
 For a loss with an exponential tail and margins homogeneous of degree L that gradient flow makes positive, every limit
 point of $\theta/\|\theta\|$ is along a KKT point of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$: Lyu and Li (2020)
 for locally Lipschitz models with a chain rule, by Clarke's subdifferential; the direction converges where the model is
-definable (Ji and Telgarsky 2020), as networks of the usual parts are. Nothing says that such a point is optimal.
+definable (Ji and Telgarsky 2020), as networks of the usual parts are. Such a point need not be optimal.
 
 The exact flow is followed until the loss is $e^{-100}$ (`jaxflow.limits.own_gears`).
 From there the exponents are 100 and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`),
@@ -48,7 +48,7 @@ from jaxflow.models import AbstractAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction, Rule
 
-# The error of a path that still says which KKT point it leads to; directions of norm one are at most 2 apart.
+# The error of a path whose KKT point is still identified; directions of norm one are at most 2 apart.
 LARGEST_ERROR = 0.5
 # The relative error of what is called a stationary point.
 LARGEST_POINT_ERROR = 1e-2
@@ -146,7 +146,7 @@ def _concluded(one: Underway) -> Limit:
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
     rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
-    # A datum that no unit sees has a multiplier that pushes nothing, and the rest goes on for ever: no bound closes.
+    # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound closes.
     stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
     # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
     stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)

@@ -47,13 +47,15 @@ class StationaryFacts(AbstractPrinted):
     - `error`: of the point, relative to its norm: a bound for affine models, else an estimate. At most
       $\sqrt{2L/\mu}$ is left of the path of a loss L with least eigenvalue μ (Polyak-Łojasiewicz); to it are added
       what Newton's method moved, and a tenth of the distance between the ends at two tolerances. +inf where nothing
-      bounds it.
+      bounds it, as where the point may be zero.
+    - `distance`: of an affine model a bound for the error itself, in its part in the span of the data; else +inf.
     """
 
     residual: Float[Array, ""] = eqx.field(default_factory=unknown)
     eigenvalue: Float[Array, ""] = eqx.field(default_factory=unknown)
     rank: Int[Array, ""] = eqx.field(default_factory=lambda: jnp.zeros((), int))
     error: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
+    distance: Float[Array, ""] = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf))
 
 
 class LinearFacts(AbstractPrinted):
@@ -65,7 +67,7 @@ class LinearFacts(AbstractPrinted):
       frequent class.
     - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
       adds the direction: the minimum of their loss. Zero where all margins grow, or none. NaN where no minimum was
-      proved. `error`: a bound for its relative error, of its absolute one where its size is below one.
+      proved. `error`: a bound for its relative error, +inf where it may be zero; `distance`: for its absolute one.
     - `steps`: of the interior point.
     """
 
@@ -73,6 +75,7 @@ class LinearFacts(AbstractPrinted):
     growing: Bool[Array, "n *others"]
     component: PyTree
     error: Float[Array, ""]
+    distance: Float[Array, ""]
     steps: Int[Array, ""]
 
 
@@ -188,9 +191,9 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
             )
         return (
             "Gradient flow ends at a finite stationary point: the model is linear in its parameters, its data overlap, "
-            "and the loss has one minimum among the points that the flow can reach. Its relative error is at most "
-            f"{float(found.error):.1e}, the Hessian has rank {int(found.rank)} and no eigenvalue below "
-            f"{float(found.eigenvalue):.2e} on its range; the flow was followed to {when}."
+            f"and the loss has one minimum among the points that the flow can reach. {_error_of(found)}, the Hessian "
+            f"has rank {int(found.rank)} and no eigenvalue below {float(found.eigenvalue):.2e} on its range; the flow "
+            f"was followed to {when}."
         )
     what = "data" if facts.growing.ndim == 1 else "pairs of a datum and another class"
     data = f"all {what}" if separability is Separability.separable else f"{count} of {facts.growing.size} {what}"
@@ -203,16 +206,26 @@ def _linear_sentence(limit: Limit, facts: LinearFacts, when: str, end: str) -> s
     beside = ""
     if separability is Separability.quasi_separable:
         size = jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(eqx.filter(facts.component, eqx.is_array))))
-        found = f"a point of norm {float(size):.3g} (relative error at most {float(facts.error):.1e})"
+        error, distance = float(facts.error), float(facts.distance)
+        found = f"a point of norm {float(size):.3g} (relative error at most {error:.1e})"
+        if not np.isfinite(error):
+            found = f"a point that is at most {2 * distance:.1e} away from zero"
         beside = (
             f" The other {what} are not separable: their margins stay, and the direction is added to the minimum of "
-            f"their loss, {found if jnp.isfinite(facts.error) else 'which was not found'}."
+            f"their loss, {found if jnp.isfinite(facts.distance) else 'which was not found'}."
         )
     return (
         f"The loss of this linear model has no minimum: the margins of {data} diverge, and the flow's direction "
         f"is that of their largest margin, {float(limit.margin):.3g} at norm one.{beside} The flow was followed to "
         f"{when}."
     )
+
+
+def _error_of(point: StationaryFacts) -> str:
+    """The bound for a minimum's error. One whose size is not above its error is as far from zero as twice that."""
+    if np.isfinite(float(point.error)):
+        return f"Its relative error is at most {float(point.error):.1e}"
+    return f"Its part in the span of the data is at most {2 * float(point.distance):.1e} away from zero"
 
 
 def _theory_sentence(limit: Limit, outcome: Outcome) -> str:

@@ -38,7 +38,7 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     fine = OwnGears(
         log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
     )
-    # The rough one tells how far the other is off.
+    # The distance from the rough one estimates the error of the other.
     rough = eqx.tree_at(lambda p: p.rtol, fine, 100.0 * rtol)
     return under_way((rough, fine), risk, model, max_steps, model)
 

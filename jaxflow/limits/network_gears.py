@@ -57,9 +57,9 @@ MARGIN_CAP, CONVEX_CAP = 1e12, 1e10
 # networks) the path is followed again at the next of these.
 DEEP_CAPS = ((1e9, 1e-5), (3e7, 3e-6), (1e6, 1e-6))
 # Shares of the budget. Where explicit steps have not arrived by then data are barely separable or not at all, or the
-# path waits at a saddle; saddles take 160 to 440 steps, and the way out 40 to 200, or all of them.
+# path stays at a saddle; saddles take 160 to 440 steps, and the way out 40 to 200, or all of them.
 EXPLICIT_SHARE, SADDLE_SHARE, WEIGHTS_SHARE = 4, 4, 8
-# What waits at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
+# What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
 # roundings of what has grown are taken for errors (steps rejected one by one, three of seven networks of four layers).
 SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
 # The first step there: Diffrax's own rule looks ahead to where the field overflows.
@@ -169,7 +169,7 @@ class NetworkGears(AbstractProblem):
             return Shift(jnp.where(again, last, ENDED), ~again)
         least = self._rest * jnp.exp((self.degree - 1) * jnp.minimum(stretch.final.log_norm, 0.0))
         outwards = stationarity(stretch.final) > least
-        # Out of steps a path that waits at a saddle goes on there, and one of a convex program goes out all the same.
+        # Out of steps a path at a saddle is continued there, and one of a convex program goes out all the same.
         onwards = jnp.where(outwards, last, ENDED) if self.convex else jnp.asarray(ENDED)
         onwards = jnp.asarray(gear + 1) if "saddle" in self.gears and name == "explicit" else onwards
         following = jnp.where(good(stretch.result) & outwards, last, jnp.where(spent, onwards, ENDED))

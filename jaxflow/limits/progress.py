@@ -47,7 +47,7 @@ class Progress:
         )
 
     def method(self, method: Any) -> Any:
-        """The method, made to say where it is; one of the caller's own stays as it is unless it has a `report`."""
+        """The method with a `report` of where it is; a method without such a field is returned unchanged."""
         if self._say is None or not any(f.name == "report" for f in dataclasses.fields(method)):
             return method
         return dataclasses.replace(method, report=self._say)

@@ -92,7 +92,7 @@ def minimum_near(risk: EmpiricalRisk, here: Point, looked: Bool[Array, ""]) -> B
 
 def _readable(final: Point) -> Bool[Array, ""]:
     """Whether the exponents of the gradient still have digits after the point: where they are 1e16 and more, as with
-    logits of 1e150, the norm of the gradient is not told from its scale. Exponents beyond a double are those of
+    logits of 1e150, the norm of the gradient cannot be separated from its scale. Exponents beyond a double are those of
     limiting dynamics, which `stationarity` treats."""
     size = jnp.abs(final.log_scale)
     return jnp.isinf(size) | (size * jnp.finfo(size.dtype).eps < 1e-2)
@@ -114,7 +114,7 @@ def network_at_rest(data: LinearData, model: Any, trajectory: Trajectory) -> Boo
     total = jnp.sum(jnp.abs(p))
     pull = jnp.abs(p @ data.inputs) / (positive_or_one(total) * unit)
     if not isinstance(model, DiagonalLinearNetwork):
-        # Entries mix, and what is zero is not told from what rounding will wake: a start that nothing moves is at rest.
+        # Entries mix, and zeros look like what rounding will move: a start that nothing moves is at rest.
         return rests & ((stationarity(final) == 0) | ~jnp.any(pull > PULLED))
     # Two layers that are zero in a coordinate keep it at zero.
     moves = jnp.sum(jnp.stack([w == 0 for w in model.weights]), axis=0) <= 1

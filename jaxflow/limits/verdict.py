@@ -60,7 +60,7 @@ def judge(
     and it stands still. Two directions that satisfy no constraint of the program (values of
     +inf) agree too.
 
-    **Arguments:** `own`: the flow's certificate, of nothing (`Certificate.none`) while attention has not settled;
+    **Arguments:** `own`: the flow's certificate, `Certificate.none` while attention has not settled;
     `values` and `directions`: $N(D)/\mu(D)$ and D itself, of any size, for the velocity and for the weights;
     `solution`: of the program; `gap`: what counts as certified; `start`: the first model.
     """

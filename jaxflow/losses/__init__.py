@@ -1,4 +1,4 @@
-"""Floor 1: losses of outputs and targets, and what they are by margins."""
+"""Losses of outputs and targets, and what they are by margins."""
 
 from jaxflow.losses.margins import LOSSES as LOSSES
 from jaxflow.losses.margins import as_loss as as_loss

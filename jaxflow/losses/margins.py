@@ -164,8 +164,11 @@ def self_concordance(loss: AbstractLoss) -> float | None:
     that; None where it was seen to rise, or to be concave, at one of them.
 
     Two for `CrossEntropy`: with V and U the entries of (0, v) and (0, u) at a class drawn from softmax,
-    $D^2\ell[v,v]=\mathrm{Var}\,V$ and $|D^3\ell[v,v,u]|=|E(V-EV)^2(U-EU)|\le\max|U-EU|\,\mathrm{Var}\,V$, and values
-    within $\pm\|u\|_\infty$ are at most $2\|u\|_\infty$ from their mean.
+    $D^2\ell[v,v]=\mathrm{Var}\,V$ and
+
+    $$|D^3\ell[v,v,u]|=|E(V-EV)^2(U-EU)|\le\max|U-EU|\,\mathrm{Var}\,V.$$
+
+    Values within $\pm\|u\|_\infty$ are at most $2\|u\|_\infty$ from their mean.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""Floor 4: max-margin and minimum-norm programs, their solvers and certificates."""
+"""Max-margin and minimum-norm programs, their solvers and certificates."""
 
 from jaxflow.margin.attention import AttentionProgram as AttentionProgram
 from jaxflow.margin.attention import attention_svm as attention_svm

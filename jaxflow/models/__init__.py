@@ -1,4 +1,4 @@
-"""Floor 2: models as Equinox modules. A model computes outputs and does not depend on losses."""
+"""Models as Equinox modules. A model computes outputs and does not depend on losses."""
 
 from jaxflow.models.attention import AbstractAttention as AbstractAttention
 from jaxflow.models.attention import CombinedAttention as CombinedAttention

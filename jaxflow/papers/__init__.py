@@ -1,4 +1,4 @@
-"""Floor 11: one package per paper, one file per figure, and the theorems that the library predicts by."""
+"""One package per paper, one file per figure, and the theorems that the library predicts by."""
 
 from jaxflow.papers import boix2023 as boix2023
 from jaxflow.papers import cross_check as cross_check

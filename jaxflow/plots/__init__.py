@@ -1,4 +1,4 @@
-"""Floor 1: pictures, drawn from saved numbers alone."""
+"""Pictures, drawn from saved numbers alone."""
 
 from jaxflow.plots.limits import draw_limits as draw_limits
 from jaxflow.plots.path import draw_limit as draw_limit

@@ -1,4 +1,4 @@
-"""Floor 9: Monte Carlo studies. Thousands of instances, each ending in one outcome, none lost."""
+"""Monte Carlo studies. Thousands of instances, each ending in one outcome, none lost."""
 
 from jaxflow.study.counting import DECIDED as DECIDED
 from jaxflow.study.counting import decode as decode

@@ -1,4 +1,4 @@
-"""Floor 7: what theorems predict."""
+"""What theorems predict."""
 
 from jaxflow.theory.incremental import StageResult as StageResult
 from jaxflow.theory.incremental import Stages as Stages

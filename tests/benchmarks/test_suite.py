@@ -62,7 +62,8 @@ def test_each_script_has_its_row(suite: Any, tmp_path: Path, monkeypatch: pytest
     for name, text in scripts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     # The real page, of the folder that this run wrote.
-    (tmp_path / "page.py").write_text((FOLDER / "page.py").read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("page.py", "_forms.py"):
+        (tmp_path / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.setattr(suite, "SCRIPTS", tuple(suite.Script(name, "", "", 5) for name in scripts))
     out = tmp_path / "out"

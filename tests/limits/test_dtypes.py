@@ -55,7 +55,15 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("dtypes", MIXED, ids="-".join)
+# Tokens and queries have one dtype by then: with it every other combination.
+OTHERS = [
+    (one, one, head, W)
+    for one, head, W in itertools.product(("float32", "float64"), DTYPES, DTYPES)
+    if (one, one, head, W) not in (*MIXED, DOUBLE)
+]
+
+
+@pytest.mark.parametrize("dtypes", [*MIXED, *(pytest.param(d, marks=pytest.mark.slow) for d in OTHERS)], ids="-".join)
 def test_every_mixture_is_followed(dtypes):
     """Traced alone: a loop whose carry changes its type is refused there."""
     _, flow, descent = eqx.filter_eval_shape(followed, *problem(dtypes))
@@ -70,17 +78,27 @@ class Network(eqx.Module):
         return self.outer @ jnp.tanh(self.inner @ x)
 
 
-INPUTS = NUMBERS["queries"].astype("float32")
-MODELS = {
-    "layers": jf.models.DiagonalLinearNetwork((INPUTS[0], INPUTS[1].astype(float))),
-    "callable": Network(jnp.asarray(INPUTS), jnp.asarray(NUMBERS["head"])),
-}
+# Layers of a network take one dtype, as data do; a callable keeps what it has.
+KEPT = [
+    ("layers", ("float32", "float32", "float64")),
+    ("layers", ("float64", "int32", "float32")),
+    *(("callable", dtypes) for dtypes in itertools.product(("float32", "float64"), repeat=3)),
+]
+QUICK = [("layers", ("float32", "float32", "float64")), ("callable", ("float32", "float32", "float64"))]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_networks_of_single_and_double_layers_have_limits(name):
-    risk = jf.EmpiricalRisk((INPUTS, LABELS), "logistic")
-    found = eqx.filter_eval_shape(lambda r, m: jf.find_limit(r, m, throw=False), risk, MODELS[name])
+@pytest.mark.parametrize(
+    ("name", "dtypes"),
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in KEPT],
+)
+def test_networks_of_mixed_layers_have_limits(name: str, dtypes: tuple[str, ...]) -> None:
+    inputs, inner, outer = (jnp.asarray(NUMBERS["queries"], dtype) for dtype in dtypes)
+    if name == "layers":
+        model: Any = jf.models.DiagonalLinearNetwork((1 + inner[0], outer[1]))
+    else:
+        model = Network(inner, outer[0])
+    risk = jf.EmpiricalRisk((inputs, LABELS), "logistic")
+    found = eqx.filter_eval_shape(lambda r, m: jf.find_limit(r, m, throw=False), risk, model)
     assert found.trajectory.final.log_norm.dtype == jnp.float64
 
 

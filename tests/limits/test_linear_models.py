@@ -76,6 +76,31 @@ def test_a_network_still_ends_at_a_point_that_exists() -> None:
     assert limit.outcome == "finite_stationary_point"
 
 
+def test_an_error_is_relative_to_the_minimum_however_small() -> None:
+    """Each input has both labels, nearly: with an error relative to one, 27 of 40 were larger than was claimed."""
+    rng = np.random.default_rng(4)
+    base, other = rng.normal(size=(2, 4, 2))
+    gaps = np.array([0.0, 1e-9, 1e-6, 1e-3, 1.0])
+    inputs = np.concatenate([np.tile(base, (5, 1, 1)), base + gaps[:, None, None] * other], axis=1)
+    labels = np.repeat([1.0, -1.0], 4)
+    found = limits_of(jnp.asarray(inputs), jnp.tile(labels, (5, 1)), jnp.zeros((5, 2)))
+    assert set(found.outcome.name) == {"finite_stationary_point"}
+    assert np.isinf(found.stationary.error[0]) and np.all(found.stationary.error[1:] <= 1e-3)
+    for x, w, error, distance in zip(
+        inputs, found.end.module.w, found.stationary.error, found.stationary.distance, strict=True
+    ):
+        rows, exact = (labels[:, None] * x).astype(np.longdouble), np.asarray(w, np.longdouble)
+        for _ in range(20):
+            p = 1 / (1 + np.exp(rows @ exact))
+            hessian = (rows * (p * (1 - p))[:, None]).T @ rows
+            exact = exact + np.linalg.solve(hessian.astype(float), (rows.T @ p).astype(float))
+        apart = np.sqrt(np.sum((np.asarray(w, np.longdouble) - exact) ** 2))
+        assert apart <= float(distance) <= 1e-12
+        assert apart <= float(error) * np.sqrt(np.sum(exact**2)) or np.isinf(error)
+    one = jf.find_limit(jf.EmpiricalRisk((inputs[0], labels), "logistic"), Linear(jnp.zeros(2)))
+    assert "away from zero" in str(one) and "relative" not in str(one)
+
+
 def test_overlapping_data_end_at_the_minimum_in_every_unit() -> None:
     rng = np.random.default_rng(3)
     base = np.c_[np.ones(8), rng.normal(size=8)]

@@ -1,16 +1,18 @@
 """Attention logits as state: the flow of W in the only directions that it can take."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
 from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
 from jaxflow.flow.margins import AffineMargins, against_others
+from jaxflow.flow.solvers import NormOfSome, state_norm
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -83,7 +85,8 @@ class Scores(AbstractCoordinates):
             raise ValueError("coordinates: Scores need CombinedAttention on TokenData; use Weights")
         require_own(risk, model, "Scores move W alone")
         features, frames = score_features(data)
-        basis, to_logits = linalg.qr(features.T)
+        moving = None if data.mask is None else _moving(data.mask, data)
+        basis, to_logits = linalg.qr(features.T) if moving is None else _framed_last(features, ~moving)
         # Zero rows make the state as long as there are columns, whatever d is. Several outputs would make it longer
         # than the weights themselves.
         missing = features.shape[0] - to_logits.shape[0] if data.single_query else 0
@@ -140,6 +143,32 @@ class Scores(AbstractCoordinates):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         scaled = context[1].scaled_gradient(_at(context, state))
         return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
+
+
+def norm_of(data: TokenData) -> Callable[[PyTree], Array]:
+    """The norm of a step's error in `Scores`. Padding has coordinates that are always zero: they are not counted."""
+    if data.mask is None:
+        return state_norm
+    moving = _moving(data.mask, data)
+    size = moving.size if data.single_query else min(moving.size, data.tokens.shape[-1] ** 2)
+    return NormOfSome(jnp.sqrt(size / jnp.clip(jnp.sum(moving), 1, size)))
+
+
+def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
+    """Which rows of `score_features` are not those of padding, which equals the first visible token."""
+    seen = mask if mask.ndim == 2 else jnp.any(mask, axis=1)
+    first = jnp.argmax(seen, axis=-1, keepdims=True)
+    moving = (seen & (jnp.arange(seen.shape[1])[None, :] != first))[:, 1:]
+    copies = 1 if data.single_query else data.queries.shape[1]
+    return jnp.repeat(moving[:, None], copies, axis=1).reshape(-1)
+
+
+def _framed_last(features: Float[Array, "c pq"], still: Bool[Array, " c"]) -> tuple[Array, Array]:
+    """Q and R of the features' columns, those that are `still` after the others, so that the others' coordinates are
+    what they are without them."""
+    order = jnp.argsort(still, stable=True)
+    basis, upper = linalg.qr(features[order].T)
+    return basis, jnp.zeros_like(upper).at[:, order].set(upper)
 
 
 def score_features(data: TokenData) -> tuple[Float[Array, "c pq"], Any]:

@@ -1,0 +1,242 @@
+"""Errors of limit points beside the true ones: python benchmarks/coverage.py [--count 1000] [--only "hinge" ...].
+
+Families of instances whose limit point is known: by an equation for it, solved in extended precision, or by a plain
+integration at a tolerance of 1e-13 (`known_points.py`, which imports nothing of the library). Counted are the instances
+whose true relative error is at most `limit.error`; a point whose error `print` bounds by *at most* is in a row of its
+own, and there every one of them has to be covered.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import known_points as known
+import numpy as np
+from _common import Record, clocked, outcomes, settings
+
+import jaxflow as jf
+from jaxflow.models import DeepLinearNetwork, DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork
+
+BLOCK = 20
+
+
+class Linear(eqx.Module):
+    """The model that a caller writes in three lines."""
+
+    w: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.w @ x
+
+
+class Neuron(eqx.Module):
+    """One unit, of which the weights are trained."""
+
+    w: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(self.w @ x)
+
+
+def squared_hinge(q: jax.Array) -> jax.Array:
+    """A loss that is flat from a margin of one on."""
+    return jnp.maximum(1.0 - q, 0.0) ** 2
+
+
+def of_network(kind: Any) -> Callable[..., Any]:
+    """The limit of a regression by a linear network."""
+
+    def find(x: jax.Array, y: jax.Array, *layers: jax.Array) -> Any:
+        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "squared"), kind(layers), throw=False)
+        bound = limit.error_source.value == jf.limits.ErrorSource.pairs
+        return limit.outcome.value, limit.flow_direction, limit.error, bound
+
+    return find
+
+
+def of_own(model: Any, loss: Any) -> Callable[..., Any]:
+    """The limit of a model of one's own, whose only weights are `w`."""
+
+    def find(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
+        limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), model(w), throw=False)
+        return limit.outcome.value, limit.end.module.w, limit.error, limit.linear is not None
+
+    return find
+
+
+def of_component(x: jax.Array, y: jax.Array, w: jax.Array) -> Any:
+    """The point to which the path of a quasi-separable regression adds its direction."""
+    limit = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), "logistic"), Linear(w), throw=False)
+    facts = limit.linear
+    return limit.outcome.value, facts.component.module.w, facts.error, True
+
+
+class Family(NamedTuple):
+    """`draw(rng, count)`: the arrays that `find` takes, instance by instance; `truth` of one instance, and of the point
+    that was found there; `ends`: outcomes whose point is claimed."""
+
+    draw: Callable[[np.random.Generator, int], list[np.ndarray]]
+    find: Callable[..., Any]
+    truth: Callable[..., np.ndarray | None]
+    ends: tuple[str, ...] = ("limit_point",)
+    words: str = "about"
+
+
+def networks(n: int, *shapes: tuple[int, ...], inputs: tuple[int, ...] = (5,), least: float = -3.0) -> Any:
+    """Draws `n` data, targets of order one, and layers of size 10^least to 3."""
+
+    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+        size = 10.0 ** rng.uniform(least, 0.5, size=count)
+        layers = [size.reshape(-1, *[1] * len(s)) * rng.normal(size=(count, *s)) for s in shapes]
+        x = rng.normal(size=(count, n, *inputs))
+        return [x, rng.uniform(0.5, 2.0, (count, n)) * rng.choice([-1.0, 1.0], (count, n)), *layers]
+
+    return draw
+
+
+def regressions(rng: np.random.Generator, count: int, n: int = 12, d: int = 3) -> list[np.ndarray]:
+    """Inputs in columns of different scales, real targets, and starts of order one."""
+    x = rng.normal(size=(count, n, d)) * np.exp(rng.normal(size=(count, 1, d)))
+    return [x, rng.normal(size=(count, n)), rng.normal(size=(count, d))]
+
+
+def classes(scale: float, random_start: bool) -> Any:
+    """Data with random labels: nearly all overlap."""
+
+    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+        x, y, w = regressions(rng, count, 24)
+        return [scale * x, np.sign(y), random_start * w]
+
+    return draw
+
+
+def nearly_even(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Each input with both labels, and nearly so: the minimum is from 1e-12 to 1 away from zero."""
+    x, y, w = regressions(rng, count, 24)
+    y[:, :12], y[:, 12:] = 1.0, -1.0
+    x[:, 12:] = x[:, :12] + 10.0 ** rng.uniform(-12, 0, (count, 1, 1)) * rng.normal(size=(count, 12, 3))
+    return [x, y, w]
+
+
+def quasi_separable(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Overlapping data in a plane, and six more on one side of it."""
+    x, y, w = regressions(rng, count, 24)
+    y = np.sign(y)
+    x[:, :18, 2], x[:, 18:, 2] = 0.0, y[:, 18:] * np.abs(x[:, 18:, 2])
+    return [x, y, w]
+
+
+def neurons(noise: float) -> Any:
+    """Targets of a neuron, and starts near its weights."""
+
+    def draw(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+        x, w = rng.normal(size=(count, 12, 3)), rng.normal(size=(count, 3))
+        y = np.tanh(np.einsum("cnd,cd->cn", x, w)) + noise * rng.normal(size=(count, 12))
+        return [x, y, w + 0.5 * rng.normal(size=(count, 3))]
+
+    return draw
+
+
+def hinges(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Orthogonal data, of which each margin rises to one by itself."""
+    frames = np.linalg.qr(rng.normal(size=(count, 4, 4)))[0][:, :3]
+    x = frames * np.exp(0.3 * rng.normal(size=(count, 3, 1)))
+    return [x, rng.choice([-1.0, 1.0], (count, 3)), rng.normal(size=(count, 4))]
+
+
+def least_squares(n: int, d: int) -> Any:
+    """Regressions of n data by d weights."""
+    return lambda rng, count: regressions(rng, count, n, d)
+
+
+POINT, BOUND = ("finite_stationary_point",), "at most"
+FAMILIES = {
+    "diagonal network, one datum": Family(
+        networks(1, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
+    ),
+    "diagonal network, three data": Family(
+        networks(3, (5,), (5,)), of_network(DiagonalLinearNetwork), known.diagonal, words=BOUND
+    ),
+    "fully connected network, one datum": Family(
+        networks(1, (5, 3), (3,)), of_network(DeepLinearNetwork), known.connected, words=BOUND
+    ),
+    "convolutional network, one datum": Family(
+        networks(1, (5,), (5,)), of_network(LinearConvolutionalNetwork), known.convolution, words=BOUND
+    ),
+    "matrix sensing, one measurement": Family(
+        networks(1, (3, 3), (3, 3), inputs=(9,)), of_network(DeepMatrixSensing), known.sensing, words=BOUND
+    ),
+    "logistic regression": Family(
+        classes(1.0, False), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
+    ),
+    "logistic regression, inputs of 100": Family(
+        classes(100.0, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
+    ),
+    "logistic regression, inputs of 0.01": Family(
+        classes(0.01, True), of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
+    ),
+    "logistic regression, nearly even": Family(
+        nearly_even, of_own(Linear, "logistic"), known.minimum("logistic"), POINT, BOUND
+    ),
+    "exponential loss": Family(
+        classes(1.0, True), of_own(Linear, "exponential"), known.minimum("exponential"), POINT, BOUND
+    ),
+    "quasi-separable: the component": Family(
+        quasi_separable, of_component, known.component, ("globally_optimal",), BOUND
+    ),
+    "least squares, 12 data": Family(least_squares(12, 3), of_own(Linear, "squared"), known.projection, POINT),
+    "least squares, 3 data of 6 weights": Family(least_squares(3, 6), of_own(Linear, "squared"), known.projection),
+    "neuron": Family(neurons(0.0), of_own(Neuron, "squared"), known.neuron),
+    "neuron, noisy targets": Family(neurons(0.1), of_own(Neuron, "squared"), known.neuron, POINT),
+    "squared hinge": Family(hinges, of_own(Linear, squared_hinge), known.hinge),
+    "diagonal network of three layers, two data": Family(
+        networks(2, (4,), (4,), (4,), inputs=(4,), least=-0.5), of_network(DiagonalLinearNetwork), known.followed
+    ),
+}
+
+
+def row(name: str, count: int) -> dict[str, Any]:
+    """Of the instances of one family that have a point: how many errors are at least the true ones."""
+    family = FAMILIES[name]
+    given = family.draw(np.random.default_rng([0, list(FAMILIES).index(name)]), count)
+    run = jax.jit(lambda given: jax.lax.map(lambda arrays: family.find(*arrays), given))
+    # In blocks of one shape, the last one filled up.
+    blocks = np.minimum(np.arange(-(-count // BLOCK) * BLOCK), count - 1).reshape(-1, BLOCK)
+    parts, spent = clocked(lambda: [run(tuple(jnp.asarray(x[at]) for x in given)) for at in blocks])
+    codes, found, error, bound = (np.concatenate(part)[:count] for part in zip(*jax.device_get(parts), strict=True))
+    names = np.asarray([jf.Outcome(int(code)).name for code in codes])
+    true = np.full(count, np.nan)
+    for i in np.flatnonzero(np.isin(names, family.ends) & np.isfinite(error)):
+        point = np.asarray(found[i], np.longdouble)
+        exact = family.truth(*(np.asarray(x[i], np.longdouble) for x in given), point)
+        if exact is not None:
+            true[i] = np.linalg.norm((point - exact).astype(float)) / np.linalg.norm(exact.astype(float))
+    judged = np.isfinite(true)
+    ratio = true[judged] / np.maximum(error[judged], np.finfo(float).tiny)
+    said = {True: "at most", False: "about"}
+    return {
+        "family": name,
+        "words": ", ".join(sorted({said[bool(b)] for b in bound[judged]})) or family.words,
+        "instances": count,
+        "judged": int(np.sum(judged)),
+        "covered": int(np.sum(ratio <= 1.0)),
+        "ratio": float(np.max(ratio, initial=0.0)),
+        "true": float(np.max(true[judged], initial=0.0)),
+        "error": float(np.median(error[judged])) if judged.any() else None,
+        "missed": [int(i) for i in np.flatnonzero(judged)[ratio > 1.0]],
+        "outcomes": outcomes(codes),
+        "seconds": spent.wall,
+    }
+
+
+def main() -> None:
+    asked = settings(__doc__, "coverage", cached=True, count=1000, only=tuple(FAMILIES))
+    record = Record(asked.out, same=("family",))
+    for name in asked.only:
+        record.add(row(name, asked.count))
+
+
+if __name__ == "__main__":
+    main()
