@@ -156,3 +156,19 @@ def limit_apart(given: Tokens, start: np.ndarray, target: np.ndarray, log_time: 
     some = least_norm(rows) if len(rows) and not kept.all() else None
     ends = [W for W in (every, some) if W is not None]
     return misaligned(min(ends, key=lambda W: misaligned(W, end - middle)), aim) if ends else np.nan
+
+
+def first_step_needed(given: Tokens) -> float:
+    """R_μ/‖∇L(0)‖ times ‖W^mm‖, with R_μ of (59) of Tarzanagh et al. for the optimal tokens and logistic loss."""
+    scores = np.sort(given.scores, axis=1)
+    rows = margin_rows(given, np.argmax(given.scores, axis=1))
+    W = least_norm(rows)
+    if W is None:
+        return np.nan
+    theta, down = 1.0 / np.linalg.norm(W), descent_direction(given, np.zeros_like(W))
+    slope = np.linalg.norm(down)
+    mu = np.min(np.sum(rows * down, axis=(1, 2))) / slope / theta
+    pairs = np.linalg.norm(given.tokens[:, :, None] - given.tokens[:, None], axis=-1)
+    A = np.max(np.maximum(pairs, 1.0) * np.linalg.norm(given.queries, axis=-1)[:, None, None]) / theta
+    gap, least_gap = np.max(scores[:, -1] - scores[:, 0]), np.min(scores[:, -1] - scores[:, -2])
+    return float(np.log(4.0 * scores.shape[1] * gap * A / (mu * least_gap)) / (mu * theta) / slope / theta)

@@ -16,10 +16,10 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
-from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
+from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, median
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, Ends, follow_all
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -36,8 +36,6 @@ GROWING = {"B.1": (2, 3, 10), "B.2": (3, 3, 3)}
 # Theorem 6, as in the check by the flow; descent that goes before the flow.
 SEPARATING = ((2, 3, 6), (3, 4, 6))
 LEAD = {"quick": 500, "paper": 5_000, "large": 50_000}
-# Programs that are solved again: (59) divides by the least margin of ∇L(0).
-SOLVED = 1e-6
 # First steps: far below the bound, at it, and as large as step 3 of the proof requires.
 FIRST = ("1/L_W", "1/‖W^mm‖", "R_μ/‖∇L(0)‖")
 # W(k) grows like log k and ‖∇L(W(k))‖ falls like 1/k: over the last tenfold of steps by this much at least.
@@ -345,23 +343,9 @@ def converges(size: int, index: int) -> Statement[DescentNumbers]:
 
 
 def _ratio_again(numbers: DescentNumbers, draw: Draw, at: tuple[int, ...]) -> float:
-    shape, trial = SEPARATING[at[0]], at[1]
-    key = _keys(draw.scale, draw.key("first"))[shape][trial]
-    given = tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape))
-    scores, best = given.scores, np.argmax(given.scores, axis=1)
-    rows = margin_rows(given, best)
-    W = least_norm(rows)
-    if W is None:
-        return np.nan
-    theta, down = 1.0 / np.linalg.norm(W), descent_direction(given, np.zeros_like(W))
-    slope = np.linalg.norm(down)
-    mu = np.min(np.sum(rows * down, axis=(1, 2))) / slope / theta
-    first, second = np.sort(scores, axis=1)[:, :-3:-1].T
-    pairs = np.linalg.norm(given.tokens[:, :, None] - given.tokens[:, None], axis=-1)
-    A = np.max(np.maximum(pairs, 1.0) * np.linalg.norm(given.queries, axis=-1)[:, None, None]) / theta
-    gap = np.max(first - scores.min(axis=1))
-    radius = np.log(4.0 * shape[1] * gap * A / (mu * np.min(first - second))) / (mu * theta)
-    return float(radius / slope / theta)
+    shape = SEPARATING[at[0]]
+    key = _keys(draw.scale, draw.key("first"))[shape][at[1]]
+    return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
 
 
 def _ratios_in_words(numbers: DescentNumbers, known: Mask) -> str:
@@ -382,15 +366,8 @@ ALLOWED = Statement[DescentNumbers](
     bound=1.0,
     unit="the proof's η(0) times ‖W^mm‖; at most 1",
     found=_ratios_in_words,
-    again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, SOLVED),
+    again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, PROGRAMS),
 )
-
-
-def _push_in_words(numbers: DescentNumbers, known: Mask) -> str:
-    push = numbers.first.push[known]
-    return (
-        f"not at {int((push <= 0).sum())} of {push.size} points: far out the gradient is that of the least margin alone"
-    )
 
 
 SEPARATES = Statement[DescentNumbers](
@@ -401,7 +378,6 @@ SEPARATES = Statement[DescentNumbers](
     residual=lambda n: -n.first.push,
     bound=BELOW_ZERO,
     unit="−min ⟨(x_opt − x_t)zᵀ, −∇L⟩/‖∇L‖; below 0",
-    found=_push_in_words,
 )
 
 register(

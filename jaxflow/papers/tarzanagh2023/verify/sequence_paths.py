@@ -167,7 +167,9 @@ def _chosen(size: int, choices: Choices, draw_: Draw, at: int) -> tuple[Tokens, 
     own = jax.random.split(jax.random.split(draw_.key("choices"))[1], len(CONES))[size]
     key = jax.random.split(own, TRIALS[draw_.scale])[int(choices.trial[at])]
     data, heads = jax.tree.map(lambda x: x[0], draw(shape, jax.random.split(key)[:1]))
-    return tokens_of(data, np.stack([one.v for one in heads.heads])), choices_of_tokens(shape.n * shape.K, shape.T)[choices.choice[at]]
+    return tokens_of(data, np.stack([one.v for one in heads.heads])), choices_of_tokens(shape.n * shape.K, shape.T)[
+        choices.choice[at]
+    ]
 
 
 @partial(jax.jit, static_argnums=0)
