@@ -11,8 +11,12 @@ from jaxflow.papers.statement import checked_again
 from tests.papers.findings import entry_of
 from tests.papers.test_every_verdict_can_change import PROBES, SEVERAL, changed, worst
 
-# Statements about one explicit case, of which nothing is drawn.
-EXPLICIT = {("tarzanagh2023", "equal-scores"): {0, 1}, ("tarzanagh2023", "inequalities"): {7}}
+# Statements about one explicit case, of which nothing is drawn, or whose first instance it is.
+EXPLICIT = {
+    ("tarzanagh2023", "equal-scores"): {0, 1},
+    ("tarzanagh2023", "inequalities"): {7},
+    ("tarzanagh2023", "nearly-equal-scores"): {0},
+}
 # An instance of the other kind, where one in three is, is among as many but for one case in 30,000.
 SEEDS = 25
 
