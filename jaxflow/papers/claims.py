@@ -142,8 +142,8 @@ def with_evidence(measured: str, evidence: Evidence) -> str:
         parts.append(counts + ("" if evidence.contradicted else bound))
     if evidence.rate is not None:
         parts.append(evidence.rate.in_words())
-    if evidence.contradicted and evidence.checked_by:
-        parts.append(f"checked by {evidence.checked_by}")
+    if evidence.contradicted and evidence.check is not None:
+        parts.append(evidence.check.in_words())
     return "; ".join(parts)
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from jaxflow.papers.part_experiment import PartExperiment
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
 from jaxflow.study.files import side_folder, write_file
+from jaxflow.study.keys import as_keys
 from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
 from jaxflow.study.shapes import CPU, device_shapes
@@ -249,6 +250,15 @@ class Dataset(Generic[N]):
         block = min(wide, trials)
         return Study(experiment, **factors, trials=trials, seed=seed, block=block)
 
+    def key(self, name: str, seed: int) -> Any:
+        """What a `Sweep` draws from."""
+        part = self.parts[name]
+        assert isinstance(part, Sweep)
+        return part.draw_from(seed) if part.draw_from else trial_key(seed, self._stream(name), {}, 0)
+
+    def _stream(self, name: str) -> str:
+        return f"{self.paper}.{self.name}.{name}"
+
     def _folder(self, folder: Path, scale: str, seed: int) -> Path:
         return folder / "numbers" / f"{scale}-seed{seed}" / self.name
 
@@ -276,7 +286,7 @@ class Dataset(Generic[N]):
         return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
-        stream = f"{self.paper}.{self.name}.{name}"
+        stream = self._stream(name)
         plan = Plan({"name": stream, "scale": scale, "import": self.where}, {}, {}, trials=1, seed=seed, block=1)
         now = json.loads(json.dumps(manifest(plan, device_kind())))
         file = target.with_suffix(".npz")
@@ -289,11 +299,30 @@ class Dataset(Generic[N]):
             if differing:
                 raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
             return arrays
-        key = part.draw_from(seed) if part.draw_from else trial_key(seed, stream, {}, 0)
-        made = part.compute(scale, key, say)
+        made = part.compute(scale, self.key(name, seed), say)
         arrays = {field: np.asarray(value) for field, value in _as_dict(made).items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
+
+
+class Draw(NamedTuple):
+    """Where numbers were drawn: their dataset, scale and seed. Every instance can be drawn again."""
+
+    dataset: Dataset[Any]
+    scale: str
+    seed: int
+
+    def key(self, part: str) -> Any:
+        """What a `Sweep` draws from."""
+        return self.dataset.key(part, self.seed)
+
+    def instance(self, part: str, trial: int, cell: int = 0) -> tuple[Any, Any]:
+        """The key and the setting of one instance of a `Part`."""
+        study, given = self.dataset.study(part, self.scale, self.seed), self.dataset.parts[part]
+        assert isinstance(given, Part)
+        name, setting = list(given.settings(self.scale).items())[cell]
+        words = study.experiment.key_words(self.seed, study.plan.data_values({"cell": name}), [trial])
+        return as_keys(words[0]), setting
 
 
 def arrays_of(setting: Any, *names: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from jaxflow._core import as_path, unknown_name
 from jaxflow.papers.claims import Finding
-from jaxflow.papers.dataset import Dataset
+from jaxflow.papers.dataset import Dataset, Draw
 from jaxflow.papers.statement import Statement, hold
 
 SCALES = ("quick", "paper", "large")
@@ -59,8 +59,8 @@ class Paper:
 class Entry:
     """An experiment: its numbers, what they say of the paper's statements, and a picture of them.
 
-    `run_times` says for each scale how much is computed and how long it takes. `find` gives findings and notes; `draw`
-    a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`.
+    `run_times` says for each scale how much is computed and how long it takes. `said` gives the statements of the
+    numbers; `draw` a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`.
 
     **Example:**
 
@@ -77,9 +77,14 @@ class Entry:
     title: str
     run_times: Mapping[str, str]
     dataset: Dataset[Any]
-    find: Callable[[Any], Found]
+    said: Callable[[Any], Sequence[Statement[Any]]]
+    notes: Callable[[Any], list[str]]
     draw: Callable[[Any], Any] | None = None
     verified: bool = False
+
+    def find(self, numbers: Any, draw: Draw | None = None) -> Found:
+        """What the numbers say of every statement, and the notes. Contradictions are computed again from `draw`."""
+        return [hold(statement, numbers, draw) for statement in self.said(numbers)], self.notes(numbers)
 
     @property
     def statements(self) -> str:
@@ -115,15 +120,12 @@ def register(
     **Raises:** `ValueError` unless every scale has a run time, and for a name that is taken.
     """
 
-    def find(numbers: N) -> Found:
-        said = statements(numbers) if callable(statements) else statements
-        return [hold(statement, numbers) for statement in said], notes(numbers)
-
     if set(run_times) != set(SCALES):
         raise ValueError(f"run_times: expected one text for each of {', '.join(SCALES)}")
     if (dataset.paper, name) in _ENTRIES:
         raise ValueError(f"name: {dataset.paper} {name} is registered twice")
-    entry = Entry(dataset.paper, name, title, run_times, dataset, find, draw, verified)
+    said = statements if callable(statements) else lambda numbers: statements
+    entry = Entry(dataset.paper, name, title, run_times, dataset, said, notes, draw, verified)
     _ENTRIES[dataset.paper, name] = entry
     return entry
 

@@ -8,7 +8,7 @@ from typing import Any
 from jaxflow._core import as_boolean, as_integer, require, unknown_name
 from jaxflow.papers.attempts import Took
 from jaxflow.papers.claims import CLAIMS, ROWS, Claim, Finding, Row, as_json, findings_markdown
-from jaxflow.papers.dataset import Raw, load_arrays, save_arrays
+from jaxflow.papers.dataset import Draw, Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
 from jaxflow.report import manifest, refuse_existing, write_json
@@ -116,7 +116,7 @@ def reproduce(
     say(f"{entry.title} ({entry.run_times[scale]})")
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)
     numbers = run.numbers([entry], lambda dataset, name: name)
-    findings, notes = entry.find(numbers[entry.dataset.name])
+    findings, notes = entry.find(numbers[entry.dataset.name], Draw(entry.dataset, scale, seed))
     assert entry.draw is not None
     save_figure(entry.draw(numbers[entry.dataset.name]), paths["png"], paths["svg"])
     claims = [Claim.of(finding) for finding in findings]
@@ -169,7 +169,7 @@ def verify(
     def judged(numbers: dict[str, Any]) -> list[Finding]:
         for check in checks:
             if check.dataset.name in numbers and check.name not in found:
-                found[check.name] = check.find(numbers[check.dataset.name])[0]
+                found[check.name] = check.find(numbers[check.dataset.name], Draw(check.dataset, scale, seed))[0]
         return sorted((one for findings in found.values() for one in findings), key=lambda one: _place(one.source))
 
     def so_far(numbers: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from jaxflow.papers.claims import Finding
-from jaxflow.papers.verdicts import Evidence, Rate, count_evidence
+from jaxflow.papers.dataset import Draw
+from jaxflow.papers.verdicts import CONFIDENCE, Check, Evidence, Rate, count_evidence
 
 N = TypeVar("N")
 
@@ -16,6 +17,23 @@ Mask = np.ndarray
 
 # The largest normal number below zero, as a bound: a residual of zero exceeds it.
 BELOW_ZERO = -np.finfo(float).tiny
+
+# Contradicting instances that are computed again: where all agree, 95% of all do, with 95% confidence.
+TRIED = math.ceil(math.log(1.0 - CONFIDENCE) / math.log(CONFIDENCE))
+
+
+@dataclass(frozen=True)
+class Again(Generic[N]):
+    """A residual by independent code, which imports no solver, no flow and no gradient of this library.
+
+    - `by`: what computes it; `residual(numbers, draw, at)`: of the instance at an index of the mask, from data that the
+      numbers hold or that are drawn again.
+    - `within`: the error of both computations, relative to residuals above one.
+    """
+
+    by: str
+    residual: Callable[[N, Draw, tuple[int, ...]], float]
+    within: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +52,7 @@ class Statement(Generic[N]):
       the approach: `rate` fits that. `certified`: what certifies the limit itself, instance by instance; then no rate
       is needed, and `limit` stays False.
     - `late`: the residual up to which an instance may still be on its way: between `bound` and it nothing is decided.
-    - `checked_by`: the independent means that confirm a contradiction, or nothing.
+    - `again`: the residual by independent code, executed on instances that contradict; a counterexample needs it.
     - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
 
     **Raises:** `ValueError` for a limit without a rate: no numbers could confirm it.
@@ -73,7 +91,7 @@ class Statement(Generic[N]):
     rate: Callable[[N, Mask], Rate | None] | None = None
     certified: str = ""
     late: float = -math.inf
-    checked_by: Callable[[N, Mask], str] | None = None
+    again: Again[N] | None = None
     beyond: bool = False
 
     def __post_init__(self) -> None:
@@ -83,8 +101,8 @@ class Statement(Generic[N]):
             raise ValueError(f"certified: the limit of {self.source} is certified, which needs no rate")
 
 
-def hold(statement: Statement[N], numbers: N) -> Finding:
-    """What the numbers say of a statement."""
+def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Finding:
+    """What the numbers say of a statement; `draw`: where they were drawn, without which nothing is computed again."""
     inside = np.asarray(statement.inside(numbers), bool)
     residual = np.broadcast_to(np.asarray(statement.residual(numbers), float), inside.shape)
     known = inside & ~np.isnan(residual)
@@ -96,24 +114,45 @@ def hold(statement: Statement[N], numbers: N) -> Finding:
         values["largest"] = top
     words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
     words += f"; certified by {statement.certified}" if statement.certified else ""
-    evidence = _evidence(statement, numbers, inside, known, residual)
+    evidence = _evidence(statement, numbers, inside, known, residual, draw)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
 
-def _evidence(statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray) -> Evidence:
+def _evidence(
+    statement: Statement[N], numbers: N, inside: Mask, known: Mask, residual: np.ndarray, draw: Draw | None
+) -> Evidence:
     if inside.size == 0:
         return Evidence(0, ran=False)
     if statement.beyond:
         return Evidence(0)
     good = known & (residual <= statement.bound)
     decided = known & (good | (residual > statement.late))
+    wrong = decided & ~good
+    check = None
+    if statement.again is not None and draw is not None and wrong.any():
+        check = checked_again(statement, numbers, draw, wrong, residual)
     return count_evidence(
         good[inside],
         decided=decided[inside],
         limit=statement.limit(numbers) if callable(statement.limit) else statement.limit,
         rate=statement.rate(numbers, known) if statement.rate else None,
-        checked_by=statement.checked_by(numbers, known) if statement.checked_by else "",
+        check=check,
     )
+
+
+def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, residual: np.ndarray) -> Check:
+    """Contradicting instances by independent code: `TRIED` of them, evenly over all."""
+    again = statement.again
+    assert again is not None
+    places = np.argwhere(wrong)
+    tried = places[np.unique(np.linspace(0, len(places) - 1, TRIED).astype(int))]
+    agrees, largest = 0, 0.0
+    for at in map(tuple, tried.tolist()):
+        first, second = float(residual[at]), float(again.residual(numbers, draw, at))
+        apart = 0.0 if first == second else abs(first - second)
+        largest = max(largest, apart if apart == apart else math.inf)
+        agrees += second > max(statement.bound, statement.late) and apart <= again.within * max(1.0, abs(first))
+    return Check(agrees, len(tried), again.by, largest)
 
 
 def everyone(values: np.ndarray) -> Mask:

@@ -24,8 +24,7 @@ class Verdict(enum.StrEnum):
       agrees with the predicted one (`Rate.agrees`).
     - `not_settled`: there are instances inside, and neither of the above nor the next is true: too many are undecided,
       or one contradicts it and nothing independent has confirmed that, or it is said of a limit and no rate agrees.
-    - `counterexample_found`: an instance inside contradicts it, and that survived a check by independent means
-      (another solver, tighter tolerances, a certificate), which the row names.
+    - `counterexample_found`: instances inside contradict it, and independent code, run on them, agrees (`Check`).
     - `outside_hypotheses`: instances were run, and none is inside.
     - `not_run`: no instance was run, as where the paper's networks and data are not at hand.
     """
@@ -45,7 +44,8 @@ class Rate:
     **Arguments:** `fitted` ± `half_width`: the exponent with its 95% interval; `predicted`: what theory says, None
     where a statement says only that the distance vanishes; `bias`: by how much the finite range of the fit may move
     the exponent, with its reason beside the constant; `law`: what falls like which power of what, in words; `falls`:
-    of a mean over instances, the share of them whose own exponent is positive.
+    of a mean over instances, the share of them whose own exponent is positive; `share`: where each has an interval of
+    its own, of those whose interval lies above zero and, with the bias, contains their own prediction.
     """
 
     fitted: float
@@ -54,11 +54,15 @@ class Rate:
     bias: float = 0.0
     law: str = ""
     falls: float = 1.0
+    share: float | None = None
 
     @property
     def agrees(self) -> bool:
-        """The interval lies above zero and, with the bias, contains the predicted exponent, and the distance falls on
-        95% of the instances: a mean does not speak for those that rise. NaN agrees with none."""
+        """On 95% of the instances, each by its own interval. Where they have none, the interval of the mean lies above
+        zero and, with the bias, contains the predicted exponent, and the distance falls on 95% of the instances: a
+        mean does not speak for those that rise. NaN agrees with none."""
+        if self.share is not None:
+            return self.share >= CONFIDENCE
         if not (self.fitted - self.half_width > 0.0 and self.falls >= CONFIDENCE):
             return False
         return self.predicted is None or abs(self.fitted - self.predicted) <= self.half_width + self.bias
@@ -68,7 +72,31 @@ class Rate:
         width = f"{self.fitted:.3f} ± {self.half_width:.3f}" + (f" (bias up to {self.bias:g})" if self.bias else "")
         aim = "only a positive one is predicted" if self.predicted is None else f"predicted {self.predicted:.3f}"
         rises = f", and {100 * (1.0 - self.falls):.3g}% of single ones are not positive" if self.falls < 1.0 else ""
-        return (f"{self.law}: " if self.law else "") + f"exponent {width}, {aim}{rises}"
+        each = "" if self.share is None else f", in the intervals of {100 * self.share:.3g}% of the instances"
+        return (f"{self.law}: " if self.law else "") + f"exponent {width}, {aim}{each}{rises}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What independent code makes of the instances that contradict a statement.
+
+    **Arguments:** `agrees` of the `tried` ones have a residual that contradicts too, and is the recorded one within the
+    error of both; `by`: what computed it; `apart`: the largest difference of residuals.
+    """
+
+    agrees: int
+    tried: int
+    by: str
+    apart: float = 0.0
+
+    @property
+    def confirms(self) -> bool:
+        """Some were tried, and all agree."""
+        return 0 < self.agrees == self.tried
+
+    def in_words(self) -> str:
+        """What agrees with what."""
+        return f"{self.by} agrees on {self.agrees} of {self.tried}, residuals at most {self.apart:.0e} apart"
 
 
 @dataclass(frozen=True)
@@ -77,8 +105,8 @@ class Evidence:
 
     **Arguments:** `inside`: how many satisfy the hypotheses, decided or not; `contradicted`, `undecided`: how many of
     them contradict the statement, and how many say nothing; `limit`: the statement is about a limit, which finite
-    times never reach; `rate`: the fit that then stands in for it; `checked_by`: the independent means that
-    a contradiction survived, empty where there was none; `ran`: whether any instance was run, inside or outside.
+    times never reach; `rate`: the fit that then stands in for it; `check`: what independent code makes of the
+    contradiction, None where none was run; `ran`: whether any instance was run, inside or outside.
 
     **Raises:** `ValueError` where the counts cannot be those of `inside` instances, or instances inside were not run.
     """
@@ -88,7 +116,7 @@ class Evidence:
     undecided: int = 0
     limit: bool = False
     rate: Rate | None = None
-    checked_by: str = ""
+    check: Check | None = None
     ran: bool = True
 
     def __post_init__(self) -> None:
@@ -119,7 +147,7 @@ def decide(evidence: Evidence) -> Verdict:
         return Verdict.not_run
     if evidence.inside == 0:
         return Verdict.outside_hypotheses
-    if evidence.contradicted and evidence.checked_by:
+    if evidence.contradicted and evidence.check is not None and evidence.check.confirms:
         return Verdict.counterexample_found
     if evidence.contradicted or (evidence.undecided and evidence.exceptions > 1.0 - CONFIDENCE):
         return Verdict.not_settled
@@ -137,7 +165,7 @@ def count_evidence(
     decided: np.ndarray | None = None,
     limit: bool = False,
     rate: Rate | None = None,
-    checked_by: str = "",
+    check: Check | None = None,
 ) -> Evidence:
     """Evidence of instances inside: `good` where the statement is met, `decided` (all) where that is known."""
     require(good.dtype == bool, "good", f"expected an array of True and False, got {good.dtype}")
@@ -146,7 +174,7 @@ def count_evidence(
     good = np.asarray(good, bool).ravel()
     known = np.ones(good.shape, bool) if decided is None else np.asarray(decided, bool).ravel()
     wrong, unknown = int(np.sum(known & ~good)), int(np.sum(~known))
-    return Evidence(good.size, wrong, unknown, limit, rate, checked_by)
+    return Evidence(good.size, wrong, unknown, limit, rate, check)
 
 
 @checked()
@@ -178,12 +206,18 @@ def _student(freedom: int) -> float:
 
 @checked()
 def common_rate(
-    fitted: np.ndarray, predicted: np.ndarray | float | None, *, bias: float = 0.0, law: str = ""
+    fitted: np.ndarray,
+    predicted: np.ndarray | float | None,
+    *,
+    half: np.ndarray | None = None,
+    bias: float = 0.0,
+    law: str = "",
 ) -> Rate | None:
     r"""One rate of many instances: means, and a 95% interval of the differences; None below three fits.
 
     Where every instance has its own prediction, differences are averaged: $\overline{f-p}\pm t_{m-1}s/\sqrt m$ with
-    Student's factor t. The share of instances with a positive exponent of their own is kept beside it.
+    Student's factor t. The share of instances with a positive exponent of their own is kept beside it. With `half`,
+    the half widths of the intervals of `fit`, each instance is judged by its own.
     """
     fitted = np.asarray(fitted, float).ravel()
     aims = np.broadcast_to(np.asarray(0.0 if predicted is None else predicted, float).ravel(), fitted.shape)
@@ -192,9 +226,15 @@ def common_rate(
         return None
     differences = fitted[kept] - aims[kept]
     count = int(kept.sum())
-    half = _student(count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    error = _student(count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
     aim = None if predicted is None else float(np.mean(aims[kept]))
-    return Rate(float(np.mean(fitted[kept])), half, aim, bias, law, float(np.mean(fitted[kept] > 0.0)))
+    share = None
+    if half is not None:
+        own = np.asarray(half, float).ravel()[kept]
+        near = np.abs(differences) <= own + bias if predicted is not None else True
+        share = float(np.mean((fitted[kept] - own > 0.0) & near))
+    falls = float(np.mean(fitted[kept] > 0.0))
+    return Rate(float(np.mean(fitted[kept])), error, aim, bias, law, falls, share)
 
 
 @checked()
@@ -205,6 +245,7 @@ def evidence_json(evidence: Evidence) -> dict:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     plain = dataclasses.asdict(evidence)
-    if plain["rate"] is not None:
-        plain["rate"] = {name: finite(value) for name, value in plain["rate"].items()}
+    for part in ("rate", "check"):
+        if plain[part] is not None:
+            plain[part] = {name: finite(value) for name, value in plain[part].items()}
     return plain

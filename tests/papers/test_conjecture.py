@@ -41,7 +41,7 @@ def made_up(
 
 def test_verdicts_follow_the_numbers() -> None:
     best, local, unknown = Outcome.globally_optimal, Outcome.locally_optimal, Outcome.undecided
-    holds, broken, outside = Verdict.holds, Verdict.counterexample_found, Verdict.outside_hypotheses
+    holds, broken, outside = Verdict.holds, Verdict.not_settled, Verdict.outside_hypotheses
     open_ = Verdict.not_settled
 
     def verdicts(*columns: list[int], **others: list[int]) -> list[Verdict]:

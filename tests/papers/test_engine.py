@@ -22,8 +22,8 @@ from jaxflow import papers
 from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
 from jaxflow.papers.claims import CLAIMS, Claim, Row, as_json, findings_markdown
-from jaxflow.papers.dataset import cell_of
-from jaxflow.papers.statement import Statement, hold
+from jaxflow.papers.dataset import Draw, cell_of
+from jaxflow.papers.statement import Again, Statement, hold
 from jaxflow.papers.verdicts import Evidence, Verdict, common_rate
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
@@ -368,8 +368,20 @@ def test_a_finding_counts_every_instance() -> None:
     above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
     assert hold(statement(), above).evidence == Evidence(3, 2, 0)
     assert hold(statement(late=3.0), above).evidence == Evidence(3, 1, 1)
-    checked = hold(statement(checked_by=lambda n, known: "a solver"), above)
-    assert checked.verdict is Verdict.counterexample_found
+    # The residual again, right or a little off; without a place to draw from nothing is computed.
+    draw = Draw(TOY, "quick", 0)
+    for off, agrees in ((0.0, 2), (1e-3, 1)):
+        again = Again[Numbers]("NumPy", lambda n, draw, at, off=off: n["residual"][at] + off, within=1e-6)
+        checked = hold(statement(again=again), above, draw)
+        check = checked.evidence.check
+        assert check is not None and (check.agrees, check.tried) == (agrees, 2)
+        assert check.apart == pytest.approx(off) and hold(statement(again=again), above).evidence.check is None
+        assert (checked.verdict is Verdict.counterexample_found) == (off == 0.0)
+    # One that does not contradict, and one that is not known, confirm nothing.
+    for other in (0.9, np.nan):
+        again = Again[Numbers]("NumPy", lambda n, draw, at, other=other: other, within=10.0)
+        check = hold(statement(again=again), above, draw).evidence.check
+        assert check is not None and (check.agrees, check.tried) == (0, 2)
     nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
     assert nobody.verdict is Verdict.outside_hypotheses and as_json(Row.of(nobody))["worst"] is None
     empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})

@@ -54,7 +54,7 @@ def test_verdicts_follow_the_numbers() -> None:
     assert settled.verdict == Verdict.holds
     assert confirmed.verdict == Verdict.holds and confirmed.evidence.inside == 1
     question, _ = found([good, bad], [1e-9, 0.3], [2e-9, 0.4])
-    assert question.verdict == Verdict.counterexample_found and question.evidence.contradicted == 1
+    assert question.verdict == Verdict.not_settled and question.evidence.contradicted == 1
     # A flow that claims 2e-9 where the program finds 1e-7.
     _, confirmed = found([good, good], [1e-9, 1e-7], [2e-9, 2e-9])
     assert confirmed.verdict == Verdict.not_settled and confirmed.evidence.contradicted == 1
@@ -63,4 +63,4 @@ def test_verdicts_follow_the_numbers() -> None:
     point, _ = found([Outcome.finite_stationary_point], [0.5], [0.4])
     assert point.verdict == Verdict.outside_hypotheses
     _, question, _ = found([good, bad], [1e-9, 0.3], [2e-9, 0.4], m=2)
-    assert question.verdict == Verdict.counterexample_found
+    assert question.verdict == Verdict.not_settled

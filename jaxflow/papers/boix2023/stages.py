@@ -57,8 +57,9 @@ def _time_rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
     scales, exponents = np.log(-seen.log_alphas), []
     for errors in np.abs(seen.lateness).T:
         use = errors > 0
-        exponents.append(-np.polyfit(scales[use], np.log(errors[use]), 1)[0] if use.sum() >= 2 else np.nan)
-    return common_rate(np.asarray(exponents), 1.0, bias=RATE, law="lateness of the stages against log(1/α)")
+        exponents.append(fit(-scales[use], np.log(errors[use])))
+    fitted, half = np.asarray(exponents).reshape(-1, 2).T
+    return common_rate(fitted, 1.0, half=half, bias=RATE, law="lateness of the stages against log(1/α)")
 
 
 def _times_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:

@@ -10,11 +10,12 @@ from jaxtyping import Float
 from jaxflow.data import random_tokens
 from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of
+from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, cell_of
+from jaxflow.papers.independent import margin_rows, separable, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_1, assumption_3, diagonal_separability, score_gap_needed
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -99,6 +100,12 @@ def _in_words(numbers: AssumptionNumbers, known: np.ndarray) -> str:
     )
 
 
+def _separable_again(numbers: AssumptionNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    given = tokens_of(*random_tokens(draw.instance("separability", at[0])[0], *SHAPE))
+    rows = margin_rows(given, np.argmax(given.scores, axis=1))
+    return float(not separable(np.diagonal(rows, axis1=1, axis2=2)))
+
+
 SEPARABLE = Statement[AssumptionNumbers](
     source="ℓ1-SVM",
     says="Assumption 1 makes the diagonal program feasible (it is what §4 works with); unit-sphere data, n, L, d = "
@@ -106,7 +113,7 @@ SEPARABLE = Statement[AssumptionNumbers](
     inside=_inside,
     residual=lambda n: np.where(_decided(cell_of(n.separability, 0)), cell_of(n.separability, 0).diagonal <= 0, np.nan),
     found=_in_words,
-    checked_by=lambda n, known: "Farkas rays",
+    again=Again("HiGHS of SciPy", _separable_again, 0.0),
 )
 
 

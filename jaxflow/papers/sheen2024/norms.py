@@ -12,12 +12,13 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Part, cell_of
+from jaxflow.papers.dataset import Dataset, Draw, Part, cell_of
+from jaxflow.papers.independent import descent_direction, exponential_slope, flow_to, margin_rows, separable, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
-from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.statement import Again, Statement, largest, median
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey, wilson
@@ -79,10 +80,15 @@ def start_of(kind: str, key: Any, data: TokenData, head: Array) -> Any:
     return unbalanced_start(jnp.full(d, 0.1), head)[0]
 
 
-def follow(key: Any, kind: str) -> Limit:
-    """The limit on random data of Assumption 2 with 1.1 times the gap that Assumption 3 needs."""
+def draw_data(key: Any) -> tuple[TokenData, Array]:
+    """Random data of Assumption 2 with 1.1 times the gap that Assumption 3 needs."""
     n, T, d = SHAPE
-    data, head = equal_score_tokens(subkey(key, "data"), n, T, d, 1.1 * score_gap_needed(n, T))
+    return equal_score_tokens(subkey(key, "data"), n, T, d, 1.1 * score_gap_needed(n, T))
+
+
+def follow(key: Any, kind: str) -> Limit:
+    """The limit on one data set."""
+    data, head = draw_data(key)
     model = start_of(kind, subkey(key, "start"), data, head)
     limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
     direction = limit.flow_direction
@@ -222,9 +228,21 @@ def _printed_in_words(numbers: LimitNumbers, known: np.ndarray) -> str:
     )
 
 
-def _checked(numbers: LimitNumbers, known: np.ndarray) -> str:
-    count = int(_proven(numbers, known).sum())
-    return f"Farkas rays, which prove the ℓ1-SVM of {count} of them infeasible" if count else ""
+def _rests_again(numbers: LimitNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    """1 where HiGHS finds no diagonal W, and LSODA the same point at log t = 20 and at 10."""
+    key, _ = draw.instance("limits", at[0])
+    data, head = draw_data(key)
+    given = tokens_of(data, head)
+    rows = margin_rows(given, np.argmax(given.scores, axis=1))
+
+    def velocity(factors: np.ndarray) -> np.ndarray:
+        down = np.diagonal(descent_direction(given, np.diag(factors[0] * factors[1]), exponential_slope))
+        return down * factors[::-1]
+
+    start = np.stack([np.full(SHAPE[2], 0.1 * np.sqrt(2.0)), np.zeros(SHAPE[2])])
+    early, late = (np.prod(factors, axis=0) for factors in flow_to(velocity, start, 10.0, 20.0))
+    moved = np.linalg.norm(late - early) / np.linalg.norm(late)
+    return float(moved <= APART and not separable(np.diagonal(rows, axis1=1, axis2=2)))
 
 
 AS_PRINTED = Statement[LimitNumbers](
@@ -233,7 +251,7 @@ AS_PRINTED = Statement[LimitNumbers](
     inside=lambda n: _separable(n, "frobenius"),
     residual=lambda n: _at_rest(_diagonal(n)),
     found=_printed_in_words,
-    checked_by=_checked,
+    again=Again("LSODA and HiGHS of SciPy", _rests_again, 0.0),
 )
 
 

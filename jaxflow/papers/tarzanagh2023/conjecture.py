@@ -165,18 +165,12 @@ def _converges(source: str, says: str, name: str) -> Statement[ConjectureNumbers
             f"{int((~inside & flow).sum()):,}"
         )
 
-    def checked(numbers: ConjectureNumbers, known: Mask) -> str:
-        # Normalised descent takes other steps; where it does not go to W^mm either, both are against it.
-        other = known & _against(numbers) & (numbers.instances.descent == Outcome.locally_optimal)
-        return f"normalised descent, which goes elsewhere on {int(other.sum())} of them" if other.any() else ""
-
     return Statement(
         source=source,
         says=says,
         inside=lambda n: n.met(name),
         residual=lambda n: np.where(n.reached(), 0.0, np.where(_against(n), 1.0, np.nan)),
         found=in_words,
-        checked_by=checked,
     )
 
 

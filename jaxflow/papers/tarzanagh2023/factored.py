@@ -147,8 +147,6 @@ def _open_question(which: str, of: Callable[[Pairs], Mask]) -> Statement[Factore
         inside=lambda n: asked(n, MINIMISES, ANOTHER, OPEN),
         residual=lambda n: np.where(n.among(OPEN), np.nan, n.among(ANOTHER)),
         found=in_words,
-        # The excess is that over the solver's own solution, computed without the flow.
-        checked_by=lambda n, known: "the program's solution, found from the data alone" if excess(n) > ROUNDING else "",
     )
 
 

@@ -229,13 +229,13 @@ FIGURE1 = Dataset(
 
 
 def exponents(runs: Runs) -> np.ndarray:
-    """By instance the power of 1/length by which 1 − corr falls over the last tenfold of lengths; NaN at rounding."""
-    found = np.full(len(runs.own), np.nan)
+    """The power of 1/length by which 1 − corr falls over the last tenfold, and half its interval; NaN at rounding."""
+    found = np.full((len(runs.own), 2), np.nan)
     for i in np.flatnonzero(runs.reached.any(axis=1)):
         last = runs.reached[i] & (runs.log_length[i] >= runs.log_length[i][runs.reached[i]].max() - np.log(10.0))
         above = last & (runs.distances[i] > FLOOR)
         if above.sum() >= 3:
-            found[i] = -fit(runs.log_length[i][above], np.log(runs.distances[i][above]))[0]
+            found[i] = fit(-runs.log_length[i][above], np.log(runs.distances[i][above]))
     return found
 
 
@@ -273,8 +273,8 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         )
 
     def rate(numbers: PlaneNumbers, known: Mask) -> Rate | None:
-        law = "1 − corr against the arc length, over its last tenfold"
-        return common_rate(exponents(of(numbers))[of(numbers).decided], power, bias=BIAS if power else 0.0, law=law)
+        fitted, half = exponents(of(numbers))[of(numbers).decided].T
+        return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
     def falls_in_words(numbers: PlaneNumbers, known: Mask) -> str:
         kept, steps = of(numbers).decided & of(numbers).reached.any(axis=1), tenfolds(of(numbers))
@@ -383,8 +383,8 @@ def _draw(axis: Any, numbers: PlaneNumbers, setting: str, kind: str, at: int) ->
 
 
 def _shrunk(points: np.ndarray) -> np.ndarray:
-    radius = np.linalg.norm(points, axis=-1, keepdims=True)
-    return points * np.log1p(radius) / np.where(radius > 0, radius, 1.0)
+    radius = np.maximum(np.linalg.norm(points, axis=-1, keepdims=True), np.finfo(float).tiny)
+    return points * np.log1p(radius) / radius
 
 
 register(

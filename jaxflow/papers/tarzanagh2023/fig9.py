@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxflow.papers.dataset import Dataset
+from jaxflow.papers.dataset import Dataset, Draw
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.statement import Again, Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch
 from jaxflow.papers.tarzanagh2023.concave_ends import (
     STRETCH,
@@ -164,11 +164,10 @@ def _targets_in_words(numbers: PenaltyNumbers, known: Mask) -> str:
     )
 
 
-def _equal_weights(numbers: PenaltyNumbers, known: Mask) -> str:
-    """The optimality of equal weights everywhere, without any projection: 2λ above the sum of γ_t − min γ."""
-    scores, few = numbers.targets.scores, known & (numbers.targets.size < numbers.targets.T)
-    again = 2.0 * numbers.targets.lam < np.sum(scores - scores.min(axis=-1, keepdims=True), axis=-1)
-    return "the condition that 2λ exceed the sum of γ_t − min γ" if np.all(again[few]) else ""
+def _equal_weights(numbers: PenaltyNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    """All tokens have weight where 2λ exceeds the sum of γ_t − min γ: no projection is needed."""
+    scores = numbers.targets.scores[at]
+    return float(2.0 * numbers.targets.lam[at] < np.sum(scores - scores.min(axis=-1, keepdims=True), axis=-1).max())
 
 
 SURVIVORS_TAKE_ALL = Statement[PenaltyNumbers](
@@ -185,7 +184,7 @@ TARGETS_TAKE_ALL = Statement[PenaltyNumbers](
     inside=lambda n: n.beyond,
     residual=lambda n: n.targets.size < n.targets.T,
     found=_targets_in_words,
-    checked_by=_equal_weights,
+    again=Again("2λ against the sum of γ_t − min γ in NumPy", _equal_weights, 0.0),
 )
 
 
@@ -202,20 +201,12 @@ def _predicted(who: str) -> Statement[PenaltyNumbers]:
             f"{values[known].min(initial=1.0):.3f}"
         )
 
-    def by_the_flow(numbers: PenaltyNumbers, known: Mask) -> str:
-        """The flow of the same instance, which neither takes steps nor stops early."""
-        flow = numbers.flow
-        low = known & (numbers.descent.combined < CORRELATION)
-        exact = int(np.sum(low & flow.good & flow.solved & (flow.combined < CORRELATION)))
-        return f"the flow, which is below 0.95 on {exact} of them too" if exact else ""
-
     return Statement(
         source=f"Figure 9(b), {who if who == 'survivors' else 'all instances'}",
         says="The SVM-equivalence demonstrates a strong correlation with the GD solution (consistently above 0.95).",
         inside=lambda n: n.descent.kept if who == "survivors" else everyone(n.descent.kept),
         residual=lambda n: np.where(n.descent.solved, CORRELATION - n.descent.combined, np.nan),
         found=in_words,
-        checked_by=by_the_flow,
     )
 
 
@@ -238,7 +229,6 @@ LESS_PREDICTED = Statement[PenaltyNumbers](
         "correlation of the number of tokens with 1 − corr(W, W^SVMeq): {:.2f} over {} survivors of "
         "the published descent, {:.2f} over the flows of {} instances".format(*_slopes(n))
     ),
-    checked_by=lambda n, known: "the flows, among which it is the other way round" if _slopes(n)[2] < 0 else "",
 )
 
 

@@ -12,9 +12,9 @@ from jaxflow.margin import L1, ProgramResult, max_margin, solve
 from jaxflow.models import Decomposition, convolutional_tensor, decomposition_of, diagonal_tensor
 from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.profiles import angle_of, edge, height
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
+from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, least, met
+from jaxflow.papers.statement import Again, Statement, everyone, least, met
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.flows import separable
 from jaxflow.study import subkey
@@ -28,6 +28,8 @@ MISSING = 1e-3
 ODD = 1e-12
 # Programs are certified to about this.
 KKT = 1e-8
+# Data and dimension of a program; what CVXPY's answers are good for.
+PROGRAM, SOLVED = (3, 4), 1e-4
 
 
 class Residual(NamedTuple):
@@ -109,9 +111,9 @@ def _height(depth: int) -> tuple[float, float, float]:
     return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
 
 
-def align(key: Any, setting: None, n: int = 3, d: int = 4) -> Alignment:
+def align(key: Any, setting: None) -> Alignment:
     """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate."""
-    X, y = separable(subkey(key, "data"), n, d)
+    X, y = separable(subkey(key, "data"), *PROGRAM)
     program = max_margin(X, y, L1(), "dft")
     solution = solve(program)
     S: Any = program.transform
@@ -147,10 +149,19 @@ def _is_missing(numbers: StructureNumbers) -> np.ndarray:
     return -np.concatenate([numbers.fixed.short, numbers.drawn.residual[1]])
 
 
-def _conjugated(numbers: StructureNumbers, known: np.ndarray) -> str:
-    """The same solutions and multipliers, read as the display after (38) has them."""
-    meet = known.any() and np.all(numbers.programs.conjugate[known] <= KKT)
-    return "the conjugated condition, which the same solutions and multipliers meet" if meet else ""
+def _plain_again(numbers: StructureNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    import cvxpy
+
+    X, y = (np.asarray(x) for x in separable(subkey(draw.instance("programs", at[1])[0], "data"), *PROGRAM))
+    S = np.fft.fft(np.eye(X.shape[1]), norm="ortho")
+    beta = cvxpy.Variable(X.shape[1])
+    margins = cvxpy.multiply(y, X @ beta) >= 1
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.norm1(S @ beta)), [margins]).solve()
+    if beta.value is None or margins.dual_value is None:
+        return np.nan
+    rho, combined = S @ beta.value, S @ (X.T @ (margins.dual_value * y))
+    inner = np.sum(np.real(np.conj(rho) * combined))
+    return 1.0 - float(inner / (np.sum(np.abs(rho)) * np.max(np.abs(combined))))
 
 
 FINDS = Statement[StructureNumbers](
@@ -203,7 +214,7 @@ PLAIN = Statement[StructureNumbers](
     bound=KKT,
     unit="misalignment",
     found=lambda n, known: met(KKT, n.programs.plain[known]),
-    checked_by=_conjugated,
+    again=Again("CVXPY", _plain_again, SOLVED),
 )
 
 register(

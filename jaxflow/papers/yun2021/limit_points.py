@@ -159,11 +159,6 @@ def minimises(
     )
 
 
-def _restored(numbers: PointNumbers, known: np.ndarray) -> str:
-    met_by_flow = known.any() and np.all(numbers.even.error[known] <= EVEN)
-    return "the restored formula, solved without the flow, which meets its end" if met_by_flow else ""
-
-
 AS_PRINTED = Statement[PointNumbers](
     source="Corollary 6",
     says="as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
@@ -171,7 +166,6 @@ AS_PRINTED = Statement[PointNumbers](
     residual=lambda n: np.where(n.even.ok, n.even.printed, np.nan),
     bound=EVEN,
     unit="relative distance of β",
-    checked_by=_restored,
 )
 
 

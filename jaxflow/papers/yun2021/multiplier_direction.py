@@ -104,13 +104,15 @@ PUSHES = Dataset(
 )
 
 
-def _exponents(paths: Path, row: int, known: np.ndarray) -> list[float]:
-    """Of 1 − cos in ‖β‖, where it is neither early, nor rounding, nor near the end, to which it is compared."""
-    return [
-        fit(size[use], np.log(one[use]))[0]
+def _exponents(paths: Path, row: int, known: np.ndarray) -> np.ndarray:
+    """Of 1 − cos in ‖β‖, where it is neither early, nor rounding, nor near the end, to which it is compared, and half
+    their intervals `(b, 2)`."""
+    found = [
+        fit(size[use], np.log(one[use]))
         for one, size in zip(paths.drift[row][known], paths.sizes[row][known], strict=True)
         if (use := (one > 1e-14) & (size > 2.0) & (one < 0.3) & (size < size[-1] - 2.0)).sum() >= 5
     ]
+    return np.asarray(found).reshape(-1, 2)
 
 
 def converges(row: int) -> Statement[PushNumbers]:
@@ -122,11 +124,12 @@ def converges(row: int) -> Statement[PushNumbers]:
         return np.where(numbers.paths.ok[row], drift[:, (3 * SAVES) // 4] - drift[:, SAVES // 2], np.nan)
 
     def rate(numbers: PushNumbers, known: np.ndarray) -> Rate | None:
-        return common_rate(-np.asarray(_exponents(numbers.paths, row, known)), None, law="1 − cos against ‖β‖")
+        fitted, half = _exponents(numbers.paths, row, known).T
+        return common_rate(-fitted, None, half=half, law="1 − cos against ‖β‖")
 
     def found(numbers: PushNumbers, known: np.ndarray) -> str:
-        slopes, late = _exponents(numbers.paths, row, known), residual(numbers)[known]
-        fall = f"; 1 − cos falls like ‖β‖^{np.median(slopes):.2f} (median of {len(slopes)})" if slopes else ""
+        slopes, late = _exponents(numbers.paths, row, known)[:, 0], residual(numbers)[known]
+        fall = f"; 1 − cos falls like ‖β‖^{np.median(slopes):.2f} (median of {len(slopes)})" if len(slopes) else ""
         return (
             f"{int(np.sum(late <= SAME))} of {len(known)} are closer to the end at three quarters of the path than at "
             f"half of it; 1 − cos at half is {largest(numbers.paths.drift[row][known][:, SAVES // 2]):.1e} or "

@@ -314,15 +314,16 @@ def decays(row: int, product: bool) -> Statement[DatumNumbers]:
         errors = turns.second[row] if product else turns.errors[row][:, :, 2]
         for error, sizes in zip(errors, turns.sizes[row], strict=True):
             use = (error < 1e-2) & (error > 1e-9) & np.isfinite(sizes)
-            found.append(fit(sizes[use], np.log(error[use]))[0] if use.sum() >= 5 else np.nan)
-        return np.asarray(found)
+            found.append(fit(sizes[use], np.log(error[use])) if use.sum() >= 5 else (np.nan, np.nan))
+        return np.asarray(found).reshape(-1, 2).T
 
     def rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
         aims = -share * np.asarray(numbers.turns.rate[row])
-        return common_rate(-exponents(numbers), aims, bias=FITTED, law="what is left against ‖β‖")
+        fitted, half = exponents(numbers)
+        return common_rate(-fitted, aims, half=half, bias=FITTED, law="what is left against ‖β‖")
 
     def found(numbers: DatumNumbers, known: np.ndarray) -> str:
-        fits = exponents(numbers)[known]
+        fits = exponents(numbers)[0][known]
         return f"{fits.size} of {known.size} have a fit; exponents from {least(fits):.3f} to {-least(-fits):.3f}"
 
     what = "ρ, the product of both layers' second components," if product else "β, in which mixed products remain,"
@@ -331,7 +332,7 @@ def decays(row: int, product: bool) -> Statement[DatumNumbers]:
         source="Theorem 3",
         says=f"filters of length {LENGTHS[row]}: the rest of {what} decays like {power}, exponents fitted",
         inside=lambda n: n.turns.slack[row] > 0,
-        residual=lambda n: np.abs(exponents(n) - share * np.asarray(n.turns.rate[row])),
+        residual=lambda n: np.abs(exponents(n)[0] - share * np.asarray(n.turns.rate[row])),
         bound=FITTED,
         unit="fitted − predicted exponent",
         found=found,

@@ -93,8 +93,9 @@ def _rate(numbers: PhaseNumbers, known: np.ndarray) -> Rate | None:
     exponents = []
     for errors in numbers.diagram.error.reshape(-1, LOG_LOSSES.size):
         use = (LOG_LOSSES <= np.log(1e-5)) & (errors > 1e-12)
-        exponents.append(-fit(np.log(-LOG_LOSSES[use]), np.log(errors[use]))[0])
-    return common_rate(np.asarray(exponents), None, law="distance of directions against log(1/loss)")
+        exponents.append(fit(-np.log(-LOG_LOSSES[use]), np.log(errors[use])))
+    fitted, half = np.asarray(exponents).T
+    return common_rate(fitted, None, half=half, law="distance of directions against log(1/loss)")
 
 
 def _in_words(numbers: PhaseNumbers, known: np.ndarray) -> str:

@@ -213,12 +213,6 @@ def _shrinks(points: np.ndarray) -> np.ndarray:
     return np.where(np.all(np.diff(_spread(points), axis=1) > 0, axis=1), 0.0, 1.0)
 
 
-def _agree(numbers: Any, known: np.ndarray) -> str:
-    """By the ends of the flows, which are computed without the closed form."""
-    wrong = _shrinks(numbers.regression.limit) > 0
-    return "the ends of the flows" if np.all(_shrinks(numbers.regression.end)[wrong] > 0) else ""
-
-
 POINT_5 = Statement[Any](
     source="Theorem 5",
     says="Theoretical predictions on limit points (the flow).",
@@ -244,7 +238,6 @@ LESS_DEPENDENT = Statement[Plane1](
     found=lambda n, known: (
         "largest distance between the four limits: " + _by_network(_spread(n.regression.limit), SCALES_1)
     ),
-    checked_by=_agree,
 )
 ALIGNS = Statement[Plane3](
     source="Theorem 2, Corollaries 1 to 3",

@@ -94,6 +94,8 @@ def cones() -> list[Any]:
         near=np.zeros(5, bool),
         depth=np.array([0.2] * 4 + [-0.2]),
         d=np.array([4, 4, 6, 6, 4]),
+        trial=np.zeros(5, int),
+        choice=np.arange(5),
     )
     return [cone_checks.ConeNumbers(choices)]
 
@@ -256,6 +258,8 @@ def paths_of_sequences() -> list[Any]:
         empty=np.tile([False, False, True, False], sizes),
         near=np.zeros(4 * sizes, bool),
         depth=np.tile([np.inf, 0.2, 0.2, -0.1], sizes),
+        trial=np.zeros(4 * sizes, int),
+        choice=np.tile(np.arange(4), sizes),
         optimal=np.tile([True, False, False, False], sizes),
         anywhere=np.tile([np.inf, 0.1, -0.1, 0.3], sizes),
     )
@@ -274,7 +278,7 @@ def sequences() -> list[Any]:
 
 def smoothness() -> list[Any]:
     sized = np.full((2, 2, len(smooth.SIZES)), 0.5)
-    ratios = smooth.Ratios(np.full((2, 2), 0.5), sized, sized, sized, sized, np.full((2, 2, 2), -0.5))
+    ratios = smooth.Ratios(np.full((2, 2), 0.5), sized, sized, np.full((2, 2, 2), -0.5))
     return [smooth.SmoothNumbers(ratios)]
 
 

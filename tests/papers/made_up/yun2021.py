@@ -81,7 +81,7 @@ def sweep() -> list[SweepNumbers]:
 
 
 def bounds() -> list[BoundNumbers]:
-    separable = filled(Separable, (1, 2), 0.9, 0.9, 0.9, 0.5, 1.0, True)
+    separable = filled(Separable, (1, 2), 0.9, 0.9, 0.5, 1.0, True)
     return [BoundNumbers(separable, filled(Ratio, (2, 2), 0.9, 1.0, True))]
 
 

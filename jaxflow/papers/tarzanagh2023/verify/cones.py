@@ -5,13 +5,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import SelectionStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
+from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, largest
+from jaxflow.papers.statement import Again, Mask, Statement, largest
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
 
 X = TypeVar("X")
@@ -23,8 +24,6 @@ SUPPORT = 1e-9
 CLEAR = 1e-6
 
 LOCAL = (SelectionStatus.local.value, SelectionStatus.global_.value)
-# Choices are those whose programs were solved to a duality gap.
-MARGINS = "the duality gaps of the programs, on whose margins the rest is arithmetic"
 DECIDED = (*LOCAL, SelectionStatus.not_local.value)
 
 
@@ -34,7 +33,7 @@ class Choices(NamedTuple):
     `status` by Definition 2 (`SelectionStatus`); `empty`: some support set is; `near`: some margin is too close to
     one to call; `depth`: the largest ε (before the division by $\|W\|_F$) with $W^{mm}_\alpha$ in the cone,
     $\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}$ of (5): +inf where no token scores higher, −inf
-    where one does and none scores lower. `d`: of the instance.
+    where one does and none scores lower. `d`, `trial`: of the instance; `choice`: its place among all `CHOICES`.
     """
 
     status: Int[Any, " c"]
@@ -42,6 +41,8 @@ class Choices(NamedTuple):
     near: Bool[Any, " c"]
     depth: Float[Any, " c"]
     d: Int[Any, " c"]
+    trial: Int[Any, " c"]
+    choice: Int[Any, " c"]
 
     @property
     def local(self) -> Mask:
@@ -65,11 +66,15 @@ def compute(scale: str, key: Any, say: Callable[[str], None]) -> Choices:
     parts = []
     for d in DIMENSIONS:
         say(f"Lemma 5: all {T**N} choices of {TRIALS[scale]} instances with n = {N}, T = {T}, d = {d}")
-        parts += [choices_of(one, d) for one in jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])]
+        parts += [choices_of(one, d, trial) for trial, one in enumerate(_keys(scale, key, d))]
     return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def choices_of(key: Any, d: int) -> Choices:
+def _keys(scale: str, key: Any, d: int) -> Array:
+    return jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])
+
+
+def choices_of(key: Any, d: int, trial: int = 0) -> Choices:
     """All feasible choices of one random instance."""
     found = all_choices(random_instance(key, d))
     feasible = found["result"] == ProgramResult.optimal.value
@@ -90,7 +95,24 @@ def choices_of(key: Any, d: int) -> Choices:
         near=np.any(other & (excess > SUPPORT) & (excess <= CLEAR), axis=(1, 2)),
         depth=depth.min(axis=1),
         d=np.full(len(excess), d),
+        trial=np.full(len(excess), trial),
+        choice=np.flatnonzero(feasible),
     )
+
+
+def depth_again(given: Tokens, selection: np.ndarray) -> float:
+    """The depth of one choice, by the solution of its program from SciPy."""
+    W = least_norm(margin_rows(given, selection))
+    if W is None:
+        return np.nan
+    logits = np.einsum("ntd,de,ne->nt", given.tokens, W, given.queries)
+    depth = np.inf
+    for scores, visible, a, own in zip(given.scores, given.visible, logits, selection, strict=True):
+        others = visible & (np.arange(len(a)) != own)
+        low, high = others & (scores < scores[own]), others & (scores >= scores[own])
+        if high.any():
+            depth = min(depth, a[low].max(initial=-np.inf) - a[high].max())
+    return float(depth)
 
 
 CONES = Dataset(
@@ -103,11 +125,16 @@ CONES = Dataset(
 
 
 def in_cone(
-    source: str, says: str, choices: Callable[[X], Any], group: Callable[[Any], Mask], member: bool = True
+    source: str,
+    says: str,
+    choices: Callable[[X], Any],
+    group: Callable[[Any], Mask],
+    chosen: Callable[[X, Draw, int], tuple[Tokens, np.ndarray]],
+    member: bool = True,
 ) -> Statement[X]:
     """Of the choices of a group: a member of the cone has a depth above zero, the others none for any ε > 0.
 
-    `choices` has a `depth`, and which are `decided`.
+    `choices` has a `depth`, and which are `decided`; `chosen`: the data of one of them and its tokens, drawn again.
     """
 
     def residual(numbers: X) -> np.ndarray:
@@ -128,6 +155,9 @@ def in_cone(
             text += f", the others miss it by {largest(-depth[np.isfinite(depth)]):.1e} at most" * member
         return text + f"; {apart} too close to call" * (apart > 0)
 
+    def again(numbers: X, draw: Draw, at: tuple[int, ...]) -> float:
+        return (-1.0 if member else 1.0) * depth_again(*chosen(numbers, draw, at[0]))
+
     return Statement(
         source=source,
         says=says,
@@ -136,12 +166,19 @@ def in_cone(
         bound=bound,
         unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
         found=in_words,
-        checked_by=lambda n, known: MARGINS,
+        again=Again("NNLS of SciPy", again, CLEAR),
     )
 
 
 def _lemma5(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[ConeNumbers]:
-    return in_cone("Lemma 5", says, lambda n: n.choices, group, member)
+    return in_cone("Lemma 5", says, lambda n: n.choices, group, _chosen, member)
+
+
+def _chosen(numbers: ConeNumbers, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
+    found = numbers.choices
+    d = int(found.d[at])
+    given = random_instance(_keys(draw.scale, draw.key("choices"), d)[int(found.trial[at])], d)
+    return tokens_of(given.data, given.head), CHOICES[found.choice[at]]
 
 
 def _empty_at(d: int) -> Callable[[Choices], Mask]:

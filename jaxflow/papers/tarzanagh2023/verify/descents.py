@@ -15,10 +15,11 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, median
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, Ends, follow_all
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, median
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -338,8 +339,13 @@ def converges(size: int, index: int) -> Statement[DescentNumbers]:
         bound=ALIGNED,
         unit="1 − corr with W^mm",
         found=in_words,
-        checked_by=lambda n, known: DUALS,
     )
+
+
+def _ratio_again(numbers: DescentNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    shape = SEPARATING[at[0]]
+    key = _keys(draw.scale, draw.key("first"))[shape][at[1]]
+    return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
 
 
 def _ratios_in_words(numbers: DescentNumbers, known: Mask) -> str:
@@ -360,15 +366,8 @@ ALLOWED = Statement[DescentNumbers](
     bound=1.0,
     unit="the proof's η(0) times ‖W^mm‖; at most 1",
     found=_ratios_in_words,
-    checked_by=lambda n, known: "the duality gaps of the programs, on whose solutions (59) is arithmetic",
+    again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, PROGRAMS),
 )
-
-
-def _push_in_words(numbers: DescentNumbers, known: Mask) -> str:
-    push = numbers.first.push[known]
-    return (
-        f"not at {int((push <= 0).sum())} of {push.size} points: far out the gradient is that of the least margin alone"
-    )
 
 
 SEPARATES = Statement[DescentNumbers](
@@ -379,7 +378,6 @@ SEPARATES = Statement[DescentNumbers](
     residual=lambda n: -n.first.push,
     bound=BELOW_ZERO,
     unit="−min ⟨(x_opt − x_t)zᵀ, −∇L⟩/‖∇L‖; below 0",
-    found=_push_in_words,
 )
 
 register(

@@ -15,21 +15,25 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, cell_of, checksum_key
+from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
     CERTIFIED,
-    DUALS,
+    FLOWS,
+    PROGRAMS,
     SHAPE,
     UNSELECTED,
     WIDTH,
     Ends,
     follow,
+    limit_again,
     misalignment,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import (
+    Instance,
     equal_scores,
     explicit_case,
     instance,
@@ -42,6 +46,8 @@ from jaxflow.study import wilson
 
 # Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
 M0, M1 = 0.25, 1.0
+# Descent with η = 1/L_W for the flow: directions differ by less than this.
+STEPPED = 1e-2
 # Scores moved onto each other agree to rounding.
 EQUAL = 1e-12
 
@@ -104,8 +110,13 @@ def _random(n: int, T: int, d: int, anywhere: bool, keys: Array) -> Any:
     return jax.vmap(one)(keys)
 
 
+def explicit_instance() -> Instance:
+    """From zero, towards the optimal tokens."""
+    return instance(*explicit_case())
+
+
 def _explicit_flow(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
-    return follow(stack([padded(instance(*explicit_case()), SHAPE)]))
+    return follow(stack([padded(explicit_instance(), SHAPE)]))
 
 
 def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Explicit:
@@ -194,6 +205,14 @@ def _flow_in_words(numbers: EqualNumbers, known: Mask) -> str:
     )
 
 
+def _explicit_again(numbers: EqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    case, given = numbers.explicit, explicit_instance()
+    tokens = tokens_of(given.data, given.head)
+    (W,) = flow_to(partial(descent_direction, tokens), np.zeros((2, 2)), float(np.log(case.steps * case.rate)))
+    aim = least_norm(margin_rows(tokens, np.argmax(np.asarray(given.target), axis=1)))
+    return np.nan if aim is None else misaligned(W, aim)
+
+
 def _descent_in_words(numbers: EqualNumbers, known: Mask) -> str:
     case = numbers.explicit
     return (
@@ -207,16 +226,14 @@ EXPLICIT_FLOW = _on_explicit(
     "the flow",
     residual=_flow_residual,
     found=_flow_in_words,
-    checked_by=lambda n, known: "descent, which loses the token too" if n.explicit.loses else "",
+    again=Again(FLOWS, lambda n, draw, at: limit_again(explicit_instance()), PROGRAMS),
 )
 EXPLICIT_DESCENT = _on_explicit(
     "descent with η = 1/L_W",
     # A token with attention has not been lost yet.
     residual=lambda n: np.atleast_1d(n.explicit.misaligned if n.explicit.loses else np.nan),
     found=_descent_in_words,
-    checked_by=lambda n, known: (
-        "the flow, which loses the token and is certified for another selection" if _flow_loses(n).all() else ""
-    ),
+    again=Again("LSODA of SciPy in place of descent, and NNLS", _explicit_again, STEPPED),
 )
 
 
@@ -258,6 +275,10 @@ def random_data(number: int) -> Statement[EqualNumbers]:
             f"{total - int(known.sum())} are undecided{rest}"
         )
 
+    def again(numbers: EqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+        key, _ = draw.instance("cells", at[0], number)
+        return limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
+
     start = "entries of W(0) normal of size 3" if anywhere else "W(0) = 0"
     return Statement(
         source="Theorem 4",
@@ -267,7 +288,7 @@ def random_data(number: int) -> Statement[EqualNumbers]:
         bound=ALIGNED,
         unit="1 − corr with W^mm",
         found=in_words,
-        checked_by=lambda n, known: DUALS,
+        again=Again(FLOWS, again, PROGRAMS),
     )
 
 

@@ -165,7 +165,6 @@ def feasible(optimal: bool, kind: int) -> Statement[FeasibilityNumbers]:
         bound=SOLVED,
         unit="duality gap",
         found=in_words,
-        checked_by=lambda n, known: "Farkas rays",
     )
 
 

@@ -15,6 +15,7 @@ from jaxflow.limits import find_limit, flow_certificate
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
+from jaxflow.papers.independent import limit_apart, tokens_of
 from jaxflow.papers.statement import Mask
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
@@ -27,10 +28,12 @@ WIDTH = 32
 CERTIFIED = 1e-8
 # The flow's certified directions agree with the program's solution to about 1e-10.
 ALIGNED = 1e-8
-# What survives a flow that is certified for another limit.
-DUALS = "the dual solutions of the programs that the flows do solve"
 # A token that never regains more attention than this at log t in the thousands is not selected.
 UNSELECTED = 1e-6
+
+# What computes limits again: a flow, to this log t, and the programs of the tokens that it selects there, whose
+# solutions are known to 1e-8.
+FLOWS, FAR_OUT, PROGRAMS = "LSODA and NNLS of SciPy", 50.0, 1e-6
 
 
 class Ends(NamedTuple):
@@ -177,6 +180,18 @@ def _without_lost(given: Instance, final: Any, attention: Array) -> Array:
     # `direction` has the least margin one. An added sequence of one token loses nothing.
     stays = jnp.any(lost) & jnp.all(jnp.where(lost[:, 0], ahead > 1.0, True))
     return jnp.where(stays, certificate.duality_gap, jnp.inf)
+
+
+def limit_again(given: Instance) -> float:
+    """1 − corr of the limit with W^mm of the target, by NumPy and SciPy."""
+    target = np.argmax(np.asarray(given.target), axis=1)
+    tokens = tokens_of(given.data, given.head)
+    # Without the zeros of `padded`.
+    used = np.any(tokens.queries != 0.0, axis=0) | np.any(tokens.tokens != 0.0, axis=(0, 1))
+    tokens = tokens._replace(
+        tokens=tokens.tokens[..., used], queries=tokens.queries[:, used], heads=tokens.heads[:, used]
+    )
+    return limit_apart(tokens, np.asarray(given.start)[np.ix_(used, used)], target, FAR_OUT)
 
 
 def misalignment(a: Array, b: Array) -> Array:

@@ -19,7 +19,7 @@ from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, DUALS, SHAPE, follow_all, misalignment
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, follow_all, misalignment
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness, stack
 from jaxflow.risk import EmpiricalRisk
 
@@ -221,7 +221,6 @@ def converges(column: int) -> Statement[ConvergenceNumbers]:
         bound=ALIGNED,
         unit="1 − corr with W^mm_α of those that converge to it",
         found=in_words,
-        checked_by=lambda n, known: DUALS if n.runs.left[column].any() else "",
         beyond=beyond,
     )
 

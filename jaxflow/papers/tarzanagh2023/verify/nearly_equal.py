@@ -11,10 +11,20 @@ from jaxtyping import Array
 
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.models import token_scores
-from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, CERTIFIED, DUALS, SHAPE, Ends, follow, follow_all
+from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.tarzanagh2023.verify.follow import (
+    ALIGNED,
+    CERTIFIED,
+    FLOWS,
+    PROGRAMS,
+    SHAPE,
+    Ends,
+    follow,
+    follow_all,
+    limit_again,
+)
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, instance, padded, stack
 from jaxflow.study import wilson
 
@@ -38,13 +48,21 @@ class NearlyEqualNumbers(NamedTuple):
 
 def _cell(number: int, scale: str, key: Any, say: Callable[[str], None]) -> Ends:
     say(f"Theorem 5: {TRIALS[scale]} instances with n, T, d = {CELLS[number]} at δ = {SPREADS}")
-    keys = jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
+    keys = _cell_keys(number, scale, key)
     return follow_all([_near(*CELLS[number], keys, spread) for spread in SPREADS])
+
+
+def _cell_keys(number: int, scale: str, key: Any) -> Array:
+    return jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
+
+
+def _pair_keys(scale: str, key: Any) -> Array:
+    return jax.random.split(jax.random.fold_in(key, 100), TRIALS[scale])
 
 
 def _two_tokens(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
     say(f"Theorem 5: the explicit case, and {TRIALS[scale]} instances with n, T, d = {PAIRS}")
-    drawn = _pairs(*PAIRS, jax.random.split(jax.random.fold_in(key, 100), TRIALS[scale]))
+    drawn = _pairs(*PAIRS, _pair_keys(scale, key))
     explicit = stack([padded(instance(*explicit_case()), SHAPE)])
     return follow(jax.tree.map(lambda a, b: jnp.concatenate([a, b]), explicit, drawn))
 
@@ -87,6 +105,13 @@ def _elsewhere(ends: Ends) -> Mask:
     return ~ends.selected & ends.certified
 
 
+def _pair_again(numbers: NearlyEqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    if at[0] == 0:
+        return limit_again(instance(*explicit_case()))
+    own = _pair_keys(draw.scale, draw.key("pairs"))[at[0] - 1]
+    return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
+
+
 def _pairs_in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
     ends = numbers.pairs
     inside, right = ends.inside[1:], (known & ends.reached)[1:]
@@ -109,7 +134,7 @@ TWO_TOKENS = Statement[NearlyEqualNumbers](
     bound=ALIGNED,
     unit="1 − corr with W^mm",
     found=_pairs_in_words,
-    checked_by=lambda n, known: DUALS,
+    again=Again(FLOWS, _pair_again, PROGRAMS),
 )
 
 
@@ -129,6 +154,11 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
         _, right, wrong, apart = ends(numbers)
         lost = np.where(np.all(wrong[:3], axis=0), apart[1], np.nan)
         return np.where(right[1], apart[1], np.where(right[2], apart[2], lost))
+
+    def again(numbers: NearlyEqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+        own = _cell_keys(number, draw.scale, draw.key(("single", "several")[number]))[at[0]]
+        # The residual of one that ends elsewhere at every δ is that at the least.
+        return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
 
     def in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
         inside, right, wrong, _ = ends(numbers)
@@ -152,7 +182,7 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
         bound=ALIGNED,
         unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
         found=in_words,
-        checked_by=lambda n, known: DUALS,
+        again=Again(FLOWS, again, PROGRAMS),
     )
 
 

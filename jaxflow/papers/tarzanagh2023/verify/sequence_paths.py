@@ -13,10 +13,11 @@ from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_sequences
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, PositionHeads, token_scores
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.independent import Tokens, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, DECIDED, LOCAL, MARGINS, SUPPORT, in_cone
+from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, DECIDED, LOCAL, SUPPORT, in_cone
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     PathOf,
@@ -57,7 +58,7 @@ LEVELS = 11
 class Choices(NamedTuple):
     r"""All c feasible choices α of random instances.
 
-    - `size`: of the instance, its place among `CONES`.
+    - `size`: of the instance, its place among `CONES`; `trial`: its number; `choice`: the place of α among all.
     - `status`: Definition 4 (`SelectionStatus`); `empty`: whether some $\mathcal T_{ik}$ is; `near`: whether a margin
       is too close to one to say.
     - `depth`: the largest ε‖W‖ with $W^{mm}_\alpha$ in $\mathrm{cone}_\varepsilon(\alpha)$, (86) with the minimum
@@ -72,6 +73,8 @@ class Choices(NamedTuple):
     depth: Float[Any, " c"]
     optimal: Bool[Any, " c"]
     anywhere: Float[Any, " c"]
+    trial: Int[Any, " c"]
+    choice: Int[Any, " c"]
 
     @property
     def local(self) -> Mask:
@@ -116,7 +119,7 @@ def _choices(scale: str, key: Any, say: Say) -> Choices:
     parts: list[Choices] = []
     for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
         say(f"Lemma 16: all choices of {TRIALS[scale]} instances, {shape.in_words()}")
-        parts += [choices_of(size, one) for one in jax.random.split(own, TRIALS[scale])]
+        parts += [choices_of(size, one, trial) for trial, one in enumerate(jax.random.split(own, TRIALS[scale]))]
     return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
@@ -148,13 +151,25 @@ def _numbers(paths: PathOf, choices: Choices) -> SequenceNumbers:
     return SequenceNumbers(paths.paths(), choices)
 
 
-def choices_of(size: int, key: Array) -> Choices:
+def choices_of(size: int, key: Array, trial: int = 0) -> Choices:
     """Every feasible choice of one instance."""
     shape = CONES[size]
     choices = jnp.asarray(choices_of_tokens(shape.n * shape.K, shape.T))
     found = jax.tree.map(np.asarray, _one(shape, key, choices))
     feasible = found.pop("result") == ProgramResult.optimal.value
-    return Choices(size=np.full(int(feasible.sum()), size), **{name: x[feasible] for name, x in found.items()})
+    where = np.flatnonzero(feasible)
+    mine = {"size": np.full(where.size, size), "trial": np.full(where.size, trial), "choice": where}
+    return Choices(**mine, **{name: x[feasible] for name, x in found.items()})
+
+
+def _chosen(size: int, choices: Choices, draw_: Draw, at: int) -> tuple[Tokens, np.ndarray]:
+    shape = CONES[size]
+    own = jax.random.split(jax.random.split(draw_.key("choices"))[1], len(CONES))[size]
+    key = jax.random.split(own, TRIALS[draw_.scale])[int(choices.trial[at])]
+    data, heads = jax.tree.map(lambda x: x[0], draw(shape, jax.random.split(key)[:1]))
+    return tokens_of(data, np.stack([one.v for one in heads.heads])), choices_of_tokens(shape.n * shape.K, shape.T)[
+        choices.choice[at]
+    ]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -222,7 +237,9 @@ def lemma16(size: int) -> list[Statement[SequenceNumbers]]:
         return f"W^mm_α and cone_ε(α) for sequences, {what}; {CONES[size].in_words()}"
 
     def cone(what: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[SequenceNumbers]:
-        return in_cone("Lemma 16", says(what), choices, group, member)
+        return in_cone(
+            "Lemma 16", says(what), choices, group, lambda n, draw_, at: _chosen(size, choices(n), draw_, at), member
+        )
 
     return [
         cone("locally optimal α, every T_ik non-empty: in it", lambda c: c.local & ~c.empty),
@@ -239,7 +256,6 @@ def lemma16(size: int) -> list[Statement[SequenceNumbers]]:
             # Where an optimum is not unique some token has the same score: none has in these draws.
             residual=lambda n: np.where(np.isposinf(choices(n).anywhere), 0.0, 1.0),
             found=lambda n, known: f"{np.sum(~np.isposinf(choices(n).anywhere[known]))} of {known.sum()} are not",
-            checked_by=lambda n, known: MARGINS,
         ),
     ]
 
