@@ -1,10 +1,11 @@
 """Which margin an optimiser maximises on linear data: excess of its direction over the optima of four norms.
 
-python benchmarks/optimisers.py [--count 200] [--steps 5000] [--out results/optimisers.json]
+python benchmarks/optimisers.py [--count 200] [--steps 5000] [--only "gradient descent" ...]
 
 Ten matrices 4 x 5 with normal entries and random labels (separable: 20 unknowns), exponential loss, start at zero,
 steps 0.3/sqrt(k). Adam has epsilon zero: below an epsilon its steps are those of gradient descent with memory. Muon is
 that of Optax, with the cubic Newton-Schulz iteration to the end: five quintic steps end at singular values around one.
+Each is followed on all data, and on batches of five in a new order in each epoch of two steps.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from jaxtyping import Array
 import jaxflow as jf
 
 SHAPE, DATA = (4, 5), 10
+BATCHES = {"": None, ", batches of 5": 5}
 NORMS = ("l2", "linf", "spectral", "nuclear")
 
 
@@ -44,25 +46,31 @@ OPTIMISERS: dict[str, tuple[Any, str]] = {
 }
 
 
-def follow(optimizer: Any, grid: list[int]) -> Callable[[Array, Array], Array]:
+def follow(optimizer: Any, grid: list[int], batch: int | None) -> Callable[[Array, Array], Array]:
+    key = None if batch is None else jax.random.key(0)
+
     def one(inputs: Array, labels: Array) -> Array:
         risk = jf.EmpiricalRisk((inputs, labels), "exponential")
-        start = Predictor(jnp.zeros(SHAPE))
-        path = jf.descend(risk, start, steps=grid[-1], optimizer=optimizer, save_at=jnp.array(grid))
+        start, saved = Predictor(jnp.zeros(SHAPE)), jnp.array(grid)
+        path = jf.descend(risk, start, steps=grid[-1], optimizer=optimizer, save_at=saved, batch=batch, key=key)
         return jf.limits.compare(path, risk, NORMS).excess
 
     return jax.jit(jax.vmap(one))
 
 
 def main() -> None:
-    asked = settings(__doc__, "optimisers", count=200, steps=5000)
+    asked = settings(
+        __doc__, "optimisers", count=200, steps=5000, only=tuple(f"{a}{b}" for b in BATCHES for a in OPTIMISERS)
+    )
     rng = np.random.default_rng(0)
     inputs = jnp.asarray(rng.normal(size=(asked.count, DATA, *SHAPE)))
     labels = jnp.asarray(rng.choice([-1.0, 1.0], (asked.count, DATA)))
     grid = [asked.steps // 50, asked.steps // 5, asked.steps]
-    record = Record(asked.out, count=asked.count)
-    for name, (optimizer, own) in OPTIMISERS.items():
-        found, seconds = clocked(follow(optimizer, grid), inputs, labels)
+    record = Record(asked.out, same=("optimiser",), count=asked.count)
+    for name in asked.only:
+        which, _, more = name.partition(",")
+        (optimizer, own), batch = OPTIMISERS[which], BATCHES[f",{more}" if more else ""]
+        found, seconds = clocked(follow(optimizer, grid, batch), inputs, labels)
         excess, at = np.asarray(found), NORMS.index(own)
         record.add(
             {

@@ -1,6 +1,5 @@
 """Discrete descent by Optax, with the same result type as the flow (floor 6)."""
 
-from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -9,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from jaxflow._core import (
     RESULTS,
     Code,
     all_finite,
+    as_integer,
     checked,
     good,
     is_concrete,
@@ -42,6 +42,8 @@ def descend(
     normalised: Normalisation = "jointly",
     epsilon: float | Float[Array, ""] = 0.0,
     ridge: float | Float[Array, ""] = 0.0,
+    batch: int | None = None,
+    key: Key[Array, ""] | None = None,
     save_at: Int[Array, " m"] | None = None,
     throw: bool = True,
 ) -> Trajectory:
@@ -72,6 +74,9 @@ def descend(
       gradient as floating-point numbers. `normalised` divides before that, on the logarithmic scale.
     - `epsilon`: added to every norm that is divided by.
     - `ridge`: the weight of the penalty $\|\theta\|^2$ over the trained parameters.
+    - `batch`: of how many data a step takes the gradient; None: of all. `key` orders the data anew in each epoch of
+      `n // batch` steps, which leaves out the rest. Of a risk that is a sum the gradient is multiplied by `n / batch`.
+      Points, with their gradients and multipliers, are those of all data.
     - `save_at`: increasing numbers of steps, `(m,)`, from 0 (the start) to `steps`, at which to save points.
     - `throw`: raise if the (concrete) descent failed. Under a trace nothing raises; read `result`.
 
@@ -93,13 +98,20 @@ def descend(
     if optimizer is not None:
         require(learning_rate is None, "learning_rate", "an optimizer brings its own; give one of the two")
     rate = 0.1 if learning_rate is None else learning_rate
+    require((batch is None) == (key is None), "key", "a batch and the key that draws it come together")
+    if batch is not None:
+        require(risk.data is not None, "batch", "the data of this risk are hidden in its function; leave batch out")
+        count = jax.tree.leaves(risk.data)[0].shape[0]
+        as_integer("batch", batch, 1)
+        require(batch <= count, "batch", f"expected at most all {count} data, got {batch}")
     if save_at is not None and is_concrete(save_at):
         within = bool(np.all((np.asarray(save_at) >= 0) & (np.asarray(save_at) <= steps)))
         require(within, "save_at", f"expected numbers of steps within 0 and {steps}")
     # A penalty of nothing is left out of every step.
     pulled = not is_concrete(ridge) or bool(np.any(np.asarray(ridge) != 0))
     penalty = jnp.asarray(ridge, float) if pulled else None
-    descent = _Descent(risk, optimizer, normalised, jnp.asarray(rate, float), jnp.asarray(epsilon, float), penalty)
+    sizes = jnp.asarray(rate, float), jnp.asarray(epsilon, float)
+    descent = _Descent(risk, optimizer, normalised, *sizes, penalty, batch, key)
     trajectory = _descend(descent, model, jnp.asarray(steps), save_at)
     if throw and is_concrete(trajectory.result) and not bool(good(trajectory.result)):
         raise RuntimeError(f"descend: {describe(trajectory.result)}")
@@ -109,6 +121,7 @@ def descend(
 class _State(eqx.Module):
     model: Any
     memory: PyTree
+    count: Int[Array, ""]
     log_time: Float[Array, ""]
     log_length: Float[Array, ""]
 
@@ -120,6 +133,20 @@ class _Descent(eqx.Module):
     rate: Float[Array, ""]
     epsilon: Float[Array, ""]
     ridge: Float[Array, ""] | None
+    batch: int | None = eqx.field(static=True)
+    key: Key[Array, ""] | None
+
+    def met(self, count: Int[Array, ""]) -> tuple[EmpiricalRisk, float]:
+        """The risk of the data that step number `count` meets, and the factor of its gradient."""
+        if self.batch is None or self.key is None:
+            return self.risk, 1.0
+        number = jax.tree.leaves(self.risk.data)[0].shape[0]
+        epoch, place = jnp.divmod(count, number // self.batch)
+        order = jax.random.permutation(jax.random.fold_in(self.key, epoch), number)
+        chosen = lax.dynamic_slice(order, (place * self.batch,), (self.batch,))
+        data = jax.tree.map(lambda x: x[chosen], self.risk.data)
+        factor = number / self.batch if self.risk.reduction == "sum" else 1.0
+        return eqx.tree_at(lambda r: r.source.data, self.risk, data), factor
 
     def trained(self, model: Any) -> PyTree:
         return eqx.filter(model, self.risk.filter(model))
@@ -132,15 +159,13 @@ class _Descent(eqx.Module):
     def start(self, model: Any) -> _State:
         memory = self.transformation.init(self.trained(model))
         never = jnp.asarray(-jnp.inf)
-        return _State(model, memory, never, never)
+        return _State(model, memory, jnp.zeros((), int), never, never)
 
-    def value(self, model: Any, trained: PyTree) -> Float[Array, ""]:
-        """The risk of other trained parameters."""
-        return self.risk(eqx.combine(trained, model))
-
-    def gradient(self, model: Any) -> tuple[Float[Array, ""], PyTree]:
+    def gradient(self, risk: EmpiricalRisk, factor: float, model: Any) -> tuple[Float[Array, ""], PyTree]:
         """The gradient with its penalty, as log scale and a tree of order one."""
-        scaled = self.risk.scaled_gradient(model)
+        scaled = risk.scaled_gradient(model)
+        if factor != 1.0:
+            scaled = eqx.tree_at(lambda s: s.log_scale, scaled, scaled.log_scale + jnp.log(factor))
         if self.ridge is None:
             return scaled.log_scale, scaled.gradient
         pull = tree_scale(2.0 * self.ridge, self.trained(model))
@@ -169,12 +194,17 @@ class _Descent(eqx.Module):
         return largest, jax.tree.map(lambda c, part: jnp.exp(c - largest) * part, scales, gradient)
 
     def step(self, state: _State) -> _State:
-        log_scale, gradient = self.gradient(state.model)
+        risk, factor = self.met(state.count)
+        log_scale, gradient = self.gradient(risk, factor, state.model)
         log_size, direction = self.direction(log_scale, gradient)
         whole = tree_scale(jnp.exp(log_size), direction)
         transformation, trained = optax.with_extra_args_support(self.transformation), self.trained(state.model)
+
+        def value(trained: PyTree) -> Float[Array, ""]:
+            return factor * risk(eqx.combine(trained, state.model))
+
         # What line searches and step sizes by the value ask for; left out of the program where nothing does.
-        extra = {"value": self.risk(state.model), "grad": whole, "value_fn": partial(self.value, state.model)}
+        extra = {"value": value(trained), "grad": whole, "value_fn": value}
         updates, memory = transformation.update(whole, state.memory, trained, **extra)
         # In logarithms a step has its length even where it is too short for the weights to notice.
         known = self.optimizer is None
@@ -189,6 +219,7 @@ class _Descent(eqx.Module):
         return _State(
             eqx.apply_updates(state.model, updates),
             memory,
+            state.count + 1,
             jnp.logaddexp(state.log_time, log_time),
             jnp.logaddexp(state.log_length, log_length),
         )

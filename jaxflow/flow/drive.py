@@ -83,18 +83,6 @@ class Lane(eqx.Module):
     and at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted
     steps in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule
     stops it; `most`: its own budget of steps, beside that of what drives it.
-
-    **Example:**
-
-    ```python
-    from jaxflow.flow import Drive, as_clock, as_controller, as_solver
-
-    clock = as_clock("log_time")
-    solver = as_solver("tsit5", clock)
-    drive = Drive(solver, as_controller(None, solver))
-    lane = drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0)
-    assert drive.running(lane) and lane.num_steps == 0
-    ```
     """
 
     system: System

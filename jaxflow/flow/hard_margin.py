@@ -111,13 +111,6 @@ def hard_margin_flow(
     - `target`: the relative KKT residual to end at.
     - `tolerance`: how much the direction of one step may differ from that of two half steps.
     - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
-
-    **Example:**
-
-    ```python
-    found = jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own)
-    found.path_error  # of the flow that `find_limit` follows by this function
-    ```
     """
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)

@@ -37,16 +37,6 @@ def state_norm(extended: PyTree) -> Float[Array, ""]:
     return jnp.where(jnp.isnan(size), jnp.inf, size)
 
 
-class NormOfSome(eqx.Module):
-    """`state_norm` of a state of which some coordinates are always zero, as the mean over the others: `scale` is the
-    root of the ratio of the two numbers."""
-
-    scale: Float[Array, ""]
-
-    def __call__(self, extended: PyTree) -> Float[Array, ""]:
-        return self.scale * state_norm(extended)
-
-
 def root_finder() -> optimistix.AbstractRootFinder:
     """Newton to the step's own tolerances.
 
@@ -65,14 +55,6 @@ def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock)
     Lineax's default linear solver the same factorisation one system at a time (see `jaxflow._core.linalg`).
 
     **Raises:** `ValueError` with the nearest name.
-
-    **Example:**
-
-    ```python
-    import diffrax
-
-    assert isinstance(jf.flow.as_solver(None, jf.LogTime()), diffrax.Tsit5)
-    ```
     """
     check_kind("clock", clock, AbstractClock, "a clock")
     if solver is None:
@@ -108,14 +90,6 @@ def as_controller(
     to logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such
     that logarithms of size 1e4 keep that too. A step that would be no normal number ends the integration
     (`dt_min_reached`): nothing that is shorter will be accepted.
-
-    **Example:**
-
-    ```python
-    import diffrax
-
-    assert isinstance(jf.flow.as_controller(None, diffrax.Tsit5()), diffrax.PIDController)
-    ```
     """
     check_kind("solver", solver, diffrax.AbstractSolver, "a solver of Diffrax")
     if controller is not None:

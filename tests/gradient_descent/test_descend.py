@@ -32,6 +32,13 @@ def slope(values):
     return jax.grad(lambda v: loss(models.FactoredAttention(v["K"], v["Q"], HEAD)))(values)
 
 
+class Line(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w @ x
+
+
 def norm(arrays):
     return np.sqrt(sum(np.sum(np.asarray(a) ** 2) for a in jax.tree.leaves(arrays)))
 
@@ -209,3 +216,59 @@ def test_a_transformation_that_asks_for_the_value_gets_it():
         g = jax.grad(value)(W)
         W = W - (value(W) - 0.1) / jnp.sum(g**2) * g
     np.testing.assert_allclose(end.model.W, W, rtol=1e-10)
+
+
+def test_a_step_meets_its_part_of_the_data_and_an_epoch_all_of_it():
+    inputs, labels = jax.random.normal(jax.random.key(3), (6, 2)), jnp.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
+    risk = EmpiricalRisk((inputs, labels), "logistic")
+    key, w, met = jax.random.key(7), np.zeros(2), []
+    path = descend(
+        risk, Line(jnp.zeros(2)), steps=6, learning_rate=0.3, normalised=False, batch=2, key=key, save_at=jnp.arange(7)
+    )
+    for step in range(6):
+        epoch, place = divmod(step, 3)
+        chosen = np.asarray(jax.random.permutation(jax.random.fold_in(key, epoch), 6))[2 * place : 2 * place + 2]
+        met += chosen.tolist()
+        rows = np.asarray(labels)[chosen, None] * np.asarray(inputs)[chosen]
+        w = w + 0.3 * np.mean(rows / (1.0 + np.exp(rows @ w))[:, None], axis=0)
+        np.testing.assert_allclose(path[step + 1].model.w, w, rtol=RTOL)
+    assert sorted(met[:6]) == sorted(met[6:]) == list(range(6)) and met[:6] != met[6:]
+    # What is printed of a point is of all data.
+    np.testing.assert_allclose(path.final.log_gradient_norm, risk.scaled_gradient(path.model).log_norm, rtol=RTOL)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_batch_of_all_data_is_no_batch(reduction):
+    risk = EmpiricalRisk(DATA, "logistic", reduction=reduction)
+    for normalised in (False, "jointly"):
+        how = {"steps": 5, "learning_rate": 0.2, "normalised": normalised}
+        whole = descend(risk, COMBINED, **how)
+        parts = descend(risk, COMBINED, batch=3, key=jax.random.key(0), **how)
+        np.testing.assert_allclose(parts.model.W, whole.model.W, rtol=RTOL)
+        np.testing.assert_allclose(parts.final.log_time, whole.final.log_time, rtol=RTOL, atol=RTOL)
+
+
+def test_of_a_sum_the_gradient_of_a_batch_is_scaled_up():
+    steps = [
+        descend(EmpiricalRisk(DATA, "logistic", reduction=name), COMBINED, steps=1, learning_rate=rate,
+                normalised=False, batch=1, key=jax.random.key(2)).model.W
+        for name, rate in (("sum", 0.1), ("mean", 0.3))
+    ]  # fmt: skip
+    np.testing.assert_allclose(steps[0], steps[1], rtol=RTOL)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"batch": 2}, "key: a batch and the key"),
+        ({"key": jax.random.key(0)}, "key: a batch and the key"),
+        ({"batch": 4, "key": jax.random.key(0)}, "batch: expected at most all 3 data"),
+        ({"batch": 0, "key": jax.random.key(0)}, "batch: expected"),
+    ],
+)
+def test_batches_that_cannot_be_drawn(how, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        descend(RISK, COMBINED, steps=1, **how)
+    hidden = EmpiricalRisk.from_function(lambda w: jnp.sum(w**2))
+    with pytest.raises(ValueError, match="batch: the data of this risk"):
+        descend(hidden, jnp.ones(2), steps=1, normalised=False, batch=1, key=jax.random.key(0))

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
@@ -12,7 +13,7 @@ from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
 from jaxflow.flow.margins import AffineMargins, against_others
-from jaxflow.flow.solvers import NormOfSome, state_norm
+from jaxflow.flow.solvers import state_norm
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -151,7 +152,12 @@ def norm_of(data: TokenData) -> Callable[[PyTree], Array]:
         return state_norm
     moving = _moving(data.mask, data)
     size = moving.size if data.single_query else min(moving.size, data.tokens.shape[-1] ** 2)
-    return NormOfSome(jnp.sqrt(size / jnp.clip(jnp.sum(moving), 1, size)))
+    # A mean over all coordinates as the mean over those that move.
+    return Partial(_times, jnp.sqrt(size / jnp.clip(jnp.sum(moving), 1, size)))
+
+
+def _times(scale: Float[Array, ""], extended: PyTree) -> Float[Array, ""]:
+    return scale * state_norm(extended)
 
 
 def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:

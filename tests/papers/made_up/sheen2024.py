@@ -59,6 +59,11 @@ def diagonal() -> list[DiagonalNumbers]:
     return [good, bad, diagonal_numbers(ok=False)]
 
 
+def printed() -> DiagonalNumbers:
+    """Multipliers for which the formula printed in A.7 is true, with 2/n once more."""
+    return diagonal_numbers(averaged=diagonal_flows.SHAPE[0] / 2 * diagonal_flow().averaged)
+
+
 def aligned_flow(cells: int, **changes: Any) -> aligned_flows.Flow:
     """Two instances a cell, `(cells, 2)`, that satisfy and show everything."""
     one, path = np.ones((cells, 2)), np.ones((cells, 2, aligned_flows.LOG_TIMES.size))
@@ -113,7 +118,8 @@ def assumption_numbers(general: Any = 0.1, diagonal: Any = 0.1, sign: float = 1.
 
 PROBES: dict[str, Callable[[], list[Any]]] = {
     "programs": lambda: programs(3),
-    **dict.fromkeys(("equivalence", "multipliers", "rates", "diagonal"), lambda: [diagonal_numbers()]),
+    **dict.fromkeys(("equivalence", "multipliers", "rates"), lambda: [diagonal_numbers()]),
+    "diagonal": lambda: [diagonal_numbers(), printed()],
     **dict.fromkeys(("alignment", "general"), lambda: [aligned_numbers()]),
     **dict.fromkeys(("norms", "divergence"), lambda: [limit_numbers()]),
     "failures": lambda: [failure_numbers(selects=code) for code in (1, -1)],
