@@ -119,8 +119,8 @@ def units_of(risk: EmpiricalRisk, model: Any) -> Units | None:
         return None
     if not isinstance(data, TokenData):
         return _of_inputs(risk, model)
-    attention: Any = model
-    return _of_tokens(*attention.keys_and_queries(data), attention.degree)
+    keys, queries = model.keys_and_queries(data)  # pyright: ignore[reportAttributeAccessIssue]
+    return _of_tokens(keys, queries, model.degree)
 
 
 def _of_tokens(tokens: Float[Array, "n T d"], queries: Float[Array, "... e"], degree: int) -> Units:
