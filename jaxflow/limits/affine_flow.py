@@ -28,6 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.stages import FIRST_STEP
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
 from jaxflow.margin.recession import null_space, orthonormal_columns
 
@@ -40,8 +41,6 @@ FAR = 30.0
 # quadratically. r is $(1+s)$ times the state: at s = 1e5 it is known to 1e-4. What is claimed is measured at the end.
 # (100 random instances: 6 undecided, all with features 1e4 apart or more; with 1e-5 and 1e-6, 10.)
 RTOL, ATOL = 1e-3, 1e-9
-# The first step, of a variable in which the flow's first move is of order one.
-FIRST_STEP = 0.01
 # Paces this close to the least are equal: rounding, which times s must not become an exponent.
 EQUAL = 1e-11
 # Newton's method takes margins at least log(1 + x) of the way x that it is sent: a hundred steps reach any minimum of

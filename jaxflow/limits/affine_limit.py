@@ -25,6 +25,7 @@ from jaxflow.limits.model_direction import held_against
 from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
 from jaxflow.limits.model_point import flat
 from jaxflow.limits.outcome import decided
+from jaxflow.limits.stages import LARGEST_POINT_ERROR
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import with_the_better_bound
 from jaxflow.losses import self_concordance, tail_rate
@@ -39,8 +40,6 @@ from jaxflow.trajectory import Point, Regime, Trajectory
 
 # Steps of a path, each of which an implicit method takes as far as the path is smooth: 20 to 100 were seen.
 MOST_STEPS = 512
-# The relative error of what is called a stationary point, as elsewhere.
-LARGEST_POINT_ERROR = 1e-2
 # The share of the gap at which the path ends.
 SHARE = 0.25
 THEOREM = (

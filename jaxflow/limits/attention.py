@@ -45,7 +45,7 @@ from jaxflow.flow.constraints import leading
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import FIRST_STEP, FLOOR, ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -80,8 +80,6 @@ CAREFUL_LENGTH = 2.0
 # By what a step by multipliers may change. Along a saddle a step that is longer than what grows allows has no solution:
 # with the usual 0.2 and 10 every second one failed there (540 steps; with these 240, and 7 % more on other paths).
 SHORTER, LONGER = 0.3, 2.0
-# The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
-FIRST_STEP = 0.01
 # Where a path starts `direct` it is close to its end, and a step too long for Newton's method is taken again.
 DIRECT_STEP = 0.1
 
@@ -123,7 +121,7 @@ class AttentionGears(AbstractProblem):
     norm: Callable[[Any], Array] = state_norm
     near: float = FAR
     log_horizon: float = LOG_HORIZON
-    floor: float = 0.03
+    floor: float = FLOOR
     saves: int = 0
     timed: bool = False
     path_rtol: float = 1e-6

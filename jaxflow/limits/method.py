@@ -21,7 +21,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, follow
-from jaxflow.limits.stages import Count, Positive, kept
+from jaxflow.limits.stages import FLOOR, Count, Positive, kept
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
@@ -76,7 +76,7 @@ class Staged(AbstractMethod):
     far: float | None = None
     horizon: float | None = None
     cap: float | None = None
-    floor: float = 0.03
+    floor: float = FLOOR
     saves: int = 8
     timed: bool = True
     solver: diffrax.AbstractSolver | None = None

@@ -41,7 +41,7 @@ from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
 from jaxflow.limits.self_certificate import select
-from jaxflow.limits.stages import STATIONARY, stationarity
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, STATIONARY, stationarity
 from jaxflow.limits.verdict import ELSEWHERE
 from jaxflow.margin import ProgramResult, Solution, certify, solve
 from jaxflow.models import AbstractAttention
@@ -50,8 +50,6 @@ from jaxflow.theory import Prediction, Rule
 
 # The error of a path whose KKT point is still identified; directions of norm one are at most 2 apart.
 LARGEST_ERROR = 0.5
-# The relative error of what is called a stationary point.
-LARGEST_POINT_ERROR = 1e-2
 # Multipliers and residual are asked for to a hundredth of the gap.
 SHARE_OF_GAP = 1e-2
 SCALINGS = (0.5, 2.0, 3.0)

@@ -42,7 +42,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import LOG_HORIZON
 from jaxflow.limits.network_certificate import network_certifier
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
-from jaxflow.limits.stages import STATIONARY, Count, Positive, stationarity
+from jaxflow.limits.stages import FIRST_STEP, FLOOR, STATIONARY, Count, Positive, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -62,12 +62,8 @@ EXPLICIT_SHARE, SADDLE_SHARE, WEIGHTS_SHARE = 4, 4, 8
 # What stays small at a saddle has the size of the start, and is known to this share of it; with a hundredth of that,
 # roundings of what has grown are taken for errors (steps rejected one by one, three of seven networks of four layers).
 SADDLE_RTOL, SADDLE_LOG_TIME = 1e-6, 1e5
-# The first step there: Diffrax's own rule looks ahead to where the field overflows.
-FIRST_STEP = 0.01
 # Four layers with an entry of 0.01 each have a gradient of 1e-6 there: a saddle, not a stationary limit.
 DEEP_STATIONARY = 1e-12
-# The clock becomes a time where pushes cancel, as for attention: a path into a finite point has finite length.
-FLOOR = 0.03
 # Newton's method for the weights is driven to lengths that can be written down.
 WEIGHTS_FAR = 1e100
 # How many times `near` is waited for weights that fit the data: those of a start far out have a long way to go.

@@ -21,7 +21,7 @@ from jaxflow._core import good, linalg
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import STATIONARY, Count, Positive
+from jaxflow.limits.stages import FIRST_STEP, FLOOR, STATIONARY, Count, Positive
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -33,10 +33,6 @@ FAR, LOG_FAR = 1e6, 100.0
 LOG_TIME = 30.0
 # Steps of the implicit gear, each of which costs as much as some fifty explicit ones and more.
 IMPLICIT_STEPS = 4096
-# The clock becomes a time where pushes cancel: a path into a finite point has finite length.
-FLOOR = 0.03
-# The first step in log arc length. Diffrax's own rule looks at the field, which nothing else here needs.
-FIRST_STEP = 0.01
 # Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.
 DIGITS = 1e-9
 

@@ -25,6 +25,13 @@ ROUNDED = 1e-10
 # What pulls at a coordinate of a linear network at rest, relative to the multipliers: its layers are of order 0.1 or
 # more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
 PULLED = 1e-3
+# The relative error of what is called a stationary point.
+LARGEST_POINT_ERROR = 1e-2
+# The first step in a logarithmic clock. Diffrax's own rule looks at the field, which nothing else here needs, and ahead
+# to where it overflows.
+FIRST_STEP = 0.01
+# The clock becomes a time where pushes cancel: a path into a finite point has finite length.
+FLOOR = 0.03
 # Sizes of data up to this power of two, or down to its inverse, are of order one.
 ORDER_ONE = 10
 
