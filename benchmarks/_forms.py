@@ -1,7 +1,9 @@
-"""How numbers of the page of benchmarks are written."""
+"""How numbers and rows of the page of benchmarks are written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+Row = dict[str, Any]
 
 
 def count(number: float) -> str:
@@ -45,3 +47,18 @@ FORMS: dict[str, Callable[[Any], str]] = {
     "length": lambda found: str(len(found)),
     "": str,
 }
+
+
+def masked_rows(found: Row) -> Iterable[Row]:
+    """One row for each model and content of the hidden tokens, over all numbers of them."""
+    for model, hidden in dict.fromkeys((row["model"], row["hidden"]) for row in found["rows"]):
+        rows = [row for row in found["rows"] if (row["model"], row["hidden"]) == (model, hidden)]
+        sums = {name: sum(row[name] for row in rows) for name in ("variants", "other_outcomes", "other_tokens")}
+        extra = [row["extra"] for row in rows]
+        yield {
+            "model": model,
+            "hidden": hidden,
+            "extra": extra,
+            **sums,
+            "difference": max(row["difference"] for row in rows),
+        }

@@ -59,9 +59,8 @@ def follow(optimizer: Any, grid: list[int], batch: int | None) -> Callable[[Arra
 
 
 def main() -> None:
-    asked = settings(
-        __doc__, "optimisers", count=200, steps=5000, only=tuple(f"{a}{b}" for b in BATCHES for a in OPTIMISERS)
-    )
+    names = tuple(f"{name}{more}" for more in BATCHES for name in OPTIMISERS)
+    asked = settings(__doc__, "optimisers", count=200, steps=5000, only=names)
     rng = np.random.default_rng(0)
     inputs = jnp.asarray(rng.normal(size=(asked.count, DATA, *SHAPE)))
     labels = jnp.asarray(rng.choice([-1.0, 1.0], (asked.count, DATA)))

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _forms import FORMS, count, milliseconds, rounded, sizes
+from _forms import FORMS, Row, count, masked_rows, milliseconds, rounded, sizes
 
 RESULTS = Path(os.environ.get("JAXFLOW_RESULTS", Path(__file__).resolve().parent / "results"))
-Row = dict[str, Any]
 
 
 def grown(norm: str) -> Callable[[Row], str]:
@@ -176,21 +175,6 @@ def referee_text(found: Row) -> str:
         "were not run. The record has the `--scale` that sets the number of instances, and the commit."
         + (f" Regular kinds with more than 1% undecided: {over}." if over else "")
     )
-
-
-def masked_rows(found: Row) -> Iterable[Row]:
-    """One row for each model and content of the hidden tokens, over all numbers of them."""
-    for model, hidden in dict.fromkeys((row["model"], row["hidden"]) for row in found["rows"]):
-        rows = [row for row in found["rows"] if (row["model"], row["hidden"]) == (model, hidden)]
-        sums = {name: sum(row[name] for row in rows) for name in ("variants", "other_outcomes", "other_tokens")}
-        extra = [row["extra"] for row in rows]
-        yield {
-            "model": model,
-            "hidden": hidden,
-            "extra": extra,
-            **sums,
-            "difference": max(row["difference"] for row in rows),
-        }
 
 
 def studies_text(found: Row) -> str:
@@ -418,6 +402,19 @@ TABLES: list[Table] = [
         referee_text,
         referee_rows,
         script="tests/referee/run.py",
+    ),
+    Table(
+        "engines",
+        {"model": "model", "instances are": "kind", "number": "instances|count", "the same claim": "agree|count",
+         "other claims": "differ|length",
+         "seconds over the other's": lambda row: rounded(row["seconds"] / row["seconds_old"])},
+        "Two versions of the engine",
+        lambda found: (
+            f"The claims of this version and of commit {found['against']} on the same regular instances of the "
+            "referee: outcome, tokens, and direction or point. Those that differ are judged by the referee, and stand "
+            "in the record. Seconds are those of all instances in one compiled program for each kind, compilation included."
+        ),
+        script="tests/referee/engines.py --against FOLDER",
     ),
     Table(
         "scaling",
