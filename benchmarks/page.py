@@ -412,7 +412,7 @@ TABLES: list[Table] = [
         lambda found: (
             f"The claims of this version and of commit {found['against']} on the same regular instances of the "
             "referee: outcome, tokens, and direction or point. Those that differ are judged by the referee, and stand "
-            "in the record. Seconds are those of all instances in one compiled program for each kind, compilation included."
+            "in the record. Seconds are those of one compiled program for each kind, compilation included."
         ),
         script="tests/referee/engines.py --against FOLDER",
     ),
