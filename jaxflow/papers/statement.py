@@ -151,7 +151,8 @@ def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, 
         first, second = float(residual[at]), float(again.residual(numbers, draw, at))
         apart = 0.0 if first == second else abs(first - second)
         largest = max(largest, apart if apart == apart else math.inf)
-        agrees += second > max(statement.bound, statement.late) and apart <= again.within * max(1.0, abs(first))
+        wrong_too = second > max(statement.bound, statement.late)
+        agrees += bool(wrong_too and apart <= again.within * max(1.0, abs(first)))
     return Check(agrees, len(tried), again.by, largest)
 
 

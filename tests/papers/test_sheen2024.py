@@ -45,9 +45,9 @@ def test_growth_and_rates_are_exponents() -> None:
 def test_statements_of_diagonal_weights_follow_their_numbers() -> None:
     good, bad, lost = made_up.diagonal()
     said = find("diagonal", good)
-    assert letters(said) == "HHRRRRRXR"
+    assert letters(said) == "HHRRRRROR"
     assert said[7].source == "App. A.7" and said[7].worst == pytest.approx(1.0 - 2.0 / 3.0)
-    # No second means confirms any of it, except where A.7 is compared with A.5 on the same flows.
+    # No independent code confirms any of it.
     said = find("diagonal", bad)
     assert letters(said) == "OOOOOOOOO"
     assert [one.evidence.contradicted for one in said] == [9, 9, 9, 1, 0, 3, 3, 3, 0]
