@@ -74,7 +74,7 @@ def descend(
       gradient as floating-point numbers. `normalised` divides before that, on the logarithmic scale.
     - `epsilon`: added to every norm that is divided by.
     - `ridge`: the weight of the penalty $\|\theta\|^2$ over the trained parameters.
-    - `batch`: of how many data a step takes the gradient; None: of all. `key` orders the data anew in each epoch of
+    - `batch`: the number of data in the gradient of a step; None: all. `key` orders the data anew in each epoch of
       `n // batch` steps, which leaves out the rest. Of a risk that is a sum the gradient is multiplied by `n / batch`.
       Points, with their gradients and multipliers, are those of all data.
     - `save_at`: increasing numbers of steps, `(m,)`, from 0 (the start) to `steps`, at which to save points.

@@ -22,7 +22,7 @@ from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, follow
 from jaxflow.limits.stages import FLOOR, Count, Positive, kept
-from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, is_linear
+from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
@@ -135,7 +135,7 @@ class Staged(AbstractMethod):
 
     def _any(self, risk: EmpiricalRisk, model: Any) -> AnyAttentionGears:
         combined = isinstance(model, CombinedAttention) and risk.filter(model) == model.trainable()
-        straight = combined or (isinstance(model, MultiHeadAttention) and model.degree == 1)
+        straight = combined or (isinstance(model, MultiHeadAttention | PromptAttention) and model.degree == 1)
         near, far, horizon, cap = self.lengths(straight, jnp.result_type(float))
         return AnyAttentionGears(
             coordinates=Scores() if combined else Weights(),

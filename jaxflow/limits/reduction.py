@@ -105,7 +105,7 @@ def reduced(risk: EmpiricalRisk, model: Any, rule: Rule, shared: bool = False) -
         return None
     d, spanned = data.tokens.shape[-1], data.tokens[..., 0].size + data.labels.size + 1
     wide = -(-d // BUCKET) * BUCKET
-    # More columns than d add nothing to d, and fewer constrain the rank: it is to be seen.
+    # More columns than d add nothing, and fewer constrain the rank: such factors keep their shape.
     square = isinstance(model, CombinedAttention) or model.K.shape == (d, d)
     if coordinates_of(risk, model) is None or (spanned >= d and not (shared and square and wide > d)):
         return None

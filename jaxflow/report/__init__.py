@@ -1,4 +1,4 @@
-"""Tables and records that stand beside a result."""
+"""Tables and records of a result."""
 
 from jaxflow.report.outputs import manifest as manifest
 from jaxflow.report.outputs import refuse_existing as refuse_existing

@@ -32,5 +32,8 @@ def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
     np.testing.assert_allclose(np.abs(fields[1][:size]), np.abs(fields[0]), rtol=1e-12)
     np.testing.assert_allclose(fields[1][size:], 0.0, atol=1e-15)
     assert norm_of(data) is state_norm
+    weights = {"W": jax.random.normal(jax.random.key(3), (D, D))}
+    # An implicit step may be taken in the weights, which have no padding.
+    assert norm_of(padded)((weights,)) == state_norm((weights,))
     for given in (padded, several):
         np.testing.assert_allclose(norm_of(given)((longer,)), state_norm((state,)), rtol=1e-14)

@@ -157,7 +157,8 @@ def norm_of(data: TokenData) -> Callable[[PyTree], Array]:
 
 
 def _times(scale: Float[Array, ""], extended: PyTree) -> Float[Array, ""]:
-    return scale * state_norm(extended)
+    # Weights, which an implicit step may have in the place of scores, are no vector and have no padding.
+    return (scale if eqx.is_array(extended[0]) else 1.0) * state_norm(extended)
 
 
 def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
