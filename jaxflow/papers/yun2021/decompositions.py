@@ -159,7 +159,8 @@ def _plain_again(numbers: StructureNumbers, draw: Draw, at: tuple[int, ...]) -> 
     cvxpy.Problem(cvxpy.Minimize(cvxpy.norm1(S @ beta)), [margins]).solve()
     if beta.value is None or margins.dual_value is None:
         return np.nan
-    rho, combined = S @ beta.value, S @ (X.T @ (margins.dual_value * y))
+    # β = Sᵀρ with S unitary.
+    rho, combined = np.conj(S) @ beta.value, S @ (X.T @ (margins.dual_value * y))
     inner = np.sum(np.real(np.conj(rho) * combined))
     return 1.0 - float(inner / (np.sum(np.abs(rho)) * np.max(np.abs(combined))))
 
