@@ -165,7 +165,8 @@ class Drive(eqx.Module):
         """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
         which the rules stop nothing; `budget`: of steps, where it is less than that of the drive.
 
-        An `idle` lane has nothing to do. One with NaN or infinities in its data has failed before it starts.
+        Rules are asked after each step, the first included. An `idle` lane has nothing to do. One with NaN or
+        infinities in its data has failed before it starts.
         """
         check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
         check_kind("clock", clock, AbstractClock, "a clock")
@@ -209,7 +210,7 @@ class Drive(eqx.Module):
             grid=grid,
             saved=saved,
             result=_RESULTS.where(finite, _RESULTS.successful, _RESULTS.nonfinite_data),
-            stopped=jnp.asarray(idle) | ((s >= begins) & self._stops(system, risk, s, state, solver_state, zero)),
+            stopped=jnp.asarray(idle),
             num_steps=zero,
             num_accepted_steps=zero,
             num_failed_solves=zero,

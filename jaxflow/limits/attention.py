@@ -172,7 +172,7 @@ class AttentionGears(AbstractProblem):
         coordinates: Any = coordinates_of(risk, model, self.conserved)
         if gear == EXPLICIT:
             clock = ArcLength(floor=self.floor, timed=self.timed)
-            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near)
+            return start.lane(drive, coordinates=coordinates, clock=clock, until=self.near, dt0=FIRST_STEP)
         # The length so far, or the size of the weights where they have not moved that far yet.
         unit = jnp.exp(jnp.logaddexp(here.log_arc_length, here.log_norm))
         if gear == IMPLICIT:
