@@ -24,7 +24,7 @@ FARKAS_MULTIPLE = 500.0
 
 
 class CertificateSource(enum.IntEnum):
-    """Who supplied the primal and dual point of a certificate."""
+    """Where the primal and dual point of a certificate come from."""
 
     none = 0
     flow = 1
