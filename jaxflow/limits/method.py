@@ -47,8 +47,8 @@ class Staged(AbstractMethod):
     One layer with a linear head and its own trainable parameters has the gears of `jaxflow.limits.attention`: explicit
     steps, implicit ones where a path is stiff, and multipliers until the flow certifies its direction. Other models
     (composing heads, factored layers in parallel), and any model for which a `solver` is given, have the gears of
-    `jaxflow.limits.any_attention`; `far`, `horizon` and the fields below that name stages apply to these gears only.
-    There the gap of factors falls only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at most
+    `jaxflow.limits.any_attention`; the defaults of lengths below, `solver` and `rtol` are those of these gears. There
+    the gap of factors falls only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at most
     $\max_\kappa(1-\kappa)\rho^{-2(1-\kappa)}=1/(2e\log\rho)$ to it, so that a gap of 1e-3 needs $\log\rho$ in the
     hundreds. Beyond arc length `cap` the flow of factors is replaced by its limiting dynamics (see `LogArcLength`), up
     to `far`; the trajectory's `regime` reports it.
