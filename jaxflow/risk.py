@@ -60,7 +60,7 @@ class DataSource(AbstractSource):
 
 
 class MarginSource(AbstractSource):
-    """Margins q(θ) of a user's model; the targets are 1."""
+    """Margins q(θ) of a model of your own; the targets are 1."""
 
     margins: Callable[[Any], Float[Array, " m"]] = eqx.field(static=True)
 
@@ -173,7 +173,7 @@ class EmpiricalRisk(AbstractPrinted):
     risk = jf.EmpiricalRisk(data, "logistic")
     risk(model)  # the loss
     risk.scaled_gradient(model)  # log_scale, gradient, multipliers
-    jf.EmpiricalRisk((linear.inputs, linear.targets), lambda q: jnp.exp(-q))  # arrays, and a loss of one's own
+    jf.EmpiricalRisk((linear.inputs, linear.targets), lambda q: jnp.exp(-q))  # arrays, and a loss of your own
     ```
     """
 

@@ -79,8 +79,8 @@ class Limit(AbstractPrinted):
     - `direction`: the limit direction; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
       coefficients `(d,)` at margin one, V/μ with V the flow's velocity or its weights, whichever has less norm at
       margin one; of other models the trained parameters at norm one, a pytree like the model with `None` where frozen.
-      The program's optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind (at a point,
-      the point).
+      The program's optimum is `program_solution.primal`. `flow_direction` is that array for every kind (at a point, the
+      point).
     - `point`: combined weights, linear coefficients or the model at a finite limit; None unless `kind` is `point`.
     - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
       dual; `source` names it (for a program that is not convex, and for a point, it is the flow's own).

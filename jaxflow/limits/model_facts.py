@@ -165,7 +165,7 @@ def _sentence(limit: Limit) -> str:
     kinks = f", on {slides} kinks of the model" if slides else ""
     what = "min |theta|^2/2 s.t. every margin >= 1"
     parts = [
-        f"The flow's direction tends to a KKT point of {what} (stationary, which does not say optimal): residual "
+        f"The flow's direction tends to a KKT point of {what} (stationary, not necessarily optimal): residual "
         f"{float(kkt.residual):.1e}, margin {float(limit.margin):.3g} at norm one, "
         f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
         f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and from "

@@ -1,4 +1,4 @@
-r"""Certificates: bounds on a program's optimum that hold whatever solver or flow gave the points."""
+r"""Certificates: bounds on a program's optimum that hold for any points, from a solver or a flow."""
 
 import enum
 from typing import Any
