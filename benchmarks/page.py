@@ -90,8 +90,8 @@ def place(environment: Row) -> str:
 HEAD = """# Benchmarks
 
 Every number of this page is read from a file of `benchmarks/results`. `python benchmarks/page.py` prints the page, and
-a test compares the page with the files. Times were measured on the machine and on the day that are named under each
-table: compare numbers within one table, not between tables. *First run* includes compilation."""
+a test compares the page with the files. The line under each table names the machine and the day: compare numbers within
+one table, not between tables. *First run* includes compilation."""
 
 TAIL = """## Run them yourself
 
@@ -104,8 +104,8 @@ make referee                # every instance of the referee: hours
 
 The first lines of each script describe what it measures and how to run it alone. Install the peers with `pip install
 '.[bench]'`, or name a folder of packages by `--peers`. The folder of the page also has a table of the scripts that ran
-and that did not (`suite.json`) and the ratios that are below the committed ones (`worse.txt`, by
-`benchmarks/compare.py`; ratios of a small size are lower for that reason alone). A result records versions, processor
+and of those that did not (`suite.json`), and the ratios that are below the committed ones (`worse.txt`, by
+`benchmarks/compare.py`; at a small size ratios are lower for that reason alone). A result records versions, processor
 and load."""
 
 
@@ -181,9 +181,9 @@ def studies_text(found: Row) -> str:
     """What the ways are, and where the last one was measured."""
     own = found.get("own_environment")
     return (
-        "The tokens that are selected: the study's queues of lanes (in double precision, and with scouts in single "
-        "precision), compared with one integration mapped over a batch. *Own distribution*: the same draws by an "
-        "experiment of one's own, over the built-in one in the same run" + (f" ({place(own)})." if own else ".")
+        "The queues of lanes of a study (*engine*, in double precision and with scouts in single precision) compared "
+        "with one integration mapped over a batch. *Own distribution*: the same draws by an experiment of one's own; "
+        "its time is over that of the built-in experiment in the same run" + (f" ({place(own)})." if own else ".")
     )
 
 
@@ -195,8 +195,8 @@ BLOCKS: dict[str, Show] = {
     "over (5, 5, 4)": "over_554|rounded",
 }
 BLOCKS_TEXT = (
-    "A block of `TokenSelection` for each cell: the first run compiles what the process has not compiled yet, the "
-    "last column is the time of other instances over that of (5, 5, 4)."
+    "A block of `TokenSelection` for each cell. The first run compiles what the process has not compiled yet. The last "
+    "column is the time of other instances over their time in the cell (5, 5, 4)."
 )
 TABLES: list[Table] = [
     Table(
@@ -213,7 +213,7 @@ TABLES: list[Table] = [
          "largest gap": "largest_gap_of_optimal|power"},
         "Max-margin programs",
         "The programs of random tokens. *Solved*: the certified relative gap is below the tolerance (1e-12 in the "
-        "Frobenius norm, 1e-10 else).",
+        "Frobenius norm, 1e-10 in the others).",
         lambda found: [row for row in found["rows"] if row.get("benchmark") == "certified gap"],
     ),
     Table(
@@ -224,10 +224,10 @@ TABLES: list[Table] = [
          "largest difference": lambda row: cell(row, "difference.max|power") or cell(row, "gap.max|power"),
          "failed": lambda row: f"{sum(row.get('failures', {}).values())} of {cell(row, 'instances|count') or 0}"},
         "Programs beside other solvers",
-        "Our batch under `vmap` is measured between two measurements of each peer; the table has the faster one. "
-        "*Difference*: of the norm of the answer at margin one from ours, relative; for our own rows the certified "
-        "gap. Times include setting up the program; the record has the settings. DAQP and OSQP are C libraries, called "
-        "program by program.",
+        "Our batch under `vmap` is measured between two measurements of each peer; the table has the peer's faster "
+        "one. *Difference*: the relative difference of the norm of the answer at margin one from ours; in our own "
+        "rows, the certified gap. Times include setting up the program; the record has the settings. DAQP and OSQP "
+        "are C libraries, called program by program.",
     ),
     Table(
         "flow_peers",
@@ -236,9 +236,10 @@ TABLES: list[Table] = [
          "torchode (to reach 1)": "torchode", "torchdiffeq (to reach 1)": "torchdiffeq"},
         "Flows beside other solvers",
         "Flows from fixed random starts to a log t that physical time reaches. A peer's number is its time for an "
-        "instance over ours, each at its cheapest tolerance and by its fastest method with that relative error in "
-        "the median, of W or of the products β of a diagonal network (n, d). *None*: no tolerance from 1e-3 to 1e-9 "
-        "reached that error. From a start of e^-10000 all peers stay at zero, and the reference is the library itself "
+        "instance over ours. Each uses its fastest method and the cheapest tolerance that reaches the error of the "
+        "row: the median relative error of W, or of the products β of a diagonal network (n, d). *None*: no tolerance "
+        "from 1e-3 to 1e-9 reached that error. From a start of e^-10000 all peers stay at zero, and the reference is "
+        "the library itself "
         "at a tolerance of 1e-12. Absolute tolerances are relative to a small start. SciPy takes one instance at a "
         "time, the others a batch.\n\n"
         "![Seconds an instance against the relative error, for the library's clocks, vmapped diffeqsolve, SciPy, "
@@ -261,9 +262,9 @@ TABLES: list[Table] = [
          "to reach": "ratio_to_reach|rounded", "own gap, median": "own_gap.median|power",
          "certified to 1e-8": lambda row: f"{row['certified']} of {row['instances']}" if "certified" in row else ""},
         "Limits beside descent elsewhere",
-        "Ours: certified limits a second. The others: runs of 2,000 steps a second, certified or not; their gaps were "
-        "computed afterwards, from the multipliers at their ends. The published protocol runs one instance "
-        "after the other in PyTorch, with `autograd`.",
+        "The rate of ours is that of certified limits. The rate of the others is that of runs of 2,000 steps, "
+        "certified or not; their gaps were computed afterwards, from the multipliers at their ends. The published "
+        "protocol runs one instance after the other in PyTorch, with `autograd`.",
         lambda found: [
             row | {"shown": row.get("certified_per_second", row.get("ends_per_second"))} for row in found["rows"]
         ],
@@ -274,9 +275,9 @@ TABLES: list[Table] = [
          "steps, median": "median_steps|rounded", "most of a decided one": "worst_decided_steps|count",
          "ms": "milliseconds|rounded", "confirmed": "confirmed", "open": "open", "against": "against"},
         "Crowded cells",
-        "Few dimensions for many tokens: paths are stiff, selections metastable, and some flows end at finite points. "
-        "`find_limit` with its defaults; the first definite answers are compared with Kvaerno5 from the start at a "
-        "tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps).",
+        "Cells with few dimensions for many tokens: paths are stiff, selections are metastable, and some flows end at "
+        "finite points. `find_limit` ran with its defaults. The first definite answers were compared with Kvaerno5 "
+        "from the start at a tolerance of 1e-9 (*open*: Kvaerno5 ran out of 6,000 steps).",
     ),
     Table(
         "ways",
@@ -285,8 +286,8 @@ TABLES: list[Table] = [
          "one of two undecided":
              lambda row: sum(len(row[way]["one_undecided"]) for way in ("jit", "vmap", "study", "replay"))},
         "One instance in five ways",
-        "Instances whose outcome or tokens are other than those of `find_limit` alone: under `jit`, under `vmap`, in a "
-        "block of a study and in its replay. *twice*: every first token is there a second time.",
+        "Instances whose outcome or tokens differ from those of `find_limit` alone: under `jit`, under `vmap`, in a "
+        "block of a study and in its replay. *twice*: the first token of every sequence is duplicated.",
     ),
     Table("blocks", BLOCKS, "Blocks of a study", BLOCKS_TEXT),
     Table("blocks_gpu", BLOCKS, "Blocks of a study on a GPU", BLOCKS_TEXT, script="benchmarks/blocks.py"),
@@ -295,7 +296,8 @@ TABLES: list[Table] = [
         {"model": "model", "size": "size|sizes", "instances": "instances", "asked for": "gap|power",
          "reached": "reached", "outcomes": "outcomes|ended", "own gap, median": "own_gap.median|power"},
         "How far a flow certifies itself",
-        "`find_limit` until the duality gap of the flow's own direction and multipliers is the one asked for.",
+        "`find_limit` follows each flow until the duality gap of its own direction and multipliers is at most the gap "
+        "asked for.",
     ),
     Table(
         "studies",
@@ -331,19 +333,20 @@ TABLES: list[Table] = [
          "other outcome": "other_outcomes", "other tokens": "other_tokens",
          "largest difference": "difference|power"},
         "Padding under a mask",
-        "Instances of three sequences of four tokens, and variants with hidden tokens more, at the end and in between. "
-        "*Difference*: of the flow's direction or point from that of the instance without padding, relative.",
+        "Instances of three sequences of four tokens, and variants with additional hidden tokens, at the end and in "
+        "between. *Difference*: the relative difference of the flow's direction or point from that of the instance "
+        "without padding.",
         masked_rows,
     ),
     Table(
         "coverage",
         {"family": "family", "printed": "words", "instances": "instances|count", "with a point": "judged|count",
-         "covered": "covered|count", "largest true over said": "ratio|power", "largest true error": "true|power",
-         "said, median": "error|power"},
+         "covered": "covered|count", "largest true over printed": "ratio|power", "largest true error": "true|power",
+         "printed, median": "error|power"},
         "Errors of limit points",
-        "The true relative error beside `limit.error`, on families whose limit point is known without the library: by "
-        "its equation in extended precision, or by a plain integration at a tolerance of 1e-13. *Printed*: `at most` "
-        "for a bound, `about` for an estimate.",
+        "The true relative error beside `limit.error`, on families whose limit point is known without the library: "
+        "from its equation in extended precision, or from a plain integration at a tolerance of 1e-13. *Printed*: `at "
+        "most` for a bound, `about` for an estimate. *Covered*: the true error is at most the printed one.",
     ),
     Table(
         "classes",
@@ -351,8 +354,8 @@ TABLES: list[Table] = [
          "direction from CVXPY's, median": "direction.median|power", "largest": "direction.max|power",
          "point from SciPy's, largest": "point.max|power"},
         "Many classes",
-        "Linear models of 20 data under cross-entropy: the multiclass support vector machine, or the minimum. Where an "
-        "instance is undecided the largest differences are those of a direction that nothing claims.",
+        "Linear models of 20 data under cross-entropy: the multiclass support vector machine, or the minimum. The "
+        "largest differences include undecided instances, whose direction is not claimed.",
     ),
     Table(
         "next_tokens",
@@ -362,7 +365,7 @@ TABLES: list[Table] = [
         "Next tokens",
         "Linear models of 6 words after 10 contexts, each with one to four continuations of random frequencies: the "
         "direction over other words, and the point among continuations; see [your own model](own-model.md). The "
-        "largest differences are over all tables, undecided ones too.",
+        "largest differences are over all tables, including undecided ones.",
     ),
     Table(
         "optimisers",
@@ -381,17 +384,17 @@ TABLES: list[Table] = [
          "over the slowest one, times lanes": "ratio_to_slowest|rounded"},
         "Batches",
         "Ordinary instances mixed with NaN, infinities, duplicates, ties, zeros, sizes of 1e150 and 1e-150, and one "
-        "label only. *Difference*: of the numbers of a lane from those of a single call, relative to the largest of "
-        "them.",
+        "label only. *Difference*: the difference of the numbers of a lane from those of a single call, relative to "
+        "the largest of these numbers.",
     ),
     Table(
         "memory",
         {"calls": "calls|count", "memory maps": "maps|count", "resident, MB": "resident_mb|rounded",
          "programs compiled": "programs|count", "live arrays": "live_arrays|count"},
-        "What many calls keep",
+        "Memory after many calls",
         lambda found: (
-            f"`find_limit` for W in one process, over {found['shapes']} shapes, each once in every round. Linux gives "
-            "a process 65,530 memory maps."
+            f"`find_limit` for W in one process, over {found['shapes']} shapes; every round calls each shape once. "
+            "Linux gives a process 65,530 memory maps."
         ),
     ),
     Table(
@@ -411,8 +414,8 @@ TABLES: list[Table] = [
         "Two versions of the engine",
         lambda found: (
             f"The claims of this version and of commit {found['against']} on the same regular instances of the "
-            "referee: outcome, tokens, and direction or point. Those that differ are judged by the referee, and stand "
-            "in the record. Seconds are those of one compiled program for each kind, compilation included."
+            "referee: outcome, tokens, and direction or point. Claims that differ are judged by the referee, and are "
+            "listed in the record. Seconds are those of one compiled program for each kind, compilation included."
         ),
         script="tests/referee/engines.py --against FOLDER",
     ),
@@ -423,8 +426,8 @@ TABLES: list[Table] = [
         "Scaling",
         "![Milliseconds an instance against batch, d, number of tokens, log log t, log α, and instances a second "
         "against workers](images/scaling.webp)\n\n"
-        "A study's batch: all outcomes of so many instances, in the blocks of a CPU. *Memory* is what the process held "
-        "at most, less what it held before: a block's and its programs', however many instances there are.",
+        "All outcomes of a study of so many instances, in the blocks of a CPU. *Memory* is the largest memory of the "
+        "process minus its memory before. It depends on the block and its programs, not on the number of instances.",
         script="benchmarks/scaling.py --only batches",
     ),
     Table(
@@ -432,7 +435,7 @@ TABLES: list[Table] = [
         {**WEIGHTS, "n, T, d": "n_T_d|sizes", "instances": "instances", "ms, median": "seconds|ms",
          "ms after the reduction": "seconds_after_the_reduction|ms", "outcomes": "outcomes|ended"},
         None,
-        "`find_limit` at n = T = 5: in d dimensions, and after the reduction to the span.",
+        "`find_limit` at n = T = 5, in d dimensions and after the reduction to the span of the data.",
         script="benchmarks/scaling.py --only dimensions",
     ),
     Table(
@@ -449,7 +452,7 @@ TABLES: list[Table] = [
          "log log t, median": "log_log_time_median|rounded", "steps, median": "steps_median|rounded",
          "ms an instance": "ms_an_instance|rounded"},
         None,
-        "What the flow is followed to for a gap of its own.",
+        "How far the flow is followed until its own duality gap is the gap asked for.",
         script="benchmarks/scaling.py --only accuracies",
     ),
     Table(
@@ -457,7 +460,7 @@ TABLES: list[Table] = [
         {"log α": "log_alpha|rounded", "instances": "instances|count", "ms, median": "seconds|ms",
          "steps, most": "steps|count"},
         None,
-        "Incremental learning past all stages of a diagonal network (p = 6), from α.",
+        "Incremental learning past all stages of a diagonal network (p = 6), from a start of size α.",
         script="benchmarks/scaling.py --only initial_scales",
     ),
     Table(
@@ -465,8 +468,8 @@ TABLES: list[Table] = [
         {"executor": "executor", "workers": "workers", "instances": "instances|count", "a second": "a_second|count",
          "over one worker": "speedup|rounded"},
         None,
-        "A study of W by workers of one core each: host devices of one process, and processes of Dask. The rate is of "
-        "the instances that a long run has and a short one has not.",
+        "A study of W by workers of one core each: host devices of one process, and processes of Dask. The rate is "
+        "that of the instances that a long run has in addition to a short one.",
         script="benchmarks/scaling.py --only workers",
     ),
     Table(
@@ -474,8 +477,8 @@ TABLES: list[Table] = [
         {**WEIGHTS, "lanes": "width|count", "iterations": "iterations|count",
          "steps of the longest instance": "longest_instance|count", "ratio": "iterations_over_longest|rounded"},
         None,
-        "How often a device steps its lanes for a block of 4,096 instances, first round. What this takes on an "
-        "accelerator has not been measured.",
+        "How often a device steps its lanes for a block of 4,096 instances, first round. Blocks of that size are timed "
+        "[on a GPU](#blocks-of-a-study-on-a-gpu) above.",
         script="benchmarks/scaling.py --only iterations",
     ),
     Table(
@@ -484,8 +487,8 @@ TABLES: list[Table] = [
          "first block, s": "first_block_s|seconds", "all, s": "seconds|seconds", "a second": "a_second|count",
          "ended": "outcomes|ended"},
         "A million limits",
-        "1,000,000 limits of W and 100,000 of (K, Q) with n = T = 5, d = 10, selected and certified, their programs "
-        "solved. The first block compiles. The target for an accelerator is a minute each.",
+        "1,000,000 limits of W and 100,000 of (K, Q) with n = T = 5, d = 10: tokens selected, directions certified, "
+        "programs solved. The first block compiles. The target for an accelerator is one minute for each of the two.",
     ),
 ]  # fmt: skip
 

@@ -26,8 +26,15 @@ LOADED = re.compile(
 # Where the theme repeats a heading, and the texts of pictures, with their formulas as they were written.
 REPEATED = re.compile(r'<title>.*?</title>|<span class="md-ellipsis">.*?</span>|\balt="[^"]*"', re.DOTALL)
 INLINE = re.compile(r"\\\(.*?\\\)", re.DOTALL)
-# Known to TeX and not to the converter: as what it knows.
-KNOWN_AS = ((r"\\arg\\(min|max)(?![A-Za-z])", r"\\text{arg}\\,\\\1"), (r"\\_", "_"))
+# Known to TeX and not to the converter: as what it knows. TeX sets a space between the name of a function and an
+# argument without brackets.
+KNOWN_AS = (
+    (r"\\arg\\(min|max)(?![A-Za-z])", r"\\text{arg}\\,\\\1"),
+    (r"\\_", "_"),
+    # Without braces the converter writes a `mathvariant`, which browsers ignore.
+    (r"\\(mathbb|mathbf|mathcal|mathsf)\s*([A-Za-z0-9])", r"\\\1{\2}"),
+    (r"\\(log|ln|exp|sinh|cosh|tanh)\s*(?=[0-9]|(?<=\s)[A-Za-z]|\\(?!big|left)[A-Za-z])", r"\\\1\\,"),
+)
 # Bars are delimiters here; browsers take them for relations, with a space on both sides.
 BAR = re.compile(r"<mo([^>]*)>(&#x0007C;|&#x02016;)</mo>")
 

@@ -1,4 +1,4 @@
-"""Discrete descent by Optax, with the same result type as the flow (floor 6)."""
+"""Discrete descent by Optax, with the same result type as the flow."""
 
 from typing import Any, Literal
 
@@ -55,28 +55,27 @@ def descend(
     Gradients are carried on a logarithmic scale: normalised steps stay correct where the gradient
     underflows.
 
-    The trajectory reads like one of the flow. Its length is the sum of the lengths of the steps; its time is
-    that of the flow for the same lengths at the gradients met, $t=\sum_k\|\theta_{k+1}-\theta_k\|/\|g_k\|$:
-    steps times η for plain descent, $\sum_k\eta/\|g_k\|$ for normalised descent. Gradient, velocity and
-    multipliers of its points are those of the risk alone.
+    The trajectory has the form of one of the flow. Its length is the sum of the lengths of the steps; its time is that
+    of the flow for the same lengths and gradients, $t=\sum_k\|\theta_{k+1}-\theta_k\|/\|g_k\|$: steps times η for plain
+    descent, $\sum_k\eta/\|g_k\|$ for normalised descent. Gradient, velocity and multipliers of its points are those of
+    the risk alone.
 
     **Arguments:**
 
-    - `risk`, `model`: what descends; written for one instance, batch with `jax.vmap`, and wrap in `jax.jit`
-      what runs more than once.
+    - `risk`, `model`: one instance; use `jax.vmap` for a batch, and `jax.jit` for what runs more than once.
     - `steps`: how many.
     - `optimizer`: the Optax transformation that makes updates of (normalised) gradients, with schedules and memory of
-      its own; None for `optax.sgd(learning_rate)` (0.1 by default), which makes this gradient descent. One that asks
-      for the value (`optax.polyak_sgd`, `optax.lbfgs`) gets that of the risk: with `normalised=False`.
-    - `normalised`: `"jointly"` by the norm of the whole gradient, `"separately"` each trained array by its
-      own, or False. Not normalised, steps underflow with the gradient, and the weights stand still: so do those
-      of a transformation that normalises by itself (`optax.normalize_by_update_norm`), which is handed the
+      its own; None for `optax.sgd(learning_rate)` (0.1 by default), which makes this gradient descent. A transformation
+      that needs the value (`optax.polyak_sgd`, `optax.lbfgs`) receives that of the risk; this needs `normalised=False`.
+    - `normalised`: `"jointly"` by the norm of the whole gradient, `"separately"` each trained array by its own, or
+      False. Without normalisation steps underflow with the gradient, and the weights no longer change. The same holds
+      for a transformation that normalises by itself (`optax.normalize_by_update_norm`), because it receives the
       gradient as floating-point numbers. `normalised` divides before that, on the logarithmic scale.
-    - `epsilon`: added to every norm that is divided by.
+    - `epsilon`: added to every norm before the division.
     - `ridge`: the weight of the penalty $\|\theta\|^2$ over the trained parameters.
-    - `batch`: the number of data in the gradient of a step; None: all. `key` orders the data anew in each epoch of
-      `n // batch` steps, which leaves out the rest. Of a risk that is a sum the gradient is multiplied by `n / batch`.
-      Points, with their gradients and multipliers, are those of all data.
+    - `batch`: the number of data in the gradient of a step; None: all. `key` gives a new order of the data in each
+      epoch of `n // batch` steps; the remaining data of an epoch are left out. For a risk that is a sum the gradient is
+      multiplied by `n / batch`. The gradients and multipliers of points are those of all data.
     - `save_at`: increasing numbers of steps, `(m,)`, from 0 (the start) to `steps`, at which to save points.
     - `throw`: raise if the (concrete) descent failed. Under a trace nothing raises; read `result`.
 

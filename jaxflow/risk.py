@@ -1,4 +1,4 @@
-"""Empirical risks: value, log-scaled gradient and multipliers (floor 3)."""
+"""Empirical risks: value, log-scaled gradient and multipliers."""
 
 import abc
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from jaxflow.models import AbstractModel, Pullback, default_trainable, linearize
 
 
 class AbstractSource(AbstractPrinted):
-    """Where a risk's outputs and targets come from."""
+    """The source of a risk's outputs and targets."""
 
     @abc.abstractmethod
     def linearize(self, model: Any, trainable: PyTree) -> tuple[Float[Array, "..."], Pullback]:
@@ -60,7 +60,7 @@ class DataSource(AbstractSource):
 
 
 class MarginSource(AbstractSource):
-    """Margins q(θ) of a user's model; the targets are 1."""
+    """Margins q(θ) of a model of your own; the targets are 1."""
 
     margins: Callable[[Any], Float[Array, " m"]] = eqx.field(static=True)
 
@@ -160,7 +160,7 @@ class EmpiricalRisk(AbstractPrinted):
       frequencies of the classes, `(n, C)` rows of floats that sum to one. For other losses targets are real values.
     - `loss`: one of `jaxflow.losses`, its name (`"logistic"`, `"exponential"`, `"cross_entropy"`, `"squared"`, ...), or
       a function of the margin $q=yf$.
-    - `trainable`: which parameters move: a pytree of Booleans like the model, a function
+    - `trainable`: which parameters are trained: a pytree of Booleans like the model, a function
       `model -> such a pytree`, or None for the model's own default (attention weights; the head stays fixed).
     - `reduction`: `"mean"` over all data (outputs, where each has a target; default) or `"sum"`; it only rescales time.
 
@@ -173,7 +173,7 @@ class EmpiricalRisk(AbstractPrinted):
     risk = jf.EmpiricalRisk(data, "logistic")
     risk(model)  # the loss
     risk.scaled_gradient(model)  # log_scale, gradient, multipliers
-    jf.EmpiricalRisk((linear.inputs, linear.targets), lambda q: jnp.exp(-q))  # arrays, and a loss of one's own
+    jf.EmpiricalRisk((linear.inputs, linear.targets), lambda q: jnp.exp(-q))  # arrays, and a loss of your own
     ```
     """
 
@@ -218,7 +218,8 @@ class EmpiricalRisk(AbstractPrinted):
         trainable: Any = None,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> "EmpiricalRisk":
-        """The loss of margins `margins(model) -> (m,)` of any (say, homogeneous) model, their mean or sum."""
+        """The loss of margins `margins(model) -> (m,)` of any model, for example a homogeneous one: their mean or
+        sum."""
         require(callable(margins), "margins", "expected a function of the model")
         loss = as_loss(loss)
         one = loss.margin and not isinstance(loss, CrossEntropy)
@@ -229,8 +230,8 @@ class EmpiricalRisk(AbstractPrinted):
     def from_function(cls, value: Callable[[Any], Float[Array, ""]], trainable: Any = None) -> "EmpiricalRisk":
         """Any differentiable loss `value(model) -> scalar`.
 
-        Its gradient is ordinary autodiff and underflows with the loss; integration then ends with the
-        result `gradient_underflow` instead of pretending to have converged.
+        Its gradient is ordinary autodiff and underflows with the loss; integration then ends with the result
+        `gradient_underflow`.
         """
         require(callable(value), "value", "expected a function of the model")
         source = MarginSource(lambda model: jnp.reshape(value(model), (1,)))
@@ -301,7 +302,7 @@ class EmpiricalRisk(AbstractPrinted):
 
     def margins(self, model: Any) -> Float[Array, "... g"]:
         """The margins of every datum on a last axis, see `jaxflow.losses.margins_of`: one, or one for every class but
-        its own. **Raises:** `ValueError` for a loss that is no function of margins."""
+        its own. **Raises:** `ValueError` for a loss that is not a function of margins."""
         outputs = self.source.outputs(model)
         return margins_of(self.loss, outputs, self.source.targets(outputs))
 
@@ -319,10 +320,10 @@ class EmpiricalRisk(AbstractPrinted):
         return bool(jnp.issubdtype(targets.dtype, jnp.floating))
 
     def scaled_gradient(self, model: Any) -> ScaledGradient:
-        r"""$\nabla L$ by the trainable parameters as `(log_scale, gradient, multipliers)`.
+        r"""$\nabla L$ with respect to the trainable parameters, as `(log_scale, gradient, multipliers)`.
 
-        Output weights $w_i=\partial L/\partial f_i$ are formed on a logarithmic scale and pulled back; no
-        product on the way can underflow.
+        Output weights $w_i=\partial L/\partial f_i$ are formed on a logarithmic scale and pulled back; no intermediate
+        product can underflow.
         """
         outputs, pullback = self.source.linearize(model, self.filter(model))
         scales, weights = scaled_by_output(self.loss, outputs, self.source.targets(outputs))
@@ -336,6 +337,6 @@ class EmpiricalRisk(AbstractPrinted):
         return ScaledGradient(scaled.log_scale + jnp.log(size), tree_scale(1.0 / size, scaled.gradient), None)
 
     def count(self, outputs: Float[Array, "..."]) -> int:
-        """How many losses the risk is a mean of; one for a sum."""
+        """The number of losses in the mean; one for a sum."""
         values = jax.eval_shape(self.loss.value, outputs, self.source.targets(outputs))
         return values.size if self.reduction == "mean" else 1

@@ -1,4 +1,4 @@
-"""Data made by a teacher (floor 3)."""
+"""Data made by a teacher."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The one result type of continuous and discrete descent (floor 5)."""
+"""The one result type of continuous and discrete descent."""
 
 import enum
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from jaxflow._core.printing import LINES
 
 
 class Regime(enum.IntEnum):
-    """What the integrated equation is to the gradient flow."""
+    """How the integrated equation is related to the gradient flow."""
 
     exact = 1
     limiting = 2
@@ -32,7 +32,7 @@ class Point(AbstractPrinted):
     - `log_scale`: the common scale of gradient and multipliers; `log_gradient_norm`: $\log\|\nabla L\|$.
     - `velocity`: $-\nabla L/\|\nabla L\|$, in the structure of the model (`None` where frozen).
     - `multipliers`: signed, of order one, to be read times $e^{\text{log\_scale}}$; None for an opaque loss.
-    - `reached`: False for save points past the end of the integration, whose numbers mean nothing.
+    - `reached`: False for save points past the end of the integration, whose numbers have no meaning.
     """
 
     model: Any
@@ -48,14 +48,14 @@ class Point(AbstractPrinted):
 
 
 class Trajectory(AbstractPrinted):
-    """Where a flow, or a discrete descent, went.
+    """The path of a flow, or of a discrete descent.
 
     The properties below describe the save points (with a leading axis) where `save_at` or `saveat` asked for any, and
     the final point (without one) otherwise; `final` is always the last point.
 
     `trajectory[3]` is a save point, `trajectory[2:5]` a trajectory with these alone, and a loop goes over all of them;
-    of a batch (under `vmap`) the same gives its members. `trajectory.at(reading)` reads a dense output between the
-    steps. `print` it: the numbers of the end, and of some save points.
+    for a batch (under `vmap`) indexing gives its members. `trajectory.at(reading)` evaluates a dense output between the
+    steps. `print` shows the numbers at the end and at some save points.
 
     **Example:**
 
@@ -157,8 +157,9 @@ class Trajectory(AbstractPrinted):
         return draw_path(self.path_numbers())
 
     def path_numbers(self) -> dict[str, np.ndarray]:
-        r"""What `plot` draws, `(m,)` each, of the save points that were reached: `log_time`, `log_log_time`,
-        `log_norm`, `log_gradient_norm`, `turning`: $\|\theta_k/\|\theta_k\|-\theta_m/\|\theta_m\|\|$."""
+        r"""The numbers that `plot` draws, `(m,)` each, at the save points that were reached: `log_time`,
+        `log_log_time`, `log_norm`, `log_gradient_norm`, `turning`:
+        $\|\theta_k/\|\theta_k\|-\theta_m/\|\theta_m\|\|$."""
         points = self.points
         kept = np.asarray(points.reached)
         leaves = [np.asarray(x).reshape(kept.size, -1)[kept] for x in jax.tree.leaves(self.direction)]
@@ -175,10 +176,10 @@ class Trajectory(AbstractPrinted):
 
     @property
     def model(self) -> Any:
-        """The final model, checked: an integration that failed has none.
+        """The final model. An integration that failed has none.
 
-        **Raises:** `RuntimeError` if the (concrete) result is not a success. Under a trace nothing raises;
-        read `result`. `final.model` is the last state whatever happened.
+        **Raises:** `RuntimeError` if the (concrete) result is not a success. Under a trace nothing raises; read
+        `result`. `final.model` is the last state in every case.
         """
         if is_concrete(self.result) and not bool(jnp.all(good(self.result))):
             raise RuntimeError(f"the trajectory has no valid final model: {describe(self.result)}")
@@ -216,7 +217,7 @@ class Trajectory(AbstractPrinted):
 
     @property
     def log_log_time(self) -> Float[Array, "..."]:
-        r"""$\log\log t$, which limiting dynamics carry on where log t overflows; −inf before t = 1 has been passed."""
+        r"""$\log\log t$, finite also in limiting dynamics where log t overflows; −inf up to t = 1."""
         return self.points.log_log_time
 
     @property

@@ -57,10 +57,10 @@ class SelectionStatus(enum.IntEnum):
 class Code(eqx.Module):
     """An enumeration value, or a batch of them, carried through `jit` and `vmap`.
 
-    `code == "failed"`, `code == Outcome.failed` and `code == 9` all compare elementwise;
-    `str(code)` is the name; `numpy.asarray(code)` gives the `uint8` values to store. A name that is no member raises an
-    error that lists the names: a misspelt one would never be equal. A code has no hash, because it equals a number and
-    a string, whose hashes differ; the key of a dictionary may be `int(code)` or `str(code)`.
+    `code == "failed"`, `code == Outcome.failed` and `code == 9` all compare elementwise; `str(code)` is the name;
+    `numpy.asarray(code)` gives the `uint8` values to store. A name that is not a member raises an error that lists the
+    names, because a misspelt name would never be equal. A code has no hash, because it equals a number and a string,
+    whose hashes differ; the key of a dictionary may be `int(code)` or `str(code)`.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""How a numerical method ended; grows down the stack from Lineax through Diffrax."""
+"""How a numerical method ended: the results of Lineax, Optimistix and Diffrax, and those of this library."""
 
 import warnings
 
@@ -35,5 +35,5 @@ with warnings.catch_warnings():
 
 
 def good(result: RESULTS):
-    """True where the method did what was asked: reached its end, or stopped by a rule."""
+    """True where the method reached its end, or was stopped by a rule."""
     return (result == RESULTS.successful) | (result == RESULTS.event_occurred)

@@ -19,7 +19,7 @@ def exp_nonpositive(x: Float[Array, "..."]) -> Float[Array, "..."]:
 class ScaledGradient(AbstractPrinted):
     r"""$\nabla L = e^{\text{log\_scale}}\cdot\text{gradient}$, with the multipliers that formed it.
 
-    - `log_scale`: scalar; may lie far below −745, where `exp` underflows. Finite where the gradient is exactly zero: 0.
+    - `log_scale`: scalar; may be far below −745, where `exp` underflows. It is 0 where the gradient is exactly zero.
     - `gradient`: the model's structure, `None` where a parameter is frozen.
     - `multipliers`: the derivatives by which the gradient is a weighted sum of features, on the same
       scale: $p_{it}=\partial L/\partial a_{it}$ `(n, [k,] T)` for attention logits, $\partial L/\partial f_i$

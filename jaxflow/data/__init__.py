@@ -1,4 +1,5 @@
-"""What is given. Data do not depend on a model; the head belongs to the model."""
+"""Data: tokens, vectors and samples with their targets. Data do not depend on a model; the head belongs to the
+model."""
 
 from jaxflow.data.linear import LinearData as LinearData
 from jaxflow.data.random import draw_tokens as draw_tokens

@@ -35,7 +35,7 @@ class LinearData(AbstractPrinted):
 
     @property
     def named_sizes(self) -> dict[str, int]:
-        """The sizes that shapes of other arguments speak of by name."""
+        """The sizes that shapes of other arguments use by name."""
         n, d = self.inputs.shape[-2:]
         return {"n": n, "d": d}
 

@@ -38,12 +38,11 @@ def draw_tokens(
 ) -> tuple[TokenData, Float[Array, " d"], Int[Array, " n"]]:
     r"""As `random_tokens`, and how many draws each sequence needed (1 without a score gap).
 
-    Tokens, queries and head are uniform on the unit sphere, labels ±1 with equal chance. With
-    `score_gap` $\delta$ a sequence is drawn again until
-    $\gamma_{i\,\mathrm{opt}_i}-\gamma_{it}\ge\delta$ for all t. Given the head the sequences are independent
-    and, by rotation, equally likely to be accepted: the law is that of rejecting whole instances. Rejection
-    defines the distribution, so it happens before an instance exists. After 10,000 draws it gives up:
-    concretely with an error, under a trace with tokens of NaN, which end as the outcome `failed`.
+    Tokens, queries and head are uniform on the unit sphere, labels ±1 with equal chance. With `score_gap` $\delta$ a
+    sequence is drawn again until $\gamma_{i\,\mathrm{opt}_i}-\gamma_{it}\ge\delta$ for all t. Given the head the
+    sequences are independent and, by rotation, equally likely to be accepted: the law is that of rejecting whole
+    instances. Rejection is part of the definition of the distribution; instances are never rejected afterwards. After
+    10,000 draws it raises an error; under a trace it returns tokens of NaN, whose outcome is `failed`.
 
     **Example:**
 
@@ -105,7 +104,7 @@ def random_tokens(
 
     - `key`: a JAX key, or a seed; the same key gives the same instance.
     - `n`, `T`, `d`: number of sequences, tokens in each, dimension.
-    - `score_gap`: least distance of a sequence's best score to its others, by rejection (see `draw_tokens`).
+    - `score_gap`: smallest difference between a sequence's best score and its others, by rejection (see `draw_tokens`).
     - `self_attention`: the query is the first token, $z_i = x_{i1}$.
 
     **Returns:** `(TokenData, v)` with `v` of shape `(d,)`.

@@ -8,7 +8,7 @@ from jaxflow._core import AbstractPrinted, as_arrays, as_signs, is_concrete, req
 
 
 class SampleData(AbstractPrinted):
-    r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (sequences, say): the samples of §2 of
+    r"""n inputs $x_i$ with targets $y_i$, both arrays of any shape (for example sequences): the samples of §2 of
     Boix-Adserà et al. (2023).
 
     **Arguments:** `inputs` `(n, ...)`; `targets` `(n, ...)`, in the shape of the network's outputs (class numbers: in

@@ -13,7 +13,7 @@ from jaxflow.data.tokens import TokenData
 def causal_mask(n: int, T: int) -> Bool[Array, "n T T"]:
     r"""Output k sees the tokens $t\le k$, as $\mathbb S_k$ in equation (10): `mask[i, k, t]` is True there.
 
-    The first output sees one token: it has nothing to select, a gradient of zero and no constraint.
+    The first output sees one token: its gradient is zero, and it has no constraint.
     """
     return jnp.broadcast_to(jnp.tril(jnp.ones((T, T), dtype=bool)), (n, T, T))
 
@@ -39,13 +39,13 @@ def random_sequences(
     - `key`; `n`, `T`, `d`: number of sequences, tokens in each, dimension.
     - `k`: outputs a sequence, T by default.
     - `causal`: output k sees the first k tokens only (then there are T outputs).
-    - `self_attention`: every token asks, $Z_i = X_i$ (then there are T outputs); False: queries of their own.
+    - `self_attention`: every token is a query, $Z_i = X_i$ (then there are T outputs); False: queries of their own.
     - `position_heads`: a head for each output, for `jaxflow.models.PositionHeads`; False: one for all.
 
     **Returns:** `(TokenData, v)`, queries `(n, k, d)`, labels `(n, k)`, the mask `(n, T, T)` if causal; `v` of
     shape `(d,)`, or `(k, d)` with `position_heads`.
 
-    **Raises:** `ValueError` for sizes out of range, or k other than T where that is what was asked for.
+    **Raises:** `ValueError` for sizes out of range, or k other than T where there must be T outputs.
 
     Source: Tarzanagh et al. (2023) §7, equation (10), and App. D.
 

@@ -37,8 +37,8 @@ class TokenData(AbstractPrinted):
     - `labels`: `(n,)` or `(n, k)`, each ±1. Two classes in another form become ±1: True is +1, so is 1 beside 0, and
       of two strings the later one in sorted order.
     - `mask`: `(n, T)` or `(n, k, T)`, True (or 1) where a token is visible to the output. None: all are. A token that
-      is hidden from every query of its sequence (padding) is replaced by the first visible one, so that nothing depends
-      on it, not even a scale or a span. In place of an additive mask, of 0 and −inf, pass `mask == 0`.
+      is hidden from every query of its sequence (padding) is replaced by the first visible one, so that no result
+      depends on it, not even a scale or a span. In place of an additive mask, of 0 and −inf, pass `mask == 0`.
 
     The constructor checks shapes only, and lets every array carry the same leading batch axes, to be
     mapped over with `jax.vmap`. `TokenData.validated` also checks the values.
@@ -100,7 +100,7 @@ class TokenData(AbstractPrinted):
         return data
 
     def check(self) -> None:
-        """Checks one concrete instance: finite entries, labels ±1, something to select from.
+        """Checks one concrete instance: finite entries, labels ±1, at least one visible token for each query.
 
         Does nothing to traced values, which cannot be inspected: there NaN becomes an outcome.
 
@@ -126,7 +126,7 @@ class TokenData(AbstractPrinted):
 
     @property
     def named_sizes(self) -> dict[str, int]:
-        """The sizes that shapes of other arguments speak of by name."""
+        """The sizes that shapes of other arguments use by name."""
         n, T, d = self.tokens.shape[-3:]
         return {"n": n, "T": T, "d": d} if self.single_query else {"T": T, "d": d}
 

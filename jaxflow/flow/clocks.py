@@ -1,7 +1,7 @@
-r"""Clocks: what the integration variable s is (floor 6).
+r"""Clocks: the choice of the integration variable s.
 
-The flow $\dot\theta=-\nabla L$ traces one path; a clock chooses $dt/ds$. Every clock starts at s = 0 where
-t = 0, and reads in units of its own (`until`, `save_at`): a time, its logarithm, a length, and so on.
+The flow $\dot\theta=-\nabla L$ traces one path; a clock chooses $dt/ds$. Every clock starts at s = 0 where t = 0, and
+has readings in units of its own (`until`, `save_at`): a time, its logarithm, a length, and so on.
 """
 
 import abc
@@ -43,12 +43,12 @@ class AbstractClock(eqx.Module):
         return None
 
     def log_unit(self) -> Scalar | None:
-        r"""log u of a clock that reads a logarithm and integrates in $\log(1+\cdot/u)$; None of others."""
+        r"""log u for a clock whose reading is a logarithm and that integrates in $\log(1+\cdot/u)$; None for others."""
         return None
 
     @property
     def reads_negative(self) -> bool:
-        """Whether readings may be negative: a logarithm's."""
+        """Whether readings may be negative, as those of a logarithm."""
         return self.log_unit() is not None
 
     def log_cap(self) -> float | Float[Array, ""]:
@@ -76,7 +76,7 @@ class AbstractClock(eqx.Module):
 
 
 class PhysicalTime(AbstractClock):
-    """s = t. Its steps underflow: nothing moves once the gradient is small.
+    """s = t. Steps in t underflow: the weights no longer change once the gradient is small.
 
     **Example:**
 
@@ -92,9 +92,10 @@ class PhysicalTime(AbstractClock):
 
 
 class RescaledTime(AbstractClock):
-    r"""Reads $t/\log(1/\alpha)$, in which the stages of a start of size α settle as α → 0 (Boix-Adserà et al. 2023).
+    r"""The reading is $t/\log(1/\alpha)$. In it the times of the stages from a start of size α converge as α → 0
+    (Boix-Adserà et al. 2023).
 
-    **Arguments:** `log_alpha`: $\log\alpha<0$; α itself may lie far below the smallest number.
+    **Arguments:** `log_alpha`: $\log\alpha<0$; α itself may be far below the smallest floating-point number.
 
     **Example:**
 
@@ -123,7 +124,8 @@ class RescaledTime(AbstractClock):
 
 
 class LogTime(AbstractClock):
-    r"""Reads $\log t$; integrates in $s=\log(1+t/u)$, which starts at t = 0 and soon is the same thing.
+    r"""The reading is $\log t$. Integrates in $s=\log(1+t/u)$, which starts at t = 0 and for large t is log t up to a
+    constant.
 
     **Arguments:** `unit`: u, the time below which the clock is linear.
 
@@ -149,15 +151,15 @@ class LogTime(AbstractClock):
 
 
 class ArcLength(AbstractClock):
-    r"""Reads the length of the path, $ds=\|\nabla L\|\,dt$: bounded speed at any distance.
+    r"""The reading is the length of the path, $ds=\|\nabla L\|\,dt$: bounded speed at any distance.
 
-    A path into a finite stationary point has finite length, and there the unit velocity jumps. `floor` > 0
-    mends it: $ds=(\|\nabla L\|+\text{floor}\cdot\sum_k|p_k|)\,dt$ with the multipliers p. Where the gradient
-    vanishes because attention saturates both terms vanish together and the clock stays proportional to a
-    length; where it vanishes by cancellation, at a stationary point, the clock becomes a time.
+    A path into a finite stationary point has finite length, and there the unit velocity jumps. `floor` > 0 avoids the
+    jump: $ds=(\|\nabla L\|+\text{floor}\cdot\sum_k|p_k|)\,dt$ with the multipliers p. Where the gradient vanishes
+    because attention saturates both terms vanish together and the clock stays proportional to a length; where it
+    vanishes by cancellation, at a stationary point, the clock becomes a time.
 
-    `timed=False` leaves log t to its leading order: its own equation differentiates the field once more, which
-    is more than half of the work (of a compilation, too).
+    `timed=False` computes log t to leading order only: its own equation differentiates the field once more, which is
+    more than half of the work (also of the compilation).
 
     Where weights leave a start near zero, nearly all of t passes while the path is shorter than an absolute tolerance
     that was chosen for weights of size one. The error of log t is then unbounded.
@@ -188,7 +190,8 @@ class ArcLength(AbstractClock):
 
 
 class LogArcLength(AbstractClock):
-    r"""Reads the log of `ArcLength`; integrates in $s=\log(1+\ell/u)$. Stiff, and made for implicit methods.
+    r"""The reading is the log of that of `ArcLength`. Integrates in $s=\log(1+\ell/u)$. Stiff; meant for implicit
+    methods.
 
     Beyond the length `cap` the flow passes to its **limiting** dynamics. For a model homogeneous of degree L
     the margins are $\rho^Lq_k(\varphi)$ on the sphere, and multipliers $\propto e^{-\rho^Lq_k}$ turn into
@@ -241,8 +244,8 @@ class LossTime(AbstractClock):
     r"""$ds=\sum_k|p_k|\,dt$ with the multipliers p of the risk.
 
     For the exponential loss of a homogeneous model $\sum_k|p_k|=L$, so this is the flow of $\log L$,
-    $d\theta/ds=-\nabla\log L$ (Yun et al. 2021 §6 in the form that never underflows). For attention the sum
-    is, up to a factor of two, the loss in excess of the selected tokens' as attention saturates.
+    $d\theta/ds=-\nabla\log L$ (Yun et al. 2021 §6 in the form that never underflows). For attention the sum is, up to a
+    factor of two, the excess of the loss over that of the selected tokens, as attention saturates.
 
     **Example:**
 

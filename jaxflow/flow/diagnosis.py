@@ -1,4 +1,4 @@
-r"""Why an integration spent its budget: what holds it up at the point where it stands (floor 6)."""
+r"""Why an integration spent its budget: what limits its steps at its last point."""
 
 import enum
 from typing import Any
@@ -30,13 +30,13 @@ STABLE = 3.0
 
 
 class Cause(enum.IntEnum):
-    """What holds an integration up, the first that applies.
+    """What limits the steps of an integration: the first cause that applies.
 
     - `unknown`: none of the following.
     - `underflown`: the gradient is below the smallest normal number.
-    - `interpolated`: all data of a squared loss are met to rounding; what is left to follow is noise.
+    - `interpolated`: all data of a squared loss are fitted to rounding; the rest of the path is noise.
     - `sliding`: the flow stays on kinks.
-    - `stiff`: an explicit method at its limit of stability needs as many steps again, and more.
+    - `stiff`: an explicit method at its limit of stability needs at least as many steps again.
     """
 
     unknown = 0
@@ -56,12 +56,12 @@ ADVICE = {
 
 
 class Diagnosis(AbstractPrinted):
-    """What holds an integration up at its last point.
+    """What limits the steps of an integration at its last point.
 
-    `cause`: a `Cause`; `sliding` `(g,)`: the kinks that the flow would slide on there, in the order in which the
-    model meets them; `rate`: the largest rate of change of the field, by the clock's variable; `steps`: how many steps
-    the rest takes an explicit method at its limit of stability (NaN where the clock's reading is not known);
-    `residual`: the largest, relative to the targets (NaN for losses of the margin). It prints as a sentence.
+    `cause`: a `Cause`; `sliding` `(g,)`: the kinks that the flow would slide on there, in the order in which the model
+    meets them; `rate`: the largest rate of change of the field, by the clock's variable; `steps`: how many steps an
+    explicit method at its limit of stability needs for the rest (NaN where the clock's reading is not known);
+    `residual`: the largest residual, relative to the targets (NaN for losses of the margin). `print` shows a sentence.
     """
 
     cause: Code
@@ -91,7 +91,8 @@ def diagnose(
     solver: Any = None,
     coordinates: AbstractCoordinates | str | None = None,
 ) -> Diagnosis:
-    """What holds a trajectory up at its last point; arguments as those of `integrate` that made it.
+    """What limits the steps of a trajectory at its last point. The arguments are those of the call of `integrate` that
+    computed it.
 
     The error of `integrate` names the cause where the budget is spent. `diagnose` takes any trajectory:
 

@@ -1,10 +1,10 @@
-"""Lanes: integrations that stop, wait, continue exactly and are replaced by others, many at a time.
+"""Lanes: integrations that stop, continue exactly and are replaced by others, many at a time.
 
 `integrate` is Diffrax's `diffeqsolve`. A lane is the same integration taken apart into steps, on the public
-`solver.step` and `controller.adapt_step_size`. Between two steps a lane is plain data: step size and solver state
-are part of it, so that continuing is exact (a new `diffeqsolve` would choose its first step anew). A test holds
-both equal, step by step. Lanes contain no host callback, so that what is built on them can be kept in the
-persistent compilation cache (`diffeqsolve` with save points, or with a first step, cannot).
+`solver.step` and `controller.adapt_step_size`. Between two steps a lane is plain data: step size and solver state are
+part of it, so that continuing is exact (a new `diffeqsolve` would choose a new first step). A test compares both step
+by step. Lanes contain no host callback, so that programs built on them can be kept in the persistent compilation cache
+(`diffeqsolve` with save points, or with a first step, cannot).
 """
 
 import time
@@ -56,7 +56,7 @@ def _promoted(result: Any) -> Any:
 
 
 class StepMeter:
-    """Called from inside a loop with the steps taken so far and the clock's variable s; reports at most once a second.
+    """Called inside a loop with the number of steps so far and the clock's variable s; reports at most once a second.
 
     **Arguments:** `say` receives a line; `clock`: the name of the clock that s belongs to.
     """
@@ -79,10 +79,10 @@ class StepMeter:
 class Lane(eqx.Module):
     """One integration under way; under `vmap` every leaf has a leading axis.
 
-    `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next`
-    and at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted
-    steps in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule
-    stops it; `most`: its own budget of steps, beside that of what drives it.
+    `system` and `risk` are the problem; s the clock's variable, reached with `state`, to be continued to `s_next` and
+    at the end to `end`; `grid` and `saved` the save points and the states there; `stiff_steps`: how many accepted steps
+    in a row were as long as stability allows (see `jaxflow.flow.stability`); `least`: the s before which no rule stops
+    it; `most`: its own budget of steps, in addition to that of its `Drive`.
     """
 
     system: System
@@ -106,7 +106,7 @@ class Lane(eqx.Module):
 
 
 def changing(lane: Lane) -> tuple[Any, ...]:
-    """What a step changes of a lane; the rest is the problem."""
+    """The parts of a lane that a step changes; the rest is the problem."""
     return (
         *(lane.s, lane.s_next, lane.state, lane.solver_state, lane.controller_state, lane.saved, lane.result),
         *(lane.stopped, lane.num_steps, lane.num_accepted_steps, lane.num_failed_solves, lane.stiff_steps),
@@ -129,7 +129,7 @@ class Drive(eqx.Module):
     solver = as_solver("tsit5", clock)
     drive = Drive(solver, as_controller(None, solver))
     lane = drive.start(risk, model, clock=clock, coordinates=jf.Weights(), until=1.0)
-    lane = drive.step(lane)  # one step; plain data, which can wait and go on exactly
+    lane = drive.step(lane)  # one step; plain data, from which the path continues exactly
     ```
     """
 
@@ -165,7 +165,7 @@ class Drive(eqx.Module):
         """A lane at the start of its path; arguments as those of `integrate`. `least`: a reading of the clock before
         which the rules stop nothing; `budget`: of steps, where it is less than that of the drive.
 
-        Rules are asked after each step, the first included. An `idle` lane has nothing to do. One with NaN or
+        Rules are evaluated after each step, also after the first. An `idle` lane takes no step. A lane with NaN or
         infinities in its data has failed before it starts.
         """
         check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
@@ -277,7 +277,7 @@ class Drive(eqx.Module):
         return eqx.combine(moving, fixed)
 
     def trajectory(self, lane: Lane) -> Trajectory:
-        """What a finished lane found."""
+        """The trajectory of a finished lane."""
         result = _RESULTS.where(lane.stopped, _RESULTS.event_occurred, _RESULTS.max_steps_reached)
         result = _RESULTS.where(~lane.stopped & (lane.s >= lane.end), _RESULTS.successful, result)
         result = _RESULTS.where(lane.result == _RESULTS.successful, result, lane.result)

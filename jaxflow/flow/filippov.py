@@ -1,4 +1,4 @@
-r"""Steps of a piecewise smooth flow: piece by piece, across kinks and along them (floor 6)."""
+r"""Steps of a piecewise smooth flow: piece by piece, across kinks and along them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,14 +89,15 @@ class Filippov(diffrax.AbstractSolver):
       $c=-M^{-1}a$, which for a gradient flow is the orthogonal projection of $-\nabla L$ onto the tangent space of the
       kinks that it slides on; it leaves one of them where its gate leaves [0, 1].
 
-    Several kinks at once are a linear complementarity problem for c, solved by exchanging one at a time. Where every
-    direction is taken by kinks the flow rests.
+    Several kinks at once are a linear complementarity problem for c, solved by exchanging one at a time. Where kinks
+    block every direction the flow stops.
 
     For `Weights` and `Scores`, and risks whose kinks can be found: comparisons, maxima and absolute values in models,
     in heads of attention, and in losses given as functions of the margin.
 
     **Arguments:** `method`: the solver of a piece (Diffrax's); `pieces`: the most kinks in one step. A step that meets
-    more, or whose gates are not found, is rejected; one of length $10^{-12}s$ ends the path with the result `sliding`.
+    more kinks, or whose gates are not found, is rejected; a rejected step of length $10^{-12}s$ ends the path with the
+    result `sliding`.
 
     Filippov (1988), *Differential Equations with Discontinuous Righthand Sides*.
 
@@ -226,8 +227,8 @@ class Filippov(diffrax.AbstractSolver):
 
 
 def mode_at(system: System, x: PyTree, near: Any = None) -> Mode:
-    """The piece that the flow goes on with from a state: of the kinks that it is on (or as `near` to), those that it
-    slides on."""
+    """The piece on which the flow continues from a state: which of the kinks that it is on (or as `near` to) it slides
+    on."""
     found = kinks_at(system.coordinates, system.context, x)
     mode = Mode.of(found)
     on = jnp.abs(found.switches) <= PASSED * mode.size

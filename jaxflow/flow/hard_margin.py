@@ -1,4 +1,5 @@
-r"""The hard-margin flow: where gradient flow of a homogeneous model goes once its exponents have left floating point.
+r"""The hard-margin flow: the limit of the gradient flow of a homogeneous model for exponents that floating point cannot
+represent.
 
 For margins $q_k(\theta)$ homogeneous of degree L and a loss with an exponential tail, multipliers $\propto
 e^{-\rho^Lq_k}$ concentrate on the smallest margins as $\rho=\|\theta\|\to\infty$, and the flow tends to
@@ -13,9 +14,9 @@ $$\psi=\operatorname*{argmin}_{q_k(\psi)\ge1}\tfrac12\|\psi-(1-\tau)\theta\|^2,\
 
 so that $\|\psi-\sum\lambda_kh_k\|=\|\theta-\psi\|/h$ is the KKT residual of $\min\frac12\|\psi\|^2$ s.t. $q_k\ge1$, the
 problem that $h\to\infty$ leaves. Newton's method solves a step for weights, multipliers and gates of kinks
-(`jaxflow._core.kinks`) at once, on an active set: a margin is on it while its multiplier is positive, and a kink while
-its gate is between zero and one. Gates on a kink are Filippov's solution: the flow slides. A kink that pushes away from
-itself is crossed.
+(`jaxflow._core.kinks`) at once, on an active set: a margin belongs to the set while its multiplier is positive, and a
+kink while its gate is between zero and one. Gates on a kink are Filippov's solution: the flow slides. A kink that
+repels the flow on both sides is crossed.
 """
 
 from collections.abc import Callable
@@ -67,13 +68,13 @@ class HardMarginState(AbstractPrinted):
 
 
 class HardMarginPath(AbstractPrinted):
-    r"""Where the hard-margin flow went.
+    r"""The end of the hard-margin flow, and the errors on the way.
 
-    - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: soon after the start, where
-      the smallest margins have met, with the multipliers and gates that belong there.
-    - `log_growth`: by how much log ρ has grown.
-    - `error`: the sum of what each step's direction differs from that of two half steps: an estimate of the error of
-      the end that counts on no attraction.
+    - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: a point soon after the start,
+      where the smallest margins are equal, with its multipliers and gates.
+    - `log_growth`: the growth of log ρ.
+    - `error`: the sum over all steps of the difference between the direction of the step and that of two half steps.
+      This estimate of the error of the end does not assume that the path is attracting.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
     - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
     """

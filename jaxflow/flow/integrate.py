@@ -65,13 +65,13 @@ def integrate(
     - `risk`, `model`: one instance; batch with `jax.vmap`.
     - `clock`: a clock, or its name; `until`: where to end, as a reading of that clock ($\log t$ for
       `LogTime`, a length for `ArcLength`, and so on).
-    - `solver`: any of Diffrax's, or its name; None for the clock's default, inside of `Filippov` where model or loss
-      have kinks (ReLU, absolute values, maxima, choices by a comparison) in `Weights` or `Scores`; not where `adjoint`
-      is given, or more than points at readings is saved.
-    - `controller`: any of Diffrax's step size controllers, used as it is; None for one with tolerances fit for the
-      solver, whose absolute tolerance in `Weights` is at most rtol times the largest trained entry of the start. (Of a
-      `PIDController` with Diffrax's default norm, an implicit solver gets the norm that leaves log t out; one with a
-      norm of its own keeps it.)
+    - `solver`: any of Diffrax's, or its name; None for the clock's default. In `Weights` or `Scores` the default is
+      used inside of `Filippov` if model or loss have kinks (ReLU, absolute values, maxima, choices by a comparison),
+      unless `adjoint` is given or more is saved than points at readings.
+    - `controller`: any of Diffrax's step size controllers, used as it is; None for one with tolerances that suit the
+      solver; its absolute tolerance in `Weights` is at most rtol times the largest trained entry of the start. (With an
+      implicit solver, Diffrax's default norm of a `PIDController` is replaced by a norm without log t; a norm of your
+      own is kept.)
     - `coordinates`: the state; `Weights()` by default.
     - `stop`: a stopping rule, or several joined by `|` and `&`.
     - `save_at`: increasing readings of the clock at which to save points. `saveat`: the same as a `diffrax.SaveAt`,

@@ -1,4 +1,4 @@
-r"""Implicit steps whose stages are solved for the logarithms of the multipliers (floor 6)."""
+r"""Implicit steps whose stages are solved for the logarithms of the multipliers."""
 
 from typing import Any, ClassVar
 
@@ -33,9 +33,9 @@ LEAST = -1e30
 class BackwardEuler(diffrax.AbstractESDIRK):
     """$y_1=y_0+hf(y_1)$ as a tableau with an explicit first stage: one stage a step, L-stable, of order one.
 
-    Its error is taken for half of $h(f(y_1)-f(y_0))$, the difference to the trapezoidal rule. For `MultiplierNewton`
-    where only the limit is asked for: a certified end is certified however closely the path was followed. A long step
-    may pass over a selection that the flow would leave again.
+    Its error is estimated by half of $h(f(y_1)-f(y_0))$, the difference from the trapezoidal rule. For
+    `MultiplierNewton` where only the limit is needed: the certificate at the end does not depend on how closely the
+    path was followed. A long step may pass over a selection that the flow would leave again.
     """
 
     tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(
@@ -56,7 +56,7 @@ class BackwardEuler(diffrax.AbstractESDIRK):
 
 
 class StageState(eqx.Module):
-    """What goes on from step to step: the rate $f=d-y$ at the end of the last step, and the multipliers there."""
+    """What is passed from step to step: the rate $f=d-y$ at the end of the last step, and the multipliers there."""
 
     rate: PyTree
     log_multipliers: Float[Array, " N"]
@@ -78,23 +78,23 @@ class MultiplierNewton(diffrax.AbstractSolver):
 
     In log arc length the state $y=x/\rho$ obeys $y'=d-y$ with the unit vector $d=S(\pi)y/\|S(\pi)y\|$, and multipliers
     $\log\pi_k=-\rho^Lq_k(y)+\dots$ that change by many orders within one step: Newton's method for y fails there, and
-    its failures are all that limits the steps of Kvaerno5 (671 steps, a third of them failed, against 39). Given π,
-    with $\kappa=\gamma h$ and π scaled to $\|S(\pi)y\|=1$, the stage $y=b+\kappa(d-y)$ is the linear system
+    only its failures limit the steps of Kvaerno5 (671 steps, a third of them failed, against 39 here). Given π, with
+    $\kappa=\gamma h$ and π scaled to $\|S(\pi)y\|=1$, the stage $y=b+\kappa(d-y)$ is the linear system
     $((1+\kappa)I-\kappa S(\pi))y=b$. What is left are the unknowns $\ell=\log|\pi|$, one for each margin, and μ:
 
     $$\ell_k-\log|p_k|\big(q(\rho\,y(\ell))\big)-\mu=0,\qquad\log\|S(\pi)\,y(\ell)\|=0,$$
 
     whose Jacobian is $I+\kappa\rho^LC\,\mathrm{diag}(\pi)$ with C of `AbstractInverse.gram`. Increases are taken
-    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ stands still in the exponents.
-    Multipliers stay exact there, since they are a state and not read off exponents whose rounding errors are
-    $\rho^L\varepsilon$.
+    linearly in π and decreases in its logarithm. Beyond the clock's cap $\rho^L$ is constant in the exponents.
+    Multipliers stay exact there, since they are part of the state and are not computed from exponents with rounding
+    errors of $\rho^L\varepsilon$.
 
-    For coordinates that know their constraints (`AbstractCoordinates.constraints`), attention that is saturated, and a
-    clock `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
+    For coordinates with constraints (`AbstractCoordinates.constraints`), saturated attention, and a clock
+    `LogArcLength(timed=False)` without a floor. A step whose stages do not converge is rejected.
 
-    **Arguments:** `method`: whose tableau, one of Diffrax's singly diagonal methods with an explicit first stage
-    (`Kvaerno3()` has half of the stages, `BackwardEuler()` one); `change`: Newton's method ends where multipliers
-    change by this share of their sum; `max_iterations` of it for one stage.
+    **Arguments:** `method`: one of Diffrax's singly diagonal methods with an explicit first stage, whose tableau is
+    used (`Kvaerno3()` has half of the stages, `BackwardEuler()` one); `change`: Newton's method ends where multipliers
+    change by this share of their sum; `max_iterations`: of Newton's method for one stage.
 
     **Raises:** `ValueError` naming the argument, from the first step, for other clocks and coordinates.
 

@@ -42,8 +42,8 @@ def run_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> Lane
 
 
 def counted_queue(drive: Drive, lanes: Lane, *, width: int, stride: int = 1) -> tuple[Lane, Int[Array, ""]]:
-    """As `run_queue`, and how many times the device stepped a pool of `width` lanes: what a device that takes as long
-    for all of them as for one pays for."""
+    """As `run_queue`, and how many times the device stepped a pool of `width` lanes: the cost on a device that needs
+    the same time for one lane and for all of them."""
     # What never changes along a path (the problem: tokens, bases) is not carried from step to step.
     marks = jax.tree.map(eqx.is_array, changing(lanes))
     moves = eqx.tree_at(changing, jax.tree.map(lambda _: False, lanes), marks, is_leaf=lambda x: x is None)

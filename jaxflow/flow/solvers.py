@@ -1,4 +1,5 @@
-"""Which of Diffrax's solvers, with a root finder and tolerances that work here (measured; see the documentation)."""
+"""The default solvers of Diffrax, with a root finder and tolerances that work for these flows (measured; see the
+documentation)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,21 +25,21 @@ SOLVERS: dict[str, type[diffrax.AbstractSolver]] = {
 
 
 def state_norm(extended: PyTree) -> Float[Array, ""]:
-    """Root mean square over the coordinates alone, without the bookkeeping of log t beside them.
+    """Root mean square over the coordinates alone, without log t.
 
-    log t is slaved to the state, with rates of the order of the path's length. Included in the error estimate it
-    dictates the steps wherever tokens are re-selected (measured: 2,000 steps and not through, against 46).
+    log t follows from the state, with rates of the order of the path's length. In the error estimate it limits the
+    steps wherever the selection changes (measured: 2,000 steps without passing the change, against 46).
 
-    Infinity of what is no number: a step that is too long may end at infinity. There Diffrax's controller divides an
-    infinite error by an infinite state, and from a step of NaN none was better to the end of the budget (6 of 60
-    logistic regressions of separable data).
+    NaN counts as infinity: a step that is too long may end at infinity, where Diffrax's controller divides an infinite
+    error by an infinite state. After an error of NaN it accepted no step to the end of the budget (6 of 60 logistic
+    regressions of separable data).
     """
     size = optimistix.rms_norm(extended[0])
     return jnp.where(jnp.isnan(size), jnp.inf, size)
 
 
 def root_finder() -> optimistix.AbstractRootFinder:
-    """Newton to the step's own tolerances.
+    """Newton's method to the tolerances of the step.
 
     Diffrax's default, VeryChord, rejects half of its steps on these flows and takes up to five times as many
     (1,617 + 1,604 rejected against 352 + 5, same error, on a two-layer diagonal network).
@@ -49,10 +50,10 @@ def root_finder() -> optimistix.AbstractRootFinder:
 def as_solver(solver: diffrax.AbstractSolver | str | None, clock: AbstractClock) -> diffrax.AbstractSolver:
     """A solver from a solver, its name, or None for the clock's default.
 
-    Defaults, by measurement (see "Which clock, which solver" in the documentation): Kvaerno5 in
-    `LogArcLength`, which is stiff, and in `RescaledTime` below α = e^(−75), with one Jacobian a step; Tsit5 in
-    every other clock. An implicit solver with Diffrax's default root finder gets `root_finder()` instead, one with
-    Lineax's default linear solver the same factorisation one system at a time (see `jaxflow._core.linalg`).
+    Defaults, by measurement (see "Which clock, which solver" in the documentation): Kvaerno5 in `LogArcLength`, which
+    is stiff, and in `RescaledTime` below α = e^(−75), with one Jacobian a step; Tsit5 in every other clock. For an
+    implicit solver `root_finder()` replaces Diffrax's default root finder, and the same factorisation one system at a
+    time replaces Lineax's default linear solver (see `jaxflow._core.linalg`).
 
     **Raises:** `ValueError` with the nearest name.
     """
@@ -85,11 +86,11 @@ def as_controller(
 ) -> diffrax.AbstractStepSizeController:
     """The given controller, or a PID controller; for implicit solvers `state_norm` replaces Diffrax's default norm.
 
-    Implicit solvers are used where only the end of the path matters, which attracts: rtol 1e-4. Explicit ones
-    follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs. `RescaledTime` belongs
-    to logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such
-    that logarithms of size 1e4 keep that too. A step that would be no normal number ends the integration
-    (`dt_min_reached`): nothing that is shorter will be accepted.
+    Implicit solvers are used where only the end of the path matters, which is attracting: rtol 1e-4. Explicit ones
+    follow the path: rtol 1e-8, which keeps conserved quantities to 1e-6 over log-time runs. `RescaledTime` is used with
+    logarithms of weights, whose *absolute* error is the relative error of a weight: atol 1e-5, and rtol such that
+    logarithms of size 1e4 keep that too. A step below the smallest normal number ends the integration
+    (`dt_min_reached`).
     """
     check_kind("solver", solver, diffrax.AbstractSolver, "a solver of Diffrax")
     if controller is not None:
@@ -118,11 +119,11 @@ def as_controller(
 def with_tolerances(
     solver: diffrax.AbstractSolver, controller: diffrax.AbstractStepSizeController
 ) -> diffrax.AbstractSolver:
-    """The solver as `diffeqsolve` would run it: a root finder that asks for the controller's tolerances is given them.
+    """The solver as `diffeqsolve` would run it: a root finder that uses the controller's tolerances receives them.
 
-    For lanes, which have no `diffeqsolve` around them.
+    For lanes, which run without `diffeqsolve`.
 
-    **Raises:** `ValueError` where it asks and the controller has none.
+    **Raises:** `ValueError` where the root finder needs tolerances and the controller has none.
     """
     if not isinstance(solver, diffrax.AbstractImplicitSolver) or eqx.is_array_like(solver.root_finder.rtol):
         return solver

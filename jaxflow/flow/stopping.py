@@ -67,8 +67,8 @@ class Joined(AbstractStop):
 class CertificateGap(AbstractStop):
     r"""Stops when the flow certifies its direction to a relative duality gap.
 
-    **Arguments:** `gap`; `certify`: `(risk, model, velocity, scaled) -> Certificate`, built by the floor that
-    knows which program the limit solves (`jaxflow.limits.flow_certifier`).
+    **Arguments:** `gap`; `certify`: `(risk, model, velocity, scaled) -> Certificate`, such as
+    `jaxflow.limits.flow_certifier`, which knows the program that the limit solves.
 
     **Example:**
 
@@ -92,9 +92,9 @@ class CertificateGap(AbstractStop):
 class SelectionSettled(AbstractStop):
     r"""Stops when attention has settled on one token per query, and the pull of the others is small.
 
-    Every query gives its top token, with its copies, at least `1 - tolerance`, and of $\sum|p_{it}|$ over the other
-    tokens at most the share `pull` (`tolerance` unless given) pulls away from the top one. (Definition 2 of Tarzanagh
-    et al. (2023) asks this of the support tokens of the program, which is decided later.)
+    In every query the top token and its copies have at least `1 - tolerance` of the attention. Of $\sum|p_{it}|$ over
+    the other tokens, at most the share `pull` (by default `tolerance`) pulls away from the top one. (Definition 2 of
+    Tarzanagh et al. (2023) is a condition on the support tokens of the program, which is decided later.)
 
     **Example:**
 
@@ -125,8 +125,8 @@ class SelectionSettled(AbstractStop):
 
 
 class Unsaturated(AbstractStop):
-    """Stops where some query gives its top token, with its copies, less than `share` of its attention, and so leaves
-    its selection.
+    """Stops where in some query the top token and its copies have less than `share` of the attention, so that the flow
+    leaves its selection.
     """
 
     share: float = 0.99
@@ -161,10 +161,11 @@ class AtRest(AbstractStop):
     r"""Stops where the direction no longer turns: $\|V-x/\|x\|\|\le\text{tolerance}$ with the unit velocity V.
 
     In log arc length $\|x\|^{-1}x$ moves at this rate. A component with slack c has the share rate/c; at a rate of
-    1e-13, a thousand roundings, none that could still be seen is left for any c above 1e-6.
+    1e-13, a thousand roundings, no visible component is left for any c above 1e-6.
 
-    `pairs`: of weights that are two vectors (`has_pairs`), a sum or difference of entries that is not zero and grows
-    faster than the whole leaves the direction again, however small it still is: such a rest is a saddle, and no stop.
+    `pairs`: for weights that are two vectors (`has_pairs`). A sum or difference of entries that is not zero and grows
+    faster than the whole changes the direction later, however small it still is. Such a point is a saddle, and the rule
+    does not stop there.
     """
 
     tolerance: float = 1e-13
@@ -185,12 +186,13 @@ class AtRest(AbstractStop):
 class StationaryPoint(AbstractStop):
     r"""Stops where the gradient vanishes by cancellation: $\|\nabla L\|\le\text{tolerance}\cdot\sum_k|p_k|$.
 
-    Saturation shrinks both sides alike (the ratio then tends to the margin of the limit, of order one), so
-    this fires at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
+    Saturation shrinks both sides alike (the ratio then tends to the margin of the limit, of order one), so this rule
+    stops at finite stationary points only. 1e-10 is a hundred thousand rounding errors.
 
     For a model homogeneous of degree L the ratio is of the order of $\|\theta\|^{L-1}$ wherever nothing cancels; with
     `degree` L weights below one are not taken for a stationary point because they are small. `pairs`: see `AtRest`; a
-    point that some entry still leaves, at more than `tolerance` of $\sum_k|p_k|$, is a saddle and no stop.
+    point from which some entry still moves away, at more than `tolerance` of $\sum_k|p_k|$, is a saddle, and the rule
+    does not stop there.
 
     **Example:**
 
@@ -238,7 +240,7 @@ class LossExcess(AbstractStop):
 
 
 class Budget(AbstractStop):
-    """Stops at a log time or a log arc length, whatever the clock.
+    """Stops at a log time or a log arc length, in every clock.
 
     **Example:**
 

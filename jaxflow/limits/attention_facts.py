@@ -1,4 +1,4 @@
-"""What a limit of attention has beside the rest: the state of its prediction head, and the sentence that it prints."""
+"""What only a limit of attention has: the state of its prediction head, and the sentence that it prints."""
 
 import enum
 from typing import Any, ClassVar
@@ -26,7 +26,8 @@ class HeadState(enum.IntEnum):
 
     - `smooth`: differentiable with a gradient at every output.
     - `on_kink`: some output sits on a kink: the flow slides along it, and a smooth integrator stalls there.
-    - `flat`: some output's gradient is exactly zero (all units of an `MLPHead` off); its query moves no more.
+    - `flat`: some output's gradient is exactly zero (all units of an `MLPHead` off); the attention of its query no
+      longer changes.
     """
 
     smooth = 1
@@ -65,7 +66,7 @@ _NOTES = {
 
 
 class AttentionFacts(AbstractFacts):
-    """`head_state`: whether the head is smooth where the flow ended, or an output is on a kink or where it is flat."""
+    """`head_state`: whether the head is smooth where the flow ended, or some output is on a kink or on a flat part."""
 
     gap_label: ClassVar[str] = "gap of the weights along the flow"
     draws_program: ClassVar[bool] = False

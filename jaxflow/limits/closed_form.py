@@ -28,9 +28,9 @@ class ClosedForm(AbstractPrinted):
     r"""A limit from data and start alone.
 
     - `coefficients`: $\beta(\Theta^\infty)$; of a direction, at margin one.
-    - `distance`: of the flow's own end (its direction at margin one), $\|\beta-\beta^\infty\|/\|\beta^\infty\|$.
-    - `theorem`, `assumptions`: where it is proven. The formula of a point holds for every start for which its equation
-      has a root; that of a direction only where the assumptions hold.
+    - `distance`: $\|\beta-\beta^\infty\|/\|\beta^\infty\|$ for the flow's own end β (its direction at margin one).
+    - `theorem`, `assumptions`: of the proof. The formula of a point holds for every start for which its equation has a
+      root; that of a direction only where the assumptions hold.
     """
 
     coefficients: Float[Array, " d"]
@@ -44,7 +44,7 @@ class ClosedForm(AbstractPrinted):
         return all_hold(self.assumptions)
 
     def sentence(self) -> str:
-        """The theorem where it applies; else which of its assumptions fail, and by how much. Of one instance."""
+        """For one instance: the theorem where it applies, else the assumptions that fail, and by how much."""
         return theorem_or_failures(self.theorem, self.assumptions)
 
 

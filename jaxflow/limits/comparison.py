@@ -1,4 +1,4 @@
-r"""A linear predictor held against the optima of several norms at once: which does an optimiser, or a flow, find?"""
+r"""A linear predictor compared with the optima of several norms: which of them does an optimiser, or a flow, find?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +29,8 @@ class Comparison(AbstractPrinted):
     - `norms`: their names, k of them.
     - `log_time`: of the m directions, NaN where there is none.
     - `excess`: $\frac{N(V)/\min_i\langle A_i,V\rangle}{\min\{N:\langle A_i,\cdot\rangle\ge1\}}-1$, `(k, m)`, with the
-      certified lower bound of the optimum below; +inf where a margin is not positive. Of an interpolation
-      $N(V)/\min\{N:\langle A_i,\cdot\rangle=y_i\}-1$, whose sign means nothing before V interpolates.
+      certified lower bound of the optimum below; +inf where a margin is not positive. For interpolations:
+      $N(V)/\min\{N:\langle A_i,\cdot\rangle=y_i\}-1$, whose sign has no meaning before V interpolates.
     - `optimum`, `(k,)`, and `result`, `(k,)`: that bound, and how its program ended.
 
     **Example:**

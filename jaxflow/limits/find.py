@@ -62,31 +62,31 @@ def find_limit(
     r"""Where gradient flow goes from `model`, which program its limit solves, and how sure that is.
 
     The flow is followed in logarithmic clocks up to the lengths of `method`. The program that theory predicts for the
-    selected tokens is solved beside it, from the data alone. The direction is *certified* where that program is
-    solved to `gap` and the flow's own direction is within `gap` of its optimum; the program's own optimality proves
-    nothing about the flow. A flow that has settled elsewhere ends as `prediction_contradicted`.
+    selected tokens is solved separately, from the data alone. The direction is *certified* where that program is solved
+    to `gap` and the flow's own direction is within `gap` of its optimum; the program's own optimality proves nothing
+    about the flow. If the flow has settled on another direction, the outcome is `prediction_contradicted`.
 
     **Arguments:**
 
-    - `risk`: an `EmpiricalRisk` on `TokenData`, with one output a sequence or several; `model`: an attention
-      model, the start, with a head of any kind that stays fixed. One instance: batch with `jax.vmap`, and wrap
-      in `jax.jit` what runs more than once (on a CPU the lanes of a batch are followed one after the other). Layers in
-      parallel: see `jaxflow.limits.find_limits`. Or a linear
-      network on `LinearData`: its coefficients tend to a direction (margin losses) or to a point (squared error). Or
-      any other model, a plain callable on one input too: see `jaxflow.limits.ModelFacts` and the page "Your own model".
-    - `method`: how to follow the flow; `Staged()` by default, `LinearStaged()` for linear networks, `ModelStaged()` for
-      models that are the caller's own.
-      Data and weights of other floating-point types are taken in JAX's default precision.
-    - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and
-      the largest duality gap of the program. Of a limit point: the relative error to which it is followed; what was
-      reached is in its `error`. None: 1e-8 in double precision, 1e-4 in single.
+    - `risk`: an `EmpiricalRisk`; `model`: the start. The model is an attention model on `TokenData`, with one output a
+      sequence or several and a fixed head of any kind (for layers in parallel see `jaxflow.limits.find_limits`); or a
+      linear network on `LinearData`, whose coefficients tend to a direction (margin losses) or to a point (squared
+      error); or any other model, for example a callable on one input (see `jaxflow.limits.ModelFacts` and the page
+      "Your own model"). Both are one instance: use `jax.vmap` for a batch, and `jax.jit` for what runs more than once
+      (on a CPU the lanes of a batch are followed one after the other). Data and weights of other floating-point types
+      are converted to JAX's default precision.
+    - `method`: how to follow the flow; by default `Staged()` for attention, `LinearStaged()` for linear networks and
+      `ModelStaged()` for models of your own.
+    - `gap`: what counts as certified: the largest excess of the flow's direction over the program's optimum, and the
+      largest duality gap of the program. For a limit point: the relative error to which it is followed; `limit.error`
+      is the error that was reached. None: 1e-8 in double precision, 1e-4 in single.
     - `max_steps`: the budget of integration steps over all gears (`trajectory.stats` has the steps of each), 2,000 by
-      default, 4,096 for linear networks (of all runs of a regression, see `LinearStaged.continued`), 200,000 for a
-      model of the caller's own; beyond it the outcome is `undecided`.
+      default, 4,096 for linear networks (for all runs of a regression together, see `LinearStaged.continued`), 200,000
+      for a model of your own; beyond it the outcome is `undecided`.
     - `throw`: raise where one concrete instance is ambiguous or failed. Under a trace nothing raises; every
       member of a batch has its own `outcome`.
     - `progress`: announce each stage, and print one line a second with the progress of the flow: on standard error, or
-      to a function that receives each line. Such a program is not kept in the compilation cache.
+      to a function that receives each line. A program with progress is not kept in the compilation cache.
 
     **Returns:** a `Limit`; `print` it.
 
@@ -218,10 +218,10 @@ def conclude(
     theorem: str | None = None,
     rests: Bool[Array, ""] | None = None,
 ) -> Limit:
-    """The limit that a trajectory from `model` points at, with its program and certificates.
+    """The limit of a trajectory from `model`, with its program and certificates.
 
     `theorem`: the sentence that replaces the theorem registered for the model. `rests`: whether a minimum of the loss
-    was found at the end; None: it is looked for.
+    was found at the end; None: `conclude` looks for one.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-r"""The KKT residuals of the parameter-space margin problem at any direction, with the multipliers that prove most.
+r"""The KKT residuals of the parameter-space margin problem at any direction, with multipliers that make them small.
 
 With q scaled to $\min_kq_k(\psi)=1$ and $h_k\in\partial q_k(\psi)$ the problem linearised at ψ is
 $\min_v\frac12\|v\|^2$ s.t. $\langle h_k,v\rangle\ge1-q_k+\langle h_k,\psi\rangle$. Its duality gap between ψ and
@@ -29,7 +29,7 @@ ROUNDS = 6
 
 
 def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near: float = 1e-6) -> KKTPoint:
-    r"""The KKT residuals of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$ at a direction from anywhere.
+    r"""The KKT residuals of $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$ at any direction.
 
     `residual` and `complementarity` are ε, relative to the norm, and δ, relative to the sum of multipliers, of the
     (ε, δ)-KKT points of Lyu and Li (2020), Definition C.4. The margins q may be those of any model that is homogeneous
@@ -41,10 +41,11 @@ def kkt_residual(risk: EmpiricalRisk, direction: Any, model: Any = None, *, near
     - `direction`: a model of any norm, say the last one of a training run; or trained parameters alone, such as
       `limit.direction` of your own model.
     - `model`: in the second case, the model whose trained parameters are replaced.
-    - `near`: kinks of the model (a ReLU on one input, say) with a switch of at most this, relative to the largest, are
-      met: the subdifferential is that of a point this close, and the result's `kink_distance` is that distance.
+    - `near`: a kink of the model (of a ReLU on one input, for example) counts as met if its switch is at most this,
+      relative to the largest switch. The subdifferential is then that of a point this close, and `kink_distance` of the
+      result is that distance.
 
-    **Returns:** a `KKTPoint`. Its residual is an upper bound of the least one. It is +inf where a margin is not
+    **Returns:** a `KKTPoint`. Its residual is an upper bound of the smallest one. It is +inf where a margin is not
     positive, or the margins are not homogeneous: then there is no such problem.
 
     **Raises:** `ValueError` naming the argument.

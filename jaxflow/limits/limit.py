@@ -42,9 +42,8 @@ class Rate(AbstractPrinted):
     r"""How the weights' own gap $N(W)/(\mu\,\mathrm{opt})-1$ falls along the flow: like $(\log t)^{-\text{exponent}}$.
 
     - `exponent`: least squares on the save points; NaN where fewer than three are usable.
-    - `predicted`: $1-\kappa$ with κ the largest dual value off the support of the certified solution (a singular
-      value of $A^*\lambda$, or an entry for ℓ1); 1 for the Frobenius norm. A solution whose support is full
-      has nothing off it: 1.
+    - `predicted`: $1-\kappa$ with κ the largest dual value off the support of the certified solution (a singular value
+      of $A^*\lambda$, or an entry for ℓ1); 1 for the Frobenius norm, and where the support is full.
     - `log_times`, `gaps`: the points of the fit; NaN where the path had ended.
     """
 
@@ -74,26 +73,26 @@ class Limit(AbstractPrinted):
     r"""The limit of gradient flow from one start, with the certificate of each number.
 
     - `kind`: `direction` (weights diverge), `point` or `none`; `outcome`: one `Outcome`, derived from the rest.
-    - `selection`: of attention the selected tokens, Booleans `(n, [k,] T)`; of a linear network the support vectors
+    - `selection`: for attention the selected tokens, Booleans `(n, [k,] T)`; for a linear network the support vectors
       `(n,)`; else None. `selection_status`: the status of selected tokens by Definition 2 (where several are composed,
       by the slopes of the head at the mixture in place of scores).
-    - `direction`: where the flow goes; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
+    - `direction`: the limit direction; None unless `kind` is `direction`. Combined weights `(d, d)` or linear
       coefficients `(d,)` at margin one, V/μ with V the flow's velocity or its weights, whichever has less norm at
       margin one; of other models the trained parameters at norm one, a pytree like the model with `None` where frozen.
-      The program's optimum is `program_solution.primal`. `flow_direction` is that array whatever the kind
-      (at a point, the point).
+      The program's optimum is `program_solution.primal`. `flow_direction` is that array for every kind (at a point, the
+      point).
     - `point`: combined weights, linear coefficients or the model at a finite limit; None unless `kind` is `point`.
-    - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the
-      program's dual; `source` names it (of a program that is not convex, and of a point: the flow's own).
+    - `certificate`: of the flow's direction, by the better of two lower bounds, its own multipliers and the program's
+      dual; `source` names it (for a program that is not convex, and for a point, it is the flow's own).
       `flow_certificate`: by the flow's own multipliers alone; `program_solution`: the program, solved independently of
-      the flow. Of p < 1 the gap is that of the ℓ1 relaxation. Where no program is known the certificates are empty
+      the flow. For p < 1 the gap is that of the ℓ1 relaxation. Where no program is known the certificates are empty
       (`Certificate.none`) and the solution is None.
     - `excess`: $N(V)/(\mu\cdot\text{optimum})-1$, how far the flow's direction (or point) is above the program's
-      certified optimum; +inf where one of the two is missing, and for p < 1. Negative beyond rounding only where the
-      program is not about this flow.
-    - `stationarity`: $\|\nabla L\|/\sum|p|$ at the end, which is small at a stationary point; of data that are a
-      thousand times as large or small as one, in their own units (`jaxflow.limits.units`).
-    - `prediction`: program, theorem, assumptions; `rate`; `trajectory`: the exact flow.
+      certified optimum; +inf where one of the two is missing, and for p < 1. It is negative beyond rounding only where
+      the program does not describe this flow.
+    - `stationarity`: $\|\nabla L\|/\sum|p|$ at the end, which is small at a stationary point. For data a thousand
+      times larger or smaller than one it is computed in the units of the data (`jaxflow.limits.units`).
+    - `prediction`: program, theorem, assumptions; `rate`: see `Rate`; `trajectory`: the exact flow.
     - `details`: `AttentionFacts`, `NetworkFacts` or `ModelFacts`, whose fields are attributes of the limit too:
       `limit.kkt` is `limit.details.kkt`.
 
@@ -148,8 +147,9 @@ class Limit(AbstractPrinted):
 
     @property
     def settled_outcome(self) -> Code:
-        """`outcome`, but `selection_settled` for `undecided` where attention has settled on tokens whose program is
-        solved: for a study that follows the flow no further. `selection_status` is theirs by Definition 2.
+        """`outcome`, with `selection_settled` in place of `undecided` where attention has settled on tokens whose
+        program is solved. It is for studies that follow the flow no further; `selection_status` is the status of these
+        tokens.
         """
         settled = (self.outcome == Outcome.undecided) & jnp.isfinite(self.excess)
         return Code(jnp.where(settled, Outcome.selection_settled.value, self.outcome.value), Outcome)
@@ -157,7 +157,7 @@ class Limit(AbstractPrinted):
     def finite_component(self) -> Solution:
         r"""$W^{fin}$ of least norm that sets the proportions of attention inside the selected sets (eq. 7).
 
-        Beside it the direction solves (Gen-SVM). Where one token is selected a query, it is zero. `result` is
+        The direction solves (Gen-SVM). Where every query selects one token, the component is zero. `result` is
         `infeasible` where no W has these proportions.
         """
         program: Any = None if self.prediction is None else self.prediction.program
@@ -170,7 +170,7 @@ class Limit(AbstractPrinted):
     def to_xarray(self) -> Any:
         """Every number as an `xarray.Dataset`, for tables and for saving in a form that needs no `jaxflow` to read.
 
-        A variable has its place in the limit as its name (`certificate_duality_gap`, `trajectory_final_log_time`); the
+        A variable is named after its place in the limit (`certificate_duality_gap`, `trajectory_final_log_time`); the
         first axis of a batch is `member`. Codes are `uint8` with the attributes `flag_values` and `flag_meanings` of
         the CF conventions; results of integrations are their messages. The attribute `sentence` is what `print` shows.
         `pickle` keeps the limit itself, for the same version of `jaxflow`.

@@ -112,12 +112,12 @@ class LinearStaged(AbstractMethod):
 
     **Classification**: the gears of `jaxflow.limits.network_gears`.
 
-    **Regression**: Kvaerno5 in log time, until the residuals are at rounding. The path follows a valley of the loss
-    between one coordinate's rise and the next, stiff already there: Dopri8 in arc length had not arrived after four
-    times the steps (L = 4, α = 0.01: 1,016).
+    **Regression**: Kvaerno5 in log time, until the residuals are at rounding. Between the rise of one coordinate and
+    that of the next the path follows a valley of the loss, where it is stiff: Dopri8 in arc length had not arrived
+    after four times the steps (L = 4, α = 0.01: 1,016).
 
     **Arguments:** `near`, `far`: arc lengths of classification (`far=None`: $e^{10^6}$ for two layers, 1e100 for more);
-    `log_time`: end of regression, `rtol` its tolerance (errors of β are up to a few hundred times that from α = 0.1
+    `log_time`: end of regression; `rtol`: its tolerance (errors of β are up to a few hundred times `rtol`, from α = 0.1
     or less); `saves`: save points for the rate; `coordinates`: of regression, None for `Weights`; `Dual` where the
     network allows it; `report`: receives a line a second (see `find_limit`'s `progress`).
 
@@ -177,17 +177,17 @@ class LinearStaged(AbstractMethod):
     ) -> tuple[Trajectory, Float[Array, ""]]:
         r"""Regression at $10^4$ and $10^3$ times rtol, at rtol, then at a tenth each time, until its error is `gap`.
 
-        Errors of a method of order five fall a little faster than the tolerance of its steps. Of differences
-        $d_k=\|\beta_k-\beta_{k-1}\|/\|\beta_k\|$ the last one is then many times the error of $\beta_k$. Modes that
-        are still small where others have grown have the roundings of these, at every tolerance: runs are `Shaken` to
-        and fro, and differ by twice of what that does. Reported is $2\max(d_k,d_{k-1}\tau_{k-1}/\tau_{k-2})$ with the
-        tolerances τ, as one difference may be small by chance, and 1000 roundings, more than paths were seen to leave
-        (7e-14). Coarse runs take a small share of the steps of the last ($\tau^{-1/6}$), and pass saddles at which
-        fine ones take roundings for errors.
+        Errors of a method of order five fall a little faster than the tolerance of its steps. The difference
+        $d_k=\|\beta_k-\beta_{k-1}\|/\|\beta_k\|$ is then many times the error of $\beta_k$. Modes that are still small
+        where others have grown have the rounding errors of the grown ones, at every tolerance. Successive runs are
+        therefore perturbed by roundings of opposite signs (`Shaken`), and differ by twice the effect. The reported
+        error is $2\max(d_k,d_{k-1}\tau_{k-1}/\tau_{k-2})$ with the tolerances τ, because one difference may be small by
+        chance, plus 1000 roundings, which is more than was observed on paths (7e-14). Coarse runs take a small share of
+        the steps of the last one ($\tau^{-1/6}$), and pass saddles at which fine runs mistake roundings for errors.
 
         **Arguments:** as of `follow`; `max_steps` is for all runs; `known`: the limit is known otherwise, so that one
         run at rtol is enough.
-        **Returns:** the finest trajectory that succeeded, and the error estimated; +inf of one alone.
+        **Returns:** the finest trajectory that succeeded, and the estimated error; +inf if only one run succeeded.
         """
         floor = 1000.0 * float(jnp.finfo(jnp.result_type(float)).eps)
         usual = max(self.rtol, floor)

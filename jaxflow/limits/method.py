@@ -30,15 +30,15 @@ from jaxflow.trajectory import Trajectory
 class AbstractMethod(eqx.Module):
     """How `find_limit` follows the flow.
 
-    `max_steps` and `gap` come as arrays, one compiled program for all of them, with `takes_arrays`
-    (no Python code branches on them); else as Python numbers.
+    With `takes_arrays`, `max_steps` and `gap` are arrays, so that one compiled program serves all their values (no
+    Python code branches on them); else they are Python numbers.
     """
 
     takes_arrays: ClassVar[bool] = False
 
     @abc.abstractmethod
     def follow(self, risk: EmpiricalRisk, model: Any, max_steps: Count, gap: Positive = 1e-8) -> Trajectory:
-        """A trajectory far enough to read the limit off it and certify it to `gap`, with save points for its rate."""
+        """A trajectory that is long enough to find the limit and certify it to `gap`, with save points for its rate."""
 
 
 class Staged(AbstractMethod):
@@ -46,23 +46,23 @@ class Staged(AbstractMethod):
 
     One layer with a linear head and its own trainable parameters has the gears of `jaxflow.limits.attention`: explicit
     steps, implicit ones where a path is stiff, and multipliers until the flow certifies its direction. Other models
-    (composing heads, factored layers in parallel), and any model for which a `solver` is given, have those of
-    `jaxflow.limits.any_attention`; defaults and fields below that name stages, `far` and `horizon` as lengths, are
-    theirs. Factors then close their gap only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at
-    most $\max_\kappa(1-\kappa)\rho^{-2(1-\kappa)}=1/(2e\log\rho)$ to it, wherever κ lies, so that a gap of 1e-3 needs
-    $\log\rho$ in the hundreds. Beyond arc length `cap` they follow the limiting dynamics (see `LogArcLength`), up to
-    `far`; the trajectory's `regime` reports it.
+    (composing heads, factored layers in parallel), and any model for which a `solver` is given, have the gears of
+    `jaxflow.limits.any_attention`; the defaults of lengths below, `solver` and `rtol` are those of these gears. There
+    the gap of factors falls only like $(\log t)^{-(1-\kappa)}$: a component with slack $1-\kappa$ adds at most
+    $\max_\kappa(1-\kappa)\rho^{-2(1-\kappa)}=1/(2e\log\rho)$ to it, so that a gap of 1e-3 needs $\log\rho$ in the
+    hundreds. Beyond arc length `cap` the flow of factors is replaced by its limiting dynamics (see `LogArcLength`), up
+    to `far`; the trajectory's `regime` reports it.
 
-    Finite stationary points end the path in any parametrisation (`floor` lets the clock turn into a time
-    there); they are recognised by a gradient that vanishes beside its own multipliers.
+    Finite stationary points end the path in any parametrisation (with `floor` the clock behaves like a time there).
+    They are recognised by a gradient that is small relative to its multipliers.
 
     **Arguments:** `near`, `far`, `horizon`: arc lengths (None: 50, 1e5 and 1e9 for W; 10, 1e130 and 1e130 for
-    factors, in double precision); `cap=None`: none for W, 1e3 for factors; `floor`: see
-    `jaxflow.flow.ArcLength`; `saves`: number of save points for the rate, over the last two decades before
-    `far`, or before the cap; `timed=False`: log t to leading order alone, for half of the work (see
-    `jaxflow.flow.ArcLength`; rates are then fitted against that); `solver` and `rtol` of the far stage (None:
-    Kvaerno5 with Newton's method, the most accurate a step; `quick_solver()` takes more steps in less time);
-    `report`: receives a line a second (see `find_limit`'s `progress`).
+    factors, in double precision); `cap=None`: none for W, 1e3 for factors; `floor`: see `jaxflow.flow.ArcLength`;
+    `saves`: number of save points for the rate, over the last two decades before `far`, or before the cap;
+    `timed=False`: log t to leading order alone, for half of the work (see `jaxflow.flow.ArcLength`; rates are then
+    fitted against that); `solver` and `rtol` of the far stage (None: Kvaerno5 with Newton's method, the most accurate
+    for a step; `quick_solver()` takes more steps in less time); `report`: receives a line a second (see `find_limit`'s
+    `progress`).
 
     **Example:**
 

@@ -5,10 +5,10 @@ point of $\theta/\|\theta\|$ is along a KKT point of $\min\frac12\|\theta\|^2$ s
 for locally Lipschitz models with a chain rule, by Clarke's subdifferential; the direction converges where the model is
 definable (Ji and Telgarsky 2020), as networks of the usual parts are. Such a point need not be optimal.
 
-The exact flow is followed until the loss is $e^{-100}$ (`jaxflow.limits.own_gears`).
-From there the exponents are 100 and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`),
-whose implicit steps slide along kinks and go to any size of θ. Measured from starts at losses between $e^{-30}$ and
-$e^{-1000}$, its limits differ by 1e-3 to 1e-6.
+The exact flow is followed until the loss is $e^{-100}$ (`jaxflow.limits.own_gears`). From there the exponents are 100
+and more, and the limit is that of the hard-margin flow (`jaxflow.flow.hard_margin`), whose implicit steps slide along
+kinks and reach any size of θ. Measured from starts at losses between $e^{-30}$ and $e^{-1000}$, its limits differ by
+1e-3 to 1e-6.
 """
 
 from collections.abc import Callable
@@ -56,14 +56,14 @@ SCALINGS = (0.5, 2.0, 3.0)
 
 
 class ModelStaged(eqx.Module):
-    r"""How `find_limit` follows a model of the user's own.
+    r"""How `find_limit` follows a model of your own.
 
-    **Arguments:** `degree`: L, where the margins are known to be homogeneous of it in the trained parameters
+    **Arguments:** `degree`: L, if the margins are known to be homogeneous of degree L in the trained parameters
     ($q(s\theta)=s^Lq(\theta)$; two for two layers without a last bias); None: `model.degree` if there is one, else it
-    is found. Either way it is checked on a few scalings. `log_loss`: the log of the loss at which the hard-margin flow
-    takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; of a flow to a point
-    1e-5, and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see `find_limit`'s
-    `progress`.
+    is measured. In both cases it is checked on a few scalings. `log_loss`: the log of the loss at which the hard-margin
+    flow takes over. `rtol`: of the exact flow (None: 1e-3 for models with kinks, 1e-6 for smooth ones; for a flow to a
+    point the two tolerances 1e-5 and `gap`). `tolerance`, `hard_margin_steps`: of the hard-margin flow. `report`: see
+    `find_limit`'s `progress`.
 
     **Example:**
 

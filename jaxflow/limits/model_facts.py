@@ -1,4 +1,4 @@
-"""What a limit of a model without a known program has beside the rest, and the sentence that it prints."""
+"""What only a limit of a model without a known program has, and the sentence that it prints."""
 
 from typing import ClassVar
 
@@ -21,10 +21,11 @@ class KKTPoint(AbstractPrinted):
 
     - `residual`: $\|\psi-\sum_k\lambda_kh_k\|/\|\psi\|$, the ε of Lyu and Li's (ε, δ)-KKT points over the size of ψ.
     - `complementarity`: $\max_k\lambda_k(q_k(\psi)-1)/\sum_k\lambda_k$, their δ over that sum.
-    - `multipliers` λ `(n,)`, one for each margin: of C classes n(C−1), datum by datum, classes in their order (of
+    - `multipliers` λ `(n,)`, one for each margin: for C classes n(C−1), datum by datum, classes in their order (for
       frequencies nC(C−1), see `jaxflow.losses.margins_of`).
     - `gates` `(g,)`: which element $h_k$ of Clarke's subdifferential was taken. A gate is the share of the active side
-      of a kink (a ReLU on one input, say), one or zero away from it; `sliding`, those strictly between.
+      of a kink (of a ReLU on one input, for example), and one or zero away from it; `sliding` marks the gates strictly
+      between.
     - `kink_distance`: the largest $|z|$ on such a kink, relative to the largest switch; zero where there is none. The
       subdifferential is that of a point this close.
     """
@@ -43,12 +44,12 @@ class StationaryFacts(AbstractPrinted):
     - `residual`: the largest $|\ell'|$ where the flow was stopped (squared error: $|f(x_i)-y_i|$), relative to the
       largest at the start.
     - `eigenvalue`: smallest eigenvalue of the loss's Hessian (Gauss-Newton part where the data are interpolated) on its
-      range, `rank` numbers; NaN where it has none.
-    - `error`: of the point, relative to its norm: a bound for affine models, else an estimate. At most
-      $\sqrt{2L/\mu}$ is left of the path of a loss L with least eigenvalue μ (Polyak-Łojasiewicz); to it are added
-      what Newton's method moved, and a tenth of the distance between the ends at two tolerances. +inf where nothing
-      bounds it, as where the point may be zero.
-    - `distance`: of an affine model a bound for the error itself, in its part in the span of the data; else +inf.
+      range, of dimension `rank`; NaN where that is zero.
+    - `error`: of the point, relative to its norm: a bound for affine models, else an estimate. From a loss L with least
+      eigenvalue μ the rest of the path is at most $\sqrt{2L/\mu}$ long (Polyak-Łojasiewicz). To it are added the length
+      of Newton's steps, and a tenth of the distance between the ends at two tolerances. +inf where there is no bound,
+      for example where the point may be zero.
+    - `distance`: for an affine model, a bound for the absolute error of the part in the span of the data; else +inf.
     """
 
     residual: Float[Array, ""] = eqx.field(default_factory=unknown)
@@ -59,16 +60,16 @@ class StationaryFacts(AbstractPrinted):
 
 
 class LinearFacts(AbstractPrinted):
-    r"""What is known of the limit of a model that is affine in its trained parameters, beside the rest.
+    r"""What is known only of the limit of a model that is affine in its trained parameters.
 
-    - `separability`: which data these are, and `growing` `(n,)`: the data whose margins diverge, as the recession
-      cone proves (see `jaxflow.margin.recession_cone`). Of C classes `(n, C-1)`: margins over the other classes, which
-      stand in their order, and of one datum some may diverge and others not; of frequencies, those of the most
-      frequent class.
-    - `component`: trained parameters; of quasi-separable data the point of the span of the others to which the path
-      adds the direction: the minimum of their loss. Zero where all margins grow, or none. NaN where no minimum was
-      proved. `error`: a bound for its relative error, +inf where it may be zero; `distance`: for its absolute one.
-    - `steps`: of the interior point.
+    - `separability`: the kind of the data; `growing` `(n,)`: the data whose margins diverge, as the recession cone
+      proves (see `jaxflow.margin.recession_cone`). For C classes `(n, C-1)`: the margins over the other classes in
+      their order, of which some may diverge and others not; for frequencies, the margins of the most frequent class.
+    - `component`: trained parameters. For quasi-separable data the path tends to this point plus a multiple of the
+      direction that diverges: the minimum of the loss of the data whose margins stay, in their span. Zero where all
+      margins grow, or none. NaN where no minimum was proved. `error`: a bound for its relative error, +inf where it may
+      be zero; `distance`: for its absolute one.
+    - `steps`: of the interior-point method.
     """
 
     separability: Code
@@ -80,10 +81,10 @@ class LinearFacts(AbstractPrinted):
 
 
 class ModelFacts(AbstractFacts):
-    r"""What a limit of any other model has beside the rest.
+    r"""What only a limit of any other model has.
 
     Its `outcome` `kkt_point` reports that the direction is stationary for the parameter-space margin problem,
-    $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$: not that it is optimal, not even locally.
+    $\min\frac12\|\theta\|^2$ s.t. $q_k(\theta)\ge1$. It need not be optimal, not even locally.
 
     - `margin`: $\min_kq_k(\theta/\|\theta\|)$ of the direction. `degree`: of homogeneity, as declared or found;
       `homogeneity`: the largest $|q_k(s\theta)-s^Lq_k(\theta)|/s^L\max|q|$ over a few scalings s of a random
@@ -92,9 +93,10 @@ class ModelFacts(AbstractFacts):
       flow at its end, with the multipliers and gates there. `support`: Booleans `(n,)`, the
       margins with a multiplier.
     - `turned`: how far the direction turned, in norm, between the exact flow's end and the limit; `path_error`: an
-      estimate of the error on that way, see `jaxflow.flow.HardMarginPath`. `growth`: by how much log ρ grew meanwhile.
-    - `stationary`: of a limit point, see `StationaryFacts`; `error`: short for `stationary.error`.
-    - `linear`: of a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
+      estimate of the error of that part of the path, see `jaxflow.flow.HardMarginPath`. `growth`: the growth of log ρ
+      along it.
+    - `stationary`: for a limit point, see `StationaryFacts`; `error`: short for `stationary.error`.
+    - `linear`: for a model that is affine in its trained parameters, `LinearFacts`; else None. Its program is the ℓ2
       max-margin one and its direction optimal, with no hard-margin flow (`turned`, `path_error` and `growth` are NaN).
 
     The `rate` of such a limit is that of the distance from it, $(\log t)^{-\text{exponent}}$. `prediction`,
@@ -163,7 +165,7 @@ def _sentence(limit: Limit) -> str:
     kinks = f", on {slides} kinks of the model" if slides else ""
     what = "min |theta|^2/2 s.t. every margin >= 1"
     parts = [
-        f"The flow's direction tends to a KKT point of {what} (stationary, which does not say optimal): residual "
+        f"The flow's direction tends to a KKT point of {what} (stationary, not necessarily optimal): residual "
         f"{float(kkt.residual):.1e}, margin {float(limit.margin):.3g} at norm one, "
         f"{int(jnp.sum(limit.support))} support vectors{kinks}.",
         f"The flow was followed to {when}, where its own residual was {float(limit.flow_kkt.residual):.1e}, and from "

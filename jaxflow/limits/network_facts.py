@@ -1,4 +1,4 @@
-"""What a limit of a linear network has beside the rest, and the sentence that it prints."""
+"""What only a limit of a linear network has, and the sentence that it prints."""
 
 from enum import IntEnum
 from typing import ClassVar
@@ -15,7 +15,7 @@ from jaxflow.trajectory import describe
 
 
 class ErrorSource(IntEnum):
-    r"""What the error of a limit point was estimated by.
+    r"""The source of the error of a limit point.
 
     - `none`: nothing; the error is +inf, or NaN where there is no point.
     - `pairs`: the point solves the equation for $\nu=-\int r\,dt$ by which two layers move, from any start
@@ -23,7 +23,8 @@ class ErrorSource(IntEnum):
     - `program`: the theorem of `prediction` applies, and the point is its program's solution; the error is that of
       `InterpolationProgram.error`.
     - `tolerances`: the flow followed at several tolerances (`LinearStaged.continued`): an estimate.
-    - `distance`: the flow's own end, which is further from such a solution than flows err; the error is the distance.
+    - `distance`: the point is the flow's own end, which is further from such a solution than the error of a flow; the
+      error is that distance.
     """
 
     none = 0
@@ -34,16 +35,16 @@ class ErrorSource(IntEnum):
 
 
 class NetworkFacts(AbstractFacts):
-    r"""What a limit of a linear network has beside the rest.
+    r"""What only a limit of a linear network has.
 
     - `singular_residual`: of (8), Theorem 1 of Yun et al. (2021).
     - `residual`: largest $|f(x_i)-y_i|$ relative to the largest target, where the flow was stopped (regression; NaN
       otherwise).
-    - `error`: of `point`, $\|\beta-\beta^\infty\|/\|\beta^\infty\|$ at most, and `error_source`, what it was
-      estimated by: see `ErrorSource`. +inf where nothing bounds it; NaN for margin losses, whose measure is `excess`.
+    - `error`: a bound or an estimate of $\|\beta-\beta^\infty\|/\|\beta^\infty\|$ for `point`; `error_source`: its
+      source, see `ErrorSource`. +inf where there is none; NaN for margin losses, whose measure is `excess`.
       `flow_distance`: of the flow's own end (`trajectory.final.model`) from `flow_direction`, relative; zero where they
       are one.
-    - `closed_form`: of one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
+    - `closed_form`: for one datum and two layers (Theorems 3 and 5), from data and start alone; else None.
     """
 
     gap_label: ClassVar[str] = "gap along the flow"

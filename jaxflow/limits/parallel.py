@@ -41,8 +41,8 @@ def find_limits(
     tend to constants, so that its direction solves its own program, and all margins grow like $\log t$.
 
     **Arguments, errors:** as `jaxflow.find_limit`; `model`: a `MultiHeadAttention` whose layers are all of one
-    degree (W, or factors). In each `Limit` the trajectory is the joint one, seen from that layer: its model,
-    velocity, multipliers and gradient norm; log time, arc length and norm are common.
+    degree (W, or factors). In each `Limit` the trajectory is the joint one, with the model, velocity, multipliers and
+    gradient norm of that layer; log time, arc length and norm are those of all layers together.
 
     **Example:**
 

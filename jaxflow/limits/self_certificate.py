@@ -82,8 +82,8 @@ def flow_certificate(
 ) -> tuple[Certificate, Float[Array, "..."]]:
     r"""The flow's certificate, no solver involved, and the direction $V/\mu$ that it certifies.
 
-    Of two primal points, the velocity $\dot W$ and the weights W, the one with the smaller value: from W the
-    gap falls like a power of $\|W\|$, from the velocity of the combined parametrisation exponentially.
+    The primal point is the velocity $\dot W$ or the weights W, whichever has the smaller value: with W the gap falls
+    like a power of $\|W\|$, with the velocity of the combined parametrisation exponentially.
 
     **Example:**
 
@@ -109,7 +109,8 @@ def better_of(
 
 
 def flow_certifier() -> Callable[[EmpiricalRisk, Any, PyTree, ScaledGradient], Certificate]:
-    """What `CertificateGap` evaluates after every step: the certificate for what attention now selects."""
+    """What `CertificateGap` evaluates after every step: the certificate for the tokens that attention currently
+    selects."""
 
     def certifier(risk: EmpiricalRisk, model: Any, velocity: PyTree, scaled: ScaledGradient) -> Certificate:
         data: Any = risk.data

@@ -1,7 +1,7 @@
-r"""What a loss is as a function of the margins of one datum: names, margins, tails, self-concordance (floor 1).
+r"""Losses as functions of the margins of one datum: names, margins, tails, self-concordance.
 
-A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$. A row of
-frequencies stands for C data, one for each class, whose weights are the frequencies (`weights_of`).
+A datum has one margin, $q=yf$, or under `CrossEntropy` one for every other class, $q_j=f_y-f_j$. A row of frequencies
+is C data, one for each class, whose weights are the frequencies (`weights_of`).
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def as_loss(loss: Any) -> AbstractLoss:
 
 
 def tail_of(loss: AbstractLoss) -> Tail:
-    """How the loss ends as margins grow; `other` for one that is no function of the margin."""
+    """The behaviour of the loss as margins grow; `other` for a loss that is not a function of the margin."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, MarginLoss):
         return loss.tail
@@ -60,12 +60,12 @@ def tail_of(loss: AbstractLoss) -> Tail:
 
 def margins_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
     r"""The margins of every datum on a last axis: $yf$, or under `CrossEntropy` $f_y-f_j$ for the classes $j\ne y$ in
-    their order, C−1 of them. Every loss of the margin falls with each of them.
+    their order, C−1 of them. Every loss of the margin decreases in each of them.
 
     Frequencies of classes are weighted data of one class each (`weights_of`), with margins `(..., C, C-1)`: a class
     that does not occur has weight zero, and repeats the margins of the most frequent one.
 
-    **Raises:** `ValueError` naming `loss` for one that is no function of margins.
+    **Raises:** `ValueError` naming `loss` for a loss that is not a function of margins.
 
     **Example:**
 
@@ -100,7 +100,7 @@ def weights_of(loss: AbstractLoss, outputs: Outputs, targets: Array) -> Float[Ar
 def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tuple[Outputs, Outputs]:
     r"""$\partial\ell/\partial f_i=e^{c_i}w_i$ as `(c, w)`, one scale for each output.
 
-    Slopes of losses with an exponential tail may differ by more than the range of floating point, and the smaller one
+    Slopes of losses with an exponential tail may differ by more than the range of floating point, and the smaller slope
     may be multiplied by the larger number later. Slopes of other losses share the scale of `scaled_derivative`.
 
     **Example:**
@@ -121,7 +121,8 @@ def scaled_by_output(loss: AbstractLoss, outputs: Outputs, targets: Array) -> tu
 
 
 def value_of_margins(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "..."]:
-    r"""ℓ by the margins of every datum: $\ell(q)$ of one, $\log(1+\sum_je^{-q_j})$ of those of `CrossEntropy`."""
+    r"""ℓ from the margins of every datum: $\ell(q)$ for one margin, $\log(1+\sum_je^{-q_j})$ for those of
+    `CrossEntropy`."""
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, CrossEntropy):
         return jax.nn.softplus(jax.nn.logsumexp(-q, axis=-1))
@@ -130,7 +131,7 @@ def value_of_margins(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Arra
 
 def log_slope_excess(loss: AbstractLoss, q: Float[Array, "... g"]) -> Float[Array, "... g"]:
     r"""$\log|\partial\ell/\partial q_j|+\kappa q_j$ of a loss with an exponential tail of rate κ (`tail_rate`), by the
-    margins of a datum on the last axis: it tends to a constant. Of `CrossEntropy` it is $-\log(1+\sum_le^{-q_l})$.
+    margins of a datum on the last axis: it tends to a constant. For `CrossEntropy` it is $-\log(1+\sum_le^{-q_l})$.
     """
     require(isinstance(loss, AbstractLoss), "loss", "expected a jaxflow loss", got=loss)
     if isinstance(loss, Logistic):
@@ -157,11 +158,11 @@ _GRID = [sign * 0.25 * k for k in range(1, 41) for sign in (-1.0, 1.0)] + [0.0, 
 def self_concordance(loss: AbstractLoss) -> float | None:
     r"""M with $|D^3\ell[v,v,u]|\le M\|u\|_\infty D^2\ell[v,v]$ for changes u and v of the margins of one datum.
 
-    Of a convex, falling loss with an exponential tail (Bach 2010; Sun and Tran-Dinh 2019); None of others. Of one
-    margin that is $|\ell'''|\le M\ell''$.
+    For a convex, decreasing loss with an exponential tail (Bach 2010; Sun and Tran-Dinh 2019); None for others. For one
+    margin this is $|\ell'''|\le M\ell''$.
 
-    One for the logistic and the exponential loss. Of a loss of one's own the largest ratio at 85 margins, and twice
-    that; None where it was seen to rise, or to be concave, at one of them.
+    M is one for the logistic and the exponential loss. For a loss of your own M is twice the largest ratio at 85
+    margins; None if the loss increases or is concave at one of them.
 
     Two for `CrossEntropy`: with V and U the entries of (0, v) and (0, u) at a class drawn from softmax,
     $D^2\ell[v,v]=\mathrm{Var}\,V$ and

@@ -1,7 +1,7 @@
-r"""Pointwise losses with derivatives that survive their own underflow (floor 1).
+r"""Pointwise losses, with derivatives that do not underflow.
 
-A loss knows outputs $f$ and targets $y$. Margin losses depend on $q = yf$ alone, `CrossEntropy` on $q_j=f_y-f_j$, and
-have infimum 0 at $q\to\infty$ (but for `Correlation`, which has none).
+A loss is a function of outputs $f$ and targets $y$. Margin losses depend on $q = yf$ alone, `CrossEntropy` on
+$q_j=f_y-f_j$, and have infimum 0 at $q\to\infty$ (but for `Correlation`, which has none).
 """
 
 import abc
@@ -22,11 +22,11 @@ Outputs = Float[Array, "..."]
 
 
 class Tail(enum.IntEnum):
-    r"""How a loss of the margin ends, $q\to\infty$.
+    r"""The behaviour of a loss of the margin for $q\to\infty$.
 
     - `exponential`: $\log|\ell'|$ falls like a multiple of q: margins diverge, at one rate.
-    - `flat`: $\ell'=0$ from a finite margin on, as of hinges: the flow may end there.
-    - `other`: a power of q, or no end at all.
+    - `flat`: $\ell'=0$ from a finite margin on, as for hinge losses: the flow may end there.
+    - `other`: a power of q, or no limit at all.
     """
 
     exponential = 1
@@ -35,8 +35,8 @@ class Tail(enum.IntEnum):
 
 
 class AbstractLoss(eqx.Module):
-    """A loss of outputs and targets of equal shape (`CrossEntropy`: outputs have an axis of classes more than class
-    numbers)."""
+    """A loss of outputs and targets of equal shape (`CrossEntropy`: outputs have one axis more than class numbers, that
+    of the classes)."""
 
     margin: eqx.AbstractClassVar[bool]
 
@@ -52,7 +52,7 @@ class AbstractLoss(eqx.Module):
     def scaled_derivative(self, outputs: Outputs, targets: Outputs) -> tuple[Float[Array, ""], Outputs]:
         r"""$\partial\ell/\partial f = e^{c}w$ as `(c, w)` with one scale c and $\max|w| = 1$.
 
-        The scale is constant under differentiation; $e^c w$ is what is being represented. Where every derivative is
+        The scale is constant under differentiation; the represented quantity is $e^c w$. Where every derivative is
         zero, so is w, and c is zero.
         """
 
@@ -117,8 +117,8 @@ class CrossEntropy(AbstractLoss):
     r"""$\ell=\log\sum_je^{f_j}-f_y=\log\big(1+\sum_{j\ne y}e^{-(f_y-f_j)}\big)$ of one output for each class.
 
     Outputs $f$ are `(..., C)`, targets y `(...)` are class numbers from 0 to C−1. It is the logistic loss of
-    $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: of two classes, that of the difference of their outputs. A target that is no
-    class makes it NaN.
+    $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: for two classes, that of the difference of their outputs. It is NaN for a target
+    that is not a class.
 
     Targets `(..., C)` are frequencies of the classes, rows that sum to one (soft labels; of a language model: a context
     with several continuations). The loss is then $\sum_cy_c\ell(f,c)=-\sum_cy_c\log\mathrm{softmax}(f)_c$, and its
@@ -167,8 +167,8 @@ class CrossEntropy(AbstractLoss):
         return scale + jnp.log(largest), weights / largest
 
     def margins(self, outputs: Outputs, targets: Array) -> Float[Array, "... g"]:
-        """$f_y-f_j$ for the classes j ≠ y in their order. Of frequencies `(..., C, C-1)`, those of every class y;
-        a class that does not occur has those of the most frequent one."""
+        """$f_y-f_j$ for the classes j ≠ y in their order. For frequencies `(..., C, C-1)`, those of every class y; a
+        class that does not occur has those of the most frequent one."""
         if are_frequencies(outputs, targets):
             most = jnp.argmax(targets, axis=-1, keepdims=True)
             occurring = jnp.where(targets > 0, _classes(outputs), most)
@@ -226,11 +226,11 @@ _PROBES = [2.0**k for k in range(1, 11)]
 class MarginLoss(AbstractLoss):
     r"""A loss of your own, $\ell(q)$ with $q=yf$: any function of a number that JAX differentiates.
 
-    The derivative is taken automatically. Where it underflows, a tail that was seen to be exponential is continued by
+    The derivative is taken automatically. Where it underflows, a tail that was found to be exponential is continued by
     its slope, $\log|\ell'(q)|=\log|\ell'(q_0)|-\kappa(q-q_0)$, with $q_0$ the last of 2, 4, 8, ... where
     $|\ell'|>10^{-100}$; so `lambda q: jnp.log1p(jnp.exp(-q))` can be followed as long as `Logistic`.
 
-    **Arguments:** `function`. **Raises:** `ValueError` naming `loss` unless it maps a number to a number and falls
+    **Arguments:** `function`. **Raises:** `ValueError` naming `loss` unless it maps a number to a number and decreases
     somewhere.
 
     **Example:**

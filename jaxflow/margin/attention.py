@@ -190,7 +190,8 @@ def prompt_svm(data: TokenData, selection: Any, K: Any = None) -> AttentionProgr
     r"""$\min\|p\|$ s.t. $(k_{i\alpha_i}-k_{it})^\top p\ge1$ for $t\ne\alpha_i$: the program of a trained prompt.
 
     **Arguments, errors:** `data`, `selection` as for `attention_svm`; `K` `(d, e)`, of keys $k_{it}=K^\top x_{it}$;
-    None: keys are the tokens. The primal is p `(e,)`, which stands for a diagonal matrix that meets queries of ones.
+    None: keys are the tokens. The primal is p `(e,)`. The program is that of a diagonal matrix $\mathrm{diag}(p)$ with
+    queries of ones.
 
     Source: (ATT-SVM) of Ataee Tarzanagh, Li, Zhang, Oymak (2023), *Max-Margin Token Selection in Attention Mechanism*.
     """

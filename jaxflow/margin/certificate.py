@@ -1,4 +1,4 @@
-r"""Certificates: bounds on a program's optimum that hold whatever solver or flow gave the points."""
+r"""Certificates: bounds on a program's optimum that hold for any points, from a solver or a flow."""
 
 import enum
 from typing import Any
@@ -24,7 +24,7 @@ FARKAS_MULTIPLE = 500.0
 
 
 class CertificateSource(enum.IntEnum):
-    """Who supplied the primal and dual point of a certificate."""
+    """Where the primal and dual point of a certificate come from."""
 
     none = 0
     flow = 1

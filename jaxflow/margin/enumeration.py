@@ -25,7 +25,7 @@ MAX_SELECTIONS = 20_000_000
 
 
 class AssumptionStatus(enum.IntEnum):
-    """Whether an assumption on the data holds. `undecided`: it hangs on an ambiguous or unsolved program."""
+    """Whether an assumption on the data holds. `undecided`: it depends on an ambiguous or unsolved program."""
 
     holds = 1
     violated = 2
@@ -57,7 +57,7 @@ class Enumeration(AbstractPrinted):
 
     @property
     def locally_optimal(self) -> Bool[Array, " N"]:
-        """Which choices are locally optimal; `global_` counts."""
+        """Which choices are locally optimal, the globally optimal one included."""
         local, best = SelectionStatus.local.value, SelectionStatus.global_.value
         return (self.status.value == local) | (self.status.value == best)
 
@@ -148,7 +148,7 @@ def enumerate_selections(
 
     - `data`, `head`: one instance and its head.
     - `norm`: as for `attention_svm`.
-    - `chunk`: choices solved at once; memory is bounded by it, whatever $T^n$ is.
+    - `chunk`: choices solved at once; it bounds the memory for every $T^n$.
 
     **Returns:** an `Enumeration`; `.solutions()` gives the locally-optimal directions.
 
@@ -160,7 +160,7 @@ def enumerate_selections(
 
     ```python
     found = jf.margin.enumerate_selections(data, head)
-    found.status  # what Definition 2 says of every choice
+    found.status  # of every choice, by Definition 2
     ```
     """
     require(is_concrete(data), "data", "enumerate_selections runs outside jit and vmap")

@@ -240,13 +240,13 @@ def completion(matrix: Any, mask: Any = None, norm: Any = "nuclear", symmetric: 
 
     **Arguments:**
 
-    - `matrix`: M, `(p, q)`; what stands at unknown entries is ignored.
-    - `mask`: Booleans `(p, q)`, True at known entries; None: known is what is not NaN.
+    - `matrix`: M, `(p, q)`; its unknown entries are ignored.
+    - `mask`: Booleans `(p, q)`, True at known entries; None: entries that are not NaN are known.
     - `norm`: of `minimum_norm` for matrices.
     - `symmetric`: W symmetric (p = q); an entry is known where it or its mirror image is.
 
     **Returns:** a program with a slot for each entry, empty where it is unknown, so that matrices of one shape are
-    solved under `jax.vmap` whatever is known of each.
+    solved under `jax.vmap`, whichever entries of each are known.
 
     **Raises:** `ValueError` naming the argument; for concrete entries that are infinite, NaN though known, or in
     conflict with their mirror image.

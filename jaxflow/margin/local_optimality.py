@@ -22,8 +22,8 @@ class LocalOptimality(AbstractPrinted):
 
     - `locally_optimal`: every support token scores less than the selected one.
     - `support`: the support indices, in the shape of the selection.
-    - `status`: `global_` (the optimal tokens), `local`, `not_local`, `ambiguous` (a token whose margin is
-      within 1e-6 of one, neither clearly support nor clearly not, decides), `not_applicable` (no solution).
+    - `status`: `global_` (the optimal tokens), `local`, `not_local`, `ambiguous` (the answer depends on a token whose
+      margin is within 1e-6 of one), `not_applicable` (no solution).
     - `excess`: margin − 1 of every masked token, +inf elsewhere.
     """
 
@@ -43,7 +43,7 @@ def is_locally_optimal(data: TokenData, head: Any, selection: Any, solution: Sol
     **Arguments:**
 
     - `data`, `head`: the instance; the head gives the token scores (an array means a linear head).
-    - `selection`: mask or indices, as for `attention_svm`. Of a selected set the least score counts.
+    - `selection`: mask or indices, as for `attention_svm`. In a selected set the smallest score counts.
     - `solution`: `solve(attention_svm(data, selection, ...))`, in any norm (Definition 4).
 
     **Raises:** `ValueError` as `attention_svm`.

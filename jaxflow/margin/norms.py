@@ -20,8 +20,8 @@ class AbstractNorm(eqx.Module):
     r"""A norm $N$ and its dual $N^*(a)=\max_{N(v)\le1}\langle a,v\rangle$: the $\diamond$-norm of App. D,
     Tarzanagh et al. (2023).
 
-    A norm of your own (a final subclass) can be certified as it is. The built-in solvers know the norms of this file;
-    yours brings a method of its own as `solver`, or goes through `solve_cvxpy`.
+    A norm of your own (a final subclass) can be certified as it is. The built-in solvers are for the norms of this
+    file; for your norm, define a method as `solver`, or use `solve_cvxpy`.
     """
 
     alias: eqx.AbstractClassVar[str]
@@ -51,8 +51,8 @@ class AbstractNorm(eqx.Module):
 
     def solver(self) -> Callable[[Any], tuple[Any, Any]] | None:
         """How `solve` solves programs of this norm: a function of the program that returns a primal and a dual point
-        (in the shapes of `primal_zero` and `active`); None, unless overridden, for the built-in methods. What it
-        returns is not trusted but certified."""
+        (in the shapes of `primal_zero` and `active`); None, unless overridden, for the built-in methods. The points
+        that it returns are certified from the constraints."""
         return None
 
 

@@ -3,12 +3,12 @@ r"""The nuclear norm under a rank bound m < d: (Att-SVM$_\star$) as it is for K,
 $$\min_{K,Q\in\mathbb R^{d\times m}}\tfrac12(\|K\|_F^2+\|Q\|_F^2)\quad\text{s.t.}\quad
 \langle f_kg_k^\top,KQ^\top\rangle\ge1 .$$
 
-Where the convex solution has rank at most m it is the global optimum (always if m >= n: Lemma 1 of Tarzanagh
-et al. 2023). Otherwise the program is not convex. Method: from several starts, alternating minimisation
-(with Q fixed the best K is a min-norm point in the coordinates $Q^\top g_k$, and the other way round), then
-Newton's method on the KKT conditions $K=MQ,\ Q=M^\top K$ and equal margins. The result is a stationary point
-with its KKT residual; without a closed duality gap nothing says that it is global. `failed` means that no
-start met the constraints, which does not prove that none can.
+Where the convex solution has rank at most m it is the global optimum (always if m >= n: Lemma 1 of Tarzanagh et al.
+2023). Otherwise the program is not convex. Method: from several starts, alternating minimisation (with Q fixed the best
+K is a min-norm point in the coordinates $Q^\top g_k$, and the other way round), then Newton's method on the KKT
+conditions $K=MQ,\ Q=M^\top K$ and equal margins. The result is a stationary point with its KKT residual; it is known to
+be global only where the duality gap closes. `failed` means that no start met the constraints, which does not prove that
+none can.
 """
 
 import jax

@@ -44,11 +44,11 @@ ZERO, POSITIVE = 10.0, 1e3
 
 
 class Separability(enum.IntEnum):
-    """How labelled data lie (Albert and Anderson 1984).
+    """How labelled data can be separated (Albert and Anderson 1984).
 
     `overlapping`: the loss has a minimiser. `separable`: some u makes all margins positive. `quasi_separable`: some u
-    makes some margins positive and leaves the others at zero, and no u does more. `unknown`: neither was proved, to
-    the roundings of the data.
+    makes some margins positive and leaves the others at zero, and no u does more. `unknown`: none of these was proved,
+    to the roundings of the data.
     """
 
     unknown = 0
@@ -64,7 +64,7 @@ class RecessionCone(AbstractPrinted):
     - `growing`: D, the rows whose margins grow, Booleans `(n,)`; the others are S.
     - `direction`: u `(p,)` with $A_Du>0$ and $A_Su=0$ to roundings; zero where D is empty.
     - `weights`: λ `(n,)`, positive on S with $A_S^\top\lambda=0$ to roundings, zero on D.
-    - `steps`: of the interior point.
+    - `steps`: of the interior-point method.
     """
 
     separability: Code
@@ -78,7 +78,7 @@ class RecessionCone(AbstractPrinted):
 def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     r"""The recession cone $\{u:Au\ge0\}$ of the loss $\sum_k\ell(a_k^\top u)$, see `RecessionCone`.
 
-    **Arguments:** `rows`: A `(n, p)`, labels times inputs. Columns may have any scale, and depend on each other.
+    **Arguments:** `rows`: A `(n, p)`, labels times inputs. Columns may have any scale, and may be linearly dependent.
 
     **Returns:** a `RecessionCone`; the answer is the same under `jit` and `vmap`.
 

@@ -29,7 +29,7 @@ def solve(
     starts: int = 8,
     solver: Callable[[AbstractProgram], tuple[Any, Any]] | None = None,
 ) -> Solution:
-    r"""Solves one program; `jax.vmap(solve)` solves a batch, in which no member disturbs another.
+    r"""Solves one program; `jax.vmap(solve)` solves a batch, in which no member affects another.
 
     | norm | method |
     |---|---|
@@ -38,7 +38,7 @@ def solve(
     | nuclear, of any matrices | interior point on the dual (`balls`) |
     | ℓ∞, spectral | interior point on the program itself (`balls`) |
     | nuclear with a rank bound | the convex solution where it satisfies the bound, else stationary points |
-    | ℓ1, real | simplex method on the dual (`l1_vertex`); where that proves nothing, as complex ones |
+    | ℓ1, real | simplex method on the dual (`l1_vertex`); where that proves nothing, the method of the next row |
     | ℓ1, complex | interior point on the dual, Newton on the support (`l1`) |
     | ℓp, p < 1 | stationary points by reweighted ℓ1 (`lp`) |
 
@@ -51,8 +51,8 @@ def solve(
     - `max_steps`: budget of interior-point iterations.
     - `starts`: number of starts, for programs that are not convex.
     - `solver`: a method of your own, a function of the program that returns a primal and a dual point of any scale;
-      None for the norm's (`AbstractNorm.solver`), or the built-in one where it brings none. Its answer is certified
-      from the constraints alone: a wrong one ends as `inaccurate` or `failed`.
+      None: the method of the norm (`AbstractNorm.solver`), or the built-in one where the norm has none. Its answer is
+      certified from the constraints alone: a wrong one ends as `inaccurate` or `failed`.
 
     **Returns:** a `Solution`. Look at `.result` first: `optimal`, `inaccurate`, `infeasible` (then `.dual`
     is a Farkas ray and `.certificate.proves_infeasible`), `budget_spent`, `failed` or `stationary`.
@@ -133,9 +133,9 @@ def certify(program: AbstractProgram, primal: Any, dual: Any = None, source: Any
     **Arguments:**
 
     - `program`: from `attention_svm`, `max_margin` or `minimum_norm`.
-    - `primal`: in the program's primal shape. A flow passes its velocity (NUMERICS: it converges
-      exponentially faster than the weights).
-    - `dual`: in the shape of `program.active`. A flow passes its clipped gradient multipliers; for sets of
+    - `primal`: in the program's primal shape. For a flow, give its velocity, which converges exponentially faster than
+      the weights.
+    - `dual`: in the shape of `program.active`. For a flow, give its gradient multipliers, clipped at zero; for sets of
       selected tokens also the weights with which the gradient pushes selected tokens (any sign). None: the program is
       solved for it.
     - `source`: `"program"`, `"flow"`, `"none"` or a `CertificateSource`.

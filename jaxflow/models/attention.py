@@ -42,10 +42,11 @@ class AbstractAttention(AbstractModel):
 
     @abc.abstractmethod
     def combined_weights(self) -> Float[Array, "..."]:
-        """The matrix W `(d, d)` that the parameters stand for; of a prompt p `(e,)` itself."""
+        """The matrix W `(d, d)` that the parameters define; for a prompt, p `(e,)` itself."""
 
     def keys_and_queries(self, data: TokenData) -> tuple[Float[Array, "n T d"], Float[Array, "..."]]:
-        """What the weights meet in the logits: tokens and queries, unless the model has others in their place."""
+        """What the weights are multiplied by in the logits: tokens and queries, unless the model has others in their
+        place."""
         return data.tokens, data.queries
 
     def attention(self, data: TokenData) -> Float[Array, "*n T"]:
@@ -264,10 +265,10 @@ class DiagonalAttention(AbstractAttention):
 
 
 class PromptAttention(AbstractAttention):
-    r"""Attention trained through a prompt p `(e,)`: $a_{it}=k_{it}^\top p$ with keys $k_{it}=K^\top x_{it}$ that stand
-    still; Ataee Tarzanagh, Li, Zhang, Oymak (2023), *Max-Margin Token Selection in Attention Mechanism*.
+    r"""Attention trained through a prompt p `(e,)`: $a_{it}=k_{it}^\top p$ with fixed keys $k_{it}=K^\top x_{it}$;
+    Ataee Tarzanagh, Li, Zhang, Oymak (2023), *Max-Margin Token Selection in Attention Mechanism*.
 
-    **Arguments:** `p`; `head`, on the tokens; `K` `(d, e)`, fixed; None: keys are the tokens. Queries do not count.
+    **Arguments:** `p`; `head`, on the tokens; `K` `(d, e)`, fixed; None: keys are the tokens. Queries are not used.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""What the risk asks of a model: outputs, and a pull-back of output weights that does not underflow."""
+"""What a risk needs of a model: outputs, and a pull-back of output weights that does not underflow."""
 
 import abc
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def linearize_outputs(
 ) -> tuple[Float[Array, "..."], Pullback]:
     """Linearizes any output function of a model by automatic differentiation.
 
-    Enough wherever the outputs themselves do not saturate: the scale of the loss passes through untouched.
+    This is enough where the outputs themselves do not saturate: the scale of the loss is kept apart.
 
     **Example:**
 
@@ -126,7 +126,7 @@ def linearize_outputs(
 
 
 def default_trainable(model: Any) -> PyTree:
-    """The model's own choice, or every inexact array of a model that makes none.
+    """The model's own choice; for a model without one, every inexact array.
 
     **Example:**
 
@@ -143,14 +143,14 @@ def default_trainable(model: Any) -> PyTree:
 def attention_and_head(model: Any) -> PyTree:
     r"""For `EmpiricalRisk(..., trainable=attention_and_head)`: the prediction head is trained with the attention.
 
-    Every inexact array moves: attention weights and all parameters of the head (of a `ConcaveHead` λ too; give a
-    pytree of Booleans to hold some of them).
+    Every inexact array is trained: attention weights and all parameters of the head (for a `ConcaveHead` λ too; give a
+    pytree of Booleans to fix some of them).
 
-    Theory then names no limit: scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that Definition 1's
-    optimal tokens are no property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023) are all for a fixed
-    head. The output weights $\ell'(f_i)$ are no longer bounded away from zero either: a growing head
-    lets them vanish, at rates that differ between sequences. `find_limit` therefore refuses; `integrate` follows
-    the joint flow.
+    No theorem then names the limit. Scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that the optimal
+    tokens of Definition 1 are not a property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023) are all for
+    a fixed head. The output weights $\ell'(f_i)$ are not bounded away from zero either: with a growing head they
+    vanish, at rates that differ between sequences. `find_limit` therefore raises an error; `integrate` follows the
+    joint flow.
     """
     return jax.tree.map(eqx.is_inexact_array, model)
 

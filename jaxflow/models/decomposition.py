@@ -22,7 +22,7 @@ class Decomposition(AbstractPrinted):
 
     @property
     def is_real(self) -> bool:
-        """Whether S and all U_l are real, which Theorem 4 asks for."""
+        """Whether S and all U_l are real, which Theorem 4 requires."""
         return not any(jnp.iscomplexobj(x) for x in (self.transform, *self.factors))
 
     def transformed(self, layers: tuple[Array, ...]) -> tuple[Inexact[Array, " m"], ...]:
@@ -35,7 +35,7 @@ class Decomposition(AbstractPrinted):
         return rho
 
     def tensor(self) -> Inexact[Array, "..."]:
-        r"""The data tensor that it stands for, `(k_1, ..., k_L, d)`."""
+        r"""The data tensor that it decomposes, `(k_1, ..., k_L, d)`."""
         letters = "abcdefghijkl"[: len(self.factors)]
         rule = ",".join(f"{letter}m" for letter in letters) + f",mx->{letters}x"
         return jnp.einsum(rule, *self.factors, self.transform)
@@ -86,7 +86,7 @@ def even_decomposition(d: int, depth: int) -> Decomposition:
 def real_decomposition(network: Any, inputs: Float[Array, "n d"]) -> Decomposition:
     """A real decomposition that holds along the flow: the network's own, or the even one for convolutions.
 
-    The even one is right where data and start are even, which `jaxflow.theory` checks.
+    The even one holds where data and start are even, which `jaxflow.theory` checks.
 
     **Raises:** as `decomposition_of`.
     """

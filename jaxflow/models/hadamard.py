@@ -64,9 +64,9 @@ class HadamardNetwork(AbstractModel):
     **Arguments:** `h`: a function of one input and the products `(p,)`, twice continuously differentiable in
     the products (an Equinox module, if it has arrays of its own); `u`, `v`: the weights.
 
-    `logs`, which `scaled` and the coordinates `LogHadamard` fill in, are the weights without underflow or
-    cancellation, of which u and v are then the floating-point values. Replace u or v by making a new network
-    (or `with_weights`), not by editing one that has `logs`.
+    `logs`, which `scaled` and the coordinates `LogHadamard` set, are the weights without underflow or cancellation; u
+    and v are then their floating-point values. Replace u or v by making a new network (or `with_weights`), not by
+    editing one that has `logs`.
     """
 
     h: ProductFunction
@@ -106,7 +106,7 @@ class HadamardNetwork(AbstractModel):
         return LogWeights.of(self.u, self.v) if self.logs is None else self.logs
 
     def scaled(self, log_scale: Any) -> "HadamardNetwork":
-        r"""$\theta(0)=\alpha\theta_0$ of equation (3), α given by its logarithm: $e^{-10000}$ is as good as 0.1."""
+        r"""$\theta(0)=\alpha\theta_0$ of equation (3), α given by its logarithm: $e^{-10000}$ is as accurate as 0.1."""
         logs = self.log_weights
         shifted = LogWeights(logs.log_sum + log_scale, logs.log_difference + log_scale, logs.sign, logs.swapped)
         return self.with_weights(shifted)
@@ -160,7 +160,7 @@ class HadamardNetwork(AbstractModel):
 
 
 class ProductNetwork(AbstractModel):
-    r"""$h(x;a)$ as a model of its products a alone: what the log coordinates and Algorithm 1 differentiate."""
+    r"""$h(x;a)$ as a model of its products a alone, which the log coordinates and Algorithm 1 differentiate."""
 
     h: ProductFunction
     products: Float[Array, " p"]

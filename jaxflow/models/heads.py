@@ -1,7 +1,7 @@
 r"""Prediction heads $h:\mathbb R^d\to\mathbb R$ that follow the attention layer.
 
-Any function or callable module will do; an array of shape `(d,)` means `LinearHead`, a tuple or list a head for
-each output position.
+Any function or callable module is a head; an array of shape `(d,)` means `LinearHead`, a tuple or list a head for each
+output position.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ def arrays_and_rest(name: str, tree: Any) -> tuple[PyTree, PyTree]:
 class FunctionHead(AbstractPrinted):
     r"""A callable $h:\mathbb R^d\to\mathbb R$ as a pytree of arrays.
 
-    Arrays of the callable (the weights of a module) are `params`; everything else, among it a plain function
-    itself and activation functions, is `rest`, fixed when a program is compiled. Models made of it can then be
-    mapped over, stacked and chosen from like any other.
+    Arrays of the callable (the weights of a module) are `params`; everything else, including a plain function itself
+    and activation functions, is `rest`, fixed when a program is compiled. Models with such a head can be mapped over,
+    stacked and indexed like any other.
 
-    **Raises:** `ValueError` naming `head` where what is fixed has no hash (a list of arrays hidden in a static
-    field, say).
+    **Raises:** `ValueError` naming `head` where a fixed part has no hash (for example a list of arrays in a static
+    field).
     """
 
     params: PyTree
@@ -70,8 +70,8 @@ class MLPHead(AbstractPrinted):
     r"""$h(x) = \mathbf 1^\top\mathrm{ReLU}(Vx)$, with `V` of shape `(r, d)`. Tarzanagh et al. (2023) §6.
 
     The gradient is piecewise constant: it jumps across the kinks and vanishes where all units are off. The flow slides
-    along kinks, where a smooth integrator steps to and fro: `jaxflow.Filippov` follows it, `jaxflow.find_limit` reports
-    it.
+    along kinks, where a smooth integrator steps back and forth: `jaxflow.Filippov` follows it, `jaxflow.find_limit`
+    reports it.
     """
 
     V: Float[Array, "r d"]
@@ -108,7 +108,7 @@ Head = Callable[[Float[Array, " d"]], Float[Array, ""]]
 class PositionHeads(AbstractPrinted):
     r"""A head for each output position, $(h_k)_{k=1}^K$. Tarzanagh et al. (2023), App. D.
 
-    **Arguments:** `heads`: K heads (anything that is a head for itself), or an array `(K, d)` of linear ones.
+    **Arguments:** `heads`: K heads (anything that is a head by itself), or an array `(K, d)` of linear ones.
 
     As a function it maps K points `(K, d)` to `(K,)`.
     """
@@ -130,10 +130,10 @@ class PositionHeads(AbstractPrinted):
 
 
 def as_head(head: Any) -> Head:
-    """A head from what a caller gave.
+    """A head from the argument of a caller.
 
-    A callable whose leaves are arrays as it is, any other in a `FunctionHead`; a tuple or list of heads as
-    `PositionHeads`; an array `(d,)`, or a list of numbers, as `LinearHead`.
+    A callable whose leaves are arrays stays as it is, any other becomes a `FunctionHead`; a tuple or list of heads
+    becomes `PositionHeads`; an array `(d,)`, or a list of numbers, becomes a `LinearHead`.
 
     **Raises:** `ValueError` naming `head`.
     """
@@ -156,8 +156,8 @@ def _numbers(parts: Any) -> bool:
 class GatedHead(AbstractPrinted):
     r"""A head at all outputs together, with the gates of its kinks `(g,)` given (`jaxflow._core.kinks`).
 
-    One piece of a piecewise smooth head, or on a kink a convex combination of its neighbours: `head_outputs` and
-    `head_gradients` are those of that piece.
+    One piece of a piecewise smooth head, or on a kink a convex combination of the neighbouring pieces: `head_outputs`
+    and `head_gradients` are those of that piece.
     """
 
     head: Any
@@ -198,8 +198,8 @@ def _each_output(head: Any, points: Float[Array, "*n d"], turn: Callable[[Head],
 def token_scores(data: TokenData, head: Any) -> Float[Array, "*n T"]:
     r"""Token scores $\gamma_{it}=Y_i\,h(x_{it})$ (Definition 1 of Tarzanagh et al. 2023).
 
-    With several outputs a sequence $\gamma_{ikt}=Y_{ik}\,h_k(x_{it})$ (Definition 4); hidden tokens have scores
-    too, and `data.visible` says which count.
+    With several outputs a sequence $\gamma_{ikt}=Y_{ik}\,h_k(x_{it})$ (Definition 4); hidden tokens have scores too,
+    and `data.visible` marks the tokens that count.
 
     **Returns:** `(n, T)`, or `(n, k, T)` for k outputs per sequence.
     """

@@ -42,8 +42,8 @@ def _circular(a: Float[Array, " d"], b: Float[Array, " k"], sign: int) -> Float[
 class LinearConvolutionalNetwork(AbstractLinearNetwork):
     r"""$f(x)=(\cdots(x\star w_1)\cdots\star w_{L-1})^\top w_L$, equation (12), so $\beta=w_1*\cdots*w_L$.
 
-    ⋆ is a cross-correlation and β a true convolution, that of the filters filled up with zeros. Short filters are
-    applied as shifted copies, long ones by FFT.
+    ⋆ is a cross-correlation and β a true convolution, that of the filters padded with zeros. Short filters are applied
+    as shifted copies, long ones by FFT.
 
     **Arguments:** `weights`: $(w_1,\dots,w_L)$, $w_l$ of length $k_l\le d$ and $k_L=d$. **Raises:** `ValueError`.
     """

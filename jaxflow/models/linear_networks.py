@@ -48,7 +48,7 @@ class AbstractLinearNetwork(AbstractModel):
 
     @abc.abstractmethod
     def conserved(self) -> PyTree:
-        """What gradient flow keeps constant, whatever the loss."""
+        """What gradient flow keeps constant, for every loss."""
 
     @property
     def depth(self) -> int:

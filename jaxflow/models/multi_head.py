@@ -17,8 +17,8 @@ from jaxflow.models.base import AbstractModel, Pullback
 class MultiHeadAttention(AbstractModel):
     r"""The sum of H attention layers on the same data, each with its own weights and its own prediction head.
 
-    With linear heads $v_h$ this is one output of ordinary multi-head attention, whose output matrix turns the
-    mixture of layer h into $v_h$.
+    With linear heads $v_h$ this is one output of ordinary multi-head attention, with the value and output weights of a
+    head combined in $v_h$.
 
     **Arguments:** `parts`: attention models, of any parametrisations.
     """
@@ -50,7 +50,7 @@ class MultiHeadAttention(AbstractModel):
 
     @property
     def degree(self) -> int | None:
-        """The degree of homogeneity that all layers share, else None."""
+        """The degree of homogeneity of all layers if it is the same, else None."""
         degrees = {part.degree for part in self.parts}
         return degrees.pop() if len(degrees) == 1 else None
 
@@ -62,7 +62,8 @@ class MultiHeadAttention(AbstractModel):
         return jnp.sum(jnp.stack([part.outputs(data) for part in self.parts]), axis=0)
 
     def linearize(self, data: TokenData, trainable: PyTree) -> tuple[Float[Array, "*n"], Pullback]:
-        """Each layer pulls the same output weights back on a scale of its own; the largest is the common one.
+        """Each layer pulls the same output weights back on a scale of its own; the common scale is the largest of
+        these.
 
         Multipliers are stacked, `(H, n, [k,] T)`.
         """

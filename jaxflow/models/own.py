@@ -1,4 +1,4 @@
-r"""Models that a user wrote: any callable on one input, and attention with any parametrisation of its weights."""
+r"""Models of your own: any callable on one input, and attention with any parametrisation of its weights."""
 
 from typing import Any, ClassVar
 
@@ -15,12 +15,13 @@ from jaxflow.models.heads import Head, arrays_and_rest, as_head, check_head
 
 
 class OwnModel(AbstractPrinted):
-    r"""Any model as a pytree of arrays, so that it passes through `jit` and `vmap` like the library's own.
+    r"""Any model as a pytree of arrays, so that `jit` and `vmap` treat it like a model of the library.
 
-    Arrays are `params`; what is no array (activation functions, sizes) is `rest`, fixed when a program is compiled.
-    `module` is the user's model again. It is called on every input $x_i$, or its `outputs(data)` where it has one.
+    Arrays are `params`; everything else (activation functions, sizes) is `rest`, fixed when a program is compiled.
+    `module` is your model again. It is called on every input $x_i$; if it has a method `outputs`, `outputs(data)` is
+    called instead.
 
-    **Raises:** `ValueError` naming `model` where what is fixed has no hash.
+    **Raises:** `ValueError` naming `model` where a fixed part has no hash.
     """
 
     params: PyTree
@@ -35,7 +36,7 @@ class OwnModel(AbstractPrinted):
 
     @property
     def module(self) -> Any:
-        """The user's model."""
+        """Your model."""
         return eqx.combine(self.params, self.rest)
 
     def outputs(self, data: Any) -> Float[Array, "..."]:
@@ -45,8 +46,9 @@ class OwnModel(AbstractPrinted):
 class AbstractOwnAttention(AbstractAttention):
     r"""One-layer attention with any parametrisation of W: a subclass defines its `combined_weights()`.
 
-    All of its arrays are trained but for those of the `head`, which comes first: a callable, or an array `(d,)` for a
-    linear one. `degree` is that of W in the trained parameters; where it is not declared, `find_limit` looks for it.
+    All of its arrays are trained except those of the `head`, which is the first field: a callable, or an array `(d,)`
+    for a linear one. `degree` is that of W in the trained parameters; where it is not declared, `find_limit` measures
+    it.
 
     ```python
     class SymmetricAttention(jf.models.AbstractOwnAttention):

@@ -24,7 +24,8 @@ def log_attention(logits: Float[Array, "*n T"], visible: Bool[Array, "*n T"]) ->
 
 
 class Saturation(eqx.Module):
-    r"""Attention by logits and slopes, in the pieces that outputs and multipliers are made of; one exponential a token.
+    r"""Attention by logits and slopes, in the parts from which outputs and multipliers are computed; one exponential
+    for each token.
 
     Of output i let α be the token with the largest logit (of several, the one with the largest slope),
     $\delta_t=\gamma_t-\gamma_\alpha$, and b the largest logit of those with δ ≠ 0, the *differing* tokens. Then with
@@ -83,14 +84,15 @@ class Saturation(eqx.Module):
         - slopes are relative to the top token's, $\delta_t=\gamma_t-\gamma_\alpha$, and the mean of δ is $fD/Z$, which
           keeps all its digits as it vanishes;
         - M is the largest $c_i+\log s_{it}$ over all tokens that differ from their top one, and is never exponentiated.
-          It is one maximum of the sum: the output with the steepest loss may be the one whose attention is gone;
+          It is a maximum of the sum, because the output with the steepest loss may be the one whose attention has
+          vanished;
         - tokens with δ ≠ 0 have $P_t\propto u_t(\delta_t-fD/Z)$. No other has more attention than the top one, so the
           two do not cancel but for a factor of T;
-        - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one: of
-          them the factor f is taken out, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
+        - tokens with δ = 0, the top one among them, have no term from the top token, the only one of order one. The
+          factor f is taken out of them, $P_t\propto-u_tD/Z$. The sum over a sequence is zero to rounding.
 
         **Arguments:** output weights $e^{c_i}w_i=\partial L/\partial f_i$ with w of order one. M is constant under
-        differentiation: $e^MP$ is what is being represented.
+        differentiation: the represented quantity is $e^MP$.
         """
         reach = self.log_ratio - jnp.log(self.total) + jnp.where(weights != 0, scales, -jnp.inf)
         largest = lax.stop_gradient(jnp.max(reach))

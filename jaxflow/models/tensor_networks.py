@@ -154,7 +154,7 @@ def convolutional_tensor(d: int, sizes: tuple[int, ...]) -> Float[Array, "..."]:
 def fully_connected_tensor(dims: tuple[int, ...]) -> Float[Array, "..."]:
     r"""$\mathsf M_{\mathrm{fc}}$ by the block construction of appendix B, for $v_l=\mathrm{vec}(W_l)$ by columns.
 
-    **Arguments:** `dims`: $d_1,\dots,d_L$. Large: for tests and for theorems on the general form.
+    **Arguments:** `dims`: $d_1,\dots,d_L$. The tensor is large; it is for tests and for theorems on the general form.
     """
     require(len(dims) > 0, "dims", "expected at least one width")
     tensor = jnp.eye(dims[0])

@@ -1,4 +1,4 @@
-"""One package per paper, one file per figure, and the theorems that the library predicts by."""
+"""One package for each paper, one file for each figure, and the theorems on which predictions are based."""
 
 from jaxflow.papers import boix2023 as boix2023
 from jaxflow.papers import cross_check as cross_check

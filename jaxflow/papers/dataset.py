@@ -1,4 +1,4 @@
-"""Numbers of an experiment: computed once, kept on disk part by part, shared by all who read them."""
+"""Numbers of an experiment: computed once, kept on disk part by part, and shared by all experiments that read them."""
 
 import io
 import json
@@ -33,7 +33,7 @@ Raw = dict[str, dict[str, np.ndarray]]
 
 
 class OtherNumbers(ValueError):
-    """Numbers of an earlier run lie where these would go, and are not what this run would have computed.
+    """The folder contains numbers of an earlier run that differ from those that this run would compute.
 
     **Example:**
 
@@ -50,19 +50,19 @@ class OtherNumbers(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """Instances, each a function of its key: a study, which may be killed and goes on to the same bits.
+    """Instances, each a function of its key, as a study: if it is killed, it can be resumed to the same bits.
 
-    - `record`: a `NamedTuple` of arrays; its fields get two more axes, cells and trials. A field `outcome` says how
-      an instance ended; without one `ok` tells the failed ones, and of the others nothing is claimed.
+    - `record`: a `NamedTuple` of arrays; its fields get two more axes, cells and trials. A field `outcome` says how an
+      instance ended; without it `ok` marks the instances that did not fail, and nothing is claimed about them.
     - `one(key, setting)`: the record of one instance.
-    - `cells`: settings by name, pytrees, or a function of the scale that gives them; those that differ in their arrays
-      alone share one compiled program. All cells meet the same instances, or (`own_instances`) each its own.
+    - `cells`: settings by name, pytrees, or a function of the scale that returns them; settings that differ only in
+      their arrays share one compiled program. All cells have the same instances, or (`own_instances`) each its own.
     - `trials`: instances of a cell at each scale, or a function that gives them; `block`: how many are computed
       together, at most (on an accelerator more, where they are mapped: `jaxflow.study.shapes`).
-    - `instances`: the part whose keys these are, itself unless told otherwise; `dataset.part` of the same paper.
-      `draw_from(seed, setting)`: the key of a cell, into which the number of the instance is folded, instead of that.
-    - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped, where no lane is to wait for the slowest;
-      `"on host"`, called for one instance after the other; `"as a block"`, called with all keys of a block.
+    - `instances`: the part whose keys are used, by default this part itself; `dataset.part` of the same paper.
+      `draw_from(seed, setting)`: instead, the key of a cell, into which the number of the instance is folded.
+    - `way`: `"together"`, vmapped; `"in turn"`, compiled and on a CPU mapped one by one, so that no lane waits for the
+      slowest; `"on host"`, called for one instance after the other; `"as a block"`, called with all keys of a block.
 
     **Example:**
 
@@ -106,10 +106,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Numbers that are computed as a whole, and kept when they are done. What takes longer than a minute is a `Part`.
+    """Numbers that are computed and kept as a whole. Numbers that take longer than a minute are a `Part`.
 
     `compute(scale, key, say)` gives the `record`. The key is made from the names of dataset and part; `draw_from` makes
-    something else of the seed.
+    another value from the seed instead.
 
     **Example:**
 
@@ -154,7 +154,7 @@ class Studies:
 class Dataset(Generic[N]):
     """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`, or makes one of them.
 
-    `where` is `module:NAME` of this very object, by which another process finds it.
+    `where` is `module:NAME` of this object, by which another process finds it.
 
     **Example:**
 
@@ -192,8 +192,8 @@ class Dataset(Generic[N]):
     def collect(
         self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
     ) -> Raw:
-        """Arrays by part and field, `(cells, trials, ...)` for a `Part`: read where they lie in the `folder`, else
-        computed and kept there. Interrupted at any moment, the same call goes on.
+        """Arrays by part and field, `(cells, trials, ...)` for a `Part`: read from the `folder` where they exist, else
+        computed and kept there. If a call was interrupted at any moment, the same call resumes it.
 
         **Arguments:** `executor`, `progress`: as `Study.run`.
 
@@ -230,7 +230,7 @@ class Dataset(Generic[N]):
         return total(self._attempts(folder, scale, seed))
 
     def begin_again(self, folder: Path, *, scale: str, seed: int) -> None:
-        """Forgets what lies in the folder."""
+        """Removes the numbers of the folder."""
         mine = self._folder(folder, scale, seed)
         if mine.exists():
             shutil.rmtree(mine)

@@ -19,7 +19,7 @@ Found = tuple[list[Finding], list[str]]
 
 @dataclass(frozen=True)
 class Theorem:
-    """A theorem by which `jaxflow.theory.predict` answers, and the model class it is used for.
+    """A theorem that `jaxflow.theory.predict` uses, and the model class for which it is used.
 
     **Example:**
 
@@ -57,10 +57,10 @@ class Paper:
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment: its numbers, what they say of the paper's statements, and a picture of them.
+    """An experiment: its numbers, the paper's statements that they test, and a picture of them.
 
-    `run_times` says for each scale how much is computed and how long it takes. `said` gives the statements of the
-    numbers; `draw` a Matplotlib figure, or there is none. `verified`: its findings stand in the table of `verify`.
+    `run_times`: for each scale, how much is computed and how long it takes. `said`: the statements about the numbers.
+    `draw`: a Matplotlib figure, or None. `verified`: whether its findings are rows of the table of `verify`.
 
     **Example:**
 
@@ -83,7 +83,7 @@ class Entry:
     verified: bool = False
 
     def find(self, numbers: Any, draw: Draw | None = None) -> Found:
-        """What the numbers say of every statement, and the notes. Contradictions are computed again from `draw`."""
+        """The finding for every statement, and the notes. Contradictions are computed again from `draw`."""
         return [hold(statement, numbers, draw) for statement in self.said(numbers)], self.notes(numbers)
 
     @property
@@ -194,7 +194,7 @@ def figures_of(paper: str) -> list[Entry]:
 
 
 def checks_of(paper: str) -> list[Entry]:
-    """What `verify` holds to instances, in the order in which it was registered.
+    """The checks of `verify`, in the order in which they were registered.
 
     **Example:**
 

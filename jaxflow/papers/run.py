@@ -88,14 +88,14 @@ def reproduce(
     progress: bool = False,
     say: Say = print,
 ) -> tuple[Paths, list[Claim]]:
-    """Computes a figure, saves its numbers, draws it from the saved numbers and holds the paper's claims to them.
+    """Computes a figure, saves its numbers, draws it from the saved numbers and tests the paper's claims on them.
 
     **Arguments:** `paper`, `figure`, `scale` by name; `seed`: of all instances; `out`: folder, `out/<paper>` by
     default; `overwrite`: replace files of an earlier run, and compute its numbers again; `executor`, `progress`: as
     `jaxflow.study.Study.run`; `say`: receives one line a step.
 
-    Killed at any moment, the same call (without `overwrite`) goes on with the numbers that are there, as does any other
-    call that needs them in this folder.
+    If a call was killed at any moment, the same call (without `overwrite`) continues with the numbers that exist. Any
+    other call that needs these numbers in this folder uses them too.
 
     **Returns:** the files by kind, and the claims.
 
@@ -139,11 +139,11 @@ def verify(
     progress: bool = False,
     say: Say = print,
 ) -> tuple[Paths, list[Row]]:
-    """Holds the statements of a paper to instances: computes the numbers, saves them, and judges by the saved ones.
+    """Tests the statements of a paper on instances: computes the numbers, saves them, and decides by the saved ones.
 
     **Arguments:** `only`: names of checks, all by default; the others as in `reproduce`.
 
-    The rows of the checks that are done stand in `verify-partial.md` as long as there are others to be computed.
+    Until all checks are done, `verify-partial.md` has the rows of the finished ones.
 
     **Returns:** the files by kind, and the rows.
 

@@ -1,4 +1,4 @@
-"""A statement of a paper, held to the typed numbers of one experiment."""
+"""A statement of a paper, tested on the typed numbers of one experiment."""
 
 import math
 from collections.abc import Callable
@@ -38,22 +38,23 @@ class Again(Generic[N]):
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Generic[N]):
-    r"""What a paper says of each instance, or of its limit, and how it is read from numbers `N`.
+    r"""What a paper says about each instance, or about its limit, and how the numbers `N` test it.
 
-    - `source`: which statement; `says`: it, in one sentence.
-    - `inside`: who satisfies the hypotheses, of any shape, empty where nothing was run; `residual`: of the same shape,
-      how far an instance is from what is said; NaN where nothing is known of it (not followed, not solved): it is
+    - `source`: which statement; `says`: the statement, in one sentence.
+    - `inside`: which instances satisfy the hypotheses, of any shape, empty where nothing was run; `residual`: of the
+      same shape, how far an instance is from the statement; NaN where this is not known (not followed, not solved): the
+      instance is undecided.
+    - `bound`: the largest allowed residual; `unit`: the meaning of the residual; empty where the residual only counts
+      (0 for yes, 1 for no, with the bound 0).
+    - `found`: in words, what else is shown by the instances that are inside and have a residual; the largest residual
+      is added. By default it counts the instances within the bound.
+    - `limit`: whether the statement is about a limit (a function of the numbers where some instances are at it). Finite
+      times show only the approach to a limit, and `rate` fits this approach. `certified`: what certifies the limit
+      itself, instance by instance; then no rate is needed, and `limit` stays False.
+    - `late`: the residual up to which an instance may still approach the limit: between `bound` and `late` it is
       undecided.
-    - `bound`: what the residual must not exceed; `unit`: what the residual is; empty where it only counts (0 for yes, 1
-      for no, with the bound 0).
-    - `found`: in words, what else the instances show of which something is known (`inside`, and a residual); the
-      largest residual stands beside it. Left out, it counts those within the bound.
-    - `limit`: said of a limit (a function of the numbers where some are at it), of which finite times show no more than
-      the approach: `rate` fits that. `certified`: what certifies the limit itself, instance by instance; then no rate
-      is needed, and `limit` stays False.
-    - `late`: the residual up to which an instance may still be on its way: between `bound` and it nothing is decided.
     - `again`: the residual by independent code, executed on instances that contradict; a counterexample needs it.
-    - `beyond`: measured where the hypotheses fail, to show what becomes of the conclusion: nothing is inside.
+    - `beyond`: measured where the hypotheses fail, to show whether the conclusion fails too: no instance is inside.
 
     **Raises:** `ValueError` for a limit without a rate: no numbers could confirm it.
 

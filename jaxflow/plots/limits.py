@@ -1,4 +1,4 @@
-"""Limits found: how far the weights had come, and the flow's direction against the program's optimum."""
+"""Limits that were found: the gaps of the weights, and the flow's direction against the program's optimum."""
 
 from typing import Any
 

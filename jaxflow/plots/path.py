@@ -1,4 +1,4 @@
-"""One flow: its path, and how near its limit it came."""
+"""One flow: its path, and its distance from the limit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -45,7 +45,7 @@ def draw_path(data: Mapping[str, Any]) -> Any:
 
 
 def draw_limit(data: Mapping[str, Any]) -> Any:
-    r"""A limit: how far the flow still was from it along the way, and what it is.
+    r"""A limit, and the distance of the flow from it along the path.
 
     **Arguments:** `data` with `log_times`, `gaps` `(m,)` of the way (NaN where it had ended) and `gap_label`; `limit`,
     a vector or a matrix, with `limit_label`; `title`. Optional: `program`, of the same shape as a vector `limit`: the

@@ -132,7 +132,7 @@ def draw_heat_map(data: Mapping[str, Any]) -> Any:
     r"""One number over two factors, a panel for each value of a third; written into the cells where it fits.
 
     **Arguments:** `data` with `x` `(k,)`, `y` `(l,)`, `x_label`, `y_label`; `panels` `(p,)` titles; `value`
-    `(p, l, k)`, NaN where nothing is known; `value_label`. Optional: `range` `(2,)`, 0 to 100 by default.
+    `(p, l, k)`, NaN where there is no value; `value_label`. Optional: `range` `(2,)`, 0 to 100 by default.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""How a result came to be, and the files that a command writes: never over others unless asked."""
+"""The manifest of a result, and the files that a command writes: existing files are replaced only on request."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from jaxflow.study.manifest import origin, package_version
 
 
 def refuse_existing(paths: Iterable[Path], overwrite: bool) -> None:
-    """To be called before anything is computed.
+    """Checks that no output exists yet. To be called before anything is computed.
 
     **Raises:** `FileExistsError` with the names of the outputs that exist, unless `overwrite`;
     `NotADirectoryError` where a folder cannot be made because a file has its name.

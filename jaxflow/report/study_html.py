@@ -1,4 +1,4 @@
-"""A study as one HTML file that needs nothing else: what was counted, of what, and how it came to be."""
+"""A study as one HTML file without other files: counts, their denominators, and the manifest."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""Monte Carlo studies. Thousands of instances, each ending in one outcome, none lost."""
+"""Monte Carlo studies of thousands of instances. Every instance ends in one outcome, and none is lost."""
 
 from jaxflow.study.counting import DECIDED as DECIDED
 from jaxflow.study.counting import decode as decode

@@ -49,7 +49,7 @@ RULES = {
 
 
 def wilson(count: Any, total: Any, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    r"""Wilson's score interval for a proportion $p$ of which `count` of `total` were seen.
+    r"""Wilson's score interval for a proportion $p$, of which `count` of `total` were observed.
 
     $$\frac{\hat p+\frac{z^2}{2n}\pm z\sqrt{\frac{\hat p(1-\hat p)}{n}+\frac{z^2}{4n^2}}}{1+z^2/n}$$
 
@@ -94,28 +94,28 @@ def percentages(
     confidence: float = 0.95,
     rule: str = "certified",
 ) -> Any:
-    """How often each outcome occurred, of all instances that ran and of those in `given`, side by side.
+    """How often each outcome occurred: of all instances that ran, and of those in `given`.
 
     **Arguments:**
 
     - `results`: of a study, complete or not.
     - `over`: the axes that are pooled; a row remains for each value of the others.
-    - `given`: the condition of the conditional percentages; by default the decided outcomes (`DECIDED`; of an
+    - `given`: the condition of the conditional percentages; by default the decided outcomes (`DECIDED`; for an
       experiment with outcomes of its own, all but `ambiguous`, `undecided` and `failed`).
     - `groups`: names for sets of outcomes, which may overlap (`"local, including global"`); by default every
       outcome by itself.
     - `confidence`: of the intervals (Wilson's).
     - `rule`: `"certified"` counts outcomes as they are: the direction of the flow is certified. `"settled"` also counts
-      a settled selection that is locally optimal as `globally_optimal` or `locally_optimal`, though its direction
-      was not followed to a certificate (`settled_selections`; it needs the variable `selection_status`). The rule
-      stands in `attrs["rule"]`; call twice for both counts.
+      a settled selection that is locally optimal as `globally_optimal` or `locally_optimal`, though its direction was
+      not followed to a certificate (`settled_selections`; it needs the variable `selection_status`). `attrs["rule"]`
+      names the rule; call twice for both counts.
 
     **Returns:** an `xarray.Dataset` with the remaining axes and `outcome` (or `group`): `count`, `percentage`,
     `low`, `high` (of all that ran), `given_percentage`, `given_low`, `given_high`, which is NaN where nothing
     satisfied the condition; without that axis the denominators `ran` and `given`, and `not_run`.
 
-    **Raises:** `ValueError` for unknown axes, outcomes or rules, and for the rule `"settled"` where settled
-    selections stand without a status.
+    **Raises:** `ValueError` for unknown axes, outcomes or rules, and for the rule `"settled"` where settled selections
+    have no status.
 
     **Example:**
 
@@ -182,8 +182,8 @@ def percentages(
 
 def settled_selections(outcomes: Any, statuses: Any) -> np.ndarray:
     """Codes of `Outcome` by the rule `"settled"`: `selection_settled` becomes `globally_optimal` or `locally_optimal`
-    where the status of the selection (`SelectionStatus`) says so. Another status leaves it as it is: a selection that
-    is not locally optimal may be lost again.
+    where the selection has that status (`SelectionStatus`). With another status it stays `selection_settled`: a
+    selection that is not locally optimal may be left later.
 
     **Example:**
 
@@ -269,7 +269,7 @@ def decode(codes: Any) -> Any:
 
     **Returns:** an `xarray.DataArray` of strings for a `DataArray`, else a NumPy array (or one string).
 
-    **Raises:** `ValueError` for a number that is no code.
+    **Raises:** `ValueError` for a number that is not a code.
     """
     attributes = getattr(codes, "attrs", {})
     names = _names_of(attributes)

@@ -22,11 +22,11 @@ from jaxflow.study.results import of_one_instance
 
 
 class AbstractExperiment(eqx.Module):
-    """What a study repeats. Written for one instance; the engine batches it, stores it and counts it.
+    """What a study repeats. An experiment is written for one instance; the engine batches the instances, stores and
+    counts them.
 
-    A subclass gives `setup` and `summarize`; the other methods are hooks with a default. Its fields are settings: they
-    are recorded with the results and are the same for every cell. One called `method` says how `find_limit` is to
-    follow the flow.
+    A subclass defines `setup` and `summarize`; the other methods are hooks with a default. Its fields are settings:
+    they are recorded with the results and are the same for every cell. A field `method` is the method of `find_limit`.
 
     **Example:**
 
@@ -89,16 +89,16 @@ class AbstractExperiment(eqx.Module):
         return None
 
     def name(self) -> str:
-        """What the keys are hashed from. Two experiments of one name draw the same instances."""
+        """The name from which the keys are hashed. Two experiments with the same name draw the same instances."""
         return type(self).__name__
 
     def key_words(self, seed: int, data_factors: Mapping[str, Any], trials: Iterable[int]) -> np.ndarray:
-        """The keys of instances as words `(trials, 2)`: by default hashed from names. Another rule, too, must depend on
-        nothing else, and must not change the key of one trial when there are more of them."""
+        """The keys of instances as words `(trials, 2)`: by default hashed from names. Another rule must also depend on
+        names only, and must not change the key of a trial when more trials are added."""
         return key_data(seed, self.name(), data_factors, trials)
 
     def signature(self) -> inspect.Signature:
-        """Where the names of the factors are read: a key, then keyword arguments."""
+        """The signature that gives the names of the factors: a key, then keyword arguments."""
         return inspect.signature(self.setup)
 
     def claims_outcome(self) -> bool:
@@ -107,16 +107,16 @@ class AbstractExperiment(eqx.Module):
         return True
 
     def import_path(self) -> str:
-        """`module:name`, from which another process makes this experiment, given its settings."""
+        """`module:name`, from which another process makes this experiment with its settings."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     def settings(self) -> dict[str, Any]:
-        """The fields by name for JSON; what JSON does not know by its `repr`."""
+        """The fields by name for JSON; values that JSON cannot represent by their `repr`."""
         return {field.name: _for_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def padding(self) -> dict[str, int]:
-        """A hook: results of integers whose arrays have more entries in some cells than in others, by name, with the
-        number that fills up the smaller ones. A study stores them as large as its largest cell has them."""
+        """A hook: the integer results whose arrays have more entries in some cells than in others, by name, with the
+        number that fills up the smaller ones. A study stores them in the size of its largest cell."""
         return {}
 
     def definitions(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class AbstractExperiment(eqx.Module):
 class FunctionExperiment(AbstractExperiment):
     """An opaque function `f(key, **factors) -> dict` of scalars or small arrays, vmapped, with or without `outcome`.
 
-    What it returns as `outcome` is counted: numbers of `Outcome`, or a `Code` of an enumeration of its own.
+    The study counts its result `outcome`: numbers of `Outcome`, or a `Code` of an enumeration of your own.
 
     **Example:**
 

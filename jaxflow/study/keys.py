@@ -1,4 +1,4 @@
-"""Keys from names: every random draw of a study descends from a hash of what the instance is called."""
+"""Keys from names: every random draw of a study descends from a hash of the name of the instance."""
 
 import hashlib
 import json
@@ -74,7 +74,8 @@ def trial_key(seed: int, experiment: str, data_factors: Mapping[str, Any], trial
 
 
 def subkey(key: Key[Array, ""], name: str) -> Key[Array, ""]:
-    """The key of one of several draws of an instance, by what is drawn: another draw shifts none of the others.
+    """The key of one of several draws of an instance, by the name of what is drawn. Adding a draw changes no other
+    draw.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""Two methods on the same instances: how often one ends so and the other does not."""
+"""Two methods on the same instances: how often one has an outcome and the other does not."""
 
 import json
 from typing import Any
@@ -13,18 +13,18 @@ from jaxflow.study.tables import Table, as_text, cells, factor_names
 def paired(
     results: Any, factor: str, a: Any, b: Any, *, outcome: Any = "globally_optimal", confidence: float = 0.95
 ) -> Any:
-    r"""McNemar's comparison of two values of a method factor, which meet the same instances.
+    r"""McNemar's comparison of two values of a method factor, which are run on the same instances.
 
-    Only instances count that end so by one method and not by the other: $n_a$ by `a` alone, $n_b$ by `b` alone. If
-    both are as likely, $n_a$ is binomial of $n_a+n_b$ at ½; `p_value` is that of the exact two-sided test. The interval
-    for the difference of the shares is Newcombe's, of Wilson's intervals and the correlation of the two methods
-    (Newcombe 1998, Statistics in Medicine 17, 2635, method 10).
+    Only instances count that have the outcome by one method and not by the other: $n_a$ by `a` alone, $n_b$ by `b`
+    alone. If both are equally likely, $n_a$ is binomial of $n_a+n_b$ at ½; `p_value` is that of the exact two-sided
+    test. The interval for the difference of the shares is Newcombe's, from Wilson's intervals and the correlation of
+    the two methods (Newcombe 1998, Statistics in Medicine 17, 2635, method 10).
 
-    **Arguments:** `results` of a study; `factor`: a method factor, `a` and `b` two of its values; `outcome`: what
-    counts, a name or several; `confidence` of the interval.
+    **Arguments:** `results` of a study; `factor`: a method factor, `a` and `b` two of its values; `outcome`: the
+    outcome that counts, one name or several; `confidence` of the interval.
 
     **Returns:** an `xarray.Dataset` with the other axes of the study but `trial`: `pairs` (both methods ran), `both`,
-    `only_a`, `only_b`, `neither`; `difference` of the percentages, a less b, with `low` and `high`; `p_value`. Without
+    `only_a`, `only_b`, `neither`; `difference` of the percentages, a minus b, with `low` and `high`; `p_value`. Without
     pairs these are NaN.
 
     **Raises:** `ValueError` for a factor whose values have other instances, and for unknown values and outcomes.

@@ -1,4 +1,4 @@
-"""Reading a store: lazily as a Dataset, and how far it has come."""
+"""Reading a store: its results as a lazy Dataset, and how much of it is complete."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ def open_results(store_path: StorePath) -> Any:
     compared with its checksum when it is read, and nothing that the store names is imported. Plain `xarray.open_zarr`
     reads the same numbers and the checksums of the blocks, but counts a missing chunk as not run.
 
-    **Raises:** `FileNotFoundError`; `ValueError` for what is no study, has another schema or is damaged; the same when
-    a damaged chunk is read.
+    **Raises:** `FileNotFoundError`; `ValueError` for a store that is not a study, has another schema or is damaged;
+    also later, when a damaged chunk is read.
 
     **Example:**
 
@@ -88,11 +88,11 @@ def _chunk(path: Path, head: Head, key: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a store has come; `print` it.
+    """How much of a store is complete; `print` it.
 
-    `counts` are by outcome, over instances in complete blocks. `complete` is True only where every block is
-    there and the manifest lacks nothing; `damaged` blocks will be computed again by the next run, and `damaged_files`,
-    which hold no results, written again.
+    `counts` are by outcome, over instances in complete blocks. `complete` is True only if no block is missing and the
+    manifest is complete. The next run computes `damaged` blocks again, and writes `damaged_files`, which contain no
+    results, again.
     """
 
     path: Path
@@ -106,7 +106,7 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        """Every block is there, undamaged, and it is known how they came to be."""
+        """Whether every block is there and undamaged, and the manifest tells how they were computed."""
         return self.blocks == self.plan.block_count and not self.lacking and not self.damaged_files
 
     def __str__(self) -> str:
@@ -133,11 +133,11 @@ class Status:
 
 
 def status(store_path: StorePath, verify: bool = False) -> Status:
-    """How far a store has come, while it is being written or afterwards.
+    """How much of a store is complete, while it is being written or afterwards.
 
-    **Arguments:** `verify`: also hold every chunk to its checksum (reads the whole store).
+    **Arguments:** `verify`: also compare every chunk with its checksum (reads the whole store).
 
-    **Raises:** `FileNotFoundError`; `ValueError` for what is no study, or has another schema.
+    **Raises:** `FileNotFoundError`; `ValueError` for a store that is not a study, or has another schema.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-"""The loop of a study: submit blocks, commit what comes back, go on whatever happens."""
+"""The loop of a study: submit blocks, commit their results, continue after failures."""
 
 import signal
 import threading

@@ -32,8 +32,8 @@ def read_spec(path: StorePath) -> Study:
     parametrization = ["W", "KQ"]
     ```
 
-    **Raises:** `FileNotFoundError`; `ValueError` for what is no TOML, unknown entries (with the nearest name), an
-    experiment that cannot be imported, and as `Study`.
+    **Raises:** `FileNotFoundError`; `ValueError` for a file that is not TOML, unknown entries (with the nearest name),
+    an experiment that cannot be imported, and as `Study`.
 
     **Example:**
 
@@ -71,20 +71,20 @@ def read_spec(path: StorePath) -> Study:
 def study_of_store(path: StorePath, announce: Callable[[str], None] | None = None) -> Study:
     """The study of a store, made again from the attributes of the store.
 
-    The experiment is imported by the name in the store: check that name first in a store from another person.
-    Nothing else in a store is ever run.
+    The experiment is imported by the name in the store: check that name first in a store from another person. No other
+    code named in a store is ever run.
 
     **Arguments:** `announce`: called with the name before it is imported.
 
-    **Raises:** `ValueError` where its experiment cannot be made from an import path and settings: then the script
-    that began it has to be run again.
+    **Raises:** `ValueError` where the experiment cannot be made from an import path and settings: then run the script
+    that began the study again.
 
     **Example:**
 
     ```python
     try:
         jf.study.study_of_store("draws.zarr")
-    except ValueError as reason:  # this experiment is no importable function
+    except ValueError as reason:  # this experiment is not an importable function
         print(reason)
     ```
     """

@@ -22,7 +22,7 @@ from jaxflow.study.results import CODES, Variable, difference
 
 
 class OtherStudy(ValueError):
-    """The store holds another study, or results that these would not continue bit by bit."""
+    """The store holds another study, or results that this run would not continue bit by bit."""
 
 
 class TwoResults(ValueError):

@@ -30,13 +30,13 @@ class Study:
     **Arguments:**
 
     - `experiment`: an `AbstractExperiment`, or a function `f(key, **factors) -> dict`.
-    - `data_factors`: values by name of what makes an instance; they go into its key. `method_factors`: values by
-      name of what is done with it; they do not, so that all methods meet the same instances. Numbers, Booleans
-      or strings; the axes of the results have their names and order.
+    - `data_factors`: values by name. They determine the instance and are part of its key. `method_factors`: values by
+      name. They are not part of the key, so that all methods are run on the same instances. Values are numbers,
+      Booleans or strings; the axes of the results have the names and the order of the factors.
     - `trials`: instances in each cell; `seed`: of the study.
     - `block`: trials computed together, the width of every batch; by default 256 on a CPU, 4,096 on an accelerator.
-      Results are equal bit by bit for equal blocks; a block is also what an interruption can cost, and one chunk of
-      the store.
+      Results are equal bit by bit for equal blocks. A block is one chunk of the store; an interruption loses the blocks
+      in progress.
 
     **Raises:** `ValueError` that names the argument: unknown factors (with the nearest name), factors without
     values, a value twice, no trials.
@@ -95,8 +95,8 @@ class Study:
     ) -> Any:
         """Computes the missing blocks of the store. If a run was interrupted at any moment, the same call resumes it.
 
-        A store of the same study with fewer trials grows: the instances that it holds stay as they are, to the bit,
-        and only the others are computed.
+        A store of the same study with fewer trials is extended: its instances stay the same to the bit, and only the
+        others are computed.
 
         **Arguments:**
 
@@ -109,8 +109,8 @@ class Study:
 
         **Returns:** an `xarray.Dataset`, read lazily from the store.
 
-        **Raises:** `ValueError` for a store of another study or schema, or results that cannot be continued;
-        `OSError` for a full disk; `Interrupted` after Ctrl-C. What was committed is kept in every case.
+        **Raises:** `ValueError` for a store of another study or schema, or results that cannot be continued; `OSError`
+        for a full disk; `Interrupted` after Ctrl-C. Committed blocks are kept in every case.
         """
         progress = as_boolean("progress", progress)
         overwrite, allow_mixed = as_boolean("overwrite", overwrite), as_boolean("allow_mixed", allow_mixed)
@@ -143,7 +143,8 @@ class Study:
         return open_results(where)
 
     def status(self, store_path: StorePath) -> Status:
-        """How far the store of this study has come. **Raises:** `ValueError` where it belongs to another study."""
+        """How much of the store of this study is complete. **Raises:** `ValueError` where it belongs to another
+        study."""
         self._require_mine(store_path)
         return status(store_path)
 
@@ -156,10 +157,10 @@ class Study:
     def replay(self, *, trial: int, **factors: Any) -> Any:
         """One instance again, in full, from its name: by default its limit with trajectory.
 
-        It is the same instance, followed for itself. A block may follow it in another way: `TokenSelection` takes
-        longer steps of a simpler method and saves nothing on the way. Outcomes agree wherever both decide; what one
-        leaves `undecided`, since its budget was spent or its gap stayed open, the other may decide. What the store
-        holds, to the bit, is `recompute`. Factors with a single value may be left out; values that the study does not
+        It is the same instance, followed alone. A block may follow it by another method: `TokenSelection` takes longer
+        steps of a simpler method and saves no points of the path. Outcomes agree wherever both decide; one may decide
+        what the other leaves `undecided` because its budget was spent or its gap stayed open. `recompute` gives the
+        results of the store to the bit. Factors with a single value may be left out; values that the study does not
         hold are allowed.
 
         **Raises:** `ValueError` for unknown or missing factors, or a negative trial.
@@ -169,7 +170,7 @@ class Study:
         return self.experiment.replay(as_keys(words[0]), **chosen)
 
     def recompute(self, *, trial: int, **factors: Any) -> dict[str, Any]:
-        """The stored results of one instance again, by name: its whole block, in the way of the block.
+        """The stored results of one instance again, by its name: the whole block is computed.
 
         On the same kind of device, with the same versions and flags, they are equal to the stored ones bit for bit.
         It takes as long as the block does.

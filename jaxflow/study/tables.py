@@ -63,7 +63,8 @@ def summary(results: Any) -> Table:
 
 
 def quantities(results: Any) -> Table:
-    """Median, least and largest of every real number that was kept, by cell; what is not finite is counted."""
+    """Median, smallest and largest of every real number that was kept, by cell; values that are not finite are
+    counted."""
     require_results(results)
     names = factor_names(results)
     reals = [
@@ -86,7 +87,7 @@ def quantities(results: Any) -> Table:
 def to_dataframe(results: Any) -> Any:
     """One row an instance, as a `pandas.DataFrame`: factors, `trial`, outcomes and other codes by name, numbers.
 
-    A small array of an instance becomes one column an entry, `direction_0`, `direction_1`. Every instance is there,
+    A small array of an instance becomes one column an entry, `direction_0`, `direction_1`. Every instance has a row,
     `not_run` ones too.
 
     **Example:**

@@ -38,8 +38,8 @@ def _chosen_for_device(name: str, given: int | None) -> int:
 class TokenSelection(AbstractExperiment):
     r"""Random instances on the unit sphere (Tarzanagh et al. 2023, §3 and App. F): data, flow, selection, program.
 
-    **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"`,
-    `"diagonal"` or `"prompt"`, and `m`, the columns of K and Q (method). W and (K, Q) meet the same instances.
+    **Factors:** `n`, `T`, `d`, `score_gap`, `self_attention` (data); `parametrization` `"W"`, `"KQ"`, `"diagonal"` or
+    `"prompt"`, and `m`, the columns of K and Q (method). W and (K, Q) are run on the same instances.
 
     A block is followed in the gears of `find_limit` (`jaxflow.limits.attention`), each with a queue of lanes at
     constant width, until the flow certifies its own direction to `gap`. Then the programs of the selected tokens are
@@ -47,14 +47,15 @@ class TokenSelection(AbstractExperiment):
 
     **Fields:** `method`: follow every instance by `find_limit` with this method instead; `gap`: what counts as
     certified; `width`: lanes; `parts`: of a block, each a queue of its own, computed side by side on the cores of a
-    CPU; `programs`: solved at a time (these three, where they are not given, are chosen for the kind of device when
-    the experiment is made: `jaxflow.study.shapes`); `max_steps` of an instance; `rtol` of explicit and implicit steps;
-    `far_rtol` of a first try by multipliers: one that leaves its selection is followed again at 1e-3, as in
-    `find_limit`. (At an `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and
-    are certified there.) `scout`: `"double"`, or `"single"` for a device that has little of double precision: explicit
-    stretches, and so the selection of tokens, go in single precision on the device of the block, all else (draws,
-    multipliers, certificates, programs) in double precision (`jax_enable_x64`) on the host's CPU, at its lanes. What is
-    certified is certified; but a start that single precision cannot tell from a separatrix may end on its other side.
+    CPU; `programs`: solved at a time (the defaults of these three depend on the kind of device when the experiment is
+    made: `jaxflow.study.shapes`); `max_steps` of an instance; `rtol` of explicit and implicit steps; `far_rtol` of the
+    first stretch by multipliers: a stretch that leaves its selection is repeated at 1e-3, as in `find_limit`. (At an
+    `rtol` of 1e-5 in place of 1e-6 a few of 2,000 paths pass a separatrix on its other side and are certified there.)
+    `scout`: `"double"`, or `"single"` for a device with little double precision: explicit stretches, and so the
+    selection of tokens, are computed in single precision on the device of the block; everything else (draws,
+    multipliers, certificates, programs) is computed in double precision (`jax_enable_x64`) on the host's CPU, with its
+    number of lanes. Certificates have the same meaning, but a start that single precision cannot tell from a separatrix
+    may end on its other side.
 
     **Example:**
 
@@ -177,8 +178,8 @@ class TokenSelection(AbstractExperiment):
         )
 
     def in_span(self, factors: dict[str, Any], key: Any) -> tuple[EmpiricalRisk, Any]:
-        """An instance as it is followed, with the same logits and the same flow: in the dimensions of its span, or in a
-        few more, so that several d share what is compiled (`jaxflow.limits.reduction`)."""
+        """The instance that is followed, with the same logits and the same flow: in the dimensions of its span, or in a
+        few more, so that several d share a compiled program (`jaxflow.limits.reduction`)."""
         risk, model = self.setup(key, **factors)
         small = reduced(risk, model, rule_of(model), shared=True)
         return (risk, model) if small is None else (small.risk, small.model)

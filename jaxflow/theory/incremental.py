@@ -1,4 +1,4 @@
-r"""Algorithm 1 of Boix-Adserà et al. (2023): the stages that a vanishing start goes through."""
+r"""Algorithm 1 of Boix-Adserà et al. (2023): the stages of the flow from a vanishing start."""
 
 import enum
 from typing import Any
@@ -38,7 +38,7 @@ class StageResult(enum.IntEnum):
 
 
 class Stages(AbstractPrinted):
-    r"""What Algorithm 1 found: row k belongs to the step from stage k to stage k + 1.
+    r"""The result of Algorithm 1: row k belongs to the step from stage k to stage k + 1.
 
     - `times` `(m,)`: $T_{k+1}$ in rescaled time $t/\log(1/\alpha)$; +inf where not learned.
     - `coordinates` `(m,)`: $i_k$, −1 where there is none.
@@ -77,7 +77,7 @@ class Stages(AbstractPrinted):
         return self.products != 0.0
 
     def weights_at(self, time: Any) -> Float[Array, " p"]:
-        r"""$u\odot v$ of the stage that the rescaled time falls into, Theorem 4.1."""
+        r"""$u\odot v$ of the stage at this rescaled time, Theorem 4.1."""
         passed = jnp.sum(self.times <= time)
         return jnp.concatenate([jnp.zeros_like(self.products[:1]), self.products])[passed]
 
@@ -97,10 +97,10 @@ def incremental_learning(
     $$\Delta_k(i)=\frac{b_i^k-1+\mathrm{sgn}\,g_i(\theta^k)}{g_i(\theta^k)},\quad i_k=\arg\min_i\Delta_k(i),\quad
     T_{k+1}=T_k+\Delta_k(i_k),\quad b^{k+1}=b^k-g(\theta^k)\Delta_k(i_k)$$
 
-    and $\theta^{k+1}$ the limit of the flow from $\theta^k$ pushed along $i_k$ (equations (10) to (13)). As
-    printed the algorithm starts from $b^0=0$; but $\log_\alpha w(0)\to1$, so $b^0=1$, which gives the paper's own
-    $T_1=\min_i1/|g_i(0)|$. On the support g = 0 is imposed, and b is 0 (where v = u) or 2 (where v = −u).
-    Coordinates may leave the support; one that does comes back with the other sign.
+    and $\theta^{k+1}$ the limit of the flow from $\theta^k$ perturbed along $i_k$ (equations (10) to (13)). As printed
+    the algorithm starts from $b^0=0$; but $\log_\alpha w(0)\to1$, so $b^0=1$, which gives the paper's own
+    $T_1=\min_i1/|g_i(0)|$. On the support g = 0 is imposed, and b is 0 (where v = u) or 2 (where v = −u). Coordinates
+    may leave the support; a coordinate that has left can return with the other sign.
 
     With weight decay, the flow of $L+\frac\lambda2(|u|^2+|v|^2)$ (beyond the paper), $\frac{d}{dt}\log(u+v)=g-\lambda$
     and $\frac{d}{dt}\log(u-v)=-g-\lambda$. With $\tilde b_i=2+2\lambda T-b_i$, the limit of $\log_\alpha(u-v)$,
@@ -108,7 +108,7 @@ def incremental_learning(
     $$\Delta_k(i)=\begin{cases}b_i^k/(g_i-\lambda)&g_i>\lambda\\\tilde b_i^k/(-g_i-\lambda)&g_i<-\lambda\\
     \infty&\text{else}\end{cases},\qquad b^{k+1}=b^k-(g-\lambda)\Delta_k(i_k),$$
 
-    and $\theta^{k+1}$ is a limit for $L+\lambda\|a\|_1$, because $\frac12(u^2+v^2)=|a|$ once $u^2-v^2$ has died out:
+    and $\theta^{k+1}$ is a limit for $L+\lambda\|a\|_1$, because $\frac12(u^2+v^2)=|a|$ once $u^2-v^2$ has decayed:
     $g_i=\lambda s_i$ on the support. Where L is bounded below every stage has a limit; where it is convex in a, the
     last one minimises $L+\lambda\|a\|_1$, since it is only the last if $|g_i|\le\lambda$ off the support.
 
@@ -116,7 +116,7 @@ def incremental_learning(
 
     **Arguments:**
 
-    - `risk`: on `LinearData` or `SampleData`; `model`: of which only h and p matter (but see `log_alpha`).
+    - `risk`: on `LinearData` or `SampleData`; `model`: only its h and p are used (but see `log_alpha`).
     - `max_stages`: rows to compute, 2p by default; `max_time`: stop before a stage that starts later.
     - `log_alpha`: predict for this finite α, from the model's own weights: $b^0=\log_\alpha w(0)$, and a
       coordinate turns negative at $\log_\alpha c$ instead of 2.

@@ -6,7 +6,8 @@ $$\rho_j(\nu)=e_j^L\,h_L(e_j^{L-2}g_j),\qquad D(\nu)=y^\top\nu-\tfrac12\sum_je_j
 \nabla D=y-A\rho .$$
 
 (The conjugate of Q is half the squared last layer, for every L.) D lives in the box $|e_j^{L-2}g_j|<c_L$. Near an edge
-$\rho_j$ depends on digits of $g_j$ that do not exist: the unknowns are $s_j$, $q_L=\sinh s_j$, free of the box, and ν.
+of the box $\rho_j$ depends on digits of $g_j$ below rounding. The unknowns are therefore ν and $s_j$ with
+$q_L=\sinh s_j$, which have no bounds.
 """
 
 import jax
@@ -21,7 +22,7 @@ NEWTON_STEPS = 200
 
 
 class InterpolationLimit(AbstractPrinted):
-    r"""The solution of (67) with what certifies it.
+    r"""The solution of (67) with its certificate.
 
     - `singular`: $\rho^\infty$ `(m,)`; `dual`: $\nu=-\int_0^\infty r\,dt$ `(n,)`.
     - `value`: $Q(\rho)$; `dual_value`: $D(\nu)\le Q$ at any feasible ρ; `gap`: their relative difference.
@@ -52,7 +53,7 @@ class InterpolationLimit(AbstractPrinted):
 def interpolation_limit(
     rows: Float[Array, "n m"], targets: Float[Array, " n"], start: Float[Array, " m"], depth: int
 ) -> InterpolationLimit:
-    r"""Solves (67) from the data alone, no flow involved.
+    r"""Solves (67) from the data alone, without the flow.
 
     **Arguments:** `rows`: $A=XS^\top$ of full row rank; `targets`: y; `start`: $\alpha\bar\eta$, no entry zero;
     `depth`: L.

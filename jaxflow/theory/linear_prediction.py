@@ -1,4 +1,4 @@
-r"""What Yun, Krishnan, Mobahi (2021) predict for each linear network: a program, and where ρ is to be read off."""
+r"""What Yun, Krishnan, Mobahi (2021) predict for each linear network: a program, and how ρ follows from the network."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ class Primal(eqx.Module):
 
 @checked()
 def primal_map(risk: EmpiricalRisk, network: AbstractLinearNetwork) -> Primal:
-    """Where to read ρ of `predict(risk, network).program` off a network of this kind."""
+    """The function that computes ρ of `predict(risk, network).program` from a network of this kind."""
     return (_classification if risk.loss.margin else _regression)(risk, network)[1]
 
 

@@ -74,7 +74,7 @@ class NormLike(AbstractNorm):
 class InterpolationProgram(AbstractRowsProgram):
     r"""$\min_\rho Q(\rho)$ s.t. $A\rho=y$, $A=XS^\top$; `decomposition`: S and $U_l$, `etas`: the start $U_l^\top v_l$.
 
-    `solve` and `certify` of this class take the place of `jaxflow.margin.solve` and `certify`, which are for norms.
+    Use `solve` and `certify` of this class; `jaxflow.margin.solve` and `certify` are for norms.
     """
 
     norm: NormLike
@@ -120,11 +120,12 @@ class InterpolationProgram(AbstractRowsProgram):
         return Solution(found.singular, found.dual, certificate, Code(result, ProgramResult), found.steps)
 
     def error(self, primal: Float[Array, " m"], dual: Float[Array, " n"]) -> Float[Array, ""]:
-        r"""How far β is from the solution, relative to it: ten times the next Newton step, and some roundings.
+        r"""The relative distance of β from the solution: ten times the next Newton step, plus some roundings.
 
         With $W=(\nabla^2Q)^{-1}$, $r=y-A\rho$ and $m=\nabla Q(\rho)-A^\top\nu$ the step is
-        $\delta\rho=W(A^\top\delta\nu-m)$, $AWA^\top\delta\nu=r+AWm$. At the end of Newton's method it is what
-        the roundings of r and m cost; ten is for those that happen to be small. +inf where it is not finite.
+        $\delta\rho=W(A^\top\delta\nu-m)$, $AWA^\top\delta\nu=r+AWm$. At the end of Newton's method this step is the
+        effect of the roundings of r and m; the factor ten covers roundings that happen to be small. +inf where the step
+        is not finite.
         """
         inverse = self.norm.curvature(primal)
         miss = self.norm.slope(primal) - self.adjoint(dual)
@@ -137,7 +138,7 @@ class InterpolationProgram(AbstractRowsProgram):
         return jnp.where(jnp.isfinite(found) & (size > 0), found, jnp.inf)
 
     def assumptions(self, network: AbstractLinearNetwork, data: LinearData) -> tuple[Assumption, ...]:
-        """What the decomposition asks of data and start."""
+        """The assumptions of the decomposition on data and start."""
         if isinstance(network, LinearConvolutionalNetwork):
             parts = (data.inputs, *network.layers)
             off = jnp.max(jnp.stack([jnp.max(jnp.abs(x - even_part(x))) for x in parts]))

@@ -6,8 +6,8 @@ loss keeps to
 $$a_j\pm b_j=(a_j(0)\pm b_j(0))\,e^{\pm g_j},\qquad g=A^\top\nu .$$
 
 Its limit point is a root of $A\rho(\nu)=y$, $\rho_j=\tfrac14[(a_j+b_j)^2-(a_j-b_j)^2]$: the gradient of a convex
-function of ν, so that the point is unique. This holds for *every* start. Theorems 4 and 5 of Yun, Krishnan, Mobahi
-(2021) are where it is known before that there is a root.
+function of ν, so that the point is unique. This holds for *every* start. In Theorems 4 and 5 of Yun, Krishnan, Mobahi
+(2021) it is known beforehand that a root exists.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ class Pairs(AbstractPrinted):
 
     @property
     def width(self) -> int:
-        """How many pairs stand for one singular value."""
+        """How many pairs belong to one singular value."""
         return 1 if self.factors is None else self.first.size // self.factors[0].shape[1]
 
     def split(self, layers: tuple[Array, ...]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
@@ -59,21 +59,21 @@ class Pairs(AbstractPrinted):
         return _split(self.factors, layers)
 
     def lift(self, first: Float[Array, " m"], second: Float[Array, " m"]) -> tuple[Array, Array]:
-        """The two layers with these a and b, and nothing beside them."""
+        """The two layers with these a and b, and zero elsewhere."""
         if self.factors is None:
             return first, second
         a, b = (U @ x.reshape(U.shape[1], -1) for U, x in zip(self.factors, (first, second), strict=True))
         return a.reshape(self.base[0].shape), b.T.reshape(self.base[1].shape)
 
     def spread(self, layer: Array) -> Array:
-        """What the roundings of an entry of a layer are relative to."""
+        """The size to which the roundings of an entry of a layer are relative."""
         return jnp.abs(layer) if self.factors is None else jnp.abs(layer) + jnp.sqrt(jnp.mean(layer**2))
 
     def slack(self) -> Float[Array, ""]:
         r"""$\min_ja_j^2-b_j^2$ over components that move, at the start: λ of Theorem 5 times α².
 
-        Singular values that tie because of the network's form leave the basis free, and one in which the mean of
-        their differences stands in each place always exists (Schur, Horn): there it is the mean.
+        Singular values that tie because of the network's form do not determine the basis. There is a basis in which all
+        these differences equal their mean (Schur, Horn), so for them the mean is used.
         """
         means = jnp.mean((self.first**2 - self.second**2).reshape(-1, self.width), axis=1)
         moves = jnp.any(self.rows.reshape(-1, means.size, self.width) != 0, axis=(0, 2))
@@ -91,7 +91,8 @@ class Pairs(AbstractPrinted):
         return self.rows @ (0.25 * (plus**2 - minus**2))
 
     def slopes(self, dual: Float[Array, " n"]) -> Float[Array, " m"]:
-        r"""$d\rho_j/dg_j=\tfrac12[(a_j+b_j)^2+(a_j-b_j)^2]$, which is also what the roundings of ρ are relative to."""
+        r"""$d\rho_j/dg_j=\tfrac12[(a_j+b_j)^2+(a_j-b_j)^2]$, which is also the size to which the roundings of ρ are
+        relative."""
         plus, minus = self._halves(dual)
         return 0.5 * (plus**2 + minus**2)
 
@@ -120,7 +121,8 @@ AbstractPairs = Pairs
 
 @checked()
 def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pairs | None:
-    """The pairs in which the two layers move on these inputs; None where they do not, or where no formula is known.
+    """The pairs in which the two layers move on these inputs; None where they do not move in pairs, or where no formula
+    is known.
 
     One datum: every two-layer network (Theorem 5). Several, no more than there are pairs: diagonal networks, and
     tensor networks with a real decomposition (Assumption 1). The answer depends on types and shapes alone.
@@ -150,14 +152,14 @@ def pairs_of(network: AbstractLinearNetwork, inputs: Float[Array, "n d"]) -> Pai
 
 
 class PairLimit(AbstractPrinted):
-    r"""Where the pairs end.
+    r"""The limit of the pairs.
 
     - `dual`: ν; `coefficients`: β there; `missed`: $\max_i|A\rho-y|_i/\max_i|y_i|$.
     - `error`: a bound of the relative error of β to first order, $\||\partial_\nu\beta\,H^{+}|\,r+\epsilon_g\,
-      |\beta|\|/\|\beta\|$ with $H=A\,\mathrm{diag}(\rho')A^\top$: r is what is left of $|A\rho-y|$ (its part in the
-      range of H) plus its own roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the
-      rounding of a component with exponent g, and |β| the coefficients of the absolute values of both layers. +inf
-      where H is singular to rounding along a direction that β does depend on: data that nearly repeat each other.
+      |\beta|\|/\|\beta\|$ with $H=A\,\mathrm{diag}(\rho')A^\top$: r is $|A\rho-y|$ (its part in the range of H)
+      plus its roundings $\epsilon_g|A|\rho'+\epsilon|y|$, $\epsilon_g=\epsilon(8+2\max_j|g_j|)$ the rounding of a
+      component with exponent g, and |β| the coefficients of the absolute values of both layers. +inf where H is
+      singular to rounding along a direction on which β depends, as for data that are nearly equal.
     """
 
     dual: Float[Array, " n"]

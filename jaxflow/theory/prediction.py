@@ -25,7 +25,7 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class Assumption(AbstractPrinted):
-    """A hypothesis with its verdict on this instance; `slack` is by how much it holds (negative: fails)."""
+    """A hypothesis with its verdict on this instance; `slack`: by how much it holds (negative: it fails)."""
 
     statement: str = eqx.field(static=True)
     holds: Bool[Array, ""]
@@ -35,8 +35,8 @@ class Assumption(AbstractPrinted):
 class Prediction(AbstractPrinted):
     """A prediction: the program that the limit direction solves, the theorem, its hypotheses.
 
-    Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of
-    `theorem`; those that it can are `assumptions`. The theorem's name ends at its first colon.
+    Hypotheses that a finite computation cannot decide (such as "initialised close enough") are part of `theorem`; the
+    others are `assumptions`. The theorem's name ends at its first colon.
 
     **Example:**
 
@@ -52,7 +52,7 @@ class Prediction(AbstractPrinted):
 
     @property
     def applies(self) -> Bool[Array, ""]:
-        """Whether every assumption that was checked holds for this data and this start."""
+        """Whether every assumption that was checked holds for these data and this start."""
         return all_hold(self.assumptions)
 
     def sentence(self) -> str:
@@ -66,7 +66,7 @@ class Prediction(AbstractPrinted):
 
 @checked()
 def all_hold(assumptions: tuple[Assumption, ...]) -> Bool[Array, ""]:
-    """Whether every one of them holds; True of none."""
+    """Whether all of them hold; True for an empty set."""
     return jnp.all(jnp.stack([jnp.asarray(True), *(assumption.holds for assumption in assumptions)]))
 
 
@@ -121,10 +121,10 @@ def register(model: type) -> Callable[[Rule], Rule]:
 
 @checked()
 def predict(risk: EmpiricalRisk, model: Any, selection: Any = None) -> Prediction:
-    """The program that the limit of gradient flow solves if `selection` is what attention selects.
+    """The program that the limit of gradient flow solves if attention selects `selection`.
 
-    **Arguments:** `risk`; `model`, of which only type and shapes matter; `selection`, Booleans in the shape of
-    the logits or token indices. Linear networks select nothing: their start matters instead.
+    **Arguments:** `risk`; `model`, of which only type and shapes are used; `selection`, Booleans in the shape of the
+    logits or token indices. Linear networks select no tokens; for them the start is used instead.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
 
@@ -144,7 +144,8 @@ def has_rule(model: Any) -> bool:
 
 
 def rule_of(model: Any) -> Rule:
-    """The rule that `predict` follows for a model. What is compiled depends on it: a rule registered anew is a new key.
+    """The rule that `predict` uses for a model. Compiled programs depend on it: a rule that is registered again is a
+    new key.
 
     **Raises:** `ValueError` naming `model` where no theorem is registered for its class.
     """

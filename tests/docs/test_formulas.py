@@ -57,6 +57,13 @@ def test_formulas_are_replaced_where_the_theme_repeats_them(hook: ModuleType, mo
     bar = '<mo lspace="0" rspace="0">&#x0007C;</mo></math>'
     assert f'<span class="formula"><math display=inline><mi>a<b</mi>{bar}</span>' in content
     assert rf'<div class="formula"><math display=block><mi>\text{{arg}}\,\min_x</mi>{bar}</div>' in content
+    for source, spaced in {
+        r"\log t": r"\log\,t",
+        r"\log\log\rho": r"\log\,\log\,\rho",
+        r"\log(1+t)": r"\log(1+t)",
+        r"\mathbb R^d": r"\mathbb{R}^d",
+    }.items():
+        assert f"<mi>{spaced}</mi>" in hook.mathml(rf"\({source}\)")
     repeated = r'<title>Of \(W\)</title><span class="md-ellipsis">Of \(W\)</span><img alt="of \(W\)"><code>\(W\)</code>'
     assert hook.on_post_page(repeated) == (
         f'<title>Of W&#x0007C;</title><span class="md-ellipsis">Of <math display=inline><mi>W</mi>{bar}</span>'

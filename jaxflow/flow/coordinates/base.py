@@ -16,8 +16,8 @@ from jaxflow.risk import EmpiricalRisk
 class AbstractCoordinates(eqx.Module):
     """A state whose image under `decode` follows the gradient flow.
 
-    `encode` returns the initial state, a pytree of arrays, and a context with whatever `decode` and `field`
-    need beside it; both belong to one risk and one initial model.
+    `encode` returns the initial state, a pytree of arrays, and a context with everything else that `decode` and `field`
+    need; both belong to one risk and one initial model.
     """
 
     @abc.abstractmethod
@@ -29,26 +29,27 @@ class AbstractCoordinates(eqx.Module):
         """The model at a state."""
 
     def left_behind(self, context: PyTree) -> Float[Array, ""] | float:
-        r"""The size of what the weights are beside the state's image, and the margins are made of. Zero where the state
-        is all of it. A direction of the state is one of the weights from lengths on that this is nothing against."""
+        r"""The size of the part of the weights that the state does not contain but that enters the margins; zero where
+        the state contains all of it. At lengths far above this size the direction of the state is the direction of the
+        weights."""
         return 0.0
 
     def attention(self, context: PyTree, state: PyTree, data: Any) -> Float[Array, "*n T"]:
-        """Attention of the model at a state; where the coordinates know it without the model, from them alone."""
+        """Attention of the model at a state; computed without the model where the coordinates allow that."""
         model = self.decode(context, state)
         if not isinstance(model, AbstractAttention | MultiHeadAttention) or not isinstance(data, TokenData):
             raise ValueError("stop: this rule needs attention, which only an attention model on TokenData has")
         return model.attention(data)
 
     def constraints(self, context: PyTree, state: PyTree) -> AbstractConstraints:
-        """Margins and what the loss makes of them, around a state; for `MultiplierNewton`.
+        """The margins and their multipliers under the loss, around a state; for `MultiplierNewton`.
 
         **Raises:** `ValueError` where the coordinates have no such structure.
         """
         raise ValueError(f"coordinates: {type(self).__name__} gives no margins of this model; use another solver")
 
     def growth(self, state: PyTree, gradient: PyTree) -> Float[Array, ""]:
-        """The rate of what grows fastest from a state, however small it is (`jaxflow.flow.pairs`).
+        """The rate of the fastest growing component at a state, however small that component is (`jaxflow.flow.pairs`).
 
         **Raises:** `ValueError` where the state is not made of pairs.
         """
@@ -60,7 +61,8 @@ class AbstractCoordinates(eqx.Module):
 
 
 def require_own(risk: EmpiricalRisk, model: Any, why: str) -> None:
-    """**Raises:** `ValueError` beginning with `why` where other parameters move than those that the model trains."""
+    """**Raises:** `ValueError` beginning with `why` where the trained parameters are not those that the model trains by
+    default."""
     own = risk.filter(model) == model.trainable()
     require(own, "coordinates", f"{why}; use Weights with another `trainable`")
 
@@ -70,12 +72,12 @@ class AbstractStretchedCoordinates(AbstractCoordinates):
 
     @abc.abstractmethod
     def check(self, risk: EmpiricalRisk, model: Any) -> None:
-        """Looks at concrete weights before anything is traced. **Raises:** `ValueError` naming the argument."""
+        """Checks concrete weights before anything is traced. **Raises:** `ValueError` naming the argument."""
 
     @abc.abstractmethod
     def log_norm(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> Float[Array, ""]:
-        r"""$\log\|\nabla L\|-c$ by the *weights*, from what `field` gave at this state."""
+        r"""$\log\|\nabla L\|-c$ in the *weights*, from the result of `field` at this state."""
 
     @abc.abstractmethod
     def velocity(self, context: PyTree, state: PyTree, scaled: ScaledGradient) -> PyTree:
-        r"""$-\nabla L/\|\nabla L\|$ by the weights, in the structure of the model."""
+        r"""$-\nabla L/\|\nabla L\|$ in the weights, in the structure of the model."""

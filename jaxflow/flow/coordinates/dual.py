@@ -27,7 +27,8 @@ EQUAL = 1e-12
 
 
 class DualForm(eqx.Module):
-    r"""What is needed beside ν: the decomposition, $A=XS^\top$ `(n, m)` and the start $\eta_l(0)=U_l^\top v_l(0)$."""
+    r"""What is needed in addition to ν: the decomposition, $A=XS^\top$ `(n, m)` and the start
+    $\eta_l(0)=U_l^\top v_l(0)$."""
 
     decomposition: Decomposition
     rows: Float[Array, "n m"]
@@ -56,11 +57,12 @@ class Dual(AbstractStretchedCoordinates):
 
     For networks that satisfy Assumption 1 with real S and $U_l$ (diagonal networks; full-length convolutions of even
     data from an even start; Corollaries 5 and 6). Every component of $\eta_l=U_l^\top v_l$ moves along one curve, and
-    $[SX^\top\nu]_j$ says how far. L = 2: any start. L > 2: $|\eta_1|=\dots=|\eta_{L-1}|$ and $\eta_L=0$ (Theorem 4).
+    $[SX^\top\nu]_j$ is its parameter. L = 2: any start. L > 2: $|\eta_1|=\dots=|\eta_{L-1}|$ and $\eta_L=0$ (Theorem
+    4).
 
     The state has n numbers for every d.
 
-    **Arguments:** `decomposition`: None for the network's own.
+    **Arguments:** `decomposition`: None: that of the network.
 
     **Example:**
 

@@ -1,4 +1,4 @@
-r"""K and Q in the only directions that gradient flow can take, whatever d and m are."""
+r"""K and Q in the only directions that gradient flow can take, for every d and m."""
 
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ class ReducedFactors(AbstractAttention):
 
     $K=K_\perp+B_x\tilde KC^\top$, $Q=Q_\perp+B_z\tilde QC^\top$ with orthonormal columns $B_x$ of
     $\mathrm{span}\{x_{it}-x_{i1}\}$, $B_z$ of $\mathrm{span}\{z_i\}$ and C of the row space of
-    $[B_x^\top K;B_z^\top Q]$. The logits are those of the model less a constant for each query:
+    $[B_x^\top K;B_z^\top Q]$. The logits are those of the model minus a constant for each query:
     $a_{it}-a_{i1}=(x_{it}-x_{i1})^\top B_x\tilde K\tilde Q^\top B_z^\top z_i$.
 
     `keys` `(n, T, p)` are $B_x^\top(x_{it}-x_{i1})$, `queries` $B_z^\top z_i$. Only `K` and `Q` move.
@@ -53,7 +53,7 @@ class Factors(AbstractCoordinates):
 
     $\dot K=-GQ$ and $\dot Q=-G^\top K$ with $G=\sum_{it}p_{it}x_{it}z_i^\top$ and $\sum_tp_{it}=0$ (the gradient of
     (KQ-ERM), Tarzanagh et al. 2023): K moves in the span of token differences, Q in that of the queries, and both keep
-    the row space of what is there. The same path, speed and norms as in the weights; what never moves stays in the
+    their common row space. Path, speed and norms are the same as in the weights; the parts that never move stay in the
     context.
 
     **Example:**

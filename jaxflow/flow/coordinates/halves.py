@@ -1,4 +1,4 @@
-r"""Sum and difference of the two vectors of diagonal models: what is small stays exact beside what is large."""
+r"""Sum and difference of the two vectors of diagonal models: small ones stay exact beside large ones."""
 
 from typing import Any
 
@@ -23,11 +23,11 @@ class Halves(AbstractCoordinates):
 
     With $g=-\partial L/\partial(k\odot q)$ the flow is $\dot u=g\odot u$, $\dot v=-g\odot v$: (u, v) is a rotation of
     (k, q), in which lengths are those of the weights, and $u\odot v=\frac12(k^2-q^2)$ is constant. Where $g_j$ has had
-    one sign for long, one of the two is $10^{-100}$ of the other, and takes over when the sign turns. k and q are then
-    equal but for a sign to the last digit, and have lost it.
+    one sign for long, one of the two is $10^{-100}$ of the other, and it becomes the larger one after the sign changes.
+    In k and q, which are then equal to the last digit up to a sign, it is lost.
 
-    **Arguments:** `conserved`: $k\odot k-q\odot q$ `(d,)` of the start, from which the smaller of the two is taken
-    where the path goes on from a model; None: the model's own u and v.
+    **Arguments:** `conserved`: $k\odot k-q\odot q$ `(d,)` of the start, which gives the smaller of the two where the
+    path continues from a model; None: u and v of the model itself.
     """
 
     conserved: Float[Array, " d"] | None = None

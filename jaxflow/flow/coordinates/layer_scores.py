@@ -15,9 +15,8 @@ from jaxflow.risk import EmpiricalRisk
 
 
 class LayerScores(AbstractCoordinates):
-    r"""For `MultiHeadAttention` of `CombinedAttention` layers with fixed heads: the `Scores` of each layer, in a row.
-
-    The layers are coupled by the output weights $\partial L/\partial f_i$ alone, which all of them have.
+    r"""For `MultiHeadAttention` of `CombinedAttention` layers with fixed heads: the `Scores` of each layer,
+    concatenated. The layers are coupled only by the output weights $\partial L/\partial f_i$, which they share.
     """
 
     def encode(self, risk: EmpiricalRisk, model: Any) -> tuple[PyTree, PyTree]:

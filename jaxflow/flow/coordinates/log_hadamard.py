@@ -1,4 +1,4 @@
-"""Logarithms of u + v as state: a start of size e^(−10000) is as good as one of size 0.1."""
+"""Logarithms of u + v as state: a start of size e^(−10000) is as accurate as one of size 0.1."""
 
 from typing import Any
 
@@ -24,10 +24,10 @@ class LogHadamard(AbstractStretchedCoordinates):
     $c=u^2-v^2$ stays in logarithms: $u\odot v=(e^{2\omega}-e^{2\log c-2\omega})/4$.
 
     **Arguments:** `separate`: integrate $\tilde\omega=\log(u-v)$ beside ω instead of using
-    $\omega+\tilde\omega=\log c$, to measure how well the integration conserves it. `sparse`: for implicit
-    methods, form the columns of the Jacobian once and only for the learned coordinates, since
-    $\partial(u_iv_i)/\partial\omega_i=u_i^2+v_i^2$ vanishes for all others. The flow is the same. Leave it out where
-    the clock differentiates the field (it integrates time): a single derivative gets dearer.
+    $\omega+\tilde\omega=\log c$, to measure how well the integration conserves it. `sparse`: for implicit methods, form
+    the columns of the Jacobian once and only for the learned coordinates, since
+    $\partial(u_iv_i)/\partial\omega_i=u_i^2+v_i^2$ vanishes for all others. The flow is the same. Do not use it with a
+    clock that integrates time and so differentiates the field: a single derivative becomes more expensive.
 
     **Example:**
 

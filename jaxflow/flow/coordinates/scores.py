@@ -57,15 +57,15 @@ class ScoreAttention(AbstractAttention):
 class Scores(AbstractCoordinates):
     r"""For `CombinedAttention` with a fixed head: W stays in $W_0+\mathrm{span}\{(x_{it}-x_{i1})z_i^\top\}$.
 
-    (The multipliers of an output sum to zero, so one token may be taken from the others.) The state holds
-    coordinates in an orthonormal basis of the span, n(T−1) numbers for every d, padded with zeros where d² is
-    smaller; with k outputs a sequence min(nk(T−1), d²) numbers. The same path, speed and norms as in the
-    weights, with $\partial a/\partial b$ the triangular factor of the features. Nothing is lost to cancellation
-    where the Gram matrix is singular.
+    (The multipliers of an output sum to zero, so one token may be taken from the others.) The state holds coordinates
+    in an orthonormal basis of the span, n(T−1) numbers for every d, padded with zeros where d² is smaller; with k
+    outputs a sequence min(nk(T−1), d²) numbers. Path, speed and norms are the same as in the weights, and
+    $\partial a/\partial b$ is the triangular factor of the features. No digits are lost to cancellation where the Gram
+    matrix is singular.
 
-    **Arguments:** `lead`: so far behind the start, against its velocity, lies the origin of the coordinates (None: at
-    the start). Far out the state of `LogArcLength`, x/ρ, then begins at the velocity, next to where it goes; from an
-    origin at the start it has to come there from zero, and its steps resolve that.
+    **Arguments:** `lead`: how far the origin of the coordinates is behind the start, against its velocity (None: at the
+    start). Far out the state of `LogArcLength`, x/ρ, then begins at the velocity, near its limit; from an origin at the
+    start it begins at zero, and the steps have to resolve the way from there.
 
     **Example:**
 
@@ -147,7 +147,7 @@ class Scores(AbstractCoordinates):
 
 
 def norm_of(data: TokenData) -> Callable[[PyTree], Array]:
-    """The norm of a step's error in `Scores`. Padding has coordinates that are always zero: they are not counted."""
+    """The norm of a step's error in `Scores`. The coordinates of padding are always zero and are not counted."""
     if data.mask is None:
         return state_norm
     moving = _moving(data.mask, data)
