@@ -24,7 +24,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, Block, Page
 
 # Written from notebooks, which tests/notebooks runs.
 PAGES = [page for page in PAGES if DOCS / "notebooks" not in page.path.parents]
-# Pages on studies, whose blocks share their programs, and those that have only commands.
+# Pages on one study, which their blocks and commands share: tests/docs/test_studies.py.
 STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "percentages", "machines")]
 
 # Commands that are looked at and not run, which the tests named here do.
