@@ -39,6 +39,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Lines of the source in compiled programs are read by nobody here, and take a twentieth of the time of tracing.
 jax.config.update("jax_traceback_in_locations_limit", 0)
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 # Tracing makes millions of small objects that live as long as their program. Looking through them for cycles after
 # every seven hundred new ones takes a sixth of the suite's time.

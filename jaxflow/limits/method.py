@@ -67,7 +67,7 @@ class Staged(AbstractMethod):
     **Example:**
 
     ```python
-    jf.find_limit(risk, model, method=jf.Staged(near=30.0))
+    jf.find_limit(risk, model, method=jf.Staged())  # the default; jf.Staged(near=30.0) ends the first stage earlier
     ```
     """
 

@@ -68,7 +68,8 @@ class ModelStaged(eqx.Module):
     **Example:**
 
     ```python
-    jf.find_limit(jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic"), own, method=jf.ModelStaged(degree=2.0))
+    logistic = jf.EmpiricalRisk((linear.inputs, linear.targets), "logistic")
+    jf.find_limit(logistic, own, method=jf.ModelStaged())  # the default; ModelStaged(degree=2.0): a known degree
     ```
     """
 

@@ -132,38 +132,3 @@ def test_descent_with_small_steps_tends_to_the_same_minimum() -> None:
     close(plain.model.weights, expected, 1e-6)
     close(adam.model.weights, expected, 1e-4)
     assert jf.find_limit(risk, adam.model).outcome == "finite_stationary_point"
-
-
-@pytest.mark.slow
-def test_no_at_most_that_is_not() -> None:
-    """Errors of overlapping logistic regression, which `print` calls bounds, against minima in extended
-    precision; and those of least squares, which it calls estimates."""
-    count = 100
-    rng = np.random.default_rng(4)
-    inputs = rng.normal(size=(count, 12, 3)) * np.exp(rng.normal(size=(count, 1, 3)))
-    targets = rng.normal(size=(count, 12))
-
-    def limits(targets: Any, loss: str) -> Any:
-        def one(x: jax.Array, y: jax.Array) -> Any:
-            found = jf.find_limit(jf.EmpiricalRisk(jf.data.LinearData(x, y), loss), Linear(jnp.zeros(3)))
-            return found.outcome, found.end.module.weights, found.error
-
-        return jax.jit(jax.vmap(one))(jnp.asarray(inputs), jnp.asarray(targets))
-
-    outcome, found, error = limits(targets, "squared")
-    assert set(outcome.name) == {"finite_stationary_point"}
-    exact = np.stack([np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(inputs, targets, strict=True)])
-    true = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
-    assert np.all(true <= np.asarray(error) + 1e-14), (true / error).max()
-
-    labels = np.where(rng.random((count, 12)) < 0.5, 1.0, -1.0)
-    outcome, found, error = limits(labels, "logistic")
-    names = np.asarray(outcome.name)
-    # Random labels of twelve data in three dimensions are sometimes separable, or nearly so.
-    assert set(names) <= {"finite_stationary_point", "globally_optimal", "undecided"}
-    assert np.mean(names == "finite_stationary_point") >= 0.5
-    # Of norms below one the error is absolute, in the units of the largest entry of the data: see `affine_limit`.
-    for at in np.flatnonzero(names == "finite_stationary_point"):
-        exact = minimum(inputs[at], labels[at], np.asarray(found[at]))
-        size = max(np.linalg.norm(exact), 1.0)
-        assert np.linalg.norm(found[at] - exact) / size <= float(error[at]), at

@@ -365,5 +365,5 @@ def quasi_separated(size: float):
 
 
 def test_quasi_separated_attention_has_no_finite_end_in_any_unit():
-    for size in (1.0, 1e-2, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8):
+    for size in (1.0, 1e-4, 1e-6, 1e-8):
         assert jf.find_limit(*quasi_separated(size), throw=False).kind != jf.limits.LimitKind.point, size

@@ -247,10 +247,11 @@ def test_a_support_vector_that_comes_last_is_waited_for():
     y = np.where(np.einsum("bnd,bd->bn", x, left) < 0, -1.0, 1.0)
     y[:, :2] = 1.0
     layers = [0.1 * rng.normal(size=(16, 4)), 0.1 * rng.normal(size=(16, 4)), np.zeros((16, 4))]
+    x, y, *layers = (part[:8] for part in (x, y, *layers))
 
     found = limits_of(LinearConvolutionalNetwork, "exponential", x, y, layers)
     said = np.flatnonzero(np.asarray(found.outcome == jf.Outcome.locally_optimal))
-    assert len(said) >= 4
+    assert len(said) >= 2
     for i in said:
         # Of rows within a thousandth of the least margin alone.
         beta = np.asarray(found.flow_direction[i])
