@@ -7,7 +7,7 @@ import pytest
 
 import jaxflow as jf
 from jaxflow._core import Outcome
-from jaxflow.study import AbstractExperiment, Study, TokenSelection, queues
+from jaxflow.study import AbstractExperiment, Study, TokenSelection, open_results, percentages, queues
 from jaxflow.study.keys import as_keys, key_data
 
 FACTORS = {"n": 3, "T": 3, "d": 3}
@@ -301,7 +301,28 @@ def test_other_models_and_methods_have_no_queues():
         assert experiment.queues({"d": 3}) is None
 
 
-def test_tokens_are_filled_up_with_the_number_of_none(blocks):
-    """In cells with fewer sequences than others have."""
-    experiment, *_, found = blocks
-    assert experiment.padding() == {"token": 255} and found["W"]["token"].dtype == np.uint8
+@pytest.mark.slow
+def test_n_and_T_and_d_are_factors_of_one_study(tmp_path):
+    """Tokens are as many as the largest n; where there are fewer, their number is followed by the number of none."""
+    # In blocks of the fixture, so that one of the two cells is compiled already.
+    study = Study(TokenSelection(width=4), {"n": [3, 2], "T": [3], "d": [2]}, {"parametrization": ["W"]},
+                  trials=B + 1, block=B)  # fmt: skip
+    path = tmp_path / "n.zarr"
+    with study.run(path, progress=False) as results:
+        tokens = results["token"]
+        assert tokens.attrs["padding_value"] == 255 and tokens.dtype == np.uint8
+        assert tokens.shape == (2, 1, 1, 1, B + 1, 3)
+        assert np.all(tokens.sel(n=3).values < 3) and np.all(tokens.sel(n=2).values[..., :2] < 3)
+        assert np.all(tokens.sel(n=2).values[..., 2] == 255)
+        assert np.all(percentages(results)["ran"] == B + 1)
+        stored = results.sel(n=2, T=3, d=2, parametrization="W", trial=2).load()
+    for name, value in study.recompute(trial=2, n=2).items():
+        np.testing.assert_array_equal(value, stored[name].values, err_msg=name)
+    # A block that is gone comes back with the same bytes, whatever it is filled up with.
+    before = {file: file.read_bytes() for file in path.rglob("c/**/*") if file.is_file()}
+    (path / "outcome/c/1/0/0/0/1").unlink()
+    study.run(path, progress=False).close()
+    assert {file: file.read_bytes() for file in path.rglob("c/**/*") if file.is_file()} == before
+    assert jf.study.status(path, verify=True).complete
+    with open_results(path) as results:
+        assert "token_2" in jf.study.to_dataframe(results)
