@@ -31,8 +31,9 @@ class Table:
     # Else Python would read columns 0, 1, ... of it.
     __iter__ = None
 
-    def __init__(self, columns: "Mapping[str, Any] | Iterable[tuple[str, Any]]" = (), /, **more: Any):
-        self.named = dict(columns) | more
+    # The first name is one that no column has: `inspect.Signature.bind` does not take a keyword of the same name.
+    def __init__(self, _columns: "Mapping[str, Any] | Iterable[tuple[str, Any]]" = (), /, **more: Any):
+        self.named = dict(_columns) | more
         for name in self.named:
             if not name.isidentifier() or hasattr(type(self), name) or name == "named":
                 raise ValueError(f"columns: {name!r} is no name for one")
