@@ -25,6 +25,7 @@ from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.theory import layer_gap
 from tests.papers.findings import entry_of, found, letters
+from tests.papers.made_up.records import filled
 from tests.papers.made_up.yun2021 import classification, direction, regression
 
 
