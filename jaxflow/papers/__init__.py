@@ -29,3 +29,4 @@ from jaxflow.papers.run import plan_verify as plan_verify
 from jaxflow.papers.run import reproduce as reproduce
 from jaxflow.papers.run import verify as verify
 from jaxflow.papers.statement import Statement as Statement
+from jaxflow.papers.table import Table as Table

@@ -5,11 +5,10 @@ of random tokens for Tarzanagh et al. (2023).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from jaxflow.data import LinearData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, max_margin, minimum_norm, solve, solve_cvxpy
@@ -18,6 +17,7 @@ from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024 import diagonal_flows
 from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import normal_data, separable
 from jaxflow.papers.yun2021.limit_directions import SIZES as DIRECTIONS
 from jaxflow.papers.yun2021.limit_directions import network_of
@@ -30,39 +30,31 @@ TRIALS = {"quick": 3, "paper": 10, "large": 100}
 ALIKE = (ProgramResult.optimal, ProgramResult.infeasible)
 
 
-class Agreement(NamedTuple):
-    """Of one program: the difference of both optimal values, relative to ours; 0 where both say that there is no
-    solution, infinite where one of them does, NaN where one of them fails."""
+def compare(program: Any) -> Table:
+    """Both answers to one program.
 
-    apart: Float[Any, "*b"]
-
-
-class ProgramNumbers(NamedTuple):
-    """`programs` `(k, b)`: of every kind."""
-
-    programs: Agreement
-
-
-def compare(program: Any) -> Agreement:
-    """Both answers to one program."""
+    Of one program: the difference of both optimal values, relative to ours; 0 where both say that there is no solution,
+    infinite where one of them does, NaN where one of them fails.
+    """
     ours, theirs = solve(program), solve_cvxpy(program)
     known = [next((kind for kind in ALIKE if one.result == kind), None) for one in (ours, theirs)]
     if None in known:
-        return Agreement(np.asarray(np.nan))
+        return Table(apart=np.asarray(np.nan))
     if known[0] != known[1]:
-        return Agreement(np.asarray(np.inf))
+        return Table(apart=np.asarray(np.inf))
     values = [float(one.certificate.primal_value) for one in (ours, theirs)]
     apart = abs(values[1] / values[0] - 1.0) if known[0] == ProgramResult.optimal else 0.0
-    return Agreement(np.asarray(apart))
+    return Table(apart=np.asarray(apart))
 
 
+# `programs` `(k, b)`: of every kind.
 def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], instances: str, where: str) -> Dataset:
     """Enters the programs `draw(key, setting)` of a paper, on the keys of the part `instances`."""
 
-    def one(key: Any, setting: Any) -> Agreement:
+    def one(key: Any, setting: Any) -> Table:
         return compare(draw(key, setting))
 
-    def agrees(row: int, name: str) -> Statement[ProgramNumbers]:
+    def agrees(row: int, name: str) -> Statement[Table]:
         return Statement(
             source="Programs",
             says=f"{name}: the optimal value is that of CVXPY (Clarabel)",
@@ -72,8 +64,8 @@ def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], 
             unit="relative difference of the optimal values",
         )
 
-    parts = {"programs": Part(Agreement, one, kinds, TRIALS, instances=instances, way="on host")}
-    dataset = Dataset(paper, "programs", ProgramNumbers, parts, where=f"{__name__}:{where}")
+    parts = {"programs": Part(one, kinds, TRIALS, instances=instances, way="on host")}
+    dataset = Dataset(paper, "programs", parts, where=f"{__name__}:{where}")
     register(
         dataset,
         "programs",

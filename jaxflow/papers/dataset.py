@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow.papers.attempts import Took, timed, total
-from jaxflow.papers.part_experiment import PartExperiment
+from jaxflow.papers.part_experiment import PartExperiment, by_column
+from jaxflow.papers.table import Table
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
 from jaxflow.study.files import side_folder, write_file
@@ -25,7 +26,7 @@ from jaxflow.study.plan import Plan
 from jaxflow.study.shapes import CPU, device_shapes
 
 N = TypeVar("N")
-R = TypeVar("R", bound=tuple)
+R = TypeVar("R")
 
 Say = Callable[[str], None]
 # Arrays by part and field.
@@ -52,9 +53,9 @@ class OtherNumbers(ValueError):
 class Part:
     """Instances, each a function of its key, as a study: if it is killed, it can be resumed to the same bits.
 
-    - `record`: a `NamedTuple` of arrays; its fields get two more axes, cells and trials. A field `outcome` says how an
-      instance ended; without it `ok` marks the instances that did not fail, and nothing is claimed about them.
-    - `one(key, setting)`: the record of one instance.
+    - `one(key, setting)`: a `Table` of one instance; in the numbers its columns have two more axes, cells and trials. A
+      column `outcome` says how an instance ended; without it `ok` marks the instances that did not fail, and nothing is
+      claimed about them.
     - `cells`: settings by name, pytrees, or a function of the scale that returns them; settings that differ only in
       their arrays share one compiled program. All cells have the same instances, or (`own_instances`) each its own.
     - `trials`: instances of a cell at each scale, or a function that gives them; `block`: how many are computed
@@ -67,25 +68,18 @@ class Part:
     **Example:**
 
     ```python
-    from typing import Any, NamedTuple
-
-    from jaxflow.papers import Part
-
-
-    class Draw(NamedTuple):
-        value: Any
+    from jaxflow.papers import Part, Table
 
 
     def one(key, scale):
-        return Draw(scale * jax.random.normal(key))
+        return Table(value=scale * jax.random.normal(key))
 
 
-    part = Part(Draw, one, cells={"small": 0.1, "large": 10.0}, trials={"quick": 5, "paper": 50, "large": 500})
+    part = Part(one, cells={"small": 0.1, "large": 10.0}, trials={"quick": 5, "paper": 50, "large": 500})
     assert part.settings("quick")["small"] == 0.1
     ```
     """
 
-    record: type[Any]
     one: Callable[[Key[Array, ""], Any], Any]
     cells: Mapping[str, Any] | Callable[[str], Mapping[str, Any]]
     trials: Mapping[str, int] | Callable[[str], int]
@@ -94,6 +88,7 @@ class Part:
     own_instances: bool = False
     draw_from: Callable[[int, Any], Any] | None = None
     way: Literal["together", "in turn", "on host", "as a block"] = "together"
+    record: Callable[..., Any] = Table
 
     def settings(self, scale: str) -> Mapping[str, Any]:
         """The cells at a scale."""
@@ -108,51 +103,45 @@ class Part:
 class Sweep:
     """Numbers that are computed and kept as a whole. Numbers that take longer than a minute are a `Part`.
 
-    `compute(scale, key, say)` gives the `record`. The key is made from the names of dataset and part; `draw_from` makes
+    `compute(scale, key, say)` gives a `Table`. The key is made from the names of dataset and part; `draw_from` makes
     another value from the seed instead.
 
     **Example:**
 
     ```python
-    from typing import Any, NamedTuple
-
-    from jaxflow.papers import Sweep
-
-
-    class Curve(NamedTuple):
-        x: Any
-        drawn: Any
+    from jaxflow.papers import Sweep, Table
 
 
     def compute(scale, key, say):
         m = {"quick": 5, "paper": 50, "large": 500}[scale]
-        return Curve(np.linspace(0.0, 1.0, m), jax.random.normal(key, (m,)))
+        return Table(x=np.linspace(0.0, 1.0, m), drawn=jax.random.normal(key, (m,)))
 
 
-    sweep = Sweep(Curve, compute)
+    sweep = Sweep(compute)
     ```
     """
 
-    record: Callable[..., Any]
     compute: Callable[[str, Any, Say], Any]
     draw_from: Callable[[int], Any] | None = None
+    record: Callable[..., Any] = Table
 
 
 @dataclass(frozen=True)
 class Studies:
     """Studies by name at each scale and seed, of experiments whose instances have keys of their own.
 
-    Each may be killed and goes on to the same bits, as a `Part` does. `record`: of results of theirs, `(cells, trials,
-    ...)`, the cells of one study after those of another.
+    Each may be killed and goes on to the same bits, as a `Part` does. The columns are these results of theirs, `(cells,
+    trials, ...)`, the cells of one study after those of another.
     """
 
-    record: type[Any]
+    columns: tuple[str, ...]
     studies: Callable[[str, int], Mapping[str, Study]]
+    record: Callable[..., Any] = Table
 
 
 @dataclass(frozen=True)
 class Dataset(Generic[N]):
-    """The numbers of an experiment: `numbers` is a type with one field for each of its `parts`, or makes one of them.
+    """The numbers of an experiment: a `Table` of one table for each of its `parts`, or what `numbers` makes of these.
 
     `where` is `module:NAME` of this object, by which another process finds it.
 
@@ -160,24 +149,14 @@ class Dataset(Generic[N]):
 
     ```python
     from pathlib import Path
-    from typing import Any, NamedTuple
-
-    from jaxflow.papers import Dataset, Sweep
-
-
-    class Curve(NamedTuple):
-        drawn: Any
-
-
-    class Numbers(NamedTuple):
-        curve: Curve
+    from jaxflow.papers import Dataset, Sweep, Table
 
 
     def compute(scale, key, say):
-        return Curve(jax.random.normal(key, (5,)))
+        return Table(drawn=jax.random.normal(key, (5,)))
 
 
-    dataset = Dataset("mine", "curves", Numbers, {"curve": Sweep(Curve, compute)})
+    dataset = Dataset("mine", "curves", {"curve": Sweep(compute)})
     raw = dataset.collect(Path("numbers-of-mine"), scale="quick", seed=0, say=print)
     print(dataset.typed(raw).curve.drawn)  # a second call reads what the first one kept
     ```
@@ -185,9 +164,9 @@ class Dataset(Generic[N]):
 
     paper: str
     name: str
-    numbers: Callable[..., N]
     parts: Mapping[str, Part | Sweep | Studies]
     where: str = ""
+    numbers: Callable[..., Any] = Table
 
     def collect(
         self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
@@ -221,9 +200,9 @@ class Dataset(Generic[N]):
             say(f"{self.name}, {name}: {time.monotonic() - started:.0f} s")
         return found
 
-    def typed(self, raw: Raw) -> N:
+    def typed(self, raw: Raw) -> Any:
         """The numbers, each field by its name."""
-        return self.numbers(**{name: part.record(**raw[name]) for name, part in self.parts.items()})
+        return self.numbers(**{name: _recorded(part.record, raw[name]) for name, part in self.parts.items()})
 
     def took(self, folder: Path, *, scale: str, seed: int) -> Took:
         """How long all attempts at the numbers in the folder have taken so far."""
@@ -272,7 +251,7 @@ class Dataset(Generic[N]):
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
-            return {field: results[field].values for field in _fields(part.record)}
+            return {str(name): column.values for name, column in results.data_vars.items()}
 
     def _ran(
         self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
@@ -282,7 +261,7 @@ class Dataset(Generic[N]):
         for label, study in part.studies(scale, seed).items():
             say(f"{self.name}, {label}: {study.plan.trials} instances of each cell")
             with study.run(target / f"{label}.zarr", executor, progress) as results:
-                tables.append({field: _by_cell(results[field]) for field in _fields(part.record)})
+                tables.append({name: _by_cell(results[name]) for name in part.columns})
         return {field: np.concatenate([table[field] for table in tables]) for field in tables[0]}
 
     def _swept(self, name: str, part: Sweep, target: Path, scale: str, seed: int, say: Say) -> dict[str, np.ndarray]:
@@ -300,7 +279,7 @@ class Dataset(Generic[N]):
                 raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
             return arrays
         made = part.compute(scale, self.key(name, seed), say)
-        arrays = {field: np.asarray(value) for field, value in _as_dict(made).items()}
+        arrays = {field: np.asarray(value) for field, value in by_column(made).items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
 
@@ -362,14 +341,10 @@ def _by_cell(results: Any) -> np.ndarray:
     return results.values.reshape(-1, *results.shape[results.dims.index("trial") :])
 
 
-def _fields(record: Any) -> tuple[str, ...]:
-    return record._fields
-
-
-def _as_dict(record: Any) -> Mapping[str, Any]:
-    return record if isinstance(record, Mapping) else record._asdict()
+def _recorded(record: Callable[..., Any], columns: Mapping[str, np.ndarray]) -> Any:
+    return record(**{name: columns[name] for name in getattr(record, "_fields", columns)})
 
 
 def cell_of(record: R, at: int) -> R:
     """The arrays of one cell."""
-    return type(record)(*(field[at] for field in record))
+    return jax.tree.map(lambda column: column[at], record)

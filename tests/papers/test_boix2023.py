@@ -15,6 +15,7 @@ from jaxflow.papers.boix2023.full_head_flow import Factors, HeadProducts, follow
 from jaxflow.papers.boix2023.perturbations import NOISE
 from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.papers.claims import Finding
+from jaxflow.papers.table import Table
 from jaxflow.theory import StageResult
 from tests.papers.findings import found, letters
 from tests.papers.made_up import boix2023 as made_up
@@ -31,7 +32,7 @@ def changed(numbers: Any, part: str, **fields: Any) -> Any:
     values = {name: np.array(getattr(record, name)) for name in fields}
     for name, (place, value) in fields.items():
         values[name][place] = value
-    return numbers._replace(**{part: record._replace(**values)})
+    return numbers.replace(**{part: record.replace(**values)})
 
 
 noise, toys, small, lost = made_up.noise, made_up.toy, made_up.small, np.array([[True, True], [True, False]])
@@ -117,13 +118,15 @@ def test_supports_of_the_flow_are_read_from_its_own_entries() -> None:
 
 def test_products_of_one_stage_are_told_from_those_of_two() -> None:
     # Two coordinates of their own, whose slopes differ by a half or by a billionth.
-    def entries(second: float) -> supports.Entries:
+    def entries(second: float) -> Table:
         risk = jf.EmpiricalRisk(jf.data.LinearData(np.eye(2), np.array([1.0, second])), jf.losses.Squared())
         start = jf.models.HadamardNetwork(jf.models.DiagonalLinear(), np.ones(2), 0.5 * np.ones(2))
         paths = [follow_products(risk, start.scaled(a), a, 6.0) for a in supports.LOG_ALPHAS]
         order = [supports.entries_of(path) for path in paths]
         times = np.array([[time for time, _ in one] for one in order])
-        return supports.Entries(np.array([[i for _, i in one] for one in order]), times, np.ones(()), np.True_)
+        return Table(
+            coordinates=np.array([[i for _, i in one] for one in order]), times=times, inside=np.ones(()), ok=np.True_
+        )
 
     assert supports.together(entries(0.5)) == 0.0
     close = supports.together(entries(1.0 + 1e-9))
@@ -136,7 +139,7 @@ def test_products_of_one_stage_are_told_from_those_of_two() -> None:
 @pytest.mark.slow
 def test_the_flow_with_decay_passes_the_predicted_stages() -> None:
     rows = [weight_decay.follow(key, None) for key in jax.random.split(jax.random.key(1), 2)]
-    measured = weight_decay.DecayNumbers(jax.tree.map(lambda *x: np.stack(x)[None], *rows))
+    measured = Table(flows=jax.tree.map(lambda *x: np.stack(x)[None], *rows))
     flows = measured.flows
     learned = ~np.isnan(flows.times)
     assert learned.sum() >= 4 and flows.ok.all()

@@ -173,7 +173,7 @@ def test_what_goes_backwards_or_at_once_is_open():
     # All singular values at once, as far as the measurements tell.
     toy = made_up.training(ORDERED, False)
     at_once = np.broadcast_to(toy.adam.spectrum[:, :, :, -1:], toy.adam.spectrum.shape)
-    claim = found("boix2023", "fig6", toy._replace(adam=toy.adam._replace(spectrum=at_once)))[1]
+    claim = found("boix2023", "fig6", toy.replace(adam=toy.adam.replace(spectrum=at_once)))[1]
     assert letters([claim]) == "O" and claim.evidence.undecided == claim.evidence.inside
 
 

@@ -12,6 +12,7 @@ from jaxflow import papers
 from jaxflow.data import TokenData
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve_cvxpy
 from jaxflow.papers.statement import hold
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     MASKED,
     SIZES,
@@ -30,7 +31,7 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     kinks,
     measured,
 )
-from jaxflow.papers.tarzanagh2023.composition import CompositionNumbers, FlowEnd, Flows, Grid, key_of
+from jaxflow.papers.tarzanagh2023.composition import FlowEnd, Flows, key_of
 from jaxflow.papers.tarzanagh2023.fig8 import ORDERED, rank_correlation
 from jaxflow.papers.tarzanagh2023.fig11 import EXPONENTS, by_threshold
 from jaxflow.papers.verdicts import Verdict
@@ -172,7 +173,7 @@ def test_reasons_prevail_in_order() -> None:
 
 def made_up(
     scale: tuple[float, float] = (4e-3, 2e-3), *, slope: float = 1.0, one: float = 0.5, exponent: float = 1.0
-) -> CompositionNumbers:
+) -> Table:
     """Two dimensions, twelve instances, the last two of which the filter leaves out."""
     rates = np.array([1e-2, 1e-3, 1e-4])
     distance = np.stack([s * (1.0 + 0.01 * np.arange(12)) for s in scale])
@@ -200,16 +201,18 @@ def made_up(
     apart = rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3))
     reached = np.full((2, 3), int(FlowEnd.reached))
     ends = Flows(reached, 0.0 * flows, 100 * flows, flows, flows, flows, 0.0 * flows, apart, 0.0 * apart)
-    return CompositionNumbers(Grid(np.array([4, 8]), np.array([0, 2000]), rates), instances, ends)
+    return Table(
+        grid=Table(dimensions=np.array([4, 8]), steps=np.array([0, 2000]), rates=rates), instances=instances, flows=ends
+    )
 
 
-def none_kept() -> CompositionNumbers:
+def none_kept() -> Table:
     numbers = made_up()
     fate = np.full_like(numbers.instances.fate, Fate.between)
-    return numbers._replace(instances=numbers.instances._replace(fate=fate))
+    return numbers.replace(instances=numbers.instances._replace(fate=fate))
 
 
-def verdicts(data: CompositionNumbers, figure: str = "fig8") -> list[Verdict]:
+def verdicts(data: Table, figure: str = "fig8") -> list[Verdict]:
     return [finding.verdict for finding in papers.find_figure("tarzanagh2023", figure).find(data)[0]]
 
 

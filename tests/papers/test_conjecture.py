@@ -8,6 +8,7 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import AssumptionStatus
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import conjecture
 from jaxflow.papers.verdicts import Verdict
 
@@ -35,7 +36,7 @@ def made_up(
     columns = {"outcome": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
     columns |= {"locally_optimal": [1] * len(flow), **others}
     instances = {name: np.array([[int(x) for x in values]]) for name, values in columns.items()}
-    grid = conjecture.Grid(np.array([7]), np.asarray(5), np.asarray(5))
+    grid = Table(d=np.array([7]), n=np.asarray(5), T=np.asarray(5))
     return conjecture.ConjectureNumbers(grid, conjecture.Enumerated(**instances))
 
 

@@ -24,7 +24,8 @@ from jaxflow.papers import dataset as datasets
 from jaxflow.papers.claims import CLAIMS, Claim, Row, as_json, findings_markdown
 from jaxflow.papers.dataset import Draw, cell_of
 from jaxflow.papers.statement import Again, Statement, hold
-from jaxflow.papers.verdicts import Evidence, Verdict, common_rate
+from jaxflow.papers.table import Table
+from jaxflow.papers.verdicts import Check, Evidence, Verdict, common_rate
 from jaxflow.study import Study, store, trial_key
 from jaxflow.study import manifest as manifests
 from jaxflow.study.shapes import ACCELERATOR
@@ -89,7 +90,7 @@ def test_cells_share_one_program_and_results_do_not_depend_on_the_executor(
     toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Another function object, which no earlier test has had compiled.
-    part = datasets.Part(experiment.Draw, lambda key, cell: experiment.draw(key, cell), experiment.CELLS, toy.TRIALS, 3)
+    part = datasets.Part(lambda key, cell: experiment.draw(key, cell), experiment.CELLS, toy.TRIALS, 3)
     monkeypatch.setitem(TOY.parts, "draws", part)
     whole = collect(tmp_path / "a")
     # One program for both cells, perhaps one for the other part, and nine of the slow ones, which are not mapped.
@@ -243,22 +244,31 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
     def late(scale: str, key: Any, say: Any) -> Any:
         if stops:
             raise Killed
-        return toy.Curve(np.zeros(5), np.zeros(()))
+        return Table(x=np.zeros(5), drawn=np.zeros(()))
 
-    numbers = datasets.Dataset("toy", "late-numbers", lambda curve: curve, {"curve": datasets.Sweep(toy.Curve, late)})
+    numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)}, numbers=lambda curve: curve)
     zero = statement(source="Lemma 2", inside=lambda n: n.x == 0, residual=lambda n: n.x)
     times = dict.fromkeys(papers.SCALES, "no time")
     registry.register(numbers, "late", title="Lemma 2", run_times=times, statements=[zero], verified=True)
+    tried: list[Any] = []
+    again = Again("NumPy", lambda n, draw, at: float(tried.append(at) is None), within=1e-6)
+    wrong = statement(
+        source="Lemma 0", inside=lambda n: n.curve.x >= 0, residual=lambda n: n.curve.x >= 0, bound=0.0, again=again
+    )
+    registry.register(experiment.TOY, "again", title="Lemma 0", run_times=times, statements=[wrong], verified=True)
     partial = tmp_path / "verify-partial.md"
     with pytest.raises(Killed):
         papers.verify("toy", out=tmp_path, say=said.append)
     text = partial.read_text()
     assert "so far" in text and "Lemma 1" in text and "Lemma 2" not in text
-    assert any("1 of 2 checks" in line and str(partial) in line for line in said)
+    assert any("2 of 3 checks" in line and str(partial) in line for line in said)
     stops.clear()
+    tried.clear()
     _, rows = papers.verify("toy", out=tmp_path, say=said.append)
     assert not partial.exists()
-    assert [row.source for row in rows] == ["Lemma 1", "Lemma 2"]
+    assert [row.source for row in rows] == ["Lemma 0", "Lemma 1", "Lemma 2"]
+    # Independent code runs once on an instance, for the rows so far and for the table.
+    assert len(tried) == 5 and rows[0].evidence.check == Check(5, 5, "NumPy")
     # What was computed before was read, not computed again.
     assert toy.COMPUTED.count("curve") == 1
 

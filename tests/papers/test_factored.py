@@ -8,6 +8,7 @@ import pytest
 from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.papers.claims import Finding
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import factored
 from jaxflow.papers.verdicts import Verdict
 
@@ -30,8 +31,8 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def made_up(outcomes: list[Outcome], excess: list[float], own: list[float], m: int = 5) -> factored.FactoredNumbers:
     n = len(outcomes)
     return factored.FactoredNumbers(
-        factored.Pairs(np.array([5]), np.array([m]), np.asarray(0)),
-        factored.Ends(
+        Table(d=np.array([5]), m=np.array([m]), seed=np.asarray(0)),
+        Table(
             outcome=np.array([[int(x) for x in outcomes]]),
             excess=np.array([excess]),
             flow_gap=np.array([own]),

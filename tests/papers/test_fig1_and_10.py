@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxflow import papers
 from jaxflow.papers.claims import Finding
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import column_runs, fig1
 from jaxflow.papers.verdicts import Verdict
 
@@ -26,7 +27,7 @@ def made_up(misalignment: float, floor: float) -> column_runs.ColumnNumbers:
         )
         for _ in range(2)
     ]
-    grid = column_runs.Grid(np.array([[2, 3], [3, 3]]), np.array([1, 2]), np.asarray(4))
+    grid = Table(shapes=np.array([[2, 3], [3, 3]]), columns=np.array([1, 2]), d=np.asarray(4))
     return column_runs.ColumnNumbers(grid, *runs)
 
 

@@ -16,6 +16,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.claims import Claim
 from jaxflow.papers.sheen2024 import diagonal_flows, multipliers
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import (
     bias_runs,
     column_runs,
@@ -148,7 +149,7 @@ def conditions_of_lemma_6(numbers: fig12.Lemma6Numbers, claims: list[Claim]) -> 
 # The other papers
 
 
-def stages(numbers: toy.ToyNumbers, claims: list[Claim]) -> None:
+def stages(numbers: Table, claims: list[Claim]) -> None:
     assert numbers.paths.ok.all() and numbers.paths.crossings.shape == (2, 1, 2)
     # The same stages from e^(−10000) take at most three times the steps that they take from 1e-8.
     small, same, own = numbers.paths.effort[1, 0]
@@ -162,7 +163,7 @@ def stages(numbers: toy.ToyNumbers, claims: list[Claim]) -> None:
     assert verdicts(claims[:3]) == [OPEN, HOLDS, HOLDS]
 
 
-def trajectories(numbers: toy.ToyNumbers, claims: list[Claim]) -> None:
+def trajectories(numbers: Table, claims: list[Claim]) -> None:
     assert claims[1].verdict is HOLDS
 
 
@@ -174,7 +175,7 @@ def perturbations(numbers: Any, claims: list[Claim]) -> None:
     assert [claim.source for claim in claims] == ["Figure 3 (a)", "Figure 3 (b)"]
 
 
-def equivalence(numbers: diagonal_flows.DiagonalNumbers, claims: list[Claim]) -> None:
+def equivalence(numbers: Table, claims: list[Claim]) -> None:
     assert verdicts(claims[:2]) == [HOLDS, HOLDS]
     assert numbers.flows.apart.shape == (3, 1, 25) and numbers.flows.ok.all()
     # Where the multipliers of the flow are still off at log t = 1e6, it is certified where it ends, far beyond.
@@ -183,7 +184,7 @@ def equivalence(numbers: diagonal_flows.DiagonalNumbers, claims: list[Claim]) ->
     assert on.log_time.min() > 1e10 and diagonal_flows.LOG_TIMES[-1] == pytest.approx(1e6)
 
 
-def one_datum(numbers: plane.Plane1, claims: list[Claim]) -> None:
+def one_datum(numbers: Table, claims: list[Claim]) -> None:
     flow = numbers.regression.flow
     assert flow.shape == (3, 1, 2, DIRECTIONS, plane.SAVES, 2)
     # Every path starts at α² z̄: the first save point is t = e^−6.

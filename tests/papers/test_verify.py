@@ -19,7 +19,9 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers import registry
 from jaxflow.papers.dataset import Draw
+from jaxflow.papers.part_experiment import by_column
 from jaxflow.papers.statement import hold
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify import (
     cones,
     equal_scores,
@@ -124,7 +126,7 @@ def cell(selected: bool, gap: float, **more: Any) -> Any:
     """What the first cell of one flow says of Theorem 4; of the explicit case these numbers say nothing."""
     cells = test_verify_paths.ends(np.full((6, 1), selected), gap, **more)
     made_up = tarzanagh2023.equal_cells()[0]
-    return hold(equal_scores.random_data(0), made_up._replace(cells=cells))
+    return hold(equal_scores.random_data(0), made_up.replace(cells=cells))
 
 
 @pytest.mark.parametrize(
@@ -163,24 +165,24 @@ def test_lemma_5_rows_follow_the_depth() -> None:
         trial=np.zeros(5, int),
         choice=np.arange(5),
     )
-    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    found = [hold(statement, Table(choices=choices)) for statement in cones.STATEMENTS]
     whole, empty, four, six, outside = found
     assert (whole.verdict, whole.evidence.inside) == (Verdict.holds, 1)
     assert (empty.verdict, empty.evidence.contradicted) == (Verdict.not_settled, 2)
     assert four.evidence.inside == 2 and six.verdict is Verdict.outside_hypotheses
     assert (outside.verdict, outside.evidence.inside) == (Verdict.holds, 1)
     choices.depth[[0, 3]] = -0.2, 0.2
-    found = [hold(statement, cones.ConeNumbers(choices)) for statement in cones.STATEMENTS]
+    found = [hold(statement, Table(choices=choices)) for statement in cones.STATEMENTS]
     assert found[0].verdict is found[-1].verdict is Verdict.not_settled
 
 
-def programs(result: np.ndarray, d: list[int]) -> feasibility.FeasibilityNumbers:
+def programs(result: np.ndarray, d: list[int]) -> Table:
     """Two cells of one instance with n = T = 3."""
     two = np.full(2, 3)
     separated = result != ProgramResult.infeasible.value
     gaps = np.full(result.shape, 1e-15)
     part = feasibility.Programs(two, two, np.array(d), np.zeros(2, int), result, gaps, separated, gaps + 0.1)
-    return feasibility.FeasibilityNumbers(part)
+    return Table(programs=part)
 
 
 def test_feasibility_is_asked_at_the_bound_and_above() -> None:
@@ -271,7 +273,7 @@ def test_a_start_has_the_angle_and_the_norm_asked_for() -> None:
 def test_inequalities_hold_or_not_at_a_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(inequalities.TRIALS, "quick", 20)
     raw = {
-        name: part.compute("quick", inequalities.INEQUALITIES.key(name, 0), silent)._asdict()
+        name: by_column(part.compute("quick", inequalities.INEQUALITIES.key(name, 0), silent))
         for name, part in inequalities.INEQUALITIES.parts.items()
         if isinstance(part, papers.Sweep)
     }

@@ -15,6 +15,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.models import token_scores
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.statement import Statement, hold
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify import (
     cone_lemmas,
     descents,
@@ -186,12 +187,12 @@ def test_drawn_scores_differ_by_no_more_than_the_spread() -> None:
     assert jnp.array_equal(best, given.target)
 
 
-def descended(growing: Any = None, **first: Any) -> descents.DescentNumbers:
+def descended(growing: Any = None, **first: Any) -> Table:
     """Two instances of each size that satisfy Assumption C, with flows to W^mm, and what grows."""
     two, flows = np.ones((2, 2)), ends(np.ones((2, 3, 2), bool))
     found: dict[str, Any] = {"solved": two > 0, "holds": two > 0, "first": np.ones((2, 2, 3)), "ratio": 0.5 * two}
     found |= {"push": two, "least": two, "lead": np.asarray(10)}
-    return descents.DescentNumbers(growing or grown([1e-2, 1e-3, 1e-4]), descents.First(**(found | first)), flows)
+    return Table(growing=growing or grown([1e-2, 1e-3, 1e-4]), first=descents.First(**(found | first)), flows=flows)
 
 
 def grown(gradient: Any, norm: Any = (1.0, 2.0, 3.0), later: Any = None, inside: bool = True) -> descents.Growing:
@@ -239,7 +240,7 @@ def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
     def found(index: int, flows: Ends, **first: Any) -> Any:
-        return hold(descents.converges(0, index), descended(**first)._replace(flows=flows))
+        return hold(descents.converges(0, index), descended(**first).replace(flows=flows))
 
     flows = ends(np.broadcast_to([True, False], (2, 3, 2)))
     large = np.full((2, 2), 60.0)
@@ -262,7 +263,7 @@ def cone(**more: Any) -> cone_lemmas.Cone:
     return found._replace(**{name: np.broadcast_to(value, (1, 4)) for name, value in more.items()})
 
 
-def judged(number: int, optimal: cone_lemmas.Cone, ranks: cone_lemmas.Ranks) -> Finding:
+def judged(number: int, optimal: cone_lemmas.Cone, ranks: Table) -> Finding:
     local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in optimal))
     return hold(cone_lemmas.STATEMENTS[number], cone_lemmas.ConeLemmaNumbers(optimal, local, ranks))
 
@@ -302,7 +303,7 @@ def test_a_sign_is_judged_where_a_support_set_is_empty() -> None:
 
 def test_lemma_17_on_random_matrices() -> None:
     assert judged(5, cone(), RANKS).verdict is Verdict.holds
-    assert judged(5, cone(), RANKS._replace(least=np.zeros(20))).evidence.contradicted == 20
+    assert judged(5, cone(), RANKS.replace(least=np.zeros(20))).evidence.contradicted == 20
 
 
 @pytest.mark.parametrize("number", range(len(sequences.CELLS)))
@@ -341,7 +342,7 @@ def assumed() -> Any:
 def test_losses_satisfy_assumption_A_and_a_wrong_constant_shows(assumed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> Any:
         slopes = [hypotheses.losses(name, jax.random.key(0), 2) for name in hypotheses.LOSSES]
-        return hold(hypotheses.A, assumed._replace(slopes=jax.tree.map(lambda *values: np.stack(values), *slopes)))
+        return hold(hypotheses.A, assumed.replace(slopes=jax.tree.map(lambda *values: np.stack(values), *slopes)))
 
     assert found().verdict is Verdict.holds
     loss, _, M1 = hypotheses.LOSSES["logistic"]
@@ -357,7 +358,7 @@ def test_heads_of_assumption_E() -> None:
 
 def test_assumption_D_leaves_one_locally_optimal_direction(assumed: Any) -> None:
     support = jax.tree.map(np.copy, assumed.support)
-    numbers = assumed._replace(support=support)
+    numbers = assumed.replace(support=support)
     support.meets[:, 1], support.others[:, 1] = False, 1
     assert hold(hypotheses.D, numbers).verdict is Verdict.holds
     support.others[0] = 1
@@ -369,20 +370,20 @@ def test_assumption_D_leaves_one_locally_optimal_direction(assumed: Any) -> None
 
 def test_assumption_C_is_empty_where_nothing_satisfies_it(assumed: Any) -> None:
     support = jax.tree.map(np.copy, assumed.support)
-    numbers = assumed._replace(support=support)
+    numbers = assumed.replace(support=support)
     support.separating[:, 1] = False
     assert hold(hypotheses.C, numbers).verdict is Verdict.holds
     support.separating[0] = False
     assert hold(hypotheses.C, numbers).verdict is Verdict.not_settled
 
 
-def local_numbers(paths: Paths, depth: float = 0.2) -> local_paths.LocalNumbers:
+def local_numbers(paths: Paths, depth: float = 0.2) -> Table:
     """The same paths in every cell; choices outside of their cones have an empty T_i."""
     total = len(paths.inside)
     cell = np.repeat(np.arange(4), total)
     inside = np.tile(paths.inside, 4)
     choices = local_paths.Choices(cell, np.where(inside, depth, -depth), ~inside, np.full(4 * total, 30.0))
-    return local_paths.LocalNumbers(paths, paths, paths, paths, choices)
+    return Table(frobenius=paths, nuclear=paths, sequence=paths, optimal=paths, choices=choices)
 
 
 def test_local_paths_count_choices_outside_of_their_cones() -> None:

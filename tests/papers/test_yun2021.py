@@ -14,20 +14,18 @@ from jaxflow._core import Outcome
 from jaxflow.data import LinearData
 from jaxflow.models import decomposition_of
 from jaxflow.papers.claims import Finding
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Verdict, fit
 from jaxflow.papers.yun2021 import (
-    dual_form,
-    ensemble,
-    fully_connected,
     limit_directions,
     loss_bounds,
     multiplier_direction,
-    plane,
 )
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.theory import layer_gap
 from tests.papers.findings import entry_of, found, letters
+from tests.papers.made_up.records import filled
 from tests.papers.made_up.yun2021 import classification, direction, regression
 
 
@@ -44,27 +42,27 @@ def statements(name: str, numbers: Any) -> list[Finding]:
     return found("yun2021", name, numbers)
 
 
-def on_plane(*arguments: Any, **more: Any) -> plane.Plane1:
-    return plane.Plane1(regression(*arguments, **more))
+def on_plane(*arguments: Any, **more: Any) -> Table:
+    return Table(regression=regression(*arguments, **more))
 
 
-def on_both(**how: Any) -> plane.Plane3:
-    return plane.Plane3(regression(1e-3, 0.1, scales=1), classification(**how))
+def on_both(**how: Any) -> Table:
+    return Table(regression=regression(1e-3, 0.1, scales=1), classification=classification(**how))
 
 
-def bounded(**changes: Any) -> loss_bounds.BoundNumbers:
+def bounded(**changes: Any) -> Table:
     fields = {"corrected": 0.9, "printed": 2.0, "start": 0.5, "gap": 1.0, "ok": True} | changes
-    separable = loss_bounds.Separable(**{name: np.broadcast_to(v, (1, 2)) for name, v in fields.items()})
-    ratio = loss_bounds.Ratio(*(np.full((2, 2), value) for value in (0.9, 1.0, True)))
+    separable = Table(**{name: np.broadcast_to(v, (1, 2)) for name, v in fields.items()})
+    ratio = filled(Table, (2, 2), ratio=0.9, gap=1.0, ok=True)
     ratio.ok[0, 1] = fields["ok"]
-    return loss_bounds.BoundNumbers(separable, ratio)
+    return Table(separable=separable, squared=ratio)
 
 
-def paired(last: float) -> dual_form.DualNumbers:
+def paired(last: float) -> Table:
     """Errors of two forms, and multipliers of which one is the last."""
     errors, least = np.tile([1e-11, 1e-12], (2, 1)), np.tile([1e-9, 1e-3], (2, 1))
     least[1, 1] = last
-    return dual_form.DualNumbers(dual_form.Pair(errors, np.ones((2, 2), bool), least))
+    return Table(pairs=Table(error=errors, ok=np.ones((2, 2), bool), least=least))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +99,7 @@ def test_a_fit_has_an_interval() -> None:
 
 
 @pytest.fixture(scope="module")
-def bounds() -> loss_bounds.BoundNumbers:
+def bounds() -> Table:
     keys = jax.random.split(jax.random.key(0), 4)
 
     def many(one: Any) -> Any:
@@ -110,10 +108,10 @@ def bounds() -> loss_bounds.BoundNumbers:
 
     regressions = [many(lambda key, name=name: loss_bounds.regress(key, name)) for name in loss_bounds.REGRESSIONS]
     squared = jax.tree.map(lambda *x: np.concatenate(x), *regressions)
-    return loss_bounds.BoundNumbers(many(lambda key: loss_bounds.classify(key, None)), squared)
+    return Table(separable=many(lambda key: loss_bounds.classify(key, None)), squared=squared)
 
 
-def test_the_bound_of_d_1_wants_the_loss_at_the_start(bounds: loss_bounds.BoundNumbers) -> None:
+def test_the_bound_of_d_1_wants_the_loss_at_the_start(bounds: Table) -> None:
     rows = corrected, printed, *_ = statements("bounds", bounds)
     assert letters(rows) == "HOHH" and corrected.evidence.inside > 0
     assert "as printed" in printed.says
@@ -174,8 +172,8 @@ def test_an_ensemble_counts_every_outcome() -> None:
     reached, failed = Outcome.limit_point.value, Outcome.failed.value
 
     def ends(outcomes: list[int], *errors: float) -> Finding:
-        data = ensemble.Limit(np.array([outcomes]), np.array([errors]), np.array([[10, 20, 30]]))
-        (one,) = statements("ensemble", ensemble.EnsembleNumbers(data))
+        data = Table(outcome=np.array([outcomes]), error=np.array([errors]), steps=np.array([[10, 20, 30]]))
+        (one,) = statements("ensemble", Table(limits=data))
         return one
 
     # A flow that failed is counted, and proves nothing.
@@ -191,8 +189,8 @@ def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:
     alphas, one = np.array([0.3, 0.1, 0.03]), np.ones((4, 1, 3))
 
     def bias(error: Any) -> list[Finding]:
-        numbers = fully_connected.Approach(alphas * one, error * one, 0.0 * one, one > 0, one)
-        found = statements("connected", fully_connected.ConnectedNumbers(numbers))
+        numbers = Table(alphas=alphas * one, error=error * one, residual=0.0 * one, followed=one > 0, last=one)
+        found = statements("connected", Table(approaches=numbers))
         return [found[1], found[2]]
 
     exact, random = bias(alphas**2)
@@ -207,12 +205,12 @@ def test_claims_about_the_push_are_no_proof() -> None:
     size = multiplier_direction.SAVES
     falling, growing = np.exp(-np.linspace(0, 30, size)), np.linspace(0.0, 0.2, size)
     ok = np.tile([True, True, True, False], (4, 1))
-    paths = multiplier_direction.Path(np.tile(falling, (4, 4, 1)), np.tile(np.linspace(0, 15, size), (4, 4, 1)), ok)
-    said, notes = entry_of("yun2021", "push").find(multiplier_direction.PushNumbers(paths))
+    paths = Table(drift=np.tile(falling, (4, 4, 1)), sizes=np.tile(np.linspace(0, 15, size), (4, 4, 1)), ok=ok)
+    said, notes = entry_of("yun2021", "push").find(Table(paths=paths))
     # One flow in four did not get there: it stays in the denominator.
     assert set(letters(said)) == {"O"} and said[0].evidence.inside == 4
     assert "‖β‖^-2.00" in said[0].measured and "diagonal, L = 2 1" in notes[1]
-    paths = paths._replace(ok=np.ones((4, 4), bool))
-    assert set(letters(statements("push", multiplier_direction.PushNumbers(paths)))) == {"R"}
+    paths = paths.replace(ok=np.ones((4, 4), bool))
+    assert set(letters(statements("push", Table(paths=paths)))) == {"R"}
     paths.drift[0] = growing
-    assert letters(statements("push", multiplier_direction.PushNumbers(paths)))[0] == "O"
+    assert letters(statements("push", Table(paths=paths)))[0] == "O"

@@ -1,13 +1,12 @@
 """Algorithm 1 outside its assumptions: a loss with an exponential tail, and Adam instead of the gradient flow."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
 from jaxflow.losses import Logistic, Squared
@@ -16,6 +15,7 @@ from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.theory import StageResult, incremental_learning
@@ -32,24 +32,6 @@ SEPARATED = 0.1
 LOG_ALPHAS = (-1000.0, -10_000.0)
 
 
-class Learned(NamedTuple):
-    """One instance: the first `count` stages of Algorithm 1, in which no product comes twice, at `times` (NaN filled
-    up); whether a stage has no limit, `diverges`; when half of each product is `passed`, by the flow at a scales (in
-    rescaled time) or by Adam (in steps), NaN where it never is."""
-
-    count: Int[Any, "*b"]
-    diverges: Bool[Any, "*b"]
-    times: Float[Any, "*b k"]
-    passed: Float[Any, "*b a k"]
-
-
-class OrderNumbers(NamedTuple):
-    """`tails` `(1, b)`: the flow of the logistic loss; `adam` `(1, b)`: Adam on the squared loss, same data."""
-
-    tails: Learned
-    adam: Learned
-
-
 def draw(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
     """A linear diagonal network of three products on nine points with random labels."""
     # Nine points with random labels: separable in three dimensions often enough, and often enough not.
@@ -59,7 +41,7 @@ def draw(key: Any, loss: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
     return EmpiricalRisk(LinearData(inputs, labels), loss), model
 
 
-def follow_tail(key: Any, setting: None) -> Learned:
+def follow_tail(key: Any, setting: None) -> Table:
     """The flow of the logistic loss."""
     risk, model = draw(key, Logistic())
     stages, count = _first_stages(risk, model)
@@ -74,7 +56,7 @@ def follow_tail(key: Any, setting: None) -> Learned:
     return _learned(stages, count, passed)
 
 
-def follow_adam(key: Any, setting: None) -> Learned:
+def follow_adam(key: Any, setting: None) -> Table:
     """Adam from weights of 1e-8."""
     risk, model = draw(key, Squared())
     stages, count = _first_stages(risk, model)
@@ -97,10 +79,14 @@ def _first_stages(risk: Any, model: Any) -> tuple[Any, int]:
     return stages, fresh.index(False) if False in fresh else len(fresh)
 
 
-def _learned(stages: Any, count: int, passed: np.ndarray) -> Learned:
+def _learned(stages: Any, count: int, passed: np.ndarray) -> Table:
+    """One instance: the first `count` stages of Algorithm 1, in which no product comes twice, at `times` (NaN filled
+    up); whether a stage has no limit, `diverges`; when half of each product is `passed`, by the flow at a scales (in
+    rescaled time) or by Adam (in steps), NaN where it never is.
+    """
     times = np.where(np.arange(P) < count, stages.times[:P], np.nan)
     diverges = np.any(np.asarray(stages.results.value) == StageResult.not_converged)
-    return Learned(np.asarray(count), np.asarray(diverges), times, passed)
+    return Table(count=np.asarray(count), diverges=np.asarray(diverges), times=times, passed=passed)
 
 
 @eqx.filter_jit
@@ -124,13 +110,13 @@ def _adam_products(risk: Any, model: Any) -> Any:
     return jax.lax.scan(step, (weights, optimizer.init(weights)), None, length=STEPS)[1]
 
 
+# `tails` `(1, b)`: the flow of the logistic loss; `adam` `(1, b)`: Adam on the squared loss, same data.
 ORDERS = Dataset(
     "boix2023",
     "outside",
-    OrderNumbers,
     {
-        "tails": Part(Learned, follow_tail, {"logistic": None}, TRIALS, way="on host"),
-        "adam": Part(Learned, follow_adam, {"squared": None}, TRIALS, instances="tails", way="on host"),
+        "tails": Part(follow_tail, {"logistic": None}, TRIALS, way="on host"),
+        "adam": Part(follow_adam, {"squared": None}, TRIALS, instances="tails", way="on host"),
     },
     where=f"{__name__}:ORDERS",
 )
@@ -150,12 +136,12 @@ def disorder(passed: np.ndarray, times: np.ndarray) -> np.ndarray:
     return np.where(np.any(asked & np.isnan(passed), axis=-1), np.nan, 1.0 * wrong)
 
 
-def _tested(found: Learned) -> np.ndarray:
+def _tested(found: Table) -> np.ndarray:
     """Two stages at least, well apart: only then is there an order."""
     return np.asarray((found.count >= 2) & well_apart(found.times))
 
 
-def _tails_in_words(numbers: OrderNumbers, known: np.ndarray) -> str:
+def _tails_in_words(numbers: Table, known: np.ndarray) -> str:
     tails, inside = numbers.tails, _tested(numbers.tails)
     orders = " and ".join(
         f"{int(np.sum(disorder(tails.passed[:, :, row], tails.times)[inside] == 0))} at α = e^({alpha:.0f})"
@@ -169,7 +155,7 @@ def _tails_in_words(numbers: OrderNumbers, known: np.ndarray) -> str:
     )
 
 
-def _adam_in_words(numbers: OrderNumbers, known: np.ndarray) -> str:
+def _adam_in_words(numbers: Table, known: np.ndarray) -> str:
     adam, inside = numbers.adam, _tested(numbers.adam)
     steps, times = adam.passed[inside][:, 0], adam.times[inside]
     missing = int(np.sum(np.isnan(steps) & ~np.isnan(times)))
@@ -182,14 +168,14 @@ def _adam_in_words(numbers: OrderNumbers, known: np.ndarray) -> str:
     )
 
 
-TAILS = Statement[OrderNumbers](
+TAILS = Statement[Table](
     source="Beyond: logistic loss",
     says="stages that exist are passed by the flow in the order of Algorithm 1",
     inside=lambda n: _tested(n.tails),
     residual=lambda n: disorder(n.tails.passed[:, :, -1], n.tails.times),
     found=_tails_in_words,
 )
-ADAM = Statement[OrderNumbers](
+ADAM = Statement[Table](
     source="Beyond: Adam",
     says="Adam from α = 1e-8 learns the products in the order of Algorithm 1",
     inside=lambda n: _tested(n.adam),

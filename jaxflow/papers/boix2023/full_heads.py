@@ -1,11 +1,10 @@
 """A head whose matrices are full, not diagonal: do its ranks still grow one at a time?"""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import linalg
 from jaxflow.data import SampleData
@@ -13,6 +12,7 @@ from jaxflow.papers.boix2023.full_head_flow import Factors, HeadProducts, follow
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey, wilson
 
@@ -32,23 +32,6 @@ PLATEAU = 0.1
 LEARNED = 0.05
 
 
-class Path(NamedTuple):
-    """The flow of one head at m accepted steps, the last one repeated: `times`, singular values of both products, the
-    logarithm of the gradient's norm; whether it was followed to its end."""
-
-    times: Float[Any, "*b m"]
-    singular: Float[Any, "*b m 2 d"]
-    log_gradient: Float[Any, "*b m"]
-    ok: Bool[Any, "*b"]
-
-
-class HeadNumbers(NamedTuple):
-    """`paths` `(3, b)`: from each of `LOG_ALPHAS`, on the same instances: heads of dimension three taught by a head,
-    four Gaussian tokens, the flow from α times Gaussian matrices."""
-
-    paths: Path
-
-
 def draw(key: Any) -> tuple[EmpiricalRisk, Any]:
     """The risk, and the weights of a start of size one as pairs `(2, 2d, d)`."""
     inputs = jax.random.normal(subkey(key, "X"), (SAMPLES, T, D))
@@ -59,25 +42,27 @@ def draw(key: Any) -> tuple[EmpiricalRisk, Any]:
     return head_risk(inputs, targets), jax.random.normal(subkey(key, "start"), (2, 2 * D, D))
 
 
-def follow(key: Any, log_alpha: Any) -> Path:
-    """The flow of one instance."""
+def follow(key: Any, log_alpha: Any) -> Table:
+    """The flow of one instance.
+
+    The flow of one head at m accepted steps, the last one repeated: `times`, singular values of both products, the
+    logarithm of the gradient's norm; whether it was followed to its end. Of its own shape: `times`, `log_gradient`
+    `(m,)`; `singular` `(m, 2, d)`.
+    """
     risk, weights = draw(key)
     # At zero attention is uniform: the slope of W_K W_Qᵀ is zero there.
     slopes = jax.grad(risk)(HeadProducts(jnp.zeros((2, D, D)))).products
     until = HORIZON / linalg.singular_values(slopes[1])[0]
     found = follow_head(risk, Factors.of(weights, log_alpha), log_alpha, until)
-    return Path(found["times"], found["singular"], found["log_gradient"], found["good"])
+    return Table(times=found["times"], singular=found["singular"], log_gradient=found["log_gradient"], ok=found["good"])
 
 
+# `paths` `(3, b)`: from each of `LOG_ALPHAS`, on the same instances: heads of dimension three taught by a head, four
+# Gaussian tokens, the flow from α times Gaussian matrices.
 HEADS = Dataset(
     "boix2023",
     "heads",
-    HeadNumbers,
-    {
-        "paths": Part(
-            Path, follow, {f"log alpha={a:g}": np.asarray(a) for a in LOG_ALPHAS}, TRIALS, block=20, way="in turn"
-        )
-    },
+    {"paths": Part(follow, {f"log alpha={a:g}": np.asarray(a) for a in LOG_ALPHAS}, TRIALS, block=20, way="in turn")},
     where=f"{__name__}:HEADS",
 )
 
@@ -102,9 +87,9 @@ def stages_of(times: np.ndarray, singular: np.ndarray, log_gradient: np.ndarray)
     return found
 
 
-def stages_by_instance(numbers: HeadNumbers, row: int) -> list[list[list[int]] | None]:
+def stages_by_instance(numbers: Table, row: int) -> list[list[list[int]] | None]:
     """What the stages learn at one α; None where the integration failed."""
-    paths = Path(*(values[row] for values in numbers.paths))
+    paths = numbers.paths.at(row)
     return [
         stages_of(paths.times[i], paths.singular[i], paths.log_gradient[i]) if paths.ok[i] else None
         for i in range(len(paths.ok))
@@ -116,7 +101,7 @@ def _share(count: int, total: int) -> str:
     return f"{count} of {total} ({float(low):.0%} to {float(high):.0%})"
 
 
-def _most(numbers: HeadNumbers, row: int) -> np.ndarray:
+def _most(numbers: Table, row: int) -> np.ndarray:
     """The most that one stage learns; NaN where nothing is known. One singular value alone is no sequence of stages: 0.
     Not integrated to the end, a head may have stages."""
     found = stages_by_instance(numbers, row)
@@ -125,7 +110,7 @@ def _most(numbers: HeadNumbers, row: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _grows_in_words(numbers: HeadNumbers, known: np.ndarray) -> str:
+def _grows_in_words(numbers: Table, known: np.ndarray) -> str:
     shares = []
     for row, log_alpha in enumerate(LOG_ALPHAS):
         most = _most(numbers, row)
@@ -141,13 +126,13 @@ def _grows_in_words(numbers: HeadNumbers, known: np.ndarray) -> str:
     )
 
 
-def _first(numbers: HeadNumbers) -> np.ndarray:
+def _first(numbers: Table) -> np.ndarray:
     """0 where the first stage is one singular value, the largest of W_V W_Oᵀ."""
     found = stages_by_instance(numbers, -1)
     return np.asarray([0.0 if stages and stages[0] == [D] else 1.0 if stages else np.nan for stages in found])
 
 
-ONE_AT_A_TIME = Statement[HeadNumbers](
+ONE_AT_A_TIME = Statement[Table](
     source="Beyond: full heads",
     says="the ranks of W_K W_Qᵀ and W_V W_Oᵀ together grow by at most one a stage (between plateaus of the gradient)",
     inside=lambda n: ~(_most(n, -1) == 0),
@@ -155,7 +140,7 @@ ONE_AT_A_TIME = Statement[HeadNumbers](
     bound=1.0,
     found=_grows_in_words,
 )
-VALUES_FIRST = Statement[HeadNumbers](
+VALUES_FIRST = Statement[Table](
     source="Beyond: full heads (first stage)",
     says="the first stage is the largest singular value of W_V W_Oᵀ alone: at zero the slope of W_K W_Qᵀ vanishes",
     inside=lambda n: everyone(_first(n)),

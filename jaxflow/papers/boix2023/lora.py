@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow.papers.boix2023.practical.adapters import Adapted, cut
 from jaxflow.papers.boix2023.practical.images import digits
@@ -21,6 +20,7 @@ from jaxflow.papers.boix2023.practical.train import classification, image_batche
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.plots import CURVES, new_figure
 
 # An update of bounded rank suffices if the loss over all images is at most this much above that of full training
@@ -50,31 +50,14 @@ SIZES = {
 }
 
 
-class Bounded(NamedTuple):
-    """Losses and accuracies over all images by scale and seed `(s, t)`, of full training and with updates of r `ranks`
-    in both ways; stable ranks of what full training added to either product, `(s, t, l, h)`."""
+def compute(key: Any, what: Ranks) -> Table:
+    """Full training, its updates cut down, and adapters of every rank.
 
-    scales: Float[Any, "*b s"]
-    ranks: Int[Any, "*b r"]
-    steps: Int[Any, "*b"]
-    full_loss: Float[Any, "*b s t"]
-    full_accuracy: Float[Any, "*b s t"]
-    lora_loss: Float[Any, "*b s t r"]
-    lora_accuracy: Float[Any, "*b s t r"]
-    cut_loss: Float[Any, "*b s t r"]
-    cut_accuracy: Float[Any, "*b s t r"]
-    KQ_rank: Float[Any, "*b s t l h"]
-    VO_rank: Float[Any, "*b s t l h"]
-
-
-class LoraNumbers(NamedTuple):
-    """`runs` `(1, 1)`: all of them."""
-
-    runs: Bounded
-
-
-def compute(key: Any, what: Ranks) -> Bounded:
-    """Full training, its updates cut down, and adapters of every rank."""
+    Losses and accuracies over all images by scale and seed `(s, t)`, of full training and with updates of r `ranks` in
+    both ways; stable ranks of what full training added to either product, `(s, t, l, h)`. Of its own shape: `scales`
+    `(s,)`; `ranks` `(r,)`; `full_loss`, `full_accuracy` `(s, t)`; `lora_loss`, `lora_accuracy`, `cut_loss`,
+    `cut_accuracy` `(s, t, r)`; `KQ_rank`, `VO_rank` `(s, t, l, h)`.
+    """
     size, ranks = what
     data = digits()
     side, channels = data.images.shape[1], data.images.shape[-1]
@@ -114,28 +97,24 @@ def compute(key: Any, what: Ranks) -> Bounded:
     flat = {f"{way}_{name}": values for way, found in ways.items() for name, values in found.items()}
     flat |= {f"{part}_rank": full[f"{part}_rank"] for part in ("KQ", "VO")}
     split = {name: np.asarray(x).reshape(len(size.scales), size.seeds, *np.shape(x)[1:]) for name, x in flat.items()}
-    return Bounded(np.asarray(size.scales), np.asarray(ranks), np.asarray(steps[0]), **split)
+    return Table(scales=np.asarray(size.scales), ranks=np.asarray(ranks), steps=np.asarray(steps[0]), **split)
 
 
+# `runs` `(1, 1)`: all of them.
 LORA = Dataset(
     "boix2023",
     "lora",
-    LoraNumbers,
-    {
-        "runs": Part(
-            Bounded, compute, lambda scale: {"digits": SIZES[scale]}, dict.fromkeys(SIZES, 1), block=1, way="on host"
-        )
-    },
+    {"runs": Part(compute, lambda scale: {"digits": SIZES[scale]}, dict.fromkeys(SIZES, 1), block=1, way="on host")},
     where=f"{__name__}:LORA",
 )
 
 
-def runs_of(numbers: LoraNumbers) -> Bounded:
+def runs_of(numbers: Table) -> Table:
     """Without cells and trials."""
-    return Bounded(*(values[0, 0] for values in numbers.runs))
+    return numbers.runs.at((0, 0))
 
 
-def sufficient(runs: Bounded, way: str, criterion: int) -> np.ndarray:
+def sufficient(runs: Table, way: str, criterion: int) -> np.ndarray:
     """The smallest rank that suffices, `(scale, seed)`; twice the largest where none does.
 
     Of ranks in increasing order; from it on all of them have to be good: one lucky run does not suffice.
@@ -148,7 +127,7 @@ def sufficient(runs: Bounded, way: str, criterion: int) -> np.ndarray:
     return np.where(lasting.any(axis=-1), runs.ranks[np.argmax(lasting, axis=-1)], 2 * runs.ranks[-1])
 
 
-def stable(runs: Bounded) -> np.ndarray:
+def stable(runs: Table) -> np.ndarray:
     """The mean over products, layers and heads, `(scale, seed)`."""
     return np.mean([ranks.mean(axis=(-1, -2)) for ranks in (runs.KQ_rank, runs.VO_rank)], axis=0)
 
@@ -173,18 +152,18 @@ def correlation(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return float(statistic(left)), float(test.pvalue)
 
 
-def predicts(way: str, criterion: int) -> Statement[LoraNumbers]:
+def predicts(way: str, criterion: int) -> Statement[Table]:
     """One correlation over all runs; without a small p-value it says nothing."""
 
-    def both(numbers: LoraNumbers) -> tuple[float, float]:
+    def both(numbers: Table) -> tuple[float, float]:
         runs = runs_of(numbers)
         return correlation(stable(runs).ravel(), sufficient(runs, way, criterion).ravel())
 
-    def residual(numbers: LoraNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         rho, p = both(numbers)
         return np.asarray([-np.sign(rho) if p < LEVEL else np.nan])
 
-    def found(numbers: LoraNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         runs, (rho, p) = runs_of(numbers), both(numbers)
         ranks = sufficient(runs, way, criterion).ravel()
         none = int(np.sum(ranks > runs.ranks[-1]))
@@ -205,17 +184,17 @@ def predicts(way: str, criterion: int) -> Statement[LoraNumbers]:
     )
 
 
-def enough(way: str) -> Statement[LoraNumbers]:
+def enough(way: str) -> Statement[Table]:
     """By run."""
 
-    def found(numbers: LoraNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         ranks, off = stable(runs_of(numbers)), residual(numbers)
         return (
             f"in {int(np.sum(off <= 0))} of {off.size} runs, where stable ranks are {ranks.min():.2f} to "
             f"{ranks.max():.2f} (mean over products, layers and heads)"
         )
 
-    def residual(numbers: LoraNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         runs = runs_of(numbers)
         return 1.0 * sufficient(runs, way, 0) - np.ceil(stable(runs))
 
@@ -228,7 +207,7 @@ def enough(way: str) -> Statement[LoraNumbers]:
     )
 
 
-def notes(numbers: LoraNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What was run, and every scale."""
     runs, rows = runs_of(numbers), []
 
@@ -256,7 +235,7 @@ def notes(numbers: LoraNumbers) -> list[str]:
     ]
 
 
-def _within(runs: Bounded, way: str) -> str:
+def _within(runs: Table, way: str) -> str:
     listed = []
     for scale, x, y in zip(runs.scales, stable(runs), sufficient(runs, way, 0), strict=True):
         rho = correlation(x, y)[0]
@@ -268,7 +247,7 @@ def _within(runs: Bounded, way: str) -> str:
 LINES = {"lora": ("-o", "adapters"), "cut": ("--s", "cut down")}
 
 
-def draw(numbers: LoraNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     """Loss by rank relative to that of full training (bars: smallest to largest), and the smallest rank that suffices
     against the stable rank."""
     from matplotlib.ticker import LogFormatter, StrMethodFormatter

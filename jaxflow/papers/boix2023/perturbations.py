@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products, perturbed
 from jaxflow.papers.boix2023.toy import (
@@ -31,6 +30,7 @@ from jaxflow.papers.boix2023.toy import (
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
@@ -65,33 +65,16 @@ class Noise(NamedTuple):
 NOISES = {"plateau": Noise(5, 0.05, False), "entry": Noise(5, 0.01, True)}
 
 
-class Perturbed(NamedTuple):
-    """Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
+def perturb(key: Any, setting: tuple[Size, str]) -> Table:
+    """Flows with noise, and without.
+
+    Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
     `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; how many
     weights were `young`, smaller than the noise; whether it was followed; times and products of both flows, filled up.
+    Of its own shape: `start`, `noise`, `end`, `allowed`, `young`, `followed` `(w,)`; `times`, `plain_times` `(w, m)`;
+    `products`, `plain_products` `(w, m, p)`.
     """
-
-    start: Float[Any, "*b w"]
-    noise: Float[Any, "*b w"]
-    end: Float[Any, "*b w"]
-    allowed: Float[Any, "*b w"]
-    young: Int[Any, "*b w"]
-    followed: Bool[Any, "*b w"]
-    times: Float[Any, "*b w m"]
-    products: Float[Any, "*b w m p"]
-    plain_times: Float[Any, "*b w m"]
-    plain_products: Float[Any, "*b w m p"]
-
-
-class NoiseNumbers(NamedTuple):
-    """`noise` `(2, 1)`: of each of `NOISES`, on the task of figure 2."""
-
-    noise: Perturbed
-
-
-def perturb(key: Any, setting: tuple[Size, str]) -> Perturbed:
-    """Flows with noise, and without."""
     size, kind = setting
     task, noise = make_task(key, size), NOISES[kind]
     path = path_of(task, PAPER[-1], task.until)
@@ -99,8 +82,19 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Perturbed:
     found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
     p, m = path.products.shape[1], size.saves
     unknown, line, lines = np.asarray(np.nan), np.full(m, np.nan), np.full((m, p), np.nan)
-    none = Perturbed(unknown, unknown, unknown, unknown, np.asarray(0), np.asarray(False), line, lines, line, lines)
-    return Perturbed(*(np.stack(column) for column in zip(*found, *[none] * (noise.count - len(found)), strict=True)))
+    none = Table(
+        start=unknown,
+        noise=unknown,
+        end=unknown,
+        allowed=unknown,
+        young=np.asarray(0),
+        followed=np.asarray(False),
+        times=line,
+        products=lines,
+        plain_times=line,
+        plain_products=lines,
+    )
+    return jax.tree.map(lambda *column: np.stack(column), *found, *[none] * (noise.count - len(found)))
 
 
 def random_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[tuple[float, float]]:
@@ -133,7 +127,7 @@ def entry_windows(key: Any, task: Task, path: ProductPath, count: int) -> list[t
     return [(times[i], windows[times[i]]) for i in chosen]
 
 
-def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, length: float) -> Perturbed:
+def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, length: float) -> Table:
     model, saves = _at(task, path, time), task.size.saves
     moved = follow_products(
         task.risk, perturbed(model, key, noise=noise.deviation, threshold=THRESHOLD), PAPER[-1], length
@@ -151,7 +145,7 @@ def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, 
         there = path.products_at(np.minimum(time + moved.times, path.times[-1]))
         end, allowed = np.min(np.max(np.abs(moved.products - there), axis=1)), RETURNED * off
     young = np.sum((weights > THRESHOLD) & (weights < noise.deviation))
-    return Perturbed(
+    return Table(
         start=np.asarray(time),
         noise=off,
         end=np.asarray(end),
@@ -173,13 +167,12 @@ def _at(task: Task, path: ProductPath, time: float) -> Any:
     return model.with_weights(new)
 
 
+# `noise` `(2, 1)`: of each of `NOISES`, on the task of figure 2.
 NOISE = Dataset(
     "boix2023",
     "noise",
-    NoiseNumbers,
     {
         "noise": Part(
-            Perturbed,
             perturb,
             lambda scale: {kind: (SIZES[scale], kind) for kind in NOISES},
             ONCE,
@@ -197,22 +190,22 @@ SENTENCES = (
 )
 
 
-def windows_of(numbers: NoiseNumbers, kind: int, only: slice = slice(None)) -> Any:
+def windows_of(numbers: Table, kind: int, only: slice = slice(None)) -> Any:
     """The record of one kind of noise, its windows alone."""
     found = numbers.noise
     there = np.flatnonzero(~np.isnan(found.start[kind, 0]))[only]
-    return type(found)(*(values[kind, 0][there] for values in found))
+    return found.at((kind, 0)).at(there)
 
 
-def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[NoiseNumbers]:
+def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[Table]:
     """Wherever there was a weight to perturb. A window that is too short is no counterexample, nor is a flow that was
     not followed to its end."""
 
-    def left(numbers: NoiseNumbers) -> np.ndarray:
+    def left(numbers: Table) -> np.ndarray:
         seen = windows_of(numbers, kind, only)
         return np.where(seen.followed, seen.end / np.where(seen.allowed > 0, seen.allowed, 1.0), np.nan)
 
-    def found(numbers: NoiseNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         seen = windows_of(numbers, kind, only)
         back, young = known & (left(numbers) <= 1.0), known & (seen.young > 0)
         listed, allowed = (", ".join(f"{value:.1e}" for value in x[known]) for x in (seen.end, seen.allowed))
@@ -235,7 +228,7 @@ def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[N
     )
 
 
-def notes(numbers: NoiseNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What the numbers stand for."""
     return [
         f"α = {alpha_text(PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}; it "
@@ -274,13 +267,13 @@ def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
     return figure
 
 
-def draw_kind(numbers: NoiseNumbers, kind: int) -> Any:
+def draw_kind(numbers: Table, kind: int) -> Any:
     """All windows of one kind of noise."""
     seen = windows_of(numbers, kind)
     return draw_panels([(seen, at, f"({'abcde'[at]}) from {time:.3g}") for at, time in enumerate(seen.start)])
 
 
-def draw_both(numbers: NoiseNumbers) -> Any:
+def draw_both(numbers: Table) -> Any:
     """The last window of either kind."""
     titles = ("(a) Assumption 4.4", "(b) Assumption 4.5")
     return draw_panels([(windows_of(numbers, kind), -1, title) for kind, title in enumerate(titles)])

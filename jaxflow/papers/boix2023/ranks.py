@@ -15,8 +15,6 @@ from jaxflow.papers.boix2023.training import (
     RUNS,
     TRAINING,
     Look,
-    Product,
-    TrainingNumbers,
     band,
     grows,
     lower_than_start,
@@ -25,6 +23,7 @@ from jaxflow.papers.boix2023.training import (
     said,
 )
 from jaxflow.papers.registry import register
+from jaxflow.papers.table import Table
 from jaxflow.plots import new_figure, new_grid
 
 CIFAR = "the ViT on CIFAR-10"
@@ -38,7 +37,7 @@ RANK = r"stable rank $\|W\|_F^2/\|W\|_2^2$"
 SHADES = ("#000000", "#0F5080", "#3A8BC4")
 
 
-def _ordered(here: Product) -> Look:
+def _ordered(here: Table) -> Look:
     """By seed: the mean over layers and heads rises with the scale."""
     ranks = here.rank[-1].mean(axis=(-1, -2))
     order = np.argsort(here.scales)
@@ -47,7 +46,7 @@ def _ordered(here: Product) -> Look:
     return Look(f"stable ranks ordered by scale in {int(good.sum())} of {good.size} seeds; means {means}", good)
 
 
-def _one_by_one(here: Product) -> Look:
+def _one_by_one(here: Table) -> Look:
     """By scale, seed and head of the second layer: each of the first singular values of ΔW is no sooner at half of its
     last value than the one before it, and the last of them later than the first. Where no measurement tells them
     apart the head is undecided."""
@@ -65,7 +64,7 @@ def _one_by_one(here: Product) -> Look:
     return Look(f"{measured}; at once, as measured, in {int(same.sum())}", good, ~same)
 
 
-def _scale_notes(numbers: TrainingNumbers) -> list[str]:
+def _scale_notes(numbers: Table) -> list[str]:
     found = []
     for part, name in NAMES.items():
         here = product(numbers, "adam", part, default=False)
@@ -78,7 +77,7 @@ def _scale_notes(numbers: TrainingNumbers) -> list[str]:
     return [*found, *notes("adam", default=False)(numbers)]
 
 
-def draw_growth(numbers: TrainingNumbers) -> Any:
+def draw_growth(numbers: Table) -> Any:
     """Figure 4: in the last layer against the step, mean and standard deviation over heads and seeds."""
     figure, axes = new_figure(len(RUNS), width=5.0 * len(RUNS), height=3.7)
     for axis, (name, title) in zip(axes, RUNS.items(), strict=True):
@@ -93,7 +92,7 @@ def draw_growth(numbers: TrainingNumbers) -> Any:
     return figure
 
 
-def draw_spectra(numbers: TrainingNumbers) -> Any:
+def draw_spectra(numbers: Table) -> Any:
     r"""Figure 6: $\sigma_i/\sigma_1$ against the step, for one head of the second layer, a column for each scale."""
     scales = product(numbers, "adam", "KQ", default=False).scales
     figure, grid = new_grid(2, len(scales), width=3.3 * len(scales), height=5.6, shared=True)
@@ -110,7 +109,7 @@ def draw_spectra(numbers: TrainingNumbers) -> Any:
     return figure
 
 
-def draw_by_scale(numbers: TrainingNumbers) -> Any:
+def draw_by_scale(numbers: Table) -> Any:
     """Figure 7: after training by layer for every scale; bars: standard deviation over seeds of the mean over heads."""
     figure, axes = new_figure(2, width=9.0, height=3.7)
     for axis, (part, (_, symbol)) in zip(axes, PRODUCTS.items(), strict=True):
@@ -129,7 +128,7 @@ def draw_by_scale(numbers: TrainingNumbers) -> Any:
     return figure
 
 
-def draw_layers(numbers: TrainingNumbers) -> Any:
+def draw_layers(numbers: Table) -> Any:
     """Figure 15: in every layer, mean and standard deviation over seeds and heads; dotted: the start, where it is not
     far above."""
     panels = [(name, at) for name in VITS for at in range(product(numbers, name, "KQ").rank.shape[-2])]

@@ -1,12 +1,11 @@
 """Theorem 4.1 (times, weights, sparsity) and Lemma 4.2 on small random instances."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
@@ -17,6 +16,7 @@ from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -52,30 +52,6 @@ ACTIVE = 1e-3
 DRIFT = 1e-8
 
 
-class Measured(NamedTuple):
-    """One instance, at each of a `LOG_ALPHAS` and k stages; NaN where there is no such stage, or it was not reached.
-
-    `inside`: the stages are known, apart, and minima on their supports; `count` of them; `ok`: followed to the end;
-    times `predicted` `(k,)` and `measured` `(a, k)`, `distance` of the products in the middle of the plateaus `(a, k)`;
-    most products `entering` from one plateau to the next at the smallest α; `drift` of u² − v² (NaN: not integrated).
-    """
-
-    inside: Bool[Any, "*b"]
-    count: Int[Any, "*b"]
-    ok: Bool[Any, "*b"]
-    predicted: Float[Any, "*b k"]
-    measured: Float[Any, "*b a k"]
-    distance: Float[Any, "*b a k"]
-    entering: Int[Any, "*b"]
-    drift: Float[Any, "*b"]
-
-
-class StageNumbers(NamedTuple):
-    """`flows` `(2, b)`: of each of `FAMILIES`."""
-
-    flows: Measured
-
-
 def draw(key: Any, family: str) -> tuple[EmpiricalRisk, HadamardNetwork]:
     """A linear diagonal network of three products, or an attention head of four."""
     if family == "head":
@@ -91,13 +67,20 @@ def _predict(risk: Any, model: Any, stages: int) -> Any:
     return incremental_learning(risk, model, max_stages=stages)
 
 
-def measure(key: Any, family: str) -> Measured:
+def measure(key: Any, family: str) -> Table:
     """One instance."""
     return compare(*draw(key, family))
 
 
-def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> Measured:
-    """Algorithm 1 against the flow at every α."""
+def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> Table:
+    """Algorithm 1 against the flow at every α.
+
+    One instance, at each of a `LOG_ALPHAS` and k stages; NaN where there is no such stage, or it was not reached.
+
+    `inside`: the stages are known, apart, and minima on their supports; `count` of them; `ok`: followed to the end;
+    times `predicted` `(k,)` and `measured` `(a, k)`, `distance` of the products in the middle of the plateaus `(a, k)`;
+    most products `entering` from one plateau to the next at the smallest α; `drift` of u² − v² (NaN: not integrated).
+    """
     # One stage more than is measured: the last plateau ends where the next stage begins.
     stages = jax.device_get(_predict(risk, model, most + 1))
     results = np.asarray(stages.results.value)
@@ -105,9 +88,18 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     count = min(known, most)
     predicted = np.full(most, np.nan)
     measured, distance = np.full((2, len(LOG_ALPHAS), most), np.nan)
-    nothing = Measured(*map(np.asarray, (False, count, True, predicted, measured, distance, 0, np.nan)))
+    nothing = {
+        "inside": False,
+        "count": count,
+        "ok": True,
+        "predicted": predicted,
+        "measured": measured,
+        "distance": distance,
+        "entering": 0,
+        "drift": np.nan,
+    }
     if count == 0:
-        return nothing
+        return Table(nothing)
     # Algorithm 1 itself could not say what comes next: the instance says nothing about the theorem.
     decided = not np.isin(results, (StageResult.not_converged, StageResult.degenerate)).any()
     times, products = np.asarray(stages.times)[:count], np.asarray(stages.products)[:count]
@@ -123,7 +115,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
         controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
         path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
         if path.times[-1] < ends[-1] * (1 - 1e-12):
-            return nothing._replace(inside=inside, ok=np.asarray(False))
+            return Table(nothing, inside=inside, ok=False)
         for k in range(count):
             coordinate = int(stages.coordinates[k])
             passed = path.crossings(coordinate, 0.5 * float(products[k, coordinate]))
@@ -134,7 +126,7 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
     active = np.concatenate([np.zeros((1, products.shape[1]), bool), np.abs(there) > ACTIVE])
     entering = np.max(np.sum(active[1:] & ~active[:-1], axis=1))
     drift = np.asarray(_drift(risk, model, float(ends[-1])))
-    return Measured(inside, nothing.count, nothing.ok, predicted, measured, distance, entering, drift)
+    return Table(nothing, inside=inside, entering=entering, drift=drift)
 
 
 def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
@@ -153,48 +145,48 @@ def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
     return float(jnp.max(jnp.abs(after / before - 1.0)))
 
 
+# `flows` `(2, b)`: of each of `FAMILIES`.
 FLOWS = Dataset(
     "boix2023",
     "stages",
-    StageNumbers,
-    {"flows": Part(Measured, measure, {family: family for family in FAMILIES}, TRIALS, way="on host")},
+    {"flows": Part(measure, {family: family for family in FAMILIES}, TRIALS, way="on host")},
     where=f"{__name__}:FLOWS",
 )
 
 
-def _lateness(flows: Measured) -> np.ndarray:
+def _lateness(flows: Table) -> np.ndarray:
     """How far the measured times are from the predicted ones, `(2, b, a, k)`."""
     return np.abs(flows.measured - flows.predicted[:, :, None, :])
 
 
-def _orders(flows: Measured) -> np.ndarray:
+def _orders(flows: Table) -> np.ndarray:
     """The order of the lateness in 1/log(1/α) between the two smallest α, by stage `(2, b, k)`."""
     late = _lateness(flows)
     return np.log10(late[:, :, -2] / late[:, :, -1])
 
 
-def _worst(flows: Measured, values: np.ndarray) -> np.ndarray:
+def _worst(flows: Table, values: np.ndarray) -> np.ndarray:
     """The largest over the stages of an instance; NaN where one of them is not known."""
     stages = ~np.isnan(flows.predicted)
     found = np.max(np.where(stages, values, -np.inf), axis=-1, initial=-np.inf)
     return np.where(flows.ok & stages.any(axis=-1), found, np.nan)
 
 
-def _times(numbers: StageNumbers) -> np.ndarray:
+def _times(numbers: Table) -> np.ndarray:
     return _worst(numbers.flows, np.abs(_orders(numbers.flows) - 1.0))
 
 
-def _tested(flows: Measured) -> np.ndarray:
+def _tested(flows: Table) -> np.ndarray:
     return np.asarray(flows.inside & flows.ok)
 
 
-def _time_rate(numbers: StageNumbers, known: np.ndarray) -> Rate | None:
+def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     flows = numbers.flows
     orders = _orders(flows)[_tested(flows)]
     return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law="distance in time against log(1/α)")
 
 
-def _times_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
+def _times_in_words(numbers: Table, known: np.ndarray) -> str:
     flows = numbers.flows
     late = (_lateness(flows)[:, :, -1] / flows.predicted)[_tested(flows)]
     late, orders = late[~np.isnan(late)], _orders(flows)[_tested(flows)]
@@ -206,11 +198,11 @@ def _times_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
     )
 
 
-def _weights(numbers: StageNumbers) -> np.ndarray:
+def _weights(numbers: Table) -> np.ndarray:
     return _worst(numbers.flows, numbers.flows.distance[:, :, -1])
 
 
-def _weights_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
+def _weights_in_words(numbers: Table, known: np.ndarray) -> str:
     distance = numbers.flows.distance[_tested(numbers.flows)]
     last, first = distance[:, -1], distance[:, 0]
     last = last[~np.isnan(last)]
@@ -220,7 +212,7 @@ def _weights_in_words(numbers: StageNumbers, known: np.ndarray) -> str:
     )
 
 
-TIMES = Statement[StageNumbers](
+TIMES = Statement[Table](
     source="Theorem 4.1 (times)",
     says="the flow passes half of the product of i_k at rescaled time T_{k+1} as α → 0",
     inside=lambda n: n.flows.inside,
@@ -234,7 +226,7 @@ TIMES = Statement[StageNumbers](
     # distance in time does not fall.
     late=1.0,
 )
-PLATEAUS = Statement[StageNumbers](
+PLATEAUS = Statement[Table](
     source="Theorem 4.1 (weights)",
     says="θ(t log(1/α)) → θ^k in the middle of every plateau",
     inside=lambda n: n.flows.inside,
@@ -245,7 +237,7 @@ PLATEAUS = Statement[StageNumbers](
     # Products are of order one.
     late=1.0,
 )
-SPARSITY = Statement[StageNumbers](
+SPARSITY = Statement[Table](
     source="Theorem 4.1 (sparsity)",
     says="the support grows by at most one coordinate a stage",
     inside=lambda n: n.flows.inside,
@@ -255,7 +247,7 @@ SPARSITY = Statement[StageNumbers](
         f"largest increase from one plateau of the flow to the next: {largest(n.flows.entering[_tested(n.flows)]):.0f}"
     ),
 )
-CONSERVED = Statement[StageNumbers](
+CONSERVED = Statement[Table](
     source="Lemma 4.2",
     says="u² − v² is conserved: log(u + v) and log(u − v) integrated separately",
     inside=lambda n: everyone(n.flows.drift),

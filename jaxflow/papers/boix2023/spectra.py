@@ -16,8 +16,6 @@ from jaxflow.papers.boix2023.training import (
     RUNS,
     TRAINING,
     Look,
-    Product,
-    TrainingNumbers,
     grows,
     lower_than_start,
     notes,
@@ -25,6 +23,7 @@ from jaxflow.papers.boix2023.training import (
     said,
 )
 from jaxflow.papers.registry import register
+from jaxflow.papers.table import Table
 from jaxflow.plots import new_grid
 
 BOTH = "ViTs on CIFAR-10 and ImageNet"
@@ -36,7 +35,7 @@ SEED, HEAD = 0, 0
 LAYERS = (0, 2, 4)
 
 
-def _half(here: Product) -> Look:
+def _half(here: Table) -> Look:
     """By scale, seed, layer and head."""
     ratio = here.rank[-1] / here.initial[-1]
     good = ratio <= EXTREME
@@ -44,7 +43,7 @@ def _half(here: Product) -> Look:
     return Look(told, good)
 
 
-def _below(here: Product) -> Look:
+def _below(here: Table) -> Look:
     """By scale, seed, layer and head: σ_i/σ_1 of ΔW below that of W(0) for every i from 2 to the heads' dimension."""
     start, end = here.initial_spectrum[-1], here.spectrum[-1]
     # W(0) has no more singular values than a head is wide, ΔW twice as many: those have nothing to be held against.
@@ -56,7 +55,7 @@ def _below(here: Product) -> Look:
     return Look(told, good)
 
 
-def _not_the_weights(here: Product) -> Look:
+def _not_the_weights(here: Table) -> Look:
     """By scale, seed, layer and head: the stable rank of ΔW is below that of W(T)."""
     good = here.rank[-1] < here.weights[-1]
     # Frobenius norms from the largest singular values.
@@ -68,7 +67,7 @@ def _not_the_weights(here: Product) -> Look:
     return Look(told, good)
 
 
-def draw_heads(numbers: TrainingNumbers, heads: list[tuple[str, str, int]], last: bool = False) -> Any:
+def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = False) -> Any:
     """Normalised spectra of one head a panel, from the default scale: the start red, what was added green, the darker
     the later (up to five of the measurements, or the `last` alone), the weights at the end dashed."""
     columns = min(3, len(heads))
@@ -96,7 +95,7 @@ def draw_heads(numbers: TrainingNumbers, heads: list[tuple[str, str, int]], last
     return figure
 
 
-def _shown(numbers: TrainingNumbers, parts: tuple[str, ...]) -> list[tuple[str, str, int]]:
+def _shown(numbers: Table, parts: tuple[str, ...]) -> list[tuple[str, str, int]]:
     """Runs, product and layer of every panel."""
     found = []
     for name in VITS:

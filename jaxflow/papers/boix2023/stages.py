@@ -18,13 +18,13 @@ from jaxflow.papers.boix2023.toy import (
     TIME,
     TOY,
     Toy,
-    ToyNumbers,
     alpha_text,
     entries,
     toy,
 )
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
 
@@ -46,12 +46,12 @@ ACTIVE = 1e-10
 STILL = 0.1
 
 
-def _times(numbers: ToyNumbers) -> np.ndarray:
+def _times(numbers: Table) -> np.ndarray:
     seen = toy(numbers)
     return np.abs(seen.lateness)[seen.smallest]
 
 
-def _time_rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
+def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """How the lateness of the stages falls with log(1/α): one exponent a stage, from all scales that reach it."""
     seen = toy(numbers)
     scales, exponents = np.log(-seen.log_alphas), []
@@ -62,7 +62,7 @@ def _time_rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
     return common_rate(fitted, 1.0, half=half, bias=RATE, law="lateness of the stages against log(1/α)")
 
 
-def _times_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+def _times_in_words(numbers: Table, known: np.ndarray) -> str:
     seen, errors = toy(numbers), _times(numbers)
     shifts = ", ".join(f"{x:.3g}" for x in (seen.crossings[:, 0] - seen.times[0]) * -seen.log_alphas)
     apart = errors[seen.separated]
@@ -72,7 +72,7 @@ def _times_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
     )
 
 
-def _distances(numbers: ToyNumbers) -> np.ndarray:
+def _distances(numbers: Table) -> np.ndarray:
     seen = toy(numbers)
     return seen.distances[seen.smallest]
 
@@ -83,12 +83,12 @@ def _disorder(crossings: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(crossings), np.nan, np.where(crossings > before, 0.0, 1.0))
 
 
-def _order(numbers: ToyNumbers) -> np.ndarray:
+def _order(numbers: Table) -> np.ndarray:
     seen = toy(numbers)
     return _disorder(seen.crossings[seen.smallest])
 
 
-def _order_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+def _order_in_words(numbers: Table, known: np.ndarray) -> str:
     seen = toy(numbers)
     wrong = [
         alpha_text(alpha)
@@ -98,7 +98,7 @@ def _order_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
     return f"{met(0.0, _order(numbers))} at the smallest α; out of order at {', '.join(wrong) or 'no'} of all scales"
 
 
-def _entering(numbers: ToyNumbers) -> np.ndarray:
+def _entering(numbers: Table) -> np.ndarray:
     """How many products enter from the middle of one plateau of the flow to the next: Algorithm 1 lets one enter by
     construction. NaN unless both plateaus were reached."""
     seen = toy(numbers)
@@ -109,7 +109,7 @@ def _entering(numbers: ToyNumbers) -> np.ndarray:
     return np.where(arrived & np.append(True, arrived[:-1]), new, np.nan)
 
 
-def _leaving(numbers: ToyNumbers) -> np.ndarray:
+def _leaving(numbers: Table) -> np.ndarray:
     supports = toy(numbers).products != 0.0
     return 1.0 * np.sum(supports[:-1] & ~supports[1:], axis=1)
 
@@ -123,23 +123,23 @@ def standing_still(times: np.ndarray, losses: np.ndarray) -> float:
     return float(np.mean(rate < 0.1 * np.mean(rate)))
 
 
-def _shares(numbers: ToyNumbers) -> np.ndarray:
+def _shares(numbers: Table) -> np.ndarray:
     """By α, in the order of the scales."""
     paths = numbers.paths
     return np.asarray([standing_still(t, x) for t, x in zip(paths.times[:, 0], paths.losses[:, 0], strict=True)])
 
 
-def _early(numbers: ToyNumbers) -> np.ndarray:
+def _early(numbers: Table) -> np.ndarray:
     at = np.argmin(np.abs(toy(numbers).log_alphas - np.log(0.01)))
     return -_shares(numbers)[[at]]
 
 
-def _early_in_words(numbers: ToyNumbers, known: np.ndarray) -> str:
+def _early_in_words(numbers: Table, known: np.ndarray) -> str:
     pairs = zip(toy(numbers).log_alphas, _shares(numbers), strict=True)
     return "share of time that the loss stands still: " + ", ".join(f"{alpha_text(a)}: {s:.0%}" for a, s in pairs)
 
 
-TIMES = Statement[ToyNumbers](
+TIMES = Statement[Table](
     source="Theorem 4.1",
     says="Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
     inside=lambda n: everyone(_times(n)),
@@ -152,7 +152,7 @@ TIMES = Statement[ToyNumbers](
     # A stage that the flow has not reached in time may still come closer at a smaller α, unless it takes twice as long.
     late=1.0,
 )
-WEIGHTS = Statement[ToyNumbers](
+WEIGHTS = Statement[Table](
     source="Theorem 4.1",
     says="θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
     inside=lambda n: everyone(_distances(n)),
@@ -163,14 +163,14 @@ WEIGHTS = Statement[ToyNumbers](
     # Products are of order one.
     late=1.0,
 )
-ORDER = Statement[ToyNumbers](
+ORDER = Statement[Table](
     source="Algorithm 1",
     says="Coordinates become active in the order i_0, i_1, ...",
     inside=lambda n: everyone(_order(n)),
     residual=_order,
     found=_order_in_words,
 )
-ONE_AT_A_TIME = Statement[ToyNumbers](
+ONE_AT_A_TIME = Statement[Table](
     source="Theorem 4.1",
     says="At each stage the sparsity increases by at most one.",
     inside=lambda n: everyone(_entering(n)),
@@ -181,13 +181,13 @@ ONE_AT_A_TIME = Statement[ToyNumbers](
         f"{known.sum()} of {known.size} stages: at most {largest(_entering(n)[known]):.0f}"
     ),
 )
-SUPPORT_STAYS = Statement[ToyNumbers](
+SUPPORT_STAYS = Statement[Table](
     source="Appendix A",
     says="No coordinates ever leave the support of θ^k (in the toy task), said of Algorithm 1.",
     inside=lambda n: everyone(_leaving(n)),
     residual=_leaving,
 )
-EARLY = Statement[ToyNumbers](
+EARLY = Statement[Table](
     source="Figure 2",
     says="Some stagewise learning behavior is already clear with α = 0.01.",
     inside=lambda n: everyone(_early(n)),
@@ -198,7 +198,7 @@ EARLY = Statement[ToyNumbers](
 )
 
 
-def _gaps(numbers: ToyNumbers, part: str) -> np.ndarray:
+def _gaps(numbers: Table, part: str) -> np.ndarray:
     """Between one α and the next: the largest difference of an entry, in the mean over time (at the jumps themselves
     curves differ by as much as the jump is high)."""
     grid, paths = np.linspace(0.0, toy(numbers).until, 1001), numbers.paths
@@ -209,10 +209,10 @@ def _gaps(numbers: ToyNumbers, part: str) -> np.ndarray:
     return np.asarray([np.mean(np.max(np.abs(a - b), axis=1)) for a, b in zip(curves, curves[1:], strict=False)])
 
 
-def converges(figure: str, part: str) -> Statement[ToyNumbers]:
+def converges(figure: str, part: str) -> Statement[Table]:
     """The trajectories of all entries of one product of matrices."""
 
-    def rate(numbers: ToyNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         # Two scales whose stages are late by shares of 1/log(1/α) differ by what these differ.
         steps, gaps = -np.diff(-1.0 / toy(numbers).log_alphas), _gaps(numbers, part)
         if len(gaps) < 3 or min(gaps) <= 0:
@@ -233,19 +233,19 @@ def converges(figure: str, part: str) -> Statement[ToyNumbers]:
     )
 
 
-def rank(part: str) -> Statement[ToyNumbers]:
+def rank(part: str) -> Statement[Table]:
     """How many entries are not negligible along the flow."""
 
-    def active(numbers: ToyNumbers) -> np.ndarray:
+    def active(numbers: Table) -> np.ndarray:
         values = entries(numbers.paths.products[toy(numbers).smallest, 0], part)
         return np.sum(np.abs(values) > ACTIVE, axis=1)
 
-    def jumps(numbers: ToyNumbers) -> np.ndarray:
+    def jumps(numbers: Table) -> np.ndarray:
         new = 1.0 * np.diff(active(numbers))
         # What was not followed to its end may still jump.
         return np.where((new > 1) | toy(numbers).ok[toy(numbers).smallest], new, np.nan)
 
-    def found(numbers: ToyNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         at_end = entries(toy(numbers).products[-1], part)
         return (
             f"entries above {ACTIVE:.0e} at the smallest α: at most {int(active(numbers).max())}, "
@@ -263,7 +263,7 @@ def rank(part: str) -> Statement[ToyNumbers]:
     )
 
 
-def scale_notes(numbers: ToyNumbers) -> list[str]:
+def scale_notes(numbers: Table) -> list[str]:
     """What was measured at every α, and what it costs."""
     seen, paths, found = toy(numbers), numbers.paths, []
     for row, log_alpha in enumerate(seen.log_alphas):
@@ -284,7 +284,7 @@ def scale_notes(numbers: ToyNumbers) -> list[str]:
     ]
 
 
-def stage_notes(numbers: ToyNumbers) -> list[str]:
+def stage_notes(numbers: Table) -> list[str]:
     """Slacks of the assumptions, and what time is."""
     seen = toy(numbers)
     left = seen.leaving[np.isfinite(seen.leaving)]
@@ -317,7 +317,7 @@ def _stairs(seen: Toy, values: np.ndarray, start: float) -> tuple[np.ndarray, np
     return times, np.repeat(np.concatenate([[start], values]), 2)
 
 
-def _draw_entries(axis: Any, numbers: ToyNumbers, row: int, parts: tuple[str, ...], legend: bool = True) -> None:
+def _draw_entries(axis: Any, numbers: Table, row: int, parts: tuple[str, ...], legend: bool = True) -> None:
     """Entries (solid) over the predicted staircases (dashed), and lines at the predicted times."""
     seen, paths = toy(numbers), numbers.paths
     for time in seen.times:
@@ -335,7 +335,7 @@ def _draw_entries(axis: Any, numbers: ToyNumbers, row: int, parts: tuple[str, ..
         axis.legend(frameon=False, fontsize=8)
 
 
-def draw_stages(numbers: ToyNumbers) -> Any:
+def draw_stages(numbers: Table) -> Any:
     """(a) The loss for every α over the predicted staircase; (b) entries for one α."""
     seen, paths = toy(numbers), numbers.paths
     figure, (left, right) = new_figure(2, width=12.0, height=4.2)
@@ -358,7 +358,7 @@ def draw_stages(numbers: ToyNumbers) -> Any:
     return figure
 
 
-def draw_part(numbers: ToyNumbers, part: str) -> Any:
+def draw_part(numbers: Table, part: str) -> Any:
     """One panel for each α with the entries of `KQ` or `VO`."""
     seen = toy(numbers)
     rows = len(seen.log_alphas)

@@ -1,11 +1,10 @@
 """How supports change: the flow itself from tiny starts, and Algorithm 1 on many random linear networks at once."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.data import LinearData
 from jaxflow.losses import Squared
@@ -15,6 +14,7 @@ from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.theory import StageResult, Stages, incremental_learning
@@ -49,37 +49,6 @@ TOLERANCE = 1e-6
 HORIZON = 1.5
 
 
-class Found(NamedTuple):
-    """Algorithm 1 on one instance, by its k = `STAGES` stages: `results`, which of p products are on the `support`, the
-    slopes left there relative to those at zero, `residuals`; the `coordinates` that enter (−1: none), and when."""
-
-    results: Int[Any, "*b k"]
-    support: Bool[Any, "*b k p"]
-    residuals: Float[Any, "*b k"]
-    coordinates: Int[Any, "*b k"]
-    times: Float[Any, "*b k"]
-
-
-class Entries(NamedTuple):
-    """Which products entered the support of a flow at each of a `LOG_ALPHAS`, and when, in order; k = `STAGES`.
-
-    `coordinates` (−1 where there is none), `times` (rescaled, NaN); `inside`: Algorithm 1 goes to its end with
-    Assumptions 4.3 and 4.4 met; `ok`: the integrations reached their ends.
-    """
-
-    coordinates: Int[Any, "*b a k"]
-    times: Float[Any, "*b a k"]
-    inside: Bool[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class SupportNumbers(NamedTuple):
-    """`algorithm` `(1, b)`; `flows` `(1, f)`: on the first of the same instances."""
-
-    algorithm: Found
-    flows: Entries
-
-
 def draw(key: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
     """A linear diagonal network with Gaussian samples and targets, from a start of size one."""
     inputs = jax.random.normal(subkey(key, "X"), (SAMPLES, P))
@@ -87,11 +56,22 @@ def draw(key: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
     return EmpiricalRisk(data, Squared()), HadamardNetwork.init(subkey(key, "start"), DiagonalLinear(), P)
 
 
-def predict(key: Any, setting: None) -> Found:
-    """Algorithm 1."""
+def predict(key: Any, setting: None) -> Table:
+    """Algorithm 1.
+
+    Algorithm 1 on one instance, by its k = `STAGES` stages: `results`, which of p products are on the `support`, the
+    slopes left there relative to those at zero, `residuals`; the `coordinates` that enter (−1: none), and when. Of its
+    own shape: `results`, `residuals`, `times` `(k,)`; `support` `(k, p)`.
+    """
     stages = incremental_learning(*draw(key), max_stages=STAGES)
     support = stages.products != 0.0
-    return Found(stages.results.value, support, stages.residuals, stages.coordinates, stages.times)
+    return Table(
+        results=stages.results.value,
+        support=support,
+        residuals=stages.residuals,
+        coordinates=stages.coordinates,
+        times=stages.times,
+    )
 
 
 @eqx.filter_jit
@@ -99,8 +79,14 @@ def _predict(risk: Any, model: Any) -> Stages:
     return incremental_learning(risk, model, max_stages=STAGES)
 
 
-def follow(key: Any, setting: None) -> Entries:
-    """The flow at both scales."""
+def follow(key: Any, setting: None) -> Table:
+    """The flow at both scales.
+
+    Which products entered the support of a flow at each of a `LOG_ALPHAS`, and when, in order; k = `STAGES`.
+
+    `coordinates` (−1 where there is none), `times` (rescaled, NaN); `inside`: Algorithm 1 goes to its end with
+    Assumptions 4.3 and 4.4 met; `ok`: the integrations reached their ends.
+    """
     risk, model = draw(key)
     stages = jax.device_get(_predict(risk, model))
     count = int(np.sum(stages.results.value == StageResult.learned))
@@ -118,7 +104,7 @@ def follow(key: Any, setting: None) -> Entries:
         order = entries_of(path)[:STAGES]
         coordinates[row, : len(order)] = [coordinate for _, coordinate in order]
         times[row, : len(order)] = [time for time, _ in order]
-    return Entries(coordinates, times, inside, np.asarray(ok))
+    return Table(coordinates=coordinates, times=times, inside=inside, ok=np.asarray(ok))
 
 
 def entries_of(path: ProductPath) -> list[tuple[float, int]]:
@@ -131,7 +117,7 @@ def entries_of(path: ProductPath) -> list[tuple[float, int]]:
     )
 
 
-def together(flows: Entries) -> np.ndarray:
+def together(flows: Table) -> np.ndarray:
     """By flow: 0 where no two products enter in one stage, 1 where two do, NaN where that is not known.
 
     Of two neighbours in order it is told by how much longer they take at the smaller α, in the flow's own time.
@@ -147,19 +133,19 @@ def together(flows: Entries) -> np.ndarray:
     return np.where(same & apart, 0.0, np.where(same & one, 1.0, np.nan))
 
 
+# `algorithm` `(1, b)`; `flows` `(1, f)`: on the first of the same instances.
 SUPPORTS = Dataset(
     "boix2023",
     "supports",
-    SupportNumbers,
     {
-        "algorithm": Part(Found, predict, {"linear": None}, TRIALS, block=100),
-        "flows": Part(Entries, follow, {"linear": None}, FOLLOWED, instances="algorithm", way="on host"),
+        "algorithm": Part(predict, {"linear": None}, TRIALS, block=100),
+        "flows": Part(follow, {"linear": None}, FOLLOWED, instances="algorithm", way="on host"),
     },
     where=f"{__name__}:SUPPORTS",
 )
 
 
-def _steps(found: Found) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _steps(found: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every learned stage of Algorithm 1 how many coordinates enter and how many leave."""
     learned = found.results[0] == StageResult.learned
     support = found.support[0]
@@ -168,7 +154,7 @@ def _steps(found: Found) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return learned, entering, leaving
 
 
-def _ends(found: Found) -> str:
+def _ends(found: Table) -> str:
     results = found.results[0]
     kinds = (StageResult.finished, StageResult.not_converged, StageResult.degenerate)
     ended, stuck, tied = (int(np.any(results == kind, axis=1).sum()) for kind in kinds)
@@ -178,9 +164,9 @@ def _ends(found: Found) -> str:
     )
 
 
-def _grows_in_words(numbers: SupportNumbers, known: np.ndarray) -> str:
+def _grows_in_words(numbers: Table, known: np.ndarray) -> str:
     """With Algorithm 1 beside it: the same coordinates in the same order at the smaller α, and when."""
-    flows, found = Entries(*(values[0] for values in numbers.flows)), numbers.algorithm
+    flows, found = numbers.flows.at(0), numbers.algorithm
     learned, entering, _ = _steps(found)
     count = len(flows.inside)
     own, predicted = flows.coordinates[:, -1], np.where(learned, found.coordinates[0], -1)[:count]
@@ -197,11 +183,11 @@ def _grows_in_words(numbers: SupportNumbers, known: np.ndarray) -> str:
     )
 
 
-def _leaving(numbers: SupportNumbers) -> np.ndarray:
+def _leaving(numbers: Table) -> np.ndarray:
     return 1.0 * _steps(numbers.algorithm)[2].max(axis=1)
 
 
-GROWS = Statement[SupportNumbers](
+GROWS = Statement[Table](
     source="Theorem 4.1 (supports)",
     says="supp(θ^{k+1}) has at most one coordinate that supp(θ^k) has not: along the flow, no two products pass "
     f"{ACTIVE:g} in one stage, told by the time between them at α = e^(-1000) and e^(-10000)",
@@ -209,7 +195,7 @@ GROWS = Statement[SupportNumbers](
     residual=lambda n: together(n.flows),
     found=_grows_in_words,
 )
-LEAVES = Statement[SupportNumbers](
+LEAVES = Statement[Table](
     source="Appendix A (departures)",
     says="no coordinate ever leaves the support (said of the toy task; here of random linear networks)",
     inside=lambda n: np.ones(_leaving(n).shape, bool),

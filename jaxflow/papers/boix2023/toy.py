@@ -11,13 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_solver
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -63,55 +63,6 @@ RUN_TIMES = {
 ONCE = {"quick": 1, "paper": 1, "large": 1}
 
 
-class Prediction(NamedTuple):
-    r"""Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
-
-    `times` $T_{k+1}$ and the `next` ones, `coordinates`, products and losses on the plateau; `gaps`, `curvatures`,
-    `leaving`: slacks of Assumptions 4.3 and 4.4; `initial_loss`.
-    """
-
-    times: Float[Any, "*b k"]
-    next: Float[Any, "*b k"]
-    coordinates: Int[Any, "*b k"]
-    products: Float[Any, "*b k p"]
-    losses: Float[Any, "*b k"]
-    gaps: Float[Any, "*b k"]
-    curvatures: Float[Any, "*b k"]
-    leaving: Float[Any, "*b k"]
-    initial_loss: Float[Any, "*b"]
-    until: Float[Any, "*b"]
-
-
-class Path(NamedTuple):
-    r"""The flow at one α: times, losses and products at its steps, the last one repeated; whether it got to its end;
-    `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
-    there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
-    $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
-
-    `effort`: accepted steps until every stage has reached half of its product, from here, and for the smallest α also
-    from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others).
-    """
-
-    log_alpha: Float[Any, "*b"]
-    times: Float[Any, "*b m"]
-    losses: Float[Any, "*b m"]
-    products: Float[Any, "*b m p"]
-    ok: Bool[Any, "*b"]
-    steps: Int[Any, "*b"]
-    accepted: Int[Any, "*b"]
-    crossings: Float[Any, "*b k"]
-    plateaus: Float[Any, "*b k p"]
-    distances: Float[Any, "*b k"]
-    effort: Float[Any, "*b 3"]
-
-
-class ToyNumbers(NamedTuple):
-    """`stages` `(1, 1)`, `paths` `(a, 1)` from every α, on one task."""
-
-    stages: Prediction
-    paths: Path
-
-
 class Task(NamedTuple):
     """The risk, the student's direction $\\theta_0$, and how far the flow is followed."""
 
@@ -146,8 +97,15 @@ def _predict(risk: Any, student: Any, stages: int) -> Stages:
     return incremental_learning(risk, student, max_stages=stages)
 
 
-def predict(key: Any, size: Size) -> Prediction:
-    """Algorithm 1, up to the horizon."""
+def predict(key: Any, size: Size) -> Table:
+    r"""Algorithm 1, up to the horizon.
+
+    Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
+
+    `times` $T_{k+1}$ and the `next` ones, `coordinates`, products and losses on the plateau; `gaps`, `curvatures`,
+    `leaving`: slacks of Assumptions 4.3 and 4.4; `initial_loss`. Of its own shape: `times`, `next`, `coordinates`,
+    `losses`, `gaps`, `curvatures`, `leaving` `(k,)`; `products` `(k, p)`.
+    """
     task = make_task(key, size)
     stages, k = task.stages, size.stages
     inside = np.asarray(stages.times)[:k] <= task.until
@@ -156,15 +114,15 @@ def predict(key: Any, size: Size) -> Prediction:
         first = np.asarray(values)[:k]
         return np.where(inside.reshape(-1, *[1] * (first.ndim - 1)), first, rest)
 
-    return Prediction(
-        kept(stages.times, np.inf),
-        kept(np.asarray(stages.times)[1:], np.inf),
-        kept(stages.coordinates, -1).astype(int),
-        kept(stages.products, np.nan),
-        kept(stages.losses, np.nan),
-        kept(stages.gaps, np.nan),
-        kept(stages.curvatures, np.nan),
-        kept(stages.leaving, np.nan),
+    return Table(
+        times=kept(stages.times, np.inf),
+        next=kept(np.asarray(stages.times)[1:], np.inf),
+        coordinates=kept(stages.coordinates, -1).astype(int),
+        products=kept(stages.products, np.nan),
+        losses=kept(stages.losses, np.nan),
+        gaps=kept(stages.gaps, np.nan),
+        curvatures=kept(stages.curvatures, np.nan),
+        leaving=kept(stages.leaving, np.nan),
         initial_loss=np.asarray(stages.initial_loss),
         until=np.asarray(task.until),
     )
@@ -175,8 +133,18 @@ def path_of(task: Task, log_alpha: float, until: float, **how: Any) -> ProductPa
     return follow_products(task.risk, task.student.scaled(log_alpha), log_alpha, until, **how)
 
 
-def follow(key: Any, setting: tuple[Size, float]) -> Path:
-    """The flow from a start of this size."""
+def follow(key: Any, setting: tuple[Size, float]) -> Table:
+    r"""The flow from a start of this size.
+
+    The flow at one α: times, losses and products at its steps, the last one repeated; whether it got to its end;
+    `steps` tried and `accepted`; `crossings` of half of the predicted product of $i_k$ (nearest to $T_{k+1}$; NaN where
+    there is none); in the middle of each plateau the products, `plateaus`, and their `distances`
+    $\max_i|a_i-a_i^{k+1}|$ (NaN beyond the end).
+
+    `effort`: accepted steps until every stage has reached half of its product, from here, and for the smallest α also
+    from a start of 1e-8 by the solver of the smallest scales and by its own (NaN for the others). Of its own shape:
+    `times`, `losses` `(m,)`; `products` `(m, p)`.
+    """
     size, log_alpha = setting
     task, predicted = make_task(key, size), predict(key, size)
     path = path_of(task, log_alpha, task.until)
@@ -189,18 +157,18 @@ def follow(key: Any, setting: tuple[Size, float]) -> Path:
             effort[1 + at] = steps_to_stages(ordinary, predicted)
     times, losses, products = (filled(values, size.saves) for values in (path.times, path.losses, path.products))
     crossings, plateaus = compare(path, predicted)
-    return Path(
-        np.asarray(log_alpha),
-        times,
-        losses,
-        products,
-        np.asarray(reached(path, task.until)),
-        np.asarray(int(stats["num_steps"])),
-        np.asarray(int(stats["num_accepted_steps"])),
-        crossings,
-        plateaus,
-        np.max(np.abs(plateaus - predicted.products), axis=1),
-        np.asarray(effort),
+    return Table(
+        log_alpha=np.asarray(log_alpha),
+        times=times,
+        losses=losses,
+        products=products,
+        ok=np.asarray(reached(path, task.until)),
+        steps=np.asarray(int(stats["num_steps"])),
+        accepted=np.asarray(int(stats["num_accepted_steps"])),
+        crossings=crossings,
+        plateaus=plateaus,
+        distances=np.max(np.abs(plateaus - predicted.products), axis=1),
+        effort=np.asarray(effort),
     )
 
 
@@ -217,7 +185,7 @@ def reached(path: ProductPath, until: float) -> bool:
     return bool(path.times[-1] >= until * (1.0 - 1e-12))
 
 
-def _halves(path: ProductPath, predicted: Prediction) -> list[np.ndarray]:
+def _halves(path: ProductPath, predicted: Table) -> list[np.ndarray]:
     """For each stage the times at which the flow passes half of the predicted product."""
     return [
         path.crossings(int(i), 0.5 * float(products[i])) if i >= 0 else np.zeros(0)
@@ -225,7 +193,7 @@ def _halves(path: ProductPath, predicted: Prediction) -> list[np.ndarray]:
     ]
 
 
-def steps_to_stages(path: ProductPath, predicted: Prediction) -> float:
+def steps_to_stages(path: ProductPath, predicted: Table) -> float:
     """Accepted steps until every predicted stage has reached half of its product; NaN where one has not."""
     halves = [passed for passed, i in zip(_halves(path, predicted), predicted.coordinates, strict=True) if i >= 0]
     if not all(len(passed) for passed in halves):
@@ -233,7 +201,7 @@ def steps_to_stages(path: ProductPath, predicted: Prediction) -> float:
     return float(np.sum(path.times <= max(passed[0] for passed in halves)))
 
 
-def compare(path: ProductPath, predicted: Prediction) -> tuple[np.ndarray, np.ndarray]:
+def compare(path: ProductPath, predicted: Table) -> tuple[np.ndarray, np.ndarray]:
     """Crossings and plateaus of a `Path`."""
     crossings, plateaus = np.full(predicted.times.shape, np.nan), np.full(predicted.products.shape, np.nan)
     for k, (time, passed) in enumerate(zip(predicted.times, _halves(path, predicted), strict=True)):
@@ -245,20 +213,19 @@ def compare(path: ProductPath, predicted: Prediction) -> tuple[np.ndarray, np.nd
     return crossings, plateaus
 
 
-def middle_of(predicted: Prediction, k: int) -> float:
+def middle_of(predicted: Table, k: int) -> float:
     """Of a plateau; the last one ends at the horizon where nothing follows."""
     end = predicted.next[k] if np.isfinite(predicted.next[k]) else predicted.until
     return 0.5 * float(predicted.times[k] + end)
 
 
+# `stages` `(1, 1)`, `paths` `(a, 1)` from every α, on one task.
 TOY = Dataset(
     "boix2023",
     "toy",
-    ToyNumbers,
     {
-        "stages": Part(Prediction, predict, lambda scale: {"Algorithm 1": SIZES[scale]}, ONCE, 1, way="on host"),
+        "stages": Part(predict, lambda scale: {"Algorithm 1": SIZES[scale]}, ONCE, 1, way="on host"),
         "paths": Part(
-            Path,
             follow,
             lambda scale: {f"log alpha={alpha:.6g}": (SIZES[scale], alpha) for alpha in SIZES[scale].alphas},
             ONCE,
@@ -305,7 +272,7 @@ class Toy(NamedTuple):
         return (self.times - before > SEPARATED * self.times) & (self.next - self.times > SEPARATED * self.times)
 
 
-def toy(numbers: ToyNumbers) -> Toy:
+def toy(numbers: Table) -> Toy:
     """The one task."""
     found, paths = numbers.stages, numbers.paths
     real = found.coordinates[0, 0] >= 0

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
 
 RUN_TIMES = {
@@ -34,68 +34,44 @@ RUNS = {
 # The products of a head, each with its colour.
 PRODUCTS = {"KQ": (COLORS["combined"], "W_KW_Q^\\top"), "VO": (COLORS["factored"], "W_VW_O^\\top")}
 NAMES = {"KQ": "ΔW_K W_Qᵀ", "VO": "ΔW_V W_Oᵀ"}
+# What is kept of runs, and of each product.
+OF_RUNS = ("steps", "losses", "scales", "published")
+OF_PRODUCTS = ("rank", "initial", "weights", "spectrum", "initial_spectrum", "weights_spectrum", "top", "initial_top")
 
 
-class Trained(NamedTuple):
-    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds. `losses` of the last batch; `published`:
-    network, recipe and data of the paper.
-
-    Of $W_KW_Q^\top$ and $W_VW_O^\top$ (leading axis) in each of l layers and h heads: stable ranks of
-    $\Delta W=W(t)-W(0)$ (`rank`), of $W(0)$ (`initial`) and of $W(t)$ (`weights`), their $\sigma_i/\sigma_1$ with an
-    axis i more, and $\sigma_1$ of $\Delta W$ and of $W(0)$.
-    """
-
-    steps: Int[Any, "*b p"]
-    losses: Float[Any, "*b p s t"]
-    scales: Float[Any, "*b s"]
-    published: Bool[Any, "*b"]
-    rank: Float[Any, "*b 2 p s t l h"]
-    initial: Float[Any, "*b 2 p s t l h"]
-    weights: Float[Any, "*b 2 p s t l h"]
-    spectrum: Float[Any, "*b 2 p s t l h i"]
-    initial_spectrum: Float[Any, "*b 2 p s t l h j"]
-    weights_spectrum: Float[Any, "*b 2 p s t l h j"]
-    top: Float[Any, "*b 2 p s t l h"]
-    initial_top: Float[Any, "*b 2 p s t l h"]
-
-
-class TrainingNumbers(NamedTuple):
-    """One cell and one trial each: all runs of `RUNS` by name."""
-
-    adam: Trained
-    sgd: Trained
-    network: Trained
-    text: Trained
-
-
-def train_images(key: Any, size: Size) -> Trained:
+def train_images(key: Any, size: Size) -> Table:
     """On scikit-learn's digits."""
     return _trained(image_runs(size, key, lambda line: None), "images_")
 
 
-def train_text(key: Any, size: Size) -> Trained:
+def train_text(key: Any, size: Size) -> Table:
     """On the help topics."""
     return _trained(text_runs(size, key, lambda line: None), "text_")
 
 
-def _trained(found: dict[str, Any], prefix: str) -> Trained:
-    def field(name: str) -> np.ndarray:
-        if prefix + name in found:
-            return np.asarray(found[prefix + name])
-        return np.stack([found[f"{prefix}{product}_{name}"] for product in PRODUCTS])
+def _trained(found: dict[str, Any], prefix: str) -> Table:
+    r"""Runs measured at p `steps`, from s `scales` of the start and t seeds. `losses` of the last batch; `published`:
+    network, recipe and data of the paper.
 
-    return Trained(*(field(name) for name in Trained._fields))
+    Of $W_KW_Q^\top$ and $W_VW_O^\top$ (leading axis) in each of l layers and h heads: stable ranks of $\Delta
+    W=W(t)-W(0)$ (`rank`), of $W(0)$ (`initial`) and of $W(t)$ (`weights`), their $\sigma_i/\sigma_1$ with an axis i
+    more, and $\sigma_1$ of $\Delta W$ and of $W(0)$. Of its own shape: `steps` `(p,)`; `losses` `(p, s, t)`; `scales`
+    `(s,)`; `spectrum` `(2, p, s, t, l, h, i)`; `initial_spectrum`, `weights_spectrum` `(2, p, s, t, l, h, j)`; `top`,
+    `initial_top` `(2, p, s, t, l, h)`.
+    """
+    both = {name: np.stack([found[f"{prefix}{product}_{name}"] for product in PRODUCTS]) for name in OF_PRODUCTS}
+    return Table({name: np.asarray(found[prefix + name]) for name in OF_RUNS} | both)
 
 
 def _part(one: Any, sizes: Callable[[str], Size], instances: str = "") -> Part:
     once = {"quick": 1, "paper": 1, "large": 1}
-    return Part(Trained, one, lambda scale: {"runs": sizes(scale)}, once, 1, instances, way="on host")
+    return Part(one, lambda scale: {"runs": sizes(scale)}, once, 1, instances, way="on host")
 
 
+# One cell and one trial each: all runs of `RUNS` by name.
 TRAINING = Dataset(
     "boix2023",
     "training",
-    TrainingNumbers,
     {
         "adam": _part(train_images, lambda scale: IMAGES[scale]),
         # The same starts and batches.
@@ -107,31 +83,17 @@ TRAINING = Dataset(
 )
 
 
-class Product(NamedTuple):
-    """One product of the heads in one set of runs: the fields of `Trained` without their leading axes."""
+def product(numbers: Table, name: str, part: str, default: bool = True) -> Table:
+    """One product of the heads in one set of runs: the columns of runs without their leading axes.
 
-    steps: np.ndarray
-    losses: np.ndarray
-    scales: np.ndarray
-    published: bool
-    rank: np.ndarray
-    initial: np.ndarray
-    weights: np.ndarray
-    spectrum: np.ndarray
-    initial_spectrum: np.ndarray
-    weights_spectrum: np.ndarray
-    top: np.ndarray
-    initial_top: np.ndarray
-
-
-def product(numbers: TrainingNumbers, name: str, part: str, default: bool = True) -> Product:
-    """`part`: `KQ` or `VO`; `default`: the runs from the default scale alone."""
-    runs = getattr(numbers, name)
-    own = [values[0, 0] for values in runs[:4]] + [values[0, 0, list(PRODUCTS).index(part)] for values in runs[4:]]
+    `part`: `KQ` or `VO`; `default`: the runs from the default scale alone.
+    """
+    runs, at = getattr(numbers, name).at((0, 0)), list(PRODUCTS).index(part)
+    own = {name: getattr(runs, name) for name in OF_RUNS} | {name: getattr(runs, name)[at] for name in OF_PRODUCTS}
     if default:
-        at = np.flatnonzero(own[2] == 1.0)
-        own = [own[0], own[1][:, at], own[2][at], own[3], *(values[:, at] for values in own[4:])]
-    return Product(*own[:3], bool(own[3]), *own[4:])
+        kept = np.flatnonzero(own["scales"] == 1.0)
+        own |= {name: own[name][:, kept] for name in ("losses", *OF_PRODUCTS)} | {"scales": own["scales"][kept]}
+    return Table(own, published=bool(own["published"]))
 
 
 class Look(NamedTuple):
@@ -153,27 +115,27 @@ def said(
     sentence: str,
     networks: str,
     names: tuple[str, ...],
-    look: Callable[[Product], Look],
+    look: Callable[[Table], Look],
     parts: tuple[str, ...] = ("KQ", "VO"),
     default: bool = True,
-) -> list[Statement[TrainingNumbers]]:
+) -> list[Statement[Table]]:
     """The paper's sentence of its own networks, and the same of every product in each set of runs."""
     pairs = [(name, part) for name in names for part in parts]
 
-    def seen(numbers: TrainingNumbers, name: str, part: str) -> tuple[Look, bool]:
+    def seen(numbers: Table, name: str, part: str) -> tuple[Look, bool]:
         here = product(numbers, name, part, default)
         return look(here), here.published
 
-    def theirs(numbers: TrainingNumbers) -> np.ndarray:
+    def theirs(numbers: Table) -> np.ndarray:
         looks = [seen(numbers, *pair) for pair in pairs]
         return np.concatenate([np.zeros(0), *(one.missed for one, published in looks if published)])
 
-    def found(numbers: TrainingNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         missed = theirs(numbers)
         return f"{int(np.sum(missed == 0))} of {missed.size}" if missed.size else f"not run: {networks}"
 
-    def ours(name: str, part: str) -> Statement[TrainingNumbers]:
-        def inside(numbers: TrainingNumbers) -> np.ndarray:
+    def ours(name: str, part: str) -> Statement[Table]:
+        def inside(numbers: Table) -> np.ndarray:
             one, published = seen(numbers, name, part)
             return np.full(one.missed.size, not published)
 
@@ -185,7 +147,7 @@ def said(
             found=lambda n, known: seen(n, name, part)[0].measured,
         )
 
-    whole = Statement[TrainingNumbers](
+    whole = Statement[Table](
         source=source,
         says=sentence,
         inside=lambda n: everyone(theirs(n)),
@@ -195,7 +157,7 @@ def said(
     return [whole, *(ours(*pair) for pair in pairs)]
 
 
-def grows(here: Product) -> Look:
+def grows(here: Table) -> Look:
     """By seed and layer: the mean over heads is higher at the end than when first measured."""
     ranks = here.rank[:, 0].mean(axis=-1)
     good = ranks[-1] > ranks[0]
@@ -205,7 +167,7 @@ def grows(here: Product) -> Look:
     return Look(told, good)
 
 
-def lower_than_start(here: Product) -> Look:
+def lower_than_start(here: Table) -> Look:
     """By scale, seed, layer and head: the stable rank of ΔW at the end is below that of W(0)."""
     good = here.rank[-1] < here.initial[-1]
     means = ", ".join(
@@ -215,10 +177,10 @@ def lower_than_start(here: Product) -> Look:
     return Look(f"lower in {int(good.sum())} of {good.size} heads; means {means}", good)
 
 
-def notes(*names: str, default: bool = True) -> Callable[[TrainingNumbers], list[str]]:
+def notes(*names: str, default: bool = True) -> Callable[[Table], list[str]]:
     """What was trained, how long, and to which loss."""
 
-    def told(numbers: TrainingNumbers, name: str) -> str:
+    def told(numbers: Table, name: str) -> str:
         here = product(numbers, name, "KQ", default)
         losses = here.losses[-1].mean(axis=-1)
         listed = ", ".join(f"{x:.3f} at scale {scale:g}" for x, scale in zip(losses, here.scales, strict=True))

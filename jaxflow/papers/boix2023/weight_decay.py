@@ -1,12 +1,11 @@
 """Algorithm 1 with an exponential tail and weight decay: every stage has a limit then, and waiting times change."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import linalg
 from jaxflow.losses import Logistic
@@ -15,6 +14,7 @@ from jaxflow.papers.boix2023.beyond_assumptions import P, disorder, draw, well_a
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.table import Table
 from jaxflow.study import wilson
 from jaxflow.theory import StageResult, incremental_learning
 from jaxflow.theory.incremental_limit import product_slopes
@@ -44,30 +44,14 @@ WEIGHTS = 1e-3
 MINIMISER = 1e-9
 
 
-class Decayed(NamedTuple):
-    """One instance: `results`, `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of
+def follow(key: Any, setting: None) -> Table:
+    """What the generalised Algorithm 1 says, and what the flow does.
+
+    One instance: `results`, `times` (NaN where there is none) and `coordinates` (−1) of the k = `STAGES` stages of
     Algorithm 1 with g − λ for g; when the flow `passed` half of each product, and its `distance` in the middle of the
     plateau; slopes past λ where it ends, relative to the largest at zero, `excess` (NaN: no end); whether the flow was
-    followed, `ok`."""
-
-    results: Int[Any, "*b k"]
-    times: Float[Any, "*b k"]
-    coordinates: Int[Any, "*b k"]
-    passed: Float[Any, "*b k"]
-    distance: Float[Any, "*b k"]
-    excess: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class DecayNumbers(NamedTuple):
-    """`flows` `(1, b)`: linear diagonal networks of three products, nine points with random labels, λ a fifth of the
-    largest slope."""
-
-    flows: Decayed
-
-
-def follow(key: Any, setting: None) -> Decayed:
-    """What the generalised Algorithm 1 says, and what the flow does."""
+    followed, `ok`. Of its own shape: `passed`, `distance` `(k,)`.
+    """
     risk, model = draw(key, Logistic())
     stages, decay, slopes = jax.device_get(_predict(risk, model))
     results, count = np.asarray(stages.results.value), int(stages.count)
@@ -95,7 +79,15 @@ def follow(key: Any, setting: None) -> Decayed:
                 passed[k] = found[np.argmin(np.abs(found - times[k]))]
             middle = int(np.argmin(np.abs(readings - 0.5 * (times[k] + ends[k]))))
             distance[k] = np.max(np.abs(path[middle] - products[k]))
-    return Decayed(results, times, coordinates, passed, distance, np.asarray(excess), np.asarray(ok))
+    return Table(
+        results=results,
+        times=times,
+        coordinates=coordinates,
+        passed=passed,
+        distance=distance,
+        excess=np.asarray(excess),
+        ok=np.asarray(ok),
+    )
 
 
 def readings_of(times: np.ndarray, end: float) -> np.ndarray:
@@ -164,35 +156,36 @@ def _predict(risk: Any, model: Any) -> tuple[Any, Any, Any]:
     return stages, decay, slopes(last)
 
 
+# `flows` `(1, b)`: linear diagonal networks of three products, nine points with random labels, λ a fifth of the largest
+# slope.
 DECAY = Dataset(
     "boix2023",
     "decay",
-    DecayNumbers,
-    {"flows": Part(Decayed, follow, {"logistic": None}, TRIALS, way="on host")},
+    {"flows": Part(follow, {"logistic": None}, TRIALS, way="on host")},
     where=f"{__name__}:DECAY",
 )
 
 
-def _count(flows: Decayed) -> np.ndarray:
+def _count(flows: Table) -> np.ndarray:
     return np.sum(~np.isnan(flows.times), axis=-1)
 
 
-def _once(flows: Decayed) -> np.ndarray:
+def _once(flows: Table) -> np.ndarray:
     """A product that comes back would be looked for twice at one size: such an instance is counted apart."""
     rows = [len(np.unique(row[row >= 0])) == np.sum(row >= 0) for row in flows.coordinates[0]]
     return np.asarray(rows, bool)[None]
 
 
-def _asked(numbers: DecayNumbers) -> np.ndarray:
+def _asked(numbers: Table) -> np.ndarray:
     flows = numbers.flows
     return (_count(flows) >= 2) & _once(flows) & well_apart(flows.times)
 
 
-def _order(numbers: DecayNumbers) -> np.ndarray:
+def _order(numbers: Table) -> np.ndarray:
     return np.where(numbers.flows.ok, disorder(numbers.flows.passed, numbers.flows.times), np.nan)
 
 
-def _order_in_words(numbers: DecayNumbers, known: np.ndarray) -> str:
+def _order_in_words(numbers: Table, known: np.ndarray) -> str:
     flows, tested = numbers.flows, _asked(numbers) & numbers.flows.ok
     good, total = int(np.sum(_order(numbers)[tested] == 0)), int(tested.sum())
     low, high = wilson(good, total) if total else (0.0, 1.0)
@@ -207,7 +200,7 @@ def _order_in_words(numbers: DecayNumbers, known: np.ndarray) -> str:
     )
 
 
-def _ends_in_words(numbers: DecayNumbers, known: np.ndarray) -> str:
+def _ends_in_words(numbers: Table, known: np.ndarray) -> str:
     flows = numbers.flows
     stuck = np.any(flows.results == StageResult.not_converged, axis=-1)
     tied = np.any(flows.results == StageResult.degenerate, axis=-1)
@@ -219,14 +212,14 @@ def _ends_in_words(numbers: DecayNumbers, known: np.ndarray) -> str:
     )
 
 
-IN_ORDER = Statement[DecayNumbers](
+IN_ORDER = Statement[Table](
     source="Beyond: logistic loss with weight decay",
     says="stages are passed by the flow of L + λ/2 (|u|² + |v|²) in the order of Algorithm 1 with g − λ for g",
     inside=_asked,
     residual=_order,
     found=_order_in_words,
 )
-ENDS = Statement[DecayNumbers](
+ENDS = Statement[Table](
     source="Beyond: where weight decay ends",
     says="every stage has a limit, and the last one minimises L + λ|a|₁ over the products a",
     inside=lambda n: everyone(n.flows.excess),

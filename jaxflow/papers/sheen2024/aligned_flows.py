@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import RESULTS, linalg
 from jaxflow.data import TokenData
@@ -28,6 +28,7 @@ from jaxflow.papers.sheen2024.frame import (
 )
 from jaxflow.papers.sheen2024.instances import paired_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, assumption_4, score_gap_needed
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
@@ -79,68 +80,10 @@ def setting(**more: Any) -> Setting:
     return arrays_of(Setting(*SHAPE, **more), *names)
 
 
-class Flow(NamedTuple):
-    r"""One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
-
-    - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
-    - `ok`, `steps`: of the integration. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$, over
-      $\|K\|_F^2$.
-    - `alignment`: the alignment error, relative to $\|K\|_F$.
-    - `margin`: μ; `attention`: the least attention on an optimal token; `trained`: that of each sequence at the end.
-    - `weights_excess`, `velocity_excess`: $\|W\|_*/(\mu\,\mathrm{opt})-1$ for W and for its velocity, with the
-      optimum of (W⋆-SVM), and `oracle_excess` with $\sum_i1/((1-c_i)\|x_i\|\|z_i\|)$ for the velocity.
-    - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
-    - `cauchy`: Cauchy gap of $\widehat W$.
-    - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
-    - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
-    """
-
-    equal: Float[Any, "*b"]
-    small: Float[Any, "*b"]
-    orthogonal: Float[Any, "*b"]
-    parallel: Float[Any, "*b"]
-    paired: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-    steps: Int[Any, "*b"]
-    conserved: Float[Any, "*b m"]
-    alignment: Float[Any, "*b m"]
-    margin: Float[Any, "*b m"]
-    attention: Float[Any, "*b m"]
-    trained: Float[Any, "*b n"]
-    weights_excess: Float[Any, "*b m"]
-    velocity_excess: Float[Any, "*b m"]
-    oracle_excess: Float[Any, "*b m"]
-    flow_gap: Float[Any, "*b m"]
-    cauchy: Float[Any, "*b m"]
-    result: Int[Any, "*b"]
-    program_gap: Float[Any, "*b"]
-    oracle: Float[Any, "*b"]
-    lifted_gap: Float[Any, "*b"]
-    lifted_residual: Float[Any, "*b"]
-
-    @property
-    def hypotheses(self) -> np.ndarray:
-        """Who is inside Theorem 5.1: Assumptions 2, 3 and 4."""
-        slacks = (self.equal, self.small, self.orthogonal, self.parallel, self.paired)
-        return np.all([np.asarray(slack) >= 0 for slack in slacks], axis=0)
-
-
-class Other(NamedTuple):
-    """Another matrix beside the exact limit: `excess` of its nuclear norm over that of the limit, minus 1; `apart`:
-    1 − correlation of the two."""
-
-    excess: Float[Any, "*b"]
-    apart: Float[Any, "*b"]
-
-
-class AlignedNumbers(NamedTuple):
-    """`starts` `(4, b)`: from each of `STARTS`, and with $d_e<d$, on the same instances; `shapes` `(2, b)`: projections
-    of negative sign, and pairs outside of the optimal tokens' span, where the nuclear optimum is not unique; `others`
-    `(1, b)`: on the latter instances."""
-
-    starts: Flow
-    shapes: Flow
-    others: Other
+def hypotheses_of(flows: Table) -> np.ndarray:
+    """Who is inside Theorem 5.1: Assumptions 2, 3 and 4."""
+    slacks = (flows.equal, flows.small, flows.orthogonal, flows.parallel, flows.paired)
+    return np.all([np.asarray(slack) >= 0 for slack in slacks], axis=0)
 
 
 def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
@@ -178,8 +121,25 @@ def start(setting: Setting, key: Any, frame: Frame) -> tuple[Array, Array, Array
     return K, Q, V
 
 
-def follow(key: Any, setting: Setting) -> Flow:
-    """The flow of one instance, and the programs it is held against."""
+def follow(key: Any, setting: Setting) -> Table:
+    r"""The flow of one instance, and the programs it is held against.
+
+    One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+
+    - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
+    - `ok`, `steps`: of the integration. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$, over
+      $\|K\|_F^2$.
+    - `alignment`: the alignment error, relative to $\|K\|_F$.
+    - `margin`: μ; `attention`: the least attention on an optimal token; `trained`: that of each sequence at the end.
+    - `weights_excess`, `velocity_excess`: $\|W\|_*/(\mu\,\mathrm{opt})-1$ for W and for its velocity, with the
+      optimum of (W⋆-SVM), and `oracle_excess` with $\sum_i1/((1-c_i)\|x_i\|\|z_i\|)$ for the velocity.
+    - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
+    - `cauchy`: Cauchy gap of $\widehat W$.
+    - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
+    - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
+
+    Of its own shape: `conserved`, `alignment`, `margin`, `attention`, `cauchy` `(m,)`; `trained` `(n,)`.
+    """
     data, head, best = draw(setting, key)
     frame = alignment_frame(data, best)
     K, Q, V = start(setting, key, frame)
@@ -207,7 +167,7 @@ def follow(key: Any, setting: Setting) -> Flow:
     small = solve(reduced_program(data, best, frame))
     lifted, weights, residual = lift(data, best, frame, small.primal, small.dual)
     orthogonal, parallel, paired = (part.slack for part in assumption_4(data, best))
-    return Flow(
+    return Table(
         equal=assumption_2(data, head).slack,
         small=assumption_3(risk, model).slack,
         orthogonal=orthogonal,
@@ -233,11 +193,14 @@ def follow(key: Any, setting: Setting) -> Flow:
     )
 
 
-def another_optimum(key: Any, setting: Setting) -> Other:
+def another_optimum(key: Any, setting: Setting) -> Table:
     r"""Beside the exact limit $\sum_is_iu^k_iu_i^{q\top}$ another matrix with its norm and margins, by construction.
 
     $\frac12\sqrt{s_1s_2}(u^k_1u_2^{q\top}+u^k_2u_1^{q\top})$ is added. That leaves the trace of $U_K^\top WU_Q$ as
     it is and the matrix positive semidefinite, so that its nuclear norm is the trace still.
+
+    Another matrix beside the exact limit: `excess` of its nuclear norm over that of the limit, minus 1; `apart`: 1 −
+    correlation of the two.
     """
     data, _, best = draw(setting, key)
     exact, value = aligned_limit(data, best)
@@ -247,29 +210,29 @@ def another_optimum(key: Any, setting: Setting) -> Other:
     other = exact + 0.5 * jnp.sqrt(sizes[0] * sizes[1]) * block
     norm = jnp.sum(linalg.singular_values(margin_normalised(data, best, other)))
     product = jnp.linalg.norm(exact) * jnp.linalg.norm(other)
-    return Other(norm / value - 1.0, 1.0 - jnp.sum(exact * other) / product)
+    return Table(excess=norm / value - 1.0, apart=1.0 - jnp.sum(exact * other) / product)
 
 
+# `starts` `(4, b)`: from each of `STARTS`, and with $d_e<d$, on the same instances; `shapes` `(2, b)`: projections of
+# negative sign, and pairs outside of the optimal tokens' span, where the nuclear optimum is not unique; `others` `(1,
+# b)`: on the latter instances.
 ALIGNED = Dataset(
     "sheen2024",
     "aligned-flows",
-    AlignedNumbers,
     {
         "starts": Part(
-            Flow,
             follow,
             {name: setting(start=number) for number, name in enumerate(STARTS)} | {"narrow": setting(columns=NARROW)},
             TRIALS,
         ),
         "shapes": Part(
-            Flow,
             follow,
             {"negative": setting(cosines=(-0.9, -0.2)), "outside": setting(outside=True)},
             TRIALS,
             own_instances=True,
         ),
         "others": Part(
-            Other, another_optimum, {"outside": setting(outside=True)}, TRIALS, instances="shapes", own_instances=True
+            another_optimum, {"outside": setting(outside=True)}, TRIALS, instances="shapes", own_instances=True
         ),
     },
     where=f"{__name__}:ALIGNED",

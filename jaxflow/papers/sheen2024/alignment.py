@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxflow.margin import ProgramResult
@@ -14,11 +15,11 @@ from jaxflow.papers.sheen2024.aligned_flows import (
     RUN_TIMES,
     SHAPE,
     STARTS,
-    AlignedNumbers,
-    Flow,
+    hypotheses_of,
 )
 from jaxflow.papers.sheen2024.equivalence import FIRST, ROUNDING
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 # Rounding of some thousand steps, relative to ‖K‖.
@@ -34,21 +35,20 @@ UNTRAINED = 1e-6
 EARLY = 1.0
 
 
-def of_theorem_5_1(numbers: AlignedNumbers) -> Flow:
+def of_theorem_5_1(numbers: Table) -> Table:
     """The flows from the start (5), on data of all three kinds, one after the other, `(3 b,)`."""
-    kinds = zip(cell_of(numbers.starts, 0), numbers.shapes, strict=True)
-    return Flow(*(np.concatenate([first, *others]) for first, others in kinds))
+    return jax.tree.map(lambda first, others: np.concatenate([first, *others]), numbers.starts.at(0), numbers.shapes)
 
 
-def _last(flows: Flow, values: np.ndarray) -> np.ndarray:
+def _last(flows: Table, values: np.ndarray) -> np.ndarray:
     return np.where(flows.ok, np.abs(values[..., -1]), np.nan)
 
 
-ALIGNMENT = Statement[AlignedNumbers](
+ALIGNMENT = Statement[Table](
     source="Lemma 5.1",
     says="For all t ≥ 0, K(t) = U_K Λ_K(t) Vᵀ and Q(t) = U_Q Λ_Q(t) Vᵀ, from aligned starts (unbalanced and balanced), "
     "at 25 times up to log t = 1e6.",
-    inside=lambda n: np.concatenate([of_theorem_5_1(n).hypotheses, cell_of(n.starts, 1).hypotheses]),
+    inside=lambda n: np.concatenate([hypotheses_of(of_theorem_5_1(n)), hypotheses_of(cell_of(n.starts, 1))]),
     residual=lambda n: np.concatenate(
         [np.where(flows.ok, np.max(flows.alignment, -1), np.nan) for flows in (of_theorem_5_1(n), cell_of(n.starts, 1))]
     ),
@@ -58,17 +58,17 @@ ALIGNMENT = Statement[AlignedNumbers](
 )
 
 
-def _own(numbers: AlignedNumbers, known: np.ndarray) -> str:
+def _own(numbers: Table, known: np.ndarray) -> str:
     flows = of_theorem_5_1(numbers)
     weights, gaps = largest(flows.weights_excess[known, -1]), largest(flows.flow_gap[known, -1])
     return f"W/μ itself within {weights:.1e}, which falls like 1/log t; the flow certifies itself to {gaps:.1e}"
 
 
-LIMIT = Statement[AlignedNumbers](
+LIMIT = Statement[Table](
     source="Theorem 5.1",
     says="The gradient flow limit Ŵ^∞ is a global optimal solution of (W⋆-SVM): the nuclear norm of the flow's "
     "direction (its velocity at margin one) at log t = 1e6 is that of the exact limit, Σ 1/((1−c_i)‖x_i‖‖z_i‖).",
-    inside=lambda n: of_theorem_5_1(n).hypotheses,
+    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=lambda n: _last(of_theorem_5_1(n), of_theorem_5_1(n).oracle_excess),
     bound=EXACT,
     unit="|norm / exact − 1|",
@@ -76,25 +76,25 @@ LIMIT = Statement[AlignedNumbers](
 )
 
 
-def _solved(numbers: AlignedNumbers) -> np.ndarray:
+def _solved(numbers: Table) -> np.ndarray:
     flows = of_theorem_5_1(numbers)
     return np.where(flows.result == ProgramResult.optimal.value, np.abs(flows.oracle), np.nan)
 
 
-EXACT_LIMIT = Statement[AlignedNumbers](
+EXACT_LIMIT = Statement[Table](
     source="Theorem 5.1",
     says="The exact limit is a global optimal solution of (W⋆-SVM): its nuclear norm against the certified optimum.",
-    inside=lambda n: of_theorem_5_1(n).hypotheses,
+    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=_solved,
     bound=CERTIFIED,
     unit="|exact / optimum − 1|",
     found=lambda n, known: f"the programs are certified to {largest(of_theorem_5_1(n).program_gap[known]):.1e}",
 )
 
-LIFTING = Statement[AlignedNumbers](
+LIFTING = Statement[Table](
     source="App. A.7 (42)–(45)",
     says="A solution of the reduced ℓ1 program (42), lifted with its multipliers by (44), solves (W⋆-SVM).",
-    inside=lambda n: of_theorem_5_1(n).hypotheses,
+    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
     residual=lambda n: np.maximum(of_theorem_5_1(n).lifted_gap, of_theorem_5_1(n).lifted_residual),
     bound=CERTIFIED,
     unit="duality gap, residual of (44)",
@@ -105,13 +105,13 @@ LIFTING = Statement[AlignedNumbers](
 )
 
 
-def _another(numbers: AlignedNumbers) -> np.ndarray:
+def _another(numbers: Table) -> np.ndarray:
     """Another matrix that is the same, or has another norm, shows nothing of it."""
     other = cell_of(numbers.others, 0)
     return np.where(other.apart > DIFFERENT, np.abs(other.excess), np.inf)
 
 
-def _another_in_words(numbers: AlignedNumbers, known: np.ndarray) -> str:
+def _another_in_words(numbers: Table, known: np.ndarray) -> str:
     apart = cell_of(numbers.others, 0).apart[known]
     return (
         f"a matrix at 1 − corr of {apart.min(initial=np.inf):.2f} or more from the exact limit has its norm and "
@@ -119,11 +119,11 @@ def _another_in_words(numbers: AlignedNumbers, known: np.ndarray) -> str:
     )
 
 
-NOT_UNIQUE = Statement[AlignedNumbers](
+NOT_UNIQUE = Statement[Table](
     source="Theorem 5.1",
     says='"A global optimal solution": the optimum of (W⋆-SVM) need not be unique (pairs orthogonal to all optimal '
     "tokens).",
-    inside=lambda n: cell_of(n.shapes, 1).hypotheses,
+    inside=lambda n: hypotheses_of(cell_of(n.shapes, 1)),
     residual=_another,
     bound=CERTIFIED,
     unit="difference of the two objectives",
@@ -131,7 +131,7 @@ NOT_UNIQUE = Statement[AlignedNumbers](
 )
 
 
-def _narrow_in_words(numbers: AlignedNumbers, known: np.ndarray) -> str:
+def _narrow_in_words(numbers: Table, known: np.ndarray) -> str:
     late = cell_of(numbers.starts, 3).trained[known][:, NARROW:]
     return (
         f"measured up to log t = {EARLY:g} (bound {UNTRAINED:g}). That point is a saddle, at which rounding grows "
@@ -140,7 +140,7 @@ def _narrow_in_words(numbers: AlignedNumbers, known: np.ndarray) -> str:
     )
 
 
-TOO_NARROW = Statement[AlignedNumbers](
+TOO_NARROW = Statement[Table](
     source="Theorem 5.1",
     says=f"d_e ≥ d is assumed; with d_e = {NARROW} < d = {SHAPE[2]} a sequence with π(i) > d_e never trains: its "
     "attention stays at 1/L.",
@@ -155,9 +155,9 @@ TOO_NARROW = Statement[AlignedNumbers](
 )
 
 
-def notes(numbers: AlignedNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """Assumptions, and starts outside of the theorem."""
-    inside = of_theorem_5_1(numbers).hypotheses
+    inside = hypotheses_of(of_theorem_5_1(numbers))
     return [
         f"{int(inside.sum())} of {inside.size} instances from the start (5) satisfy Assumptions 2, 3 and 4.",
         *(_elsewhere(numbers, row) for row in (1, 2)),
@@ -165,20 +165,21 @@ def notes(numbers: AlignedNumbers) -> list[str]:
     ]
 
 
-def _elsewhere(numbers: AlignedNumbers, row: int) -> str:
+def _elsewhere(numbers: Table, row: int) -> str:
     flows = cell_of(numbers.starts, row)
-    kept = flows.hypotheses & flows.ok
+    inside = hypotheses_of(flows)
+    kept = inside & flows.ok
     if not kept.any():
         return f"{STARTS[row]} start: no instance was followed to log t = 1e6."
     last, middle = flows.velocity_excess[kept, -1], flows.velocity_excess[kept, -6]
     return (
-        f"Outside the theorem, {STARTS[row]} start: on {int(kept.sum())} of {int(flows.hypotheses.sum())} instances "
+        f"Outside the theorem, {STARTS[row]} start: on {int(kept.sum())} of {int(inside.sum())} instances "
         f"the velocity's nuclear norm is above the optimum by {np.median(last):.1e} (median; largest {last.max():.1e}) "
         f"at log t = 1e6, and by {np.median(middle):.1e} at log t = {LOG_TIMES[-6]:.0e}."
     )
 
 
-def draw(numbers: AlignedNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""Alignment error and distance from the exact limit for three starts; attention where $d_e<d$."""
     figure, axes = new_figure(3, width=12.5)
     late = LOG_TIMES >= FIRST

@@ -1,11 +1,10 @@
 """How often the assumptions hold, which imply which, and what Assumption 3 asks of the score gap."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from jaxflow.data import random_tokens
 from jaxflow.losses import Exponential
@@ -16,6 +15,7 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_1, assumption_3, diagonal_separability, score_gap_needed
 from jaxflow.papers.statement import Again, Statement
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import wilson
 
@@ -26,32 +26,13 @@ SIZES = ((2, 3), (3, 5), (4, 4), (6, 8), (10, 10))
 MULTIPLES = (0.5, 0.99, 1.0 - 1e-9, 1.0 + 1e-9, 1.01, 2.0)
 
 
-class Separability(NamedTuple):
-    """Slacks of Assumption 1 and of separability by a diagonal W: positive, 0 with a Farkas ray, or NaN."""
+def separability(key: Any, shape: tuple[int, int, int]) -> Table:
+    """Of one instance.
 
-    general: Float[Any, "*b"]
-    diagonal: Float[Any, "*b"]
-
-
-class Gaps(NamedTuple):
-    """Slack of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`, and the gap that it needs, `(sizes,)`."""
-
-    slack: Float[Any, "s k"]
-    needed: Float[Any, " s"]
-
-
-class AssumptionNumbers(NamedTuple):
-    """`separability` `(1, b)`: of unit-sphere data; `gaps`: of data of Assumption 2, about the bound of
-    Assumption 3."""
-
-    separability: Separability
-    gaps: Gaps
-
-
-def separability(key: Any, shape: tuple[int, int, int]) -> Separability:
-    """Of one instance."""
+    Slacks of Assumption 1 and of separability by a diagonal W: positive, 0 with a Farkas ray, or NaN.
+    """
     data, head = random_tokens(key, *shape)
-    return Separability(assumption_1(data, head).slack, diagonal_separability(data, head).slack)
+    return Table(general=assumption_1(data, head).slack, diagonal=diagonal_separability(data, head).slack)
 
 
 def slack(key: Any, n: int, T: int, multiple: float) -> float:
@@ -60,35 +41,39 @@ def slack(key: Any, n: int, T: int, multiple: float) -> float:
     return float(assumption_3(EmpiricalRisk(data, Exponential()), CombinedAttention(jnp.zeros((4, 4)), head)).slack)
 
 
-def gaps(scale: str, key: Any, say: Callable[[str], None]) -> Gaps:
-    """At every size and multiple."""
+def gaps(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """At every size and multiple.
+
+    Slack of Assumption 3 at W = 0 with equal gaps, `(sizes, multiples)`, and the gap that it needs, `(sizes,)`. Of its
+    own shape: `slack` `(s, k)`; `needed` `(s,)`.
+    """
     slacks = np.asarray([[slack(key, n, T, multiple) for multiple in MULTIPLES] for n, T in SIZES])
-    return Gaps(slacks, np.asarray([score_gap_needed(n, T) for n, T in SIZES]))
+    return Table(slack=slacks, needed=np.asarray([score_gap_needed(n, T) for n, T in SIZES]))
 
 
+# `separability` `(1, b)`: of unit-sphere data; `gaps`: of data of Assumption 2, about the bound of Assumption 3.
 ASSUMPTIONS = Dataset(
     "sheen2024",
     "assumptions",
-    AssumptionNumbers,
     {
-        "separability": Part(Separability, separability, {"sphere": SHAPE}, TRIALS, block=32),
-        "gaps": Sweep(Gaps, gaps),
+        "separability": Part(separability, {"sphere": SHAPE}, TRIALS, block=32),
+        "gaps": Sweep(gaps),
     },
     where=f"{__name__}:ASSUMPTIONS",
 )
 
 
-def _decided(data: Separability) -> np.ndarray:
+def _decided(data: Table) -> np.ndarray:
     return np.isfinite(data.general) & np.isfinite(data.diagonal)
 
 
-def _inside(numbers: AssumptionNumbers) -> np.ndarray:
+def _inside(numbers: Table) -> np.ndarray:
     """Where separability is open the instance may be inside: it is counted, and decides nothing."""
     data = cell_of(numbers.separability, 0)
     return (data.general > 0) | ~_decided(data)
 
 
-def _in_words(numbers: AssumptionNumbers, known: np.ndarray) -> str:
+def _in_words(numbers: Table, known: np.ndarray) -> str:
     data, total = cell_of(numbers.separability, 0), int(_inside(numbers).sum())
     count = int((known & ~(data.diagonal > 0)).sum())
     low, high = wilson(count, total)
@@ -100,13 +85,13 @@ def _in_words(numbers: AssumptionNumbers, known: np.ndarray) -> str:
     )
 
 
-def _separable_again(numbers: AssumptionNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _separable_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     given = tokens_of(*random_tokens(draw.instance("separability", at[0])[0], *SHAPE))
     rows = margin_rows(given, np.argmax(given.scores, axis=1))
     return float(not separable(np.diagonal(rows, axis1=1, axis2=2)))
 
 
-SEPARABLE = Statement[AssumptionNumbers](
+SEPARABLE = Statement[Table](
     source="ℓ1-SVM",
     says="Assumption 1 makes the diagonal program feasible (it is what §4 works with); unit-sphere data, n, L, d = "
     f"{SHAPE}.",
@@ -117,7 +102,7 @@ SEPARABLE = Statement[AssumptionNumbers](
 )
 
 
-def _other_side(numbers: AssumptionNumbers) -> np.ndarray:
+def _other_side(numbers: Table) -> np.ndarray:
     """How far the slack is on the wrong side of zero; 0 on the right one."""
     above = np.asarray(MULTIPLES)[None] > 1.0
     slacks = numbers.gaps.slack
@@ -125,7 +110,7 @@ def _other_side(numbers: AssumptionNumbers) -> np.ndarray:
     return np.where(np.isnan(slacks), np.nan, np.where(wrong, np.maximum(np.abs(slacks), 1e-300), 0.0))
 
 
-def _gaps_in_words(numbers: AssumptionNumbers, known: np.ndarray) -> str:
+def _gaps_in_words(numbers: Table, known: np.ndarray) -> str:
     needed = numbers.gaps.needed
     ratios = [gap / (T * np.log(n)) for gap, (n, T) in zip(needed, SIZES, strict=True)]
     listing = ", ".join(f"{gap:.2f} at n, L = {n}, {T}" for gap, (n, T) in zip(needed, SIZES, strict=True))
@@ -136,7 +121,7 @@ def _gaps_in_words(numbers: AssumptionNumbers, known: np.ndarray) -> str:
     )
 
 
-GAP = Statement[AssumptionNumbers](
+GAP = Statement[Table](
     source="Assumption 3",
     says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
     inside=lambda n: np.ones(n.gaps.slack.shape, bool),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 from jaxflow._core import RESULTS, Outcome, SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
@@ -27,6 +27,7 @@ from jaxflow.papers.sheen2024.directions import directions
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import settled_selections, subkey
 
@@ -71,8 +72,35 @@ def setting(*arguments: Any, **more: Any) -> Setting:
     return arrays_of(Setting(*arguments, **more), "multiple", "omega", "spread", "margin", "random")
 
 
-class Flow(NamedTuple):
-    r"""One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
+def hypotheses_of(flows: Table) -> np.ndarray:
+    """Who is inside Theorem 4.1: Assumptions 2 and 3, and an ℓ1-SVM that is feasible.
+
+    The existence of the limit is not asked for: it is measured.
+    """
+    return np.asarray((flows.equal >= 0) & (flows.small >= 0) & (flows.diagonal > 0))
+
+
+def inside_of(flows: Table) -> np.ndarray:
+    """Of those the ones whose program was solved and whose flow was followed."""
+    return hypotheses_of(flows) & np.asarray((flows.result == ProgramResult.optimal.value) & flows.ok)
+
+
+def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
+    r"""Data, head, and $\omega_0$ `(d,)`."""
+    gap, key = setting.multiple * score_gap_needed(setting.n, setting.T), subkey(key, "data")
+    shape = (setting.n, setting.T, setting.d)
+    kinds = (
+        equal_score_tokens(key, *shape, gap, setting.spread, setting.margin),
+        random_tokens(key, *shape),
+    )
+    data, head = jax.tree.map(lambda equal, drawn: jnp.where(setting.random, drawn, equal), *kinds)
+    return data, head, jnp.full(setting.d, setting.omega)
+
+
+def follow(key: Any, setting: Setting) -> Table:
+    r"""The flow of one instance.
+
+    One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
 
     - `diagonal`, `equal`, `small`: slacks of diagonal separability (which implies Assumption 1) and of Assumptions 2
       and 3. `ok`: whether the integrations reached their ends; `steps`.
@@ -90,81 +118,10 @@ class Flow(NamedTuple):
     - `result`, `program_gap`, `kappa`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ; `weights_gap`:
       $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
     - `behind`, `least_multiplier`: how far the flow is from the face of its limit at the last time (`limiting_face`).
+
+    Of its own shape: `conserved`, `size`, `margin`, `cauchy`, `gap`, `second_gap`, `stationarity`, `slackness`,
+    `predicted` `(m,)`.
     """
-
-    diagonal: Float[Any, "*b"]
-    equal: Float[Any, "*b"]
-    small: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-    steps: Int[Any, "*b"]
-    apart: Float[Any, "*b m"]
-    identity: Float[Any, "*b m"]
-    conserved: Float[Any, "*b m"]
-    size: Float[Any, "*b m"]
-    margin: Float[Any, "*b m"]
-    cauchy: Float[Any, "*b m"]
-    selects: Int[Any, "*b"]
-    gap: Float[Any, "*b m"]
-    second_gap: Float[Any, "*b m"]
-    stationarity: Float[Any, "*b m"]
-    slackness: Float[Any, "*b m"]
-    predicted: Float[Any, "*b m"]
-    beta: Float[Any, "*b m d"]
-    coefficients: Float[Any, "*b m d"]
-    averaged: Float[Any, "*b m d"]
-    instantaneous: Float[Any, "*b m d"]
-    result: Int[Any, "*b"]
-    program_gap: Float[Any, "*b"]
-    kappa: Float[Any, "*b"]
-    weights_gap: Float[Any, "*b m"]
-    behind: Float[Any, "*b"]
-    least_multiplier: Float[Any, "*b"]
-
-    @property
-    def hypotheses(self) -> np.ndarray:
-        """Who is inside Theorem 4.1: Assumptions 2 and 3, and an ℓ1-SVM that is feasible.
-
-        The existence of the limit is not asked for: it is measured.
-        """
-        return np.asarray((self.equal >= 0) & (self.small >= 0) & (self.diagonal > 0))
-
-    @property
-    def inside(self) -> np.ndarray:
-        """Of those the ones whose program was solved and whose flow was followed."""
-        return self.hypotheses & np.asarray((self.result == ProgramResult.optimal.value) & self.ok)
-
-
-class Continued(NamedTuple):
-    r"""Where `find_limit` ends (limiting dynamics, to $\log\log t$ of some 600), where constraints with small
-    multipliers have become active: `gap`: the duality gap of the flow's own multipliers with its velocity (or weights);
-    `log_time`: log t there; `optimal`: whether the optimal tokens are selected for good."""
-
-    gap: Float[Any, "*b"]
-    log_time: Float[Any, "*b"]
-    optimal: Bool[Any, "*b"]
-
-
-class DiagonalNumbers(NamedTuple):
-    """`flows` `(3, b)`: from each of `OMEGAS`; `continued` `(1, b)`: the same instances from the first."""
-
-    flows: Flow
-    continued: Continued
-
-
-def draw(setting: Setting, key: Any) -> tuple[TokenData, Array, Array]:
-    r"""Data, head, and $\omega_0$ `(d,)`."""
-    gap, key = setting.multiple * score_gap_needed(setting.n, setting.T), subkey(key, "data")
-    shape = (setting.n, setting.T, setting.d)
-    kinds = (
-        equal_score_tokens(key, *shape, gap, setting.spread, setting.margin),
-        random_tokens(key, *shape),
-    )
-    data, head = jax.tree.map(lambda equal, drawn: jnp.where(setting.random, drawn, equal), *kinds)
-    return data, head, jnp.full(setting.d, setting.omega)
-
-
-def follow(key: Any, setting: Setting) -> Flow:
-    """The flow of one instance."""
     data, head, omega = draw(setting, key)
     # Which of the two factors starts at zero is drawn too: it must not matter.
     in_key = jax.random.bernoulli(subkey(key, "factor that starts at zero"), 0.5, (setting.d,))
@@ -186,7 +143,7 @@ def follow(key: Any, setting: Setting) -> Flow:
     last = jax.tree.map(lambda x: x[-1], (path.models, path.gradients))
     left = abandoned(data, best, attention[-1] >= SELECTED, attention[-1] <= LEFT, *last)
     left = left | locally_optimal(data, xi.head, best, last[0].attention(data) >= SELECTED)
-    return Flow(
+    return Table(
         **_against_the_program(data, best, omega, beta, path),
         ok=ok,
         steps=path.steps,
@@ -285,28 +242,33 @@ def abandoned(
     return decided & outruns & (slowest > 0) & (certificate.duality_gap <= 0.05)
 
 
-def follow_on(key: Any, setting: Setting) -> Continued:
-    """The flow of one instance far beyond log t = 1e6."""
+def follow_on(key: Any, setting: Setting) -> Table:
+    r"""The flow of one instance far beyond log t = 1e6.
+
+    Where `find_limit` ends (limiting dynamics, to $\log\log t$ of some 600), where constraints with small multipliers
+    have become active: `gap`: the duality gap of the flow's own multipliers with its velocity (or weights); `log_time`:
+    log t there; `optimal`: whether the optimal tokens are selected for good.
+    """
     data, head, omega = draw(setting, key)
     # β(t) is the same whichever factor starts at zero.
     model, _ = unbalanced_start(omega, head)
     limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
     # Which tokens, however close the direction has come: its gap stands beside it.
     chosen = settled_selections(limit.settled_outcome, limit.selection_status) == Outcome.globally_optimal
-    return Continued(limit.flow_certificate.duality_gap, limit.trajectory.final.log_time, jnp.asarray(chosen))
+    return Table(
+        gap=limit.flow_certificate.duality_gap, log_time=limit.trajectory.final.log_time, optimal=jnp.asarray(chosen)
+    )
 
 
 FLOWS = {f"omega_0={omega:g}": setting(*SHAPE, 1.1, omega, margin=MARGIN, both=True) for omega in OMEGAS}
 
+# `flows` `(3, b)`: from each of `OMEGAS`; `continued` `(1, b)`: the same instances from the first.
 DIAGONAL = Dataset(
     "sheen2024",
     "diagonal-flows",
-    DiagonalNumbers,
     {
-        "flows": Part(Flow, follow, FLOWS, TRIALS),
-        "continued": Part(
-            Continued, follow_on, dict(list(FLOWS.items())[:1]), TRIALS, instances="flows", way="on host"
-        ),
+        "flows": Part(follow, FLOWS, TRIALS),
+        "continued": Part(follow_on, dict(list(FLOWS.items())[:1]), TRIALS, instances="flows", way="on host"),
     },
     where=f"{__name__}:DIAGONAL",
 )

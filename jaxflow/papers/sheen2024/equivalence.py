@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.registry import register
-from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, DiagonalNumbers, Flow
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, CURVES, new_figure
 
@@ -25,7 +26,7 @@ ROUNDING = 1e-17
 FIRST = 0.5
 
 
-def followed(flows: Flow, values: np.ndarray) -> np.ndarray:
+def followed(flows: Table, values: np.ndarray) -> np.ndarray:
     """Values of the flows that reached their ends; of the others nothing is known."""
     return np.where(flows.ok, values, np.nan)
 
@@ -37,12 +38,12 @@ def growth(sizes: np.ndarray, log_times: np.ndarray) -> np.ndarray:
     return np.log(sizes[..., -1] / sizes[..., first]) / span
 
 
-def _growth(numbers: DiagonalNumbers) -> np.ndarray:
+def _growth(numbers: Table) -> np.ndarray:
     flows = numbers.flows
     return growth(np.where(np.asarray(flows.ok)[..., None], flows.size, 1.0), LOG_TIMES)
 
 
-def _growth_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+def _growth_in_words(numbers: Table, known: np.ndarray) -> str:
     slopes = _growth(numbers)[known]
     return (
         f"d log ‖β‖ / d log log t is {slopes.min(initial=np.inf):.3f} to {slopes.max(initial=-np.inf):.3f} for log t "
@@ -50,11 +51,11 @@ def _growth_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
     )
 
 
-def _growth_rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+def _growth_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(_growth(numbers)[known], 1.0, bias=GROWTH, law="‖β‖ against log t")
 
 
-EQUAL_FLOWS = Statement[DiagonalNumbers](
+EQUAL_FLOWS = Statement[Table](
     source="Lemma 4.1",
     says="The dynamics of β and w are equivalent, i.e., β(t) = w(t) for all t ≥ 0: (ξ_k, ξ_q) and (w_+, w_-) from (5), "
     "at 25 times up to log t = 1e6.",
@@ -65,7 +66,7 @@ EQUAL_FLOWS = Statement[DiagonalNumbers](
     found=lambda n, known: f"{int(known.sum())} pairs of paths, from {len(known)} starts ω₀",
 )
 
-INTEGRAL_FORM = Statement[DiagonalNumbers](
+INTEGRAL_FORM = Statement[Table](
     source="Lemma A.1",
     says="For all t ≥ 0, β(t) = ω₀² ⊙ sinh(Bφ(t)).  (19)  With φ carried as an integral along the path to log t = 1e6.",
     inside=lambda n: np.ones(n.flows.ok.shape, bool),
@@ -75,7 +76,7 @@ INTEGRAL_FORM = Statement[DiagonalNumbers](
     found=lambda n, known: f"{int(known.sum())} paths",
 )
 
-GROWING = Statement[DiagonalNumbers](
+GROWING = Statement[Table](
     source="Lemma 4.2",
     says="‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible (like log t).",
     inside=lambda n: np.asarray(n.flows.diagonal > 0),
@@ -88,7 +89,7 @@ GROWING = Statement[DiagonalNumbers](
 )
 
 
-def notes(numbers: DiagonalNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What the table does not say."""
     flows = numbers.flows
     feasible = int(np.sum(flows.ok & ~(flows.diagonal > 0)))
@@ -100,7 +101,7 @@ def notes(numbers: DiagonalNumbers) -> list[str]:
     ]
 
 
-def draw(numbers: DiagonalNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""One instance's $\beta(t)$ from both flows; their distance and the integral identity's; $\|\beta\|$ and μ."""
     flows, late = numbers.flows, LOG_TIMES >= FIRST
     figure, axes = new_figure(3, width=12.5)

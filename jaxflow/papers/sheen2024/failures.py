@@ -8,6 +8,7 @@ from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, CURVES, new_figure
 from jaxflow.study import wilson
 
@@ -27,40 +28,29 @@ PARTS = ("(i)", "(ii)", "(iii)")
 RTOL = 1e-8
 
 
-class FailureNumbers(NamedTuple):
-    """Diagonal flows with `gaps` `(6, b)`: of `MULTIPLES` of what Assumption 3 needs; `spreads` `(4, b)`: `SPREADS` of
-    the other scores; `random` `(1, b)`: tokens drawn without regard to either assumption. The same tokens throughout.
-    `broken` `(9, c)`: aligned flows, Assumption 4 (i), (ii), (iii) broken by each of `AMOUNTS`, on the same instances.
-    """
-
-    gaps: diagonal_flows.Flow
-    spreads: diagonal_flows.Flow
-    random: diagonal_flows.Flow
-    broken: aligned_flows.Flow
-
-
 def _diagonal(multiple: float, **more: Any) -> diagonal_flows.Setting:
     return diagonal_flows.setting(*SHAPE, multiple, 0.1, rtol=RTOL, **more)
 
 
 def _part(cells: dict[str, Any]) -> Part:
-    return Part(diagonal_flows.Flow, diagonal_flows.follow, cells, TRIALS, instances="gaps")
+    return Part(diagonal_flows.follow, cells, TRIALS, instances="gaps")
 
 
 def _breaks(part: int, amount: float) -> aligned_flows.Setting:
     return aligned_flows.setting(breaks=tuple(amount if part == other else 0.0 for other in range(3)))
 
 
+# Diagonal flows with `gaps` `(6, b)`: of `MULTIPLES` of what Assumption 3 needs; `spreads` `(4, b)`: `SPREADS` of the
+# other scores; `random` `(1, b)`: tokens drawn without regard to either assumption. The same tokens throughout.
+# `broken` `(9, c)`: aligned flows, Assumption 4 (i), (ii), (iii) broken by each of `AMOUNTS`, on the same instances.
 FAILURES = Dataset(
     "sheen2024",
     "failures",
-    FailureNumbers,
     {
         "gaps": _part({f"gap={multiple:g}": _diagonal(multiple) for multiple in MULTIPLES}),
         "spreads": _part({f"spread={spread:g}": _diagonal(SPREAD_MULTIPLE, spread=spread) for spread in SPREADS}),
         "random": _part({"sphere": _diagonal(1.1, random=True)}),
         "broken": Part(
-            aligned_flows.Flow,
             aligned_flows.follow,
             {f"{name}={amount:g}": _breaks(part, amount) for part, name in enumerate(PARTS) for amount in AMOUNTS},
             BROKEN,
@@ -70,17 +60,17 @@ FAILURES = Dataset(
 )
 
 
-def wrong(flows: diagonal_flows.Flow) -> np.ndarray:
+def wrong(flows: Table) -> np.ndarray:
     """1 where the flow selects a wrong token, 0 where the optimal ones; NaN where neither is known."""
     codes = np.where(flows.selects == -1, 1.0, np.where(flows.selects == 1, 0.0, np.nan))
     return np.where(flows.ok, codes, np.nan)
 
 
-def _feasible(flows: diagonal_flows.Flow) -> np.ndarray:
+def _feasible(flows: Table) -> np.ndarray:
     return np.asarray(flows.diagonal > 0)
 
 
-def _assumed(flows: diagonal_flows.Flow) -> np.ndarray:
+def _assumed(flows: Table) -> np.ndarray:
     return _feasible(flows) & np.asarray(flows.small >= 0)
 
 
@@ -105,7 +95,7 @@ class Shares(NamedTuple):
         return self.total - self.wrong - self.right
 
 
-def shares(flows: diagonal_flows.Flow) -> Shares:
+def shares(flows: Table) -> Shares:
     """What becomes of the tokens, cell by cell."""
     inside, selects = _feasible(flows), wrong(flows)
     total, bad = inside.sum(axis=1), (inside & (selects == 1.0)).sum(axis=1)
@@ -114,7 +104,7 @@ def shares(flows: diagonal_flows.Flow) -> Shares:
     return Shares(total, bad, right, 100.0 * low, 100.0 * high, assumed)
 
 
-def _counted(flows: diagonal_flows.Flow, inside: np.ndarray) -> str:
+def _counted(flows: Table, inside: np.ndarray) -> str:
     """How the flows inside end."""
     selects = wrong(flows)[inside]
     right, bad = int(np.sum(selects == 0.0)), int(np.sum(selects == 1.0))
@@ -124,14 +114,14 @@ def _counted(flows: diagonal_flows.Flow, inside: np.ndarray) -> str:
     )
 
 
-def _outside_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+def _outside_in_words(numbers: Table, known: np.ndarray) -> str:
     found = shares(numbers.gaps)
     rows = ", ".join(f"{w} of {t} at {m:g}" for m, w, t in zip(MULTIPLES, found.wrong, found.total, strict=True))
     inside = _feasible(numbers.gaps) & ~_assumed(numbers.gaps)
     return f"{_counted(numbers.gaps, inside)}; wrong by multiples of the gap that it needs: {rows}"
 
 
-def _random_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+def _random_in_words(numbers: Table, known: np.ndarray) -> str:
     found = shares(numbers.random)
     return (
         f"{_counted(numbers.random, _feasible(numbers.random))} (wrong: Wilson 95% [{found.low[0]:.1f}, "
@@ -139,7 +129,7 @@ def _random_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
     )
 
 
-def _spread_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
+def _spread_in_words(numbers: Table, known: np.ndarray) -> str:
     flows = numbers.spreads
     inside = _assumed(flows)
     gaps = flows.weights_gap[inside & (wrong(flows) == 0.0)]
@@ -151,14 +141,14 @@ def _spread_in_words(numbers: FailureNumbers, known: np.ndarray) -> str:
     )
 
 
-SELECTS = Statement[FailureNumbers](
+SELECTS = Statement[Table](
     source="Theorem 4.1",
     says="Under Assumptions 2 and 3 gradient flow selects the optimal tokens.",
     inside=lambda n: _assumed(n.gaps),
     residual=lambda n: wrong(n.gaps),
     found=lambda n, known: _counted(n.gaps, _assumed(n.gaps)),
 )
-LARGE_LOSS = Statement[FailureNumbers](
+LARGE_LOSS = Statement[Table](
     source="Assumption 3",
     says="The initial loss is small enough: without it a wrong token may be selected.",
     inside=lambda n: _feasible(n.gaps) & ~_assumed(n.gaps),
@@ -166,7 +156,7 @@ LARGE_LOSS = Statement[FailureNumbers](
     found=_outside_in_words,
     beyond=True,
 )
-SPHERE = Statement[FailureNumbers](
+SPHERE = Statement[Table](
     source="Assumptions 2 and 3",
     says="Neither is met: tokens and head uniform on the unit sphere.",
     inside=lambda n: _feasible(n.random),
@@ -174,7 +164,7 @@ SPHERE = Statement[FailureNumbers](
     found=_random_in_words,
     beyond=True,
 )
-RELAXED = Statement[FailureNumbers](
+RELAXED = Statement[Table](
     source="remark to Assumption 2",
     says="Assumption 2 can be relaxed by allowing small perturbations for non-optimal scores.",
     inside=lambda n: _assumed(n.spreads),
@@ -187,7 +177,7 @@ def _rows(part: int) -> slice:
     return slice(part * len(AMOUNTS), (part + 1) * len(AMOUNTS))
 
 
-def quantiles(numbers: FailureNumbers, part: int) -> np.ndarray:
+def quantiles(numbers: Table, part: int) -> np.ndarray:
     """10%, 50% and 90% of the excess at the end for each amount, `(amounts, 3)`; NaN where no flow was followed."""
     flows, rows = numbers.broken, []
     for ok, excess in zip(flows.ok[_rows(part)], flows.velocity_excess[_rows(part)], strict=True):
@@ -196,10 +186,10 @@ def quantiles(numbers: FailureNumbers, part: int) -> np.ndarray:
     return np.asarray(rows)
 
 
-def broken(part: int) -> Statement[FailureNumbers]:
+def broken(part: int) -> Statement[Table]:
     """One part of Assumption 4 fails."""
 
-    def found(numbers: FailureNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         middles = zip(quantiles(numbers, part)[:, 1], AMOUNTS, strict=True)
         rows = ", ".join(f"{middle:.0e} at {amount:g}" for middle, amount in middles)
         return (
@@ -218,7 +208,7 @@ def broken(part: int) -> Statement[FailureNumbers]:
     )
 
 
-def notes(numbers: FailureNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What counts as selected, and every cell."""
     found = [
         "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = "
@@ -237,7 +227,7 @@ def notes(numbers: FailureNumbers) -> list[str]:
     return found
 
 
-def draw(numbers: FailureNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""Wrong tokens against the score gap and the spread of scores, distance from the nuclear optimum against the
     amounts by which Assumption 4 is broken."""
     figure, axes = new_figure(3, width=12.5)

@@ -6,9 +6,18 @@ import numpy as np
 
 from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES, SHAPE, DiagonalNumbers, Flow
+from jaxflow.papers.sheen2024.diagonal_flows import (
+    DIAGONAL,
+    LOG_TIMES,
+    OMEGAS,
+    RUN_TIMES,
+    SHAPE,
+    hypotheses_of,
+    inside_of,
+)
 from jaxflow.papers.sheen2024.equivalence import FIRST, against_log_time
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, CURVES, new_figure
 
@@ -36,17 +45,17 @@ def exponents_between(values: np.ndarray, clock: np.ndarray) -> np.ndarray:
     return np.where(usable, -np.log(ratio) / np.where(usable, span, 1.0), np.nan)
 
 
-def averaged(row: int) -> Statement[DiagonalNumbers]:
+def averaged(row: int) -> Statement[Table]:
     """(C1) from one start: the residual is its law, which tends to 0, and falls with it."""
 
-    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         last = cell_of(numbers.flows, row).stationarity[known, -1]
         return (
             f"the residual itself is {median(last):.2f} (median; {last.min(initial=np.inf):.2f} to {largest(last):.2f})"
             ": it falls like 1/log log t"
         )
 
-    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         flows = cell_of(numbers.flows, row)
         exponents = -exponents_between(flows.stationarity[known][:, -4:], flows.predicted[known][:, -4:])
         return common_rate(exponents, 1.0, bias=LAW, law="the residual against |ln(2β̂_j/ω₀²)|/ln μ")
@@ -63,17 +72,17 @@ def averaged(row: int) -> Statement[DiagonalNumbers]:
     )
 
 
-def slackness(row: int) -> Statement[DiagonalNumbers]:
+def slackness(row: int) -> Statement[Table]:
     """(C3) from one start: the products fall, by a power of log log t."""
 
-    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         flows = cell_of(numbers.flows, row)
         last, falls = flows.slackness[known, -1], flows.slackness[known, -1] < flows.slackness[known, -4]
         return (
             f"{median(last):.2f} there (median; largest {largest(last):.2f}); it falls on {falls.sum()} of {len(falls)}"
         )
 
-    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         products = cell_of(numbers.flows, row).slackness[known]
         exponents = exponents_between(products, np.log(np.maximum(LOG_TIMES, 1.5)))
         return common_rate(exponents, None, law="the largest product against log log t")
@@ -92,15 +101,15 @@ def slackness(row: int) -> Statement[DiagonalNumbers]:
     )
 
 
-def certified_now(row: int) -> Statement[DiagonalNumbers]:
+def certified_now(row: int) -> Statement[Table]:
     """Theorem 4.1 from one start, by what the flow's own multipliers and velocity certify at log t = 1e6."""
 
-    def found(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         flows = cell_of(numbers.flows, row)
         programs = largest(flows.program_gap[known])
         return f"{instantaneous(flows, known, OMEGAS[row]).in_words()}. The ℓ1-SVM's own gap is at most {programs:.1e}"
 
-    def rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         slopes = instantaneous(cell_of(numbers.flows, row), known, OMEGAS[row]).slope
         return common_rate(-slopes, None, law="duality gap against log t")
 
@@ -120,33 +129,33 @@ def certified_now(row: int) -> Statement[DiagonalNumbers]:
     )
 
 
-def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[DiagonalNumbers]:
+def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[Table]:
     """Of a limit, on the instances inside Theorem 4.1; those not followed, or whose program is open, are undecided."""
 
-    def residual(numbers: DiagonalNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         flows = cell_of(numbers.flows, row)
-        return np.where(flows.inside, value(flows), np.nan)
+        return np.where(inside_of(flows), value(flows), np.nan)
 
     return Statement(
         says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
-        inside=lambda numbers: cell_of(numbers.flows, row).hypotheses,
+        inside=lambda numbers: hypotheses_of(cell_of(numbers.flows, row)),
         residual=residual,
         limit=True,
         **more,
     )
 
 
-def factor(*, printed: bool) -> Statement[DiagonalNumbers]:
+def factor(*, printed: bool) -> Statement[Table]:
     r"""The slope of $\ln\mu\,(B\lambda)_j$ against $\ln\mu$ on the largest entry, which must tend to one."""
 
-    def slopes(flows: Flow) -> np.ndarray:
+    def slopes(flows: Table) -> np.ndarray:
         mu = np.log(np.maximum(flows.margin[:, [-4, -1]], 1.0))
         place = np.argmax(np.abs(flows.beta[:, -1]), axis=-1)
         entry = np.take_along_axis(flows.averaged, place[:, None, None], axis=2)[:, [-4, -1], 0] * mu
-        span = np.where(flows.inside, mu[:, 1] - mu[:, 0], np.nan)
+        span = np.where(inside_of(flows), mu[:, 1] - mu[:, 0], np.nan)
         return np.abs(entry[:, 1] - entry[:, 0]) / span * (2.0 / SHAPE[0] if printed else 1.0)
 
-    def own(numbers: DiagonalNumbers, known: np.ndarray) -> np.ndarray:
+    def own(numbers: Table, known: np.ndarray) -> np.ndarray:
         return slopes(cell_of(numbers.flows, SHOWN[0]))[known]
 
     formula = "λ = 2φ/(n ln μ), as recalled in A.7" if printed else "λ = φ/ln μ, A.5"
@@ -208,7 +217,7 @@ class Instantaneous(NamedTuple):
         return f"{text}. Of the other {int(missing.sum())}: {said}"
 
 
-def instantaneous(flows: Flow, known: np.ndarray, omega: float) -> Instantaneous:
+def instantaneous(flows: Table, known: np.ndarray, omega: float) -> Instantaneous:
     """What the flow's own multipliers and velocity certify at the last time, on the instances `known` of one start."""
     gaps = np.maximum(flows.gap[known], 1e-300)
     slope = np.log(gaps[:, -1] / gaps[:, -4]) / np.log(LOG_TIMES[-1] / LOG_TIMES[-4])
@@ -218,12 +227,12 @@ def instantaneous(flows: Flow, known: np.ndarray, omega: float) -> Instantaneous
     return Instantaneous(gaps[:, -1], flows.second_gap[known, -1], slowest <= INSTANT, early, least, slope)
 
 
-def notes(numbers: DiagonalNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What the table does not say."""
     found = []
     for row in SHOWN:
         flows = cell_of(numbers.flows, row)
-        inside = flows.inside
+        inside = inside_of(flows)
         found.append(
             f"ω₀ = {OMEGAS[row]:g}: {int(inside.sum())} of {inside.size} instances are inside the hypotheses of "
             f"Theorem 4.1 and were followed; the ℓ1-SVM is certified to {largest(flows.program_gap[inside]):.1e} "
@@ -235,14 +244,14 @@ def notes(numbers: DiagonalNumbers) -> list[str]:
     ]
 
 
-def draw(numbers: DiagonalNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""KKT residuals of averaged (A.5) and instantaneous multipliers, and both for one instance."""
     figure, axes = new_figure(3, width=12.5)
     late = LOG_TIMES >= FIRST
     times = LOG_TIMES[late]
     for color, row in zip(CURVES, SHOWN, strict=False):
         flows = cell_of(numbers.flows, row)
-        kept = flows.inside
+        kept = inside_of(flows)
         if not kept.any():
             continue
         for axis, values, line, symbol in (
@@ -270,7 +279,7 @@ def draw(numbers: DiagonalNumbers) -> Any:
     for axis in axes[:2]:
         axis.set_yscale("log")
     # The instance that is drawn whole: the first inside the hypotheses for both starts, else the first.
-    shown = int(np.argmax(np.all(numbers.flows.inside[list(SHOWN)], axis=0)))
+    shown = int(np.argmax(np.all(inside_of(numbers.flows)[list(SHOWN)], axis=0)))
     drawn = (
         ("averaged", numbers.flows.averaged, COLORS["factored"], "-"),
         ("instantaneous", numbers.flows.instantaneous, COLORS["combined"], "--"),

@@ -1,10 +1,10 @@
 """`reproduce sheen2024 norms`: one data set, three parametrisations, three norms (§4.2); Lemma 4.2 as printed."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import Outcome
 from jaxflow.data import TokenData, optimal_tokens
@@ -19,6 +19,7 @@ from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
 from jaxflow.papers.statement import Again, Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey, wilson
@@ -41,35 +42,6 @@ APART = 1e-3
 RESTS = 1e-6
 
 
-class Limit(NamedTuple):
-    r"""`find_limit` on one data set; in a dataset after cells and trials.
-
-    - `outcome`, `stationarity`, `certified_gap`, `log_norm`: of the limit; `size`: $\|W\|_F$ at the end.
-    - `weights`: the flow's own direction at margin one.
-    - `ratio`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`: of these
-      programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray proves
-      that there is none, NaN where neither was found.
-    - `equal`: slack of Assumption 2.
-    """
-
-    outcome: Int[Any, "*b"]
-    stationarity: Float[Any, "*b"]
-    certified_gap: Float[Any, "*b"]
-    log_norm: Float[Any, "*b"]
-    size: Float[Any, "*b"]
-    weights: Float[Any, "*b d d"]
-    ratio: Float[Any, "*b 3"]
-    results: Int[Any, "*b 3"]
-    separable: Float[Any, "*b 3"]
-    equal: Float[Any, "*b"]
-
-
-class LimitNumbers(NamedTuple):
-    """`limits` `(3, b)`: of each of `KINDS`, on the same data sets."""
-
-    limits: Limit
-
-
 def start_of(kind: str, key: Any, data: TokenData, head: Array) -> Any:
     """W at zero, K and Q with random entries, diagonal weights as in (5) with ω₀ = 0.1."""
     d = data.tokens.shape[-1]
@@ -86,8 +58,20 @@ def draw_data(key: Any) -> tuple[TokenData, Array]:
     return equal_score_tokens(subkey(key, "data"), n, T, d, 1.1 * score_gap_needed(n, T))
 
 
-def follow(key: Any, kind: str) -> Limit:
-    """The limit on one data set."""
+def follow(key: Any, kind: str) -> Table:
+    r"""The limit on one data set.
+
+    `find_limit` on one data set; in a dataset after cells and trials.
+
+    - `outcome`, `stationarity`, `certified_gap`, `log_norm`: of the limit; `size`: $\|W\|_F$ at the end.
+    - `weights`: the flow's own direction at margin one.
+    - `ratio`: its Frobenius, nuclear and (for diagonal weights; else NaN) ℓ1 norm over the optima; `results`: of these
+      programs; `separable`: 1 over their optima, the largest margin of a W of norm one; 0 where a Farkas ray proves
+      that there is none, NaN where neither was found.
+    - `equal`: slack of Assumption 2.
+
+    Of its own shape: `weights` `(d, d)`; `results`, `separable` `(3,)`.
+    """
     data, head = draw_data(key)
     model = start_of(kind, subkey(key, "start"), data, head)
     limit = find_limit(EmpiricalRisk(data, Exponential()), model, throw=False)
@@ -105,7 +89,7 @@ def follow(key: Any, kind: str) -> Limit:
         results.append(solution.result.value)
         separable.append(jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)))
     final = limit.trajectory.final
-    return Limit(
+    return Table(
         outcome=limit.outcome.value,
         stationarity=limit.stationarity,
         certified_gap=limit.certificate.duality_gap,
@@ -119,41 +103,41 @@ def follow(key: Any, kind: str) -> Limit:
     )
 
 
+# `limits` `(3, b)`: of each of `KINDS`, on the same data sets.
 LIMITS = Dataset(
     "sheen2024",
     "limits",
-    LimitNumbers,
-    {"limits": Part(Limit, follow, {kind: kind for kind in KINDS}, TRIALS)},
+    {"limits": Part(follow, {kind: kind for kind in KINDS}, TRIALS)},
     where=f"{__name__}:LIMITS",
 )
 
 
-def feasible(limits: Limit) -> np.ndarray:
+def feasible(limits: Table) -> np.ndarray:
     """Data sets on which no program is infeasible: where one has no solution there is no limit to compare, `(b,)`."""
     return ~np.any(limits.results == ProgramResult.infeasible, axis=(0, 2))
 
 
-def comparable(limits: Limit) -> np.ndarray:
+def comparable(limits: Table) -> np.ndarray:
     """Of those the ones with three certified limits and three solved programs, `(b,)`."""
     good = np.all(limits.outcome == Outcome.globally_optimal, axis=0)
     return feasible(limits) & good & np.all(limits.results == ProgramResult.optimal, axis=(0, 2))
 
 
-def _excess(limits: Limit, row: int, norm: int) -> np.ndarray:
+def _excess(limits: Table, row: int, norm: int) -> np.ndarray:
     return np.where(comparable(limits), limits.ratio[row, :, norm] - 1.0, np.nan)
 
 
-def own_norm(row: int) -> Statement[LimitNumbers]:
+def own_norm(row: int) -> Statement[Table]:
     """The limit of one parametrisation is the least in its own norm, by its own direction and its own program alone."""
 
-    def excess(numbers: LimitNumbers) -> np.ndarray:
+    def excess(numbers: Table) -> np.ndarray:
         limits = numbers.limits
         known = (limits.outcome[row] == Outcome.globally_optimal) & (
             limits.results[row, :, row] == ProgramResult.optimal
         )
         return np.where(known, limits.ratio[row, :, row] - 1.0, np.nan)
 
-    def found(numbers: LimitNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         certified = numbers.limits.certified_gap[row, known]
         return (
             f"{median(excess(numbers)[known]):.1e} above the optimum (median); the limits are certified to "
@@ -172,10 +156,10 @@ def own_norm(row: int) -> Statement[LimitNumbers]:
     )
 
 
-def other_norm(row: int, norm: int) -> Statement[LimitNumbers]:
+def other_norm(row: int, norm: int) -> Statement[Table]:
     """The limit of one parametrisation is not the least in the norm of another."""
 
-    def found(numbers: LimitNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         excess = _excess(numbers.limits, row, norm)[known]
         return (
             f"above the {NAMES[norm]} optimum by more than {APART:g} on {int(np.sum(excess > APART))} of {len(excess)} "
@@ -193,28 +177,28 @@ def other_norm(row: int, norm: int) -> Statement[LimitNumbers]:
     )
 
 
-def _diagonal(numbers: LimitNumbers) -> Limit:
+def _diagonal(numbers: Table) -> Table:
     return cell_of(numbers.limits, KINDS.index("diagonal"))
 
 
-def _at_rest(limits: Limit) -> np.ndarray:
+def _at_rest(limits: Table) -> np.ndarray:
     """1 where the flow rests at a finite point, 0 where it selects tokens and so goes to infinity; NaN for others."""
     selected = (Outcome.globally_optimal, Outcome.locally_optimal, Outcome.not_locally_optimal)
     rests = (limits.outcome == Outcome.finite_stationary_point) & (limits.stationarity <= RESTS)
     return np.where(rests, 1.0, np.where(np.isin(limits.outcome, [o.value for o in selected]), 0.0, np.nan))
 
 
-def _separable(numbers: LimitNumbers, norm: str) -> np.ndarray:
+def _separable(numbers: Table, norm: str) -> np.ndarray:
     limits = _diagonal(numbers)
     return np.asarray((limits.separable[:, NORMS.index(norm)] > 0) & (limits.equal >= 0))
 
 
-def _proven(numbers: LimitNumbers, known: np.ndarray) -> np.ndarray:
+def _proven(numbers: Table, known: np.ndarray) -> np.ndarray:
     limits = _diagonal(numbers)
     return known & (_at_rest(limits) == 1.0) & (limits.separable[:, NORMS.index("l1")] == 0)
 
 
-def _printed_in_words(numbers: LimitNumbers, known: np.ndarray) -> str:
+def _printed_in_words(numbers: Table, known: np.ndarray) -> str:
     limits, inside = _diagonal(numbers), _separable(numbers, "frobenius")
     rests = known & (_at_rest(limits) == 1.0)
     low, high = wilson(int(rests.sum()), int(inside.sum()))
@@ -228,7 +212,7 @@ def _printed_in_words(numbers: LimitNumbers, known: np.ndarray) -> str:
     )
 
 
-def _rests_again(numbers: LimitNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     """1 where HiGHS finds no diagonal W, and LSODA the same point at log t = 20 and at 10."""
     key, _ = draw.instance("limits", at[0])
     data, head = draw_data(key)
@@ -245,7 +229,7 @@ def _rests_again(numbers: LimitNumbers, draw: Draw, at: tuple[int, ...]) -> floa
     return float(moved <= APART and not separable(np.diagonal(rows, axis1=1, axis2=2)))
 
 
-AS_PRINTED = Statement[LimitNumbers](
+AS_PRINTED = Statement[Table](
     source="Lemma 4.2",
     says=f"‖β(t)‖ → ∞ under Assumptions 1 and 2 alone, as printed; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "frobenius"),
@@ -255,7 +239,7 @@ AS_PRINTED = Statement[LimitNumbers](
 )
 
 
-def _feasible_in_words(numbers: LimitNumbers, known: np.ndarray) -> str:
+def _feasible_in_words(numbers: Table, known: np.ndarray) -> str:
     limits, inside = _diagonal(numbers), _separable(numbers, "l1")
     optimal = inside & (limits.outcome == Outcome.globally_optimal)
     return (
@@ -265,7 +249,7 @@ def _feasible_in_words(numbers: LimitNumbers, known: np.ndarray) -> str:
     )
 
 
-WHERE_FEASIBLE = Statement[LimitNumbers](
+WHERE_FEASIBLE = Statement[Table](
     source="Lemma 4.2",
     says=f"‖β(t)‖ → ∞ under Assumption 2 where the ℓ1-SVM is feasible; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "l1"),
@@ -274,7 +258,7 @@ WHERE_FEASIBLE = Statement[LimitNumbers](
 )
 
 
-def notes(numbers: LimitNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """How every limit ended."""
     limits, counts = numbers.limits, []
     for kind, outcome in zip(KINDS, limits.outcome, strict=True):
@@ -285,7 +269,7 @@ def notes(numbers: LimitNumbers) -> list[str]:
     return [*counts, f"{int(good.sum())} of {good.size} data sets have three such limits and three solved programs."]
 
 
-def draw(numbers: LimitNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""One data set, the first with three limits: the limits of W, (K, Q) and diagonal weights, and their norms
     relative to the least; ℓ1 among diagonal matrices, for the one that is."""
     limits = numbers.limits

@@ -6,10 +6,11 @@ import numpy as np
 
 from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, RUN_TIMES, DiagonalNumbers, Flow
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, RUN_TIMES, hypotheses_of, inside_of
 from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
 from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
 
@@ -41,22 +42,22 @@ def bend(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
     return np.abs(late - before)
 
 
-def _flows(numbers: DiagonalNumbers) -> Flow:
+def _flows(numbers: Table) -> Table:
     return cell_of(numbers.flows, ROW)
 
 
-def _difference(flows: Flow) -> np.ndarray:
+def _difference(flows: Table) -> np.ndarray:
     """Observed exponent minus 1 − κ; NaN where there is none."""
-    return np.where(flows.inside, observed_exponent(flows.weights_gap, LOG_TIMES) - (1.0 - flows.kappa), np.nan)
+    return np.where(inside_of(flows), observed_exponent(flows.weights_gap, LOG_TIMES) - (1.0 - flows.kappa), np.nan)
 
 
-def _rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
     flows = _flows(numbers)
     exponents = observed_exponent(flows.weights_gap, LOG_TIMES)[known]
     return common_rate(exponents, 1.0 - flows.kappa[known], bias=BENT, law=LAW)
 
 
-def _rate_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+def _rate_in_words(numbers: Table, known: np.ndarray) -> str:
     flows = _flows(numbers)
     difference, slack = _difference(flows)[known], 1.0 - flows.kappa[known]
     close, total = int(np.sum(np.abs(difference) <= BENT)), len(difference)
@@ -69,10 +70,10 @@ def _rate_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
     )
 
 
-POWER_LAW = Statement[DiagonalNumbers](
+POWER_LAW = Statement[Table](
     source="beyond the paper",
     says="The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
-    inside=lambda n: _flows(n).hypotheses,
+    inside=lambda n: hypotheses_of(_flows(n)),
     residual=lambda n: np.abs(_difference(_flows(n))),
     bound=BENT,
     unit="|observed exponent − (1 − κ)|",
@@ -85,28 +86,28 @@ POWER_LAW = Statement[DiagonalNumbers](
 )
 
 
-def _fall(numbers: DiagonalNumbers) -> np.ndarray:
+def _fall(numbers: Table) -> np.ndarray:
     """The distance at the end over that at log t = 1e3; infinity where a wrong token is selected, NaN while open."""
     flows = _flows(numbers)
     fall = np.where(flows.selects == 1, flows.weights_gap[:, -1] / flows.weights_gap[:, MIDDLE], np.nan)
-    return np.where(flows.inside, np.where(flows.selects == -1, np.inf, fall), np.nan)
+    return np.where(inside_of(flows), np.where(flows.selects == -1, np.inf, fall), np.nan)
 
 
-def _fall_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+def _fall_in_words(numbers: Table, known: np.ndarray) -> str:
     flows = _flows(numbers)
-    selects, gaps = flows.selects[flows.inside], flows.weights_gap[flows.inside]
+    selects, gaps = flows.selects[inside_of(flows)], flows.weights_gap[inside_of(flows)]
     return (
         f"{int(np.sum(selects == 1))} of {len(selects)} select the optimal tokens, {int(np.sum(selects == -1))} a "
         f"wrong one; ‖β‖₁/(μ opt) − 1 goes from {median(gaps[:, MIDDLE]):.1e} at log t = {LOG_TIMES[MIDDLE]:.0f} to "
         f"{median(gaps[:, -1]):.1e} at 1e6 (medians; largest {largest(gaps[:, -1]):.1e}); Cauchy gap of β̂ from log t = "
-        f"{LOG_TIMES[-6]:.0e} on: {median(flows.cauchy[flows.inside, -6]):.1e} (median)"
+        f"{LOG_TIMES[-6]:.0e} on: {median(flows.cauchy[inside_of(flows), -6]):.1e} (median)"
     )
 
 
-SELECTION = Statement[DiagonalNumbers](
+SELECTION = Statement[Table](
     source="Theorem 4.1",
     says="Under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM.",
-    inside=lambda n: _flows(n).hypotheses,
+    inside=lambda n: hypotheses_of(_flows(n)),
     residual=_fall,
     bound=FALLS,
     unit="‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3",
@@ -118,7 +119,7 @@ SELECTION = Statement[DiagonalNumbers](
 )
 
 
-def _continued_rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
+def _continued_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """From the end of the flow that was integrated to the end of the limiting dynamics."""
     flows, on = _flows(numbers), cell_of(numbers.continued, 0)
     gaps, before = on.gap[known], flows.gap[known, -1]
@@ -129,9 +130,9 @@ def _continued_rate(numbers: DiagonalNumbers, known: np.ndarray) -> Rate | None:
     return common_rate(slopes, None, law="duality gap against log t, from 1e6 on")
 
 
-def _continued_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
+def _continued_in_words(numbers: Table, known: np.ndarray) -> str:
     on = cell_of(numbers.continued, 0)
-    gaps, inside = on.gap[known], _flows(numbers).inside
+    gaps, inside = on.gap[known], inside_of(_flows(numbers))
     return (
         f"duality gap {median(gaps):.1e} (median); at most {INSTANT:g} on {int(np.sum(gaps <= INSTANT))} of "
         f"{int(inside.sum())}, with the optimal tokens on {int(on.optimal[inside].sum())}; log t = "
@@ -139,13 +140,13 @@ def _continued_in_words(numbers: DiagonalNumbers, known: np.ndarray) -> str:
     )
 
 
-CONTINUED = Statement[DiagonalNumbers](
+CONTINUED = Statement[Table](
     source="Theorem 4.1",
     says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's own multipliers and velocity where `find_limit` ends, by "
     "limiting dynamics.",
-    inside=lambda n: _flows(n).hypotheses,
+    inside=lambda n: hypotheses_of(_flows(n)),
     residual=lambda n: np.where(
-        _flows(n).inside & cell_of(n.continued, 0).optimal, cell_of(n.continued, 0).gap, np.nan
+        inside_of(_flows(n)) & cell_of(n.continued, 0).optimal, cell_of(n.continued, 0).gap, np.nan
     ),
     bound=INSTANT,
     unit="duality gap of the flow's certificate",
@@ -157,17 +158,17 @@ CONTINUED = Statement[DiagonalNumbers](
 )
 
 
-def notes(numbers: DiagonalNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """Which instances wait for a constraint of their limit, and which have no single exponent."""
     flows = _flows(numbers)
-    inside = flows.inside & np.isfinite(_difference(flows))
+    inside = inside_of(flows) & np.isfinite(_difference(flows))
     differing = np.abs(_difference(flows)[inside]) > BENT
     waiting = flows.behind[inside] > ACTIVE
     bent = ~waiting & (bend(flows.weights_gap, LOG_TIMES)[inside] > BENT)
     settled = ~waiting & ~bent
     wait, moved, good = (int(x.sum()) for x in (differing & waiting, differing & bent, settled & ~differing))
     return [
-        f"{int(flows.inside.sum())} of {flows.inside.size} instances are inside the hypotheses of Theorem 4.1.",
+        f"{int(inside_of(flows).sum())} of {inside_of(flows).size} instances are inside the hypotheses of Theorem 4.1.",
         f"Fitted between log t = {LOG_TIMES[-1] / 10**DECADES:g} and {LOG_TIMES[-1]:g}. Support "
         "entries leave an error of order 1/log t beside it, and several entries off the support add up.",
         f"Of the {int(differing.sum())} further off {wait} wait for a constraint of their limit, until when the rate "
@@ -177,11 +178,11 @@ def notes(numbers: DiagonalNumbers) -> list[str]:
     ]
 
 
-def draw(numbers: DiagonalNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""How fast the weights' own gap falls, against the slack 1 − κ of the certified dual."""
     figure, axes = new_figure(2, width=9.0)
     flows, late = _flows(numbers), LOG_TIMES >= 10.0
-    kept, slack, waiting = flows.inside, 1.0 - flows.kappa, flows.behind > ACTIVE
+    kept, slack, waiting = inside_of(flows), 1.0 - flows.kappa, flows.behind > ACTIVE
     exponents = observed_exponent(flows.weights_gap, LOG_TIMES)
     for row in np.flatnonzero(kept):
         shade = 0.15 + 0.7 * min(max(float(slack[row]), 0.0), 1.0)

@@ -13,6 +13,7 @@ from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.papers.compiling import compile_together
 from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of
 from jaxflow.papers.statement import Mask
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.paths import FlowPath, Reference, Size, descent_path, flow_path, reference
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 
@@ -33,21 +34,6 @@ SIZES = {
     "paper": Size(trials=100, reach=3e3),
     "large": Size(trials=1000, reach=1e4),
 }
-
-
-class Run(NamedTuple):
-    """What a part keeps of one instance: see `Runs`."""
-
-    outcome: Int[Any, "*b"]
-    attention: Float[Any, "*b g"]
-    smallest: Float[Any, "*b"]
-    distance: Float[Any, "*b 2 g"]
-    excess: Float[Any, "*b 2 g"]
-    gap: Float[Any, "*b 2"]
-    descent_log_time: Float[Any, "*b k"]
-    descent_attention: Float[Any, "*b k"]
-    descent_distance: Float[Any, "*b 2 k"]
-    agrees: Bool[Any, "*b"]
 
 
 class Runs(NamedTuple):
@@ -117,8 +103,12 @@ def _programs(kind: str, size: Size, count: int) -> dict[str, Callable[..., Any]
     return dict(compile_together(jobs, fast=size.fast))
 
 
-def compute(keys: Array, cell: tuple[str, Size]) -> Run:
-    """All numbers of a parametrisation."""
+def compute(keys: Array, cell: tuple[str, Size]) -> Table:
+    """All numbers of a parametrisation.
+
+    What a part keeps of one instance: see `Runs`. Of its own shape: `attention` `(g,)`; `distance`, `excess` `(2, g)`;
+    `gap` `(2,)`; `descent_log_time`, `descent_attention` `(k,)`; `descent_distance` `(2, k)`.
+    """
     kind, size = cell
     run = _programs(kind, size, len(keys))
     flow: FlowPath = _to_numpy(run["flow"](keys))
@@ -127,7 +117,7 @@ def compute(keys: Array, cell: tuple[str, Size]) -> Run:
     own, way = NORMS.index(OWN[kind]), flow.way
     drawn = partial(on_grid, np.geomspace(1.0, size.until(kind), size.grid), way.log_time)
     above = [excess(norm, way.weights, way.margin, one.optimum) for norm, one in zip(NORMS, programs, strict=True)]
-    return Run(
+    return Table(
         outcome=outcomes(flow, programs, own),
         attention=drawn(way.attention),
         smallest=flow.smallest,
@@ -190,36 +180,29 @@ def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.nd
     return np.stack(rows)
 
 
-class Axes(NamedTuple):
-    """Of `Runs`, for both parametrisations."""
-
-    shape: Int[Any, "3"]
-    log_time: Float[Any, "2 g"]
-
-
-def _axes(scale: str, key: Any, say: Callable[[str], None]) -> Axes:
+def _axes(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """Of `Runs`, for both parametrisations. Of its own shape: `shape` `(3,)`; `log_time` `(2, g)`."""
     size = SIZES[scale]
     times = [np.geomspace(1.0, size.until(kind), size.grid) for kind in NAMES]
-    return Axes(np.array([size.n, size.T, size.d]), np.stack(times))
+    return Table(shape=np.array([size.n, size.T, size.d]), log_time=np.stack(times))
 
 
-def _numbers(axes: Axes, **parts: Run) -> ConvergenceNumbers:
+def _numbers(axes: Table, **parts: Table) -> ConvergenceNumbers:
     found = []
     for log_time, (kind, cells) in zip(axes.log_time, parts.items(), strict=True):
         one = cell_of(cells, 0)
-        both = {name: np.moveaxis(value, 1, 0) for name, value in one._asdict().items() if name in PAIRS}
-        found.append(Runs(axes.shape, np.asarray(NORMS.index(OWN[kind])), log_time, **(one._asdict() | both)))
+        columns = {name: getattr(one, name) for name in Runs._fields[3:]}
+        both = {name: np.moveaxis(columns[name], 1, 0) for name in PAIRS}
+        found.append(Runs(axes.shape, np.asarray(NORMS.index(OWN[kind])), log_time, **(columns | both)))
     return ConvergenceNumbers(*found)
 
 
 FIGURE7 = Dataset(
     "tarzanagh2023",
     "fig7",
-    _numbers,
-    {"axes": Sweep(Axes, _axes)}
+    {"axes": Sweep(_axes)}
     | {
         kind: Part(
-            Run,
             compute,
             lambda scale, kind=kind: {kind: (kind, SIZES[scale])},
             lambda scale: SIZES[scale].trials,
@@ -230,4 +213,5 @@ FIGURE7 = Dataset(
         for kind in NAMES
     },
     where=f"{__name__}:FIGURE7",
+    numbers=_numbers,
 )

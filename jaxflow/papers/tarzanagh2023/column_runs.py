@@ -21,6 +21,7 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.dataset import Dataset, Part, Sweep
 from jaxflow.papers.statement import Mask
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 
@@ -51,14 +52,6 @@ SIZES = {
     "paper": Size(50, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
     "large": Size(1000, columns=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
 }
-
-
-class Grid(NamedTuple):
-    """The pairs (n, T), the numbers m of columns, and d."""
-
-    shapes: Int[Any, "s 2"]
-    columns: Int[Any, " k"]
-    d: Int[Any, ""]
 
 
 class Runs(NamedTuple):
@@ -94,7 +87,7 @@ class Runs(NamedTuple):
 class ColumnNumbers(NamedTuple):
     """The same instances for every m, both ways."""
 
-    grid: Grid
+    grid: Table
     flow: Runs
     descent: Runs
 
@@ -106,9 +99,10 @@ class ColumnNumbers(NamedTuple):
         return self.grid.columns[None, :, None]
 
 
-def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
+def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """The pairs (n, T), the numbers m of columns, and d. Of its own shape: `shapes` `(s, 2)`; `columns` `(k,)`."""
     size = SIZES[scale]
-    return Grid(np.asarray(size.shapes), np.asarray(size.columns), np.asarray(size.d))
+    return Table(shapes=np.asarray(size.shapes), columns=np.asarray(size.columns), d=np.asarray(size.d))
 
 
 Cell = tuple[Size, int, int, int]
@@ -125,7 +119,7 @@ def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Runs
     return Runs(**run(size, *_start(size, n, T, keys, jnp.asarray(m))))
 
 
-def _numbers(grid: Grid, **runs: Runs) -> ColumnNumbers:
+def _numbers(grid: Table, **runs: Runs) -> ColumnNumbers:
     cells = len(grid.shapes), len(grid.columns)
     return ColumnNumbers(grid, **{way: Runs(*(x.reshape(*cells, -1) for x in one)) for way, one in runs.items()})
 
@@ -209,11 +203,9 @@ def _measure(risk: Any, trajectory: Any) -> dict[str, Any]:
 FIGURE10 = Dataset(
     "tarzanagh2023",
     "fig10",
-    _numbers,
-    {"grid": Sweep(Grid, _grid)}
+    {"grid": Sweep(_grid)}
     | {
         way: Part(
-            Runs,
             partial(compute, run),
             _cells,
             lambda scale: SIZES[scale].trials,
@@ -222,8 +214,10 @@ FIGURE10 = Dataset(
                 jax.random.fold_in(jax.random.key(seed), 10), 100 * cell[1] + cell[2]
             ),
             way="as a block",
+            record=Runs,
         )
         for way, run in (("flow", _flow), ("descent", _descent))
     },
     where=f"{__name__}:FIGURE10",
+    numbers=_numbers,
 )

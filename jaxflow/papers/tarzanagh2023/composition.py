@@ -20,6 +20,7 @@ from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
@@ -59,14 +60,6 @@ class FlowEnd(enum.IntEnum):
     sliding = 5
 
 
-class Grid(NamedTuple):
-    """Each d, the saved steps of the published descent, and the lengths of the smaller steps."""
-
-    dimensions: Int[Any, " k"]
-    steps: Int[Any, " m"]
-    rates: Float[Any, " r"]
-
-
 class Flows(NamedTuple):
     """The flows of the first f instances of each d, to the log t of their descents.
 
@@ -89,14 +82,6 @@ class Flows(NamedTuple):
     @property
     def decided(self) -> Mask:
         return (self.end == FlowEnd.reached) | (self.end == FlowEnd.stationary)
-
-
-class CompositionNumbers(NamedTuple):
-    """Instances for every d, and the flows of the first of them."""
-
-    grid: Grid
-    instances: Instances
-    flows: Flows
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -159,9 +144,16 @@ def _flow(problem: Problem, last: Array, log_time: Array, descended: Array, read
     )
 
 
-def _grid(scale: str, key: Any, say: Say) -> Grid:
+def _grid(scale: str, key: Any, say: Say) -> Table:
+    """Each d, the saved steps of the published descent, and the lengths of the smaller steps. Of its own shape:
+    `dimensions` `(k,)`; `steps` `(m,)`; `rates` `(r,)`.
+    """
     size = SIZES[scale]
-    return Grid(np.asarray(size.dimensions), np.arange(0, size.steps + 1, size.every), np.asarray(size.rates))
+    return Table(
+        dimensions=np.asarray(size.dimensions),
+        steps=np.arange(0, size.steps + 1, size.every),
+        rates=np.asarray(size.rates),
+    )
 
 
 def _flows(keys: Array, cell: Cell) -> Flows:
@@ -180,36 +172,36 @@ def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell.d)
 
 
+# Instances for every d, and the flows of the first of them.
 COMPOSITION = Dataset(
     "tarzanagh2023",
     "composition",
-    CompositionNumbers,
     {
-        "grid": Sweep(Grid, _grid),
+        "grid": Sweep(_grid),
         "instances": Part(
-            Instances,
             instances_of,
             cells,
             lambda scale: SIZES[scale].trials,
             block=BATCH,
             draw_from=key_of,
             way="as a block",
+            record=Instances,
         ),
         "flows": Part(
-            Flows,
             _flows,
             cells,
             lambda scale: min(SIZES[scale].flows, SIZES[scale].trials),
             block=60,
             draw_from=key_of,
             way="as a block",
+            record=Flows,
         ),
     },
     where=f"{__name__}:COMPOSITION",
 )
 
 
-def _alike_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _alike_in_words(numbers: Table, known: Mask) -> str:
     distance = numbers.flows.distance[known]
     far = np.sort(distance[distance > LIMIT])[::-1]
     text = f"{known.sum()} of {known.size} flows decided, {known.sum() - far.size} with a correlation above "
@@ -217,7 +209,7 @@ def _alike_in_words(numbers: CompositionNumbers, known: Mask) -> str:
     return f"{text}{CORRELATION}{others * bool(far.size)}"
 
 
-FLOW_ALIKE = Statement[CompositionNumbers](
+FLOW_ALIKE = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
     "descent does: a correlation above 0.99 at the same log t.",
@@ -228,13 +220,13 @@ FLOW_ALIKE = Statement[CompositionNumbers](
 )
 
 
-def _slopes(numbers: CompositionNumbers) -> np.ndarray:
+def _slopes(numbers: Table) -> np.ndarray:
     """Exponents of the distance of descent from the flow, over the step sizes, `(k, f)`."""
     rates, apart = numbers.grid.rates, numbers.flows.apart
     return np.log(apart[..., 0] / apart[..., -1]) / np.log(rates[0] / rates[-1])
 
 
-def _limit_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _limit_in_words(numbers: Table, known: Mask) -> str:
     flows, slopes = numbers.flows, _slopes(numbers)[known]
     middles = [median(apart) for apart in flows.apart[known].T]
     parts = ", ".join(f"{x:.1e} at η = {rate:g}" for x, rate in zip(middles, numbers.grid.rates, strict=True))
@@ -247,7 +239,7 @@ def _limit_in_words(numbers: CompositionNumbers, known: Mask) -> str:
     return text + spread
 
 
-FLOW_LIMIT = Statement[CompositionNumbers](
+FLOW_LIMIT = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
     "solution: the distance at equal times falls like η.",
@@ -262,7 +254,7 @@ FLOW_LIMIT = Statement[CompositionNumbers](
 )
 
 
-def flow_in_words(numbers: CompositionNumbers) -> str:
+def flow_in_words(numbers: Table) -> str:
     """How the gradient flows ended."""
     flows, of = numbers.flows, {code: int(np.sum(numbers.flows.end == code)) for code in FlowEnd}
     first = flows.end.shape[1]

@@ -271,7 +271,7 @@ def parts(
                 rows.append(of(instances))
             return record(*(np.stack(fields) for fields in zip(*rows, strict=True)))
 
-        return Sweep(record, compute, draw_from)
+        return Sweep(compute, draw_from, record=record)
 
     return {
         "targets": sweep(Targets, "exact targets", targets),
@@ -296,7 +296,9 @@ def flow_part(
     def one(keys: Array, cell: Penalty) -> Flows:
         return flows(draw_batch(cell.T, cell.d, keys, jnp.full(len(keys), cell.lam)))
 
-    return Part(Flows, one, cells, trials, block=100, draw_from=lambda seed, cell: draw_from(seed), way="as a block")
+    return Part(
+        one, cells, trials, block=100, draw_from=lambda seed, cell: draw_from(seed), way="as a block", record=Flows
+    )
 
 
 def reaches(source: str) -> Statement[Any]:

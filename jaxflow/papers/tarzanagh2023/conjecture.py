@@ -16,6 +16,7 @@ from jaxflow.margin import AssumptionStatus, enumerate_selections
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import interval
 from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
 from jaxflow.plots import draw_percentage_curves
@@ -42,14 +43,6 @@ SIZES = {
 ASSUMPTIONS = ("B1", "D", "support", "unique")
 
 
-class Grid(NamedTuple):
-    """The values of `d`, the `n` and `T` of all."""
-
-    d: Int[Any, " k"]
-    n: Int[Any, ""]
-    T: Int[Any, ""]
-
-
 class Enumerated(NamedTuple):
     """Of every instance: codes of `AssumptionStatus`, how many choices are locally optimal, and of `Outcome`: of the
     flow (`outcome`) and of `descent`, which ends long before its direction is certified, by the selection it has
@@ -67,7 +60,7 @@ class Enumerated(NamedTuple):
 class ConjectureNumbers(NamedTuple):
     """A row for each d."""
 
-    grid: Grid
+    grid: Table
     instances: Enumerated
 
     def reached(self, way: str = "outcome") -> Mask:
@@ -125,9 +118,10 @@ def unique(count: int, ambiguous: int) -> AssumptionStatus:
     return AssumptionStatus.undecided if ambiguous else AssumptionStatus.holds
 
 
-def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
+def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """The values of `d`, the `n` and `T` of all. Of its own shape: `d` `(k,)`."""
     size = SIZES[scale]
-    return Grid(np.array(size.d), np.asarray(size.n), np.asarray(size.T))
+    return Table(d=np.array(size.d), n=np.asarray(size.n), T=np.asarray(size.T))
 
 
 def _studies(scale: str, seed: int) -> Mapping[str, Study]:
@@ -142,9 +136,9 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
 CONJECTURE = Dataset(
     "tarzanagh2023",
     "conjecture",
-    ConjectureNumbers,
-    {"grid": Sweep(Grid, _grid), "instances": Studies(Enumerated, _studies)},
+    {"grid": Sweep(_grid), "instances": Studies(Enumerated._fields, _studies, record=Enumerated)},
     where=f"{__name__}:CONJECTURE",
+    numbers=ConjectureNumbers,
 )
 
 

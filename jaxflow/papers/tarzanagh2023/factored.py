@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, interval
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import Study, TokenSelection
@@ -49,32 +49,15 @@ GROUPS = {
 NAMES = tuple(GROUPS)
 MINIMISES, ANOTHER, POINT, OPEN = NAMES
 COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
-
-
-class Pairs(NamedTuple):
-    """The pairs (d, m), and the seed of the instances."""
-
-    d: Int[Any, " p"]
-    m: Int[Any, " p"]
-    seed: Int[Any, ""]
-
-
-class Ends(NamedTuple):
-    """Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`."""
-
-    outcome: Int[Any, "p b"]
-    excess: Float[Any, "p b"]
-    flow_gap: Float[Any, "p b"]
-    program_gap: Float[Any, "p b"]
-    num_steps: Int[Any, "p b"]
-    rounds: Int[Any, "p b"]
+# Results of `TokenSelection`: trial k of a pair is `study_of(...).replay(trial=k, ...)`.
+COLUMNS = ("outcome", "excess", "flow_gap", "program_gap", "num_steps", "rounds")
 
 
 class FactoredNumbers(NamedTuple):
     """A row for each pair."""
 
-    pairs: Pairs
-    ends: Ends
+    pairs: Table
+    ends: Table
 
     def among(self, *groups: str) -> Mask:
         """Who ended in one of these of `GROUPS`."""
@@ -98,9 +81,10 @@ def study_of(size: Size, seed: int, d: int, m: int) -> Study:
     )
 
 
-def _pairs(scale: str, seed: int, say: Callable[[str], None]) -> Pairs:
+def _pairs(scale: str, seed: int, say: Callable[[str], None]) -> Table:
+    """The pairs (d, m), and the seed of the instances. Of its own shape: `d`, `m` `(p,)`."""
     d, m = np.array(SIZES[scale].pairs).T
-    return Pairs(d, m, np.asarray(seed))
+    return Table(d=d, m=m, seed=np.asarray(seed))
 
 
 def _studies(scale: str, seed: int) -> Mapping[str, Study]:
@@ -110,13 +94,13 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
 FACTORED = Dataset(
     "tarzanagh2023",
     "factored",
-    FactoredNumbers,
-    {"pairs": Sweep(Pairs, _pairs, lambda seed: seed), "ends": Studies(Ends, _studies)},
+    {"pairs": Sweep(_pairs, lambda seed: seed), "ends": Studies(COLUMNS, _studies)},
     where=f"{__name__}:FACTORED",
+    numbers=FactoredNumbers,
 )
 
 
-def _open_question(which: str, of: Callable[[Pairs], Mask]) -> Statement[FactoredNumbers]:
+def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[FactoredNumbers]:
     def asked(numbers: FactoredNumbers, *groups: str) -> Mask:
         return numbers.among(*groups) & of(numbers.pairs)[:, None]
 

@@ -222,9 +222,9 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
 FIGURE1 = Dataset(
     "tarzanagh2023",
     "fig1",
-    PlaneNumbers,
-    {way: Sweep(Runs, partial(compute, way), lambda seed: seed) for way in WAYS},
+    {way: Sweep(partial(compute, way), lambda seed: seed, record=Runs) for way in WAYS},
     where=f"{__name__}:FIGURE1",
+    numbers=PlaneNumbers,
 )
 
 

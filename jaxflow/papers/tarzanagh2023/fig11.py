@@ -6,7 +6,8 @@ import numpy as np
 
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, LIMIT, CompositionNumbers
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, LIMIT
 from jaxflow.papers.tarzanagh2023.fig8 import (
     LARGE_D,
     ROUNDING,
@@ -23,7 +24,7 @@ SMALL_GAMMA = 1e-9
 EXPONENTS = np.arange(-16.0, -5.75, 0.5)
 
 
-def by_threshold(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_threshold(numbers: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """1 − corr of kept instances whose masked tokens all have softmax below Γ, for each d and Γ `(k, g)`.
 
     **Returns:** the mean, NaN of none; its standard error, NaN of fewer than two; how many.
@@ -35,13 +36,13 @@ def by_threshold(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray, n
     return cells[..., 0], cells[..., 1], below.sum(axis=1)
 
 
-def _above(where: str, these: Any) -> Statement[CompositionNumbers]:
+def _above(where: str, these: Any) -> Statement[Table]:
     """At the pairs (d, Γ) of which `these(d, Γ)` is true."""
 
-    def inside(numbers: CompositionNumbers) -> Mask:
+    def inside(numbers: Table) -> Mask:
         return these(numbers.grid.dimensions[:, None], 10.0 ** EXPONENTS[None]) & (by_threshold(numbers)[2] > 0)
 
-    def in_words(numbers: CompositionNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         (mean, error, count), some = by_threshold(numbers), inside(numbers)
         if not some.any():
             return "no kept instance"
@@ -62,7 +63,7 @@ def _above(where: str, these: Any) -> Statement[CompositionNumbers]:
     )
 
 
-def draw_thresholds(numbers: CompositionNumbers) -> Any:
+def draw_thresholds(numbers: Table) -> Any:
     r"""Figure 11 of Tarzanagh et al. (2023), from the instances of figure 8.
 
     (a) the mean of $1-\mathrm{corr}(W,W^{SVMeq})$ along the descent for each d; (b) at its end, over the instances

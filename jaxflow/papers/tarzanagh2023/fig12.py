@@ -89,9 +89,9 @@ def _draw_from(seed: int) -> Any:
 FIGURE12 = Dataset(
     "tarzanagh2023",
     "fig12",
-    Lemma6Numbers,
-    {**parts(_batches, _draw_from), "exact": Sweep(Exact, _exact, _draw_from)},
+    {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from, record=Exact)},
     where=f"{__name__}:FIGURE12",
+    numbers=Lemma6Numbers,
 )
 
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import Fate, Instances, fates_in_words
 from jaxflow.papers.tarzanagh2023.composition import (
     COMPOSITION,
     FLOW_ALIKE,
     FLOW_LIMIT,
     LIMIT,
-    CompositionNumbers,
     flow_in_words,
 )
 from jaxflow.plots import new_figure
@@ -49,12 +49,12 @@ def near(mean: np.ndarray, error: np.ndarray) -> np.ndarray:
     return np.where((mean <= LIMIT) | (mean - ERRORS * error > LIMIT), mean, np.nan)
 
 
-def _some(numbers: CompositionNumbers) -> Mask:
+def _some(numbers: Table) -> Mask:
     """The d of which instances are kept."""
     return np.any(numbers.instances.kept, axis=1)
 
 
-def _predicted_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _predicted_in_words(numbers: Table, known: Mask) -> str:
     found, parts = numbers.instances, []
     for d, kept, distance in zip(numbers.grid.dimensions, found.kept, found.svmeq[..., -1], strict=True):
         solved = ~np.isnan(distance)
@@ -68,7 +68,7 @@ def _predicted_in_words(numbers: CompositionNumbers, known: Mask) -> str:
     return "mean correlation " + "; ".join(parts)
 
 
-PREDICTIVE = Statement[CompositionNumbers](
+PREDICTIVE = Statement[Table](
     source="§6, Figure 8",
     says="SVM-equivalence displays higher predictability in a larger d regime (with an average correlation exceeding "
     "0.99); read as: for d >= 8.",
@@ -84,19 +84,19 @@ def _compared(found: Instances) -> Mask:
     return found.kept & ~np.isnan(found.one[..., -1])
 
 
-def _baselines(numbers: CompositionNumbers) -> np.ndarray:
+def _baselines(numbers: Table) -> np.ndarray:
     """Means of 1 − corr at the end with W^SVMeq, W^mm and W^1token for each d, `(k, 3)`."""
     found = numbers.instances
     curves, kept = (found.svmeq, found.mm, found.one), _compared(found)
     return np.array([[mean_error(x[at, -1])[0] for x in row] for *row, at in zip(*curves, kept, strict=True)])
 
 
-def _disordered(numbers: CompositionNumbers) -> np.ndarray:
+def _disordered(numbers: Table) -> np.ndarray:
     svmeq, mm, one = _baselines(numbers).T
     return np.where(np.isnan(one), np.nan, ~((svmeq < mm) & (mm < one)))
 
 
-def _ordered_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _ordered_in_words(numbers: Table, known: Mask) -> str:
     found, kept = numbers.instances, _compared(numbers.instances)
     # One selected token everywhere makes the three baselines one: rounding is no order.
     worse = np.sum(kept & (found.svmeq[..., -1] > found.mm[..., -1] + 1e-12), axis=1)
@@ -108,7 +108,7 @@ def _ordered_in_words(numbers: CompositionNumbers, known: Mask) -> str:
     return "mean 1 − corr with W^SVMeq, W^mm, W^1token at " + "; ".join(parts)
 
 
-ORDERED = Statement[CompositionNumbers](
+ORDERED = Statement[Table](
     source="§6, Figure 8 (upper)",
     says="W^1token yields unsatisfactory outcomes, W^mm a significant correlation, W^SVMeq further enhances it.",
     inside=_some,
@@ -126,7 +126,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef(ranks(a), ranks(b))[0, 1]) if a.size > 2 else float("nan")
 
 
-def _ranked(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray]:
+def _ranked(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
     """For each d the rank correlation of the largest masked softmax with 1 − corr, and its standard error."""
     found = numbers.instances
     rows = zip(found.log_masked, found.svmeq[..., -1], found.kept, strict=True)
@@ -135,20 +135,20 @@ def _ranked(numbers: CompositionNumbers) -> tuple[np.ndarray, np.ndarray]:
     return np.array(ranks), 1 / np.sqrt(np.maximum(found.kept.sum(axis=1) - 1, 1))
 
 
-def _inverse_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _inverse_in_words(numbers: Table, known: Mask) -> str:
     rows = zip(numbers.grid.dimensions, *_ranked(numbers), numbers.instances.kept.sum(axis=1), strict=True)
     return "rank correlation of the largest masked softmax with 1 − corr: " + ", ".join(
         f"{rank:+.2f} ± {error:.2f} at d = {d} (of {kept} kept)" for d, rank, error, kept in rows if np.isfinite(rank)
     )
 
 
-def _not_inverse(numbers: CompositionNumbers) -> np.ndarray:
+def _not_inverse(numbers: Table) -> np.ndarray:
     rank, error = _ranked(numbers)
     # Within the errors it is too close to tell.
     return np.where(np.abs(rank) > ERRORS * error, rank < 0, np.nan)
 
 
-INVERSE = Statement[CompositionNumbers](
+INVERSE = Statement[Table](
     source="§6, Figure 8 (lower)",
     says="There exists an inverse correlation between softmax probability (of masked tokens) and predictivity.",
     inside=_some,
@@ -157,23 +157,23 @@ INVERSE = Statement[CompositionNumbers](
 )
 
 
-def _medians(numbers: CompositionNumbers) -> np.ndarray:
+def _medians(numbers: Table) -> np.ndarray:
     """Of log10 of the largest masked softmax, for each d of which instances are kept."""
     found = numbers.instances
     return np.array([median(x[kept]) for x, kept in zip(found.log_masked, found.kept, strict=True) if kept.any()])
 
 
-def _out_of_range(numbers: CompositionNumbers) -> np.ndarray:
+def _out_of_range(numbers: Table) -> np.ndarray:
     first, last = np.append(_medians(numbers), [np.nan, np.nan])[[0, len(_medians(numbers)) - 1]]
     return np.array([not (last < first and RANGE[0] <= last <= RANGE[1])])
 
 
-def _masked_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _masked_in_words(numbers: Table, known: Mask) -> str:
     rows = zip(numbers.grid.dimensions[_some(numbers)], _medians(numbers), strict=True)
     return "medians of the largest one: " + ", ".join(f"1e{middle:.1f} at d = {d}" for d, middle in rows)
 
 
-MASKED = Statement[CompositionNumbers](
+MASKED = Statement[Table](
     source="§6, Figure 8 (lower)",
     says="As d increases, softmax probabilities over the masked set tend to converge towards the range of 1e-15.",
     inside=lambda n: np.array([_some(n).sum() > 1]),
@@ -182,7 +182,7 @@ MASKED = Statement[CompositionNumbers](
 )
 
 
-def _gains(numbers: CompositionNumbers) -> np.ndarray:
+def _gains(numbers: Table) -> np.ndarray:
     """By how many standard errors the mean 1 − corr falls from each d to the next, and from the first to the last."""
     mean, error = means(numbers.instances)
     mean, error = mean[~np.isnan(error)], error[~np.isnan(error)]
@@ -192,20 +192,20 @@ def _gains(numbers: CompositionNumbers) -> np.ndarray:
     return (mean[before] - mean[after]) / np.maximum(np.hypot(error[before], error[after]), np.finfo(float).tiny)
 
 
-def _worse(numbers: CompositionNumbers) -> np.ndarray:
+def _worse(numbers: Table) -> np.ndarray:
     # Neighbours may be too close to tell apart; the ends may not, and no neighbour may be worse.
     gains = _gains(numbers)
     return np.array([1.0 if np.any(gains < -ERRORS) else 0.0 if np.any(gains[-1:] > ERRORS) else np.nan])
 
 
-def _improves_in_words(numbers: CompositionNumbers, known: Mask) -> str:
+def _improves_in_words(numbers: Table, known: Mask) -> str:
     rows = zip(numbers.grid.dimensions, *means(numbers.instances), strict=True)
     return "mean 1 − corr: " + ", ".join(
         f"{mean:.1e} ± {error:.1e} at d = {d}" for d, mean, error in rows if np.isfinite(error)
     )
 
 
-def improves(source: str) -> Statement[CompositionNumbers]:
+def improves(source: str) -> Statement[Table]:
     """Said of both figures."""
     return Statement(
         source=source,
@@ -225,7 +225,7 @@ TOO_FEW = (
 )
 
 
-def unconditional(numbers: CompositionNumbers) -> list[str]:
+def unconditional(numbers: Table) -> list[str]:
     """What became of all instances of each d, and the share that the filter keeps."""
     notes = []
     for d, fate in zip(numbers.grid.dimensions, numbers.instances.fate, strict=True):
@@ -259,7 +259,7 @@ def _compositions(found: Instances) -> list[str]:
     ]
 
 
-def draw_composition(numbers: CompositionNumbers) -> Any:
+def draw_composition(numbers: Table) -> Any:
     r"""Figure 8 of Tarzanagh et al. (2023): n = 3, T = 4, head $1^\top\mathrm{ReLU}(Vx)$, some label −1.
 
     Upper: $1-\mathrm{corr}$ of the published descent on W with $W^{mm}$ of (Gen-SVM), with

@@ -101,9 +101,9 @@ def _key_of(seed: int) -> Any:
 FIGURE9 = Dataset(
     "tarzanagh2023",
     "fig9",
-    PenaltyNumbers,
     parts(_batches, _key_of) | {"flow": flow_part(_cells, lambda scale: SIZES[scale].trials, _key_of)},
     where=f"{__name__}:FIGURE9",
+    numbers=PenaltyNumbers,
 )
 
 

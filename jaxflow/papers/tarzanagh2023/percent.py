@@ -134,8 +134,11 @@ def dataset_of(
             for n, T in size.settings
         }
 
-    parts = {"grid": Sweep(Grid, grid, lambda seed: seed), "ends": Studies(record, studies)}
-    return Dataset("tarzanagh2023", name, PercentNumbers, parts, where=where)
+    parts = {
+        "grid": Sweep(grid, lambda seed: seed, record=Grid),
+        "ends": Studies(record._fields, studies, record=record),
+    }
+    return Dataset("tarzanagh2023", name, parts, where=where, numbers=PercentNumbers)
 
 
 def tally(numbers: PercentNumbers, outcomes: tuple[Outcome, ...]) -> tuple[np.ndarray, np.ndarray]:

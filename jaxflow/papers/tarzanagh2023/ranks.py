@@ -16,6 +16,7 @@ from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Part, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.plots import CURVES, new_figure
 
 PROGRAMS = {"frobenius": "(Att-SVM)", "nuclear": "(Att-SVM*)"}
@@ -57,26 +58,8 @@ class Cell(NamedTuple):
     widest: int
 
 
-class Grid(NamedTuple):
-    """The pairs (n, T) and the d, of which every pair of both is a cell."""
-
-    shapes: Int[Any, "s 2"]
-    dimensions: Int[Any, " k"]
-
-
-class Solution(NamedTuple):
-    """`result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
-    `gap`; the share of the solution that is `outside` of the span of the queries."""
-
-    result: Int[Any, "*c"]
-    rank: Int[Any, "*c"]
-    relative_rank: Int[Any, "*c"]
-    gap: Float[Any, "*c"]
-    outside: Float[Any, "*c"]
-
-
 class Solutions(NamedTuple):
-    """One program on b instances of each (n, T) of `shapes` and each of `dimensions`: the fields of `Solution`."""
+    """One program on b instances of each (n, T) of `shapes` and each of `dimensions`: the columns of `solve_all`."""
 
     shapes: Int[Any, "s 2"]
     dimensions: Int[Any, " k"]
@@ -111,10 +94,14 @@ class RankNumbers(NamedTuple):
         return np.stack([of(self.frobenius), of(self.nuclear)])
 
 
-def solve_all(keys: Array, cell: Cell) -> Solution:
-    """The programs of one norm for the optimal tokens of random instances."""
+def solve_all(keys: Array, cell: Cell) -> Table:
+    """The programs of one norm for the optimal tokens of random instances.
+
+    `result` (`ProgramResult`); `rank` by the published count and `relative_rank`, −1 without a solution; its duality
+    `gap`; the share of the solution that is `outside` of the span of the queries.
+    """
     # Zeros up to one width let one compiled solver serve every d.
-    return Solution(**_solve_all(cell.norm, *_draw_all(cell.n, cell.T, cell.d, cell.widest, keys)))
+    return Table(**_solve_all(cell.norm, *_draw_all(cell.n, cell.T, cell.d, cell.widest, keys)))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -165,19 +152,26 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
     def key_of(seed: int, cell: Cell) -> Any:
         return jax.random.fold_in(jax.random.fold_in(draw_from(seed), 100 * cell.n + cell.T), cell.d)
 
-    def grid(scale: str, key: Any, say: Callable[[str], None]) -> Grid:
-        return Grid(np.asarray(sizes[scale].shapes), np.asarray(sizes[scale].dimensions))
+    def grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+        """The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each."""
+        return Table(shapes=np.asarray(sizes[scale].shapes), dimensions=np.asarray(sizes[scale].dimensions))
 
-    def numbers(grid: Grid, **found: Solution) -> RankNumbers:
+    def numbers(grid: Table, **found: Table) -> RankNumbers:
         cells = len(grid.shapes), len(grid.dimensions)
         return RankNumbers(
-            **{norm: Solutions(*grid, *(x.reshape(*cells, -1) for x in one)) for norm, one in found.items()}
+            **{
+                norm: Solutions(
+                    grid.shapes,
+                    grid.dimensions,
+                    *(getattr(one, name).reshape(*cells, -1) for name in Solutions._fields[2:]),
+                )
+                for norm, one in found.items()
+            }
         )
 
-    parts: dict[str, Any] = {"grid": Sweep(Grid, grid)}
+    parts: dict[str, Any] = {"grid": Sweep(grid)}
     for norm in PROGRAMS:
         parts[norm] = Part(
-            Solution,
             solve_all,
             partial(cells, norm),
             lambda scale: sizes[scale].trials,
@@ -185,7 +179,7 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
             draw_from=key_of,
             way="as a block",
         )
-    return Dataset("tarzanagh2023", name, numbers, parts, where=f"{__name__}:{where}")
+    return Dataset("tarzanagh2023", name, parts, where=f"{__name__}:{where}", numbers=numbers)
 
 
 def _figure_key(seed: Any) -> Any:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
@@ -13,6 +12,7 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.plots import CURVES, new_figure
@@ -39,49 +39,31 @@ class Setting(NamedTuple):
     alphas: tuple[float, ...]
 
 
-class Curve(NamedTuple):
-    r"""One data set and depth: norms of the closed form, $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$, over their minima
-    among interpolations, minus one, `(a,)`; whether it was found."""
-
-    alphas: Float[Any, "*b a"]
-    l1: Float[Any, "*b a"]
-    l2: Float[Any, "*b a"]
-    found: Bool[Any, "*b a"]
-
-
-class Flows(NamedTuple):
-    """As `Curve`, of the flow's limit; `error`: its relative distance from the closed form."""
-
-    alphas: Float[Any, "*b f"]
-    l1: Float[Any, "*b f"]
-    l2: Float[Any, "*b f"]
-    error: Float[Any, "*b f"]
-    found: Bool[Any, "*b f"]
-
-
-class SweepNumbers(NamedTuple):
-    """`curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data."""
-
-    curves: Curve
-    flows: Flows
-
-
-def _excess(X: Any, y: Any, rho: Any) -> tuple[Any, Any]:
+def _excess(X: Any, y: Any, rho: Any) -> dict[str, Any]:
     least = [solve(minimum_norm(X, y, norm)).primal for norm in ("l1", "l2")]
     one, two = jnp.sum(jnp.abs(rho), axis=1), jnp.linalg.norm(rho, axis=1)
-    return one / jnp.sum(jnp.abs(least[0])) - 1.0, two / jnp.linalg.norm(least[1]) - 1.0
+    return {"l1": one / jnp.sum(jnp.abs(least[0])) - 1.0, "l2": two / jnp.linalg.norm(least[1]) - 1.0}
 
 
-def closed(key: Any, setting: Setting) -> Curve:
-    """The limits of Theorem 4 in closed form from w̄ = 1."""
+def closed(key: Any, setting: Setting) -> Table:
+    r"""The limits of Theorem 4 in closed form from w̄ = 1.
+
+    One data set and depth: norms of the closed form, $\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$, over their minima
+    among interpolations, minus one, `(a,)`; whether it was found. Of its own shape: `alphas`, `l1`, `l2`, `found`
+    `(a,)`.
+    """
     X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
     alphas = jnp.asarray(setting.alphas)
     found = jax.lax.map(lambda a: interpolation_limit(X, y, jnp.full(setting.d, a), setting.depth), alphas)
-    return Curve(alphas, *_excess(X, y, found.singular), found.converged)
+    return Table(_excess(X, y, found.singular), alphas=alphas, found=found.converged)
 
 
-def follow(key: Any, setting: Setting) -> Flows:
-    """Where flows end."""
+def follow(key: Any, setting: Setting) -> Table:
+    """Where flows end.
+
+    The same of the flow's limit, as of the closed form; `error`: the relative distance of both. Of its own shape:
+    `alphas`, `l1`, `l2`, `error`, `found` `(f,)`.
+    """
     X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
 
     def one(alpha: Any) -> tuple[Any, ...]:
@@ -94,7 +76,7 @@ def follow(key: Any, setting: Setting) -> Flows:
 
     alphas = jnp.asarray(setting.alphas)
     beta, error, ok = jax.lax.map(one, alphas)
-    return Flows(alphas, *_excess(X, y, beta), error, ok)
+    return Table(_excess(X, y, beta), alphas=alphas, error=error, found=ok)
 
 
 def _curves(scale: str) -> dict[str, Setting]:
@@ -108,19 +90,19 @@ def _flows(scale: str) -> dict[str, Setting]:
     return {f"L={depth}": Setting(depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
 
 
+# `curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data.
 SWEEP = Dataset(
     "yun2021",
     "alpha-sweep",
-    SweepNumbers,
     {
-        "curves": Part(Curve, closed, _curves, TRIALS, way="in turn"),
-        "flows": Part(Flows, follow, _flows, TRIALS, instances="curves", way="in turn"),
+        "curves": Part(closed, _curves, TRIALS, way="in turn"),
+        "flows": Part(follow, _flows, TRIALS, instances="curves", way="in turn"),
     },
     where=f"{__name__}:SWEEP",
 )
 
 
-def _ends(numbers: SweepNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ends(numbers: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The excess of each norm towards its end, `(3, b, *)`, and for all of both whether it was found, `(2, 3, b)`."""
     curves = numbers.curves
     small, large = curves.alphas[0, 0] <= SMALL, curves.alphas[0, 0] >= LARGE
@@ -128,7 +110,7 @@ def _ends(numbers: SweepNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return curves.l1[..., small], curves.l2[..., large], found
 
 
-def _rises(numbers: SweepNumbers) -> np.ndarray:
+def _rises(numbers: Table) -> np.ndarray:
     """The largest rise of the excess towards its end, of l1 and l2, `(2, 3, b)`; below rounding nothing is left to
     fall."""
     l1, l2, found = _ends(numbers)
@@ -137,7 +119,7 @@ def _rises(numbers: SweepNumbers) -> np.ndarray:
     return np.where(found, np.maximum(rises, -1.0), np.nan)
 
 
-def _slowest(numbers: SweepNumbers, known: np.ndarray) -> Rate | None:
+def _slowest(numbers: Table, known: np.ndarray) -> Rate | None:
     """L = 2 approaches the l1 norm like a power of log(1/α)."""
     small = numbers.curves.alphas[0, 0] <= SMALL
     x = np.log(np.log(1.0 / numbers.curves.alphas[0, 0, small]))
@@ -146,7 +128,7 @@ def _slowest(numbers: SweepNumbers, known: np.ndarray) -> Rate | None:
     return Rate(-slopes.mean(), halves.max(), None, law="excess of the l1 norm at L = 2 against log(1/α)")
 
 
-def _in_words(numbers: SweepNumbers, known: np.ndarray) -> str:
+def _in_words(numbers: Table, known: np.ndarray) -> str:
     alphas, l1, l2 = numbers.curves.alphas[0, 0], numbers.curves.l1, numbers.curves.l2
     small = ", ".join(f"{largest(one[:, 0]):.1e} (L = {L})" for one, L in zip(l1, DEPTHS, strict=True))
     return (
@@ -155,7 +137,7 @@ def _in_words(numbers: SweepNumbers, known: np.ndarray) -> str:
     )
 
 
-MINIMISES = Statement[SweepNumbers](
+MINIMISES = Statement[Table](
     source="Theorem 4",
     says="β converges to the minimum of Q among interpolations.",
     inside=lambda n: everyone(n.flows.found),
@@ -163,7 +145,7 @@ MINIMISES = Statement[SweepNumbers](
     bound=POINT,
     unit="relative distance of β",
 )
-BETWEEN = Statement[SweepNumbers](
+BETWEEN = Statement[Table](
     source="Remark 4",
     says="Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
     inside=lambda n: everyone(_rises(n)),
@@ -175,7 +157,7 @@ BETWEEN = Statement[SweepNumbers](
 )
 
 
-def draw(numbers: SweepNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""$\|\rho^\infty\|_1$ and $\|\rho^\infty\|_2$ over their minima against α; lines: closed form, circles: flows."""
     figure, axes = new_figure(2, width=10.0, height=3.8)
     for p, axis in enumerate(axes, start=1):

@@ -1,11 +1,10 @@
 r"""Assumption 1 (found and verified), Lemma 5.1, and the conjugation in the KKT conditions of (38)."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import linalg
 from jaxflow.margin import L1, ProgramResult, max_margin, solve
@@ -15,6 +14,7 @@ from jaxflow.models.profiles import angle_of, edge, height
 from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Statement, everyone, least, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.flows import separable
 from jaxflow.study import subkey
@@ -32,51 +32,18 @@ KKT = 1e-8
 PROGRAM, SOLVED = (3, 4), 1e-4
 
 
-class Residual(NamedTuple):
-    """The largest `residual` of (9) and of U^H U = I."""
+def draw_tensor(key: Any, decomposable: bool) -> Table:
+    """m = 5 terms for d = 3 inputs, so that S has more rows than columns; or random entries.
 
-    residual: Float[Any, "*b"]
-
-
-class Fixed(NamedTuple):
-    """No instances: residuals for full-length convolutions `(4,)`, for short ones `(2,)`, of the decompositions `given`
-    in D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|, `odd`, the least
-    increase between neighbours, `slope`, and the `top` value."""
-
-    full: Float[Any, " 4"]
-    short: Float[Any, " 2"]
-    given: Float[Any, " 4"]
-    odd: Float[Any, " 5"]
-    slope: Float[Any, " 5"]
-    top: Float[Any, " 5"]
-
-
-class Alignment(NamedTuple):
-    """One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain`
-    (NaN where it was not solved); whether it was, `ok`."""
-
-    conjugate: Float[Any, "*b"]
-    plain: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class StructureNumbers(NamedTuple):
-    """`drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`."""
-
-    drawn: Residual
-    fixed: Fixed
-    programs: Alignment
-
-
-def draw_tensor(key: Any, decomposable: bool) -> Residual:
-    """m = 5 terms for d = 3 inputs, so that S has more rows than columns; or random entries."""
+    The largest `residual` of (9) and of U^H U = I.
+    """
     if decomposable:
         left, _ = linalg.qr(jax.random.normal(subkey(key, "U_1"), (6, 5)))
         right, _ = linalg.qr(jax.random.normal(subkey(key, "U_2"), (7, 5)))
         tensor = Decomposition(jax.random.normal(subkey(key, "S"), (5, 3)), (left, right)).tensor()
     else:
         tensor = jax.random.normal(subkey(key, "entries"), (4, 5, 3))
-    return Residual(np.asarray(_missing(tensor)))
+    return Table(residual=np.asarray(_missing(tensor)))
 
 
 def _missing(tensor: Any) -> float:
@@ -84,15 +51,23 @@ def _missing(tensor: Any) -> float:
     return float(max(1e-10 - sum_of_terms.slack, 1e-10 - unitary.slack))
 
 
-def sweep(scale: str, key: Any, say: Say) -> Fixed:
-    """What does not depend on a draw."""
+def sweep(scale: str, key: Any, say: Say) -> Table:
+    """What does not depend on a draw.
+
+    No instances: residuals for full-length convolutions `(4,)`, for short ones `(2,)`, of the decompositions `given` in
+    D.2 and D.3 `(4,)`; of h_L, L = 2, 3, 4, 5, 8 `(5,)`, the largest relative |h(t) + h(−t)|, `odd`, the least increase
+    between neighbours, `slope`, and the `top` value. Of its own shape: `full`, `given` `(4,)`; `short` `(2,)`; `odd`,
+    `slope`, `top` `(5,)`.
+    """
     say("Assumption 1 and Lemma 5.1")
-    heights = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
-    return Fixed(
-        np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
-        np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
-        np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
-        *heights,
+    odd, slope, top = np.asarray([_height(depth) for depth in (2, 3, 4, 5, 8)]).T
+    return Table(
+        full=np.asarray([_missing(convolutional_tensor(d, (d, d))) for d in (2, 3, 5, 8)]),
+        short=np.asarray([_missing(convolutional_tensor(d, (2, d))) for d in (4, 6)]),
+        given=np.asarray([_given(d, L) for d in (2, 3) for L in (3, 4)]),
+        odd=odd,
+        slope=slope,
+        top=top,
     )
 
 
@@ -111,8 +86,12 @@ def _height(depth: int) -> tuple[float, float, float]:
     return float(odd), float(jnp.min(jnp.diff(h))), float(h[-1])
 
 
-def align(key: Any, setting: None) -> Alignment:
-    """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate."""
+def align(key: Any, setting: None) -> Table:
+    """Whether ρ is aligned with S* Σ μ_i y_i x_i, or with its conjugate.
+
+    One DFT-domain program: the misalignment of ρ with the combined rows, `conjugate` as (38) has them or `plain` (NaN
+    where it was not solved); whether it was, `ok`.
+    """
     X, y = separable(subkey(key, "data"), *PROGRAM)
     program = max_margin(X, y, L1(), "dft")
     solution = solve(program)
@@ -125,31 +104,31 @@ def align(key: Any, setting: None) -> Alignment:
 
     plain = S @ (X.T @ (solution.dual * y))
     solved = solution.result == ProgramResult.optimal
-    return Alignment(misaligned(jnp.conj(plain)), misaligned(plain), solved)
+    return Table(conjugate=misaligned(jnp.conj(plain)), plain=misaligned(plain), ok=solved)
 
 
+# `drawn` `(2, b)`: tensors made of a decomposition, and entry by entry; `fixed`; `programs` `(1, b)`.
 STRUCTURE = Dataset(
     "yun2021",
     "structure",
-    StructureNumbers,
     {
-        "drawn": Part(Residual, draw_tensor, {"decomposable": True, "random": False}, TRIALS, way="on host"),
-        "fixed": Sweep(Fixed, sweep),
-        "programs": Part(Alignment, align, {"dft": None}, TRIALS, block=50, way="in turn"),
+        "drawn": Part(draw_tensor, {"decomposable": True, "random": False}, TRIALS, way="on host"),
+        "fixed": Sweep(sweep),
+        "programs": Part(align, {"dft": None}, TRIALS, block=50, way="in turn"),
     },
     where=f"{__name__}:STRUCTURE",
 )
 
 
-def _is_found(numbers: StructureNumbers) -> np.ndarray:
+def _is_found(numbers: Table) -> np.ndarray:
     return np.concatenate([numbers.drawn.residual[0], numbers.fixed.full])
 
 
-def _is_missing(numbers: StructureNumbers) -> np.ndarray:
+def _is_missing(numbers: Table) -> np.ndarray:
     return -np.concatenate([numbers.fixed.short, numbers.drawn.residual[1]])
 
 
-def _plain_again(numbers: StructureNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _plain_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     import cvxpy
 
     X, y = (np.asarray(x) for x in separable(subkey(draw.instance("programs", at[1])[0], "data"), *PROGRAM))
@@ -165,7 +144,7 @@ def _plain_again(numbers: StructureNumbers, draw: Draw, at: tuple[int, ...]) -> 
     return 1.0 - float(inner / (np.sum(np.abs(rho)) * np.max(np.abs(combined))))
 
 
-FINDS = Statement[StructureNumbers](
+FINDS = Statement[Table](
     source="Assumption 1",
     says="L = 2: a decomposition is found where there is one: random U_1, U_2, S (with more rows than columns "
     "too), full-length convolutions over the complex numbers",
@@ -174,7 +153,7 @@ FINDS = Statement[StructureNumbers](
     bound=FOUND,
     unit="largest residual of (9), U^H U = I",
 )
-FINDS_NONE = Statement[StructureNumbers](
+FINDS_NONE = Statement[Table](
     source="Assumption 1",
     says="L = 2: where there is none (short filters, random tensors) the residual says so",
     inside=lambda n: everyone(_is_missing(n)),
@@ -182,7 +161,7 @@ FINDS_NONE = Statement[StructureNumbers](
     bound=-MISSING,
     unit="minus the residual",
 )
-GIVEN = Statement[StructureNumbers](
+GIVEN = Statement[Table](
     source="Assumption 1",
     says="L = 3 and 4: the decompositions of D.2 and D.3, diagonal and full-length convolutional, are right",
     inside=lambda n: everyone(n.fixed.given),
@@ -190,7 +169,7 @@ GIVEN = Statement[StructureNumbers](
     bound=FOUND,
     unit="largest residual",
 )
-MONOTONE = Statement[StructureNumbers](
+MONOTONE = Statement[Table](
     source="Lemma 5.1",
     says="h_L is odd and strictly increasing on (−c_L, c_L), c_L = ∞, π/2, 1 for L = 2, 3, 4; L to 8",
     inside=lambda n: everyone(n.fixed.odd),
@@ -199,7 +178,7 @@ MONOTONE = Statement[StructureNumbers](
     unit="oddness, or minus the least increase",
     found=lambda n, known: f"h_L reaches {least(n.fixed.top):.0e} at the edge",
 )
-CONJUGATE = Statement[StructureNumbers](
+CONJUGATE = Statement[Table](
     source="Equation (38)",
     says="KKT: S* Σ μ_i y_i x_i, conjugated as the display after (38) has it, is a subgradient of ‖ρ‖₁",
     inside=lambda n: everyone(n.programs.ok),
@@ -207,7 +186,7 @@ CONJUGATE = Statement[StructureNumbers](
     bound=KKT,
     unit="misalignment",
 )
-PLAIN = Statement[StructureNumbers](
+PLAIN = Statement[Table](
     source="Equation (38)",
     says="KKT with S Σ ν_i y_i x_i, unconjugated: what replacing μ by ν of (37) would give",
     inside=lambda n: everyone(n.programs.ok),

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.limits import find_limit
@@ -13,6 +12,7 @@ from jaxflow.models import Decomposition, DiagonalLinearNetwork, LinearTensorNet
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification
 from jaxflow.plots import CURVES, new_figure
 from jaxflow.study import subkey
@@ -34,25 +34,13 @@ class Setting(NamedTuple):
     present: int
 
 
-class Components(NamedTuple):
-    r"""One instance: components $T^{-\top}\beta$ of the limit direction `(d,)`, those of the teacher; `outcome`, the
-    `flow_gap` certified by the flow itself, and the `excess` over the optimum."""
+def follow(key: Any, setting: Setting) -> Table:
+    r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each.
 
-    components: Float[Any, "*b d"]
-    teacher: Float[Any, "*b d"]
-    outcome: Int[Any, "*b"]
-    flow_gap: Float[Any, "*b"]
-    excess: Float[Any, "*b"]
-
-
-class DesignedNumbers(NamedTuple):
-    """`limits` `(2, b)`: of each of `NETWORKS`, on the same data."""
-
-    limits: Components
-
-
-def follow(key: Any, setting: Setting) -> Components:
-    r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each."""
+    One instance: components $T^{-\top}\beta$ of the limit direction `(d,)`, those of the teacher; `outcome`, the
+    `flow_gap` certified by the flow itself, and the `excess` over the optimum. Of its own shape: `components`,
+    `teacher` `(d,)`.
+    """
     _, n, d, present = setting
     T = cosine_transform(d)
     where = jax.random.permutation(subkey(key, "where"), d)[:present]
@@ -67,7 +55,13 @@ def follow(key: Any, setting: Setting) -> Components:
     limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), network, throw=False)
     # T is orthonormal: T^{-⊤} = T.
     components = T @ limit.flow_direction
-    return Components(components, teacher, limit.outcome.value, limit.flow_certificate.duality_gap, limit.excess)
+    return Table(
+        components=components,
+        teacher=teacher,
+        outcome=limit.outcome.value,
+        flow_gap=limit.flow_certificate.duality_gap,
+        excess=limit.excess,
+    )
 
 
 def cosine_transform(d: int) -> Any:
@@ -77,13 +71,12 @@ def cosine_transform(d: int) -> Any:
     return rows.at[0].divide(jnp.sqrt(2.0))
 
 
+# `limits` `(2, b)`: of each of `NETWORKS`, on the same data.
 DESIGNED = Dataset(
     "yun2021",
     "designed-transform",
-    DesignedNumbers,
     {
         "limits": Part(
-            Components,
             follow,
             lambda scale: {name: Setting(name, *SIZES[scale]) for name in NETWORKS},
             TRIALS,
@@ -100,14 +93,14 @@ def present(components: np.ndarray) -> np.ndarray:
     return np.sum(sizes > PRESENT * sizes.max(axis=-1, keepdims=True), axis=-1)
 
 
-def _more(numbers: DesignedNumbers) -> np.ndarray:
+def _more(numbers: Table) -> np.ndarray:
     """By how many components the designed network has more than the diagonal one; NaN where its direction, of which
     this is said, is not certified."""
     count = present(numbers.limits.components)
     return np.where(numbers.limits.outcome[0] == Outcome.globally_optimal.value, 1.0 * count[0] - count[1], np.nan)
 
 
-def _in_words(numbers: DesignedNumbers, known: np.ndarray) -> str:
+def _in_words(numbers: Table, known: np.ndarray) -> str:
     limits, (designed, plain) = numbers.limits, present(numbers.limits.components)
     (teacher,) = set(np.sum(limits.teacher[0] != 0, axis=-1).tolist())
     return (
@@ -118,7 +111,7 @@ def _in_words(numbers: DesignedNumbers, known: np.ndarray) -> str:
     )
 
 
-SPARSER = Statement[DesignedNumbers](
+SPARSER = Statement[Table](
     source="Remark 3",
     says="A network with S = T finds a solution with the desired sparsity under T (here: sparser than a diagonal one).",
     inside=lambda n: everyone(n.limits.outcome[0]),
@@ -128,7 +121,7 @@ SPARSER = Statement[DesignedNumbers](
 )
 
 
-def draw(numbers: DesignedNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""The first instance in the transformed space: teacher, the network designed for T, and the diagonal one."""
     figure, axes = new_figure(3, width=12.0, height=3.5)
     panels = (

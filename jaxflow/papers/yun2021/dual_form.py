@@ -1,11 +1,10 @@
 r"""Equation (66): the n-dimensional dual form, $\dot\nu=-r$, held against the flow of the layers."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import good
 from jaxflow.data import LinearData
@@ -14,6 +13,7 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, least
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, distance, separable
 from jaxflow.study import subkey
 
@@ -27,23 +27,12 @@ CONTROLLER = diffrax.PIDController(rtol=1e-11, atol=1e-13)
 END = 12.0
 
 
-class Pair(NamedTuple):
-    """Both flows of one instance at the end: relative distance `error` of their β, whether both are `ok`, and the
-    `least` of the multipliers −y_i r_i over the largest."""
+def follow(key: Any, depth: int) -> Table:
+    """Random separable data with the exponential loss, a diagonal network in both forms.
 
-    error: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-    least: Float[Any, "*b"]
-
-
-class DualNumbers(NamedTuple):
-    """`pairs` `(2, b)`: of each of `DEPTHS`, on the same data."""
-
-    pairs: Pair
-
-
-def follow(key: Any, depth: int) -> Pair:
-    """Random separable data with the exponential loss, a diagonal network in both forms."""
+    Both flows of one instance at the end: relative distance `error` of their β, whether both are `ok`, and the `least`
+    of the multipliers −y_i r_i over the largest.
+    """
     X, y = separable(subkey(key, "data"), N, D)
     scheme = "equal" if depth > 2 else "zero_last"
     data = LinearData(X, y)
@@ -64,22 +53,22 @@ def follow(key: Any, depth: int) -> Pair:
     multipliers = -y * layers.final.multipliers  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
     beta = [path.final.model.linear_coefficients() for path in (layers, dual)]
     smallest = jnp.min(multipliers) / jnp.max(jnp.abs(multipliers))
-    return Pair(distance(*beta), good(layers.result) & good(dual.result), smallest)
+    return Table(error=distance(*beta), ok=good(layers.result) & good(dual.result), least=smallest)
 
 
+# `pairs` `(2, b)`: of each of `DEPTHS`, on the same data.
 DUAL_FORM = Dataset(
     "yun2021",
     "dual-form",
-    DualNumbers,
-    {"pairs": Part(Pair, follow, {f"L={depth}": depth for depth in DEPTHS}, TRIALS, block=25, way="in turn")},
+    {"pairs": Part(follow, {f"L={depth}": depth for depth in DEPTHS}, TRIALS, block=25, way="in turn")},
     where=f"{__name__}:DUAL_FORM",
 )
 
 
-def equation_66(row: int) -> Statement[DualNumbers]:
+def equation_66(row: int) -> Statement[Table]:
     """Of networks of one depth; a multiplier of the wrong sign counts as a whole."""
 
-    def residual(numbers: DualNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         pairs = numbers.pairs
         return np.where(pairs.ok[row], np.where(pairs.least[row] > 0, pairs.error[row], 1.0), np.nan)
 

@@ -1,12 +1,11 @@
 """Theorem 4 on an ensemble: `find_limit` under one `vmap`, every instance with its outcome."""
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.data import LinearData
@@ -16,6 +15,7 @@ from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import POINT, distance, regression
 from jaxflow.study import subkey
 from jaxflow.theory import interpolation_limit
@@ -24,23 +24,12 @@ TRIALS = {"quick": 50, "paper": 1000, "large": 100_000}
 N, D, ALPHA = 5, 20, 0.1
 
 
-class Limit(NamedTuple):
-    """`find_limit` on one regression: its `outcome`, the relative distance of β from the closed form (NaN where that is
-    not found), and `steps`."""
+def follow(key: Any, depth: int) -> Table:
+    """A diagonal network of two layers in its dual form, on random data.
 
-    outcome: Int[Any, "*b"]
-    error: Float[Any, "*b"]
-    steps: Int[Any, "*b"]
-
-
-class EnsembleNumbers(NamedTuple):
-    """`limits` `(1, b)`."""
-
-    limits: Limit
-
-
-def follow(key: Any, depth: int) -> Limit:
-    """A diagonal network of two layers in its dual form, on random data."""
+    `find_limit` on one regression: its `outcome`, the relative distance of β from the closed form (NaN where that is
+    not found), and `steps`.
+    """
     X, y = jax.random.normal(subkey(key, "X"), (N, D)), jax.random.normal(subkey(key, "y"), (N,))
     start = DiagonalLinearNetwork.init(subkey(key, "start"), LinearData(X, y), depth=depth, alpha=ALPHA, scheme="equal")
     limit = find_limit(regression(X, y), start, method=LinearStaged(coordinates=Dual(), rtol=1e-10), throw=False)
@@ -48,27 +37,26 @@ def follow(key: Any, depth: int) -> Limit:
     closed = interpolation_limit(X, y, start.layers[0], depth)
     error = distance(limit.trajectory.final.model.linear_coefficients(), closed.singular)
     steps = limit.trajectory.stats["num_steps"]
-    return Limit(limit.outcome.value, jnp.where(closed.converged, error, jnp.nan), steps)
+    return Table(outcome=limit.outcome.value, error=jnp.where(closed.converged, error, jnp.nan), steps=steps)
 
 
+# `limits` `(1, b)`.
 ENSEMBLE = Dataset(
     "yun2021",
     "ensemble",
-    EnsembleNumbers,
-    # A block's width changes no answer beyond rounding; 250 are as fast as any.
-    {"limits": Part(Limit, follow, {"L=2": 2}, TRIALS, block=250)},
+    {"limits": Part(follow, {"L=2": 2}, TRIALS, block=250)},
     where=f"{__name__}:ENSEMBLE",
 )
 
 
-def _in_words(numbers: EnsembleNumbers, known: np.ndarray) -> str:
+def _in_words(numbers: Table, known: np.ndarray) -> str:
     names = Counter(Outcome(int(code)).name for code in numbers.limits.outcome.ravel())
     counted = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
     steps = numbers.limits.steps
     return f"outcomes: {counted}; {steps.min():.0f} to {steps.max():.0f} steps, median {np.median(steps):.0f}"
 
 
-LIMIT_POINT = Statement[EnsembleNumbers](
+LIMIT_POINT = Statement[Table](
     source="Theorem 4",
     says=f"Diagonal networks, L = 2, n = {N}, d = {D}, α = {ALPHA:g}: find_limit under vmap, every instance with its "
     "outcome.",

@@ -1,12 +1,11 @@
 """`reproduce yun2021 filters`: Corollary 4's filtered directions, and filters longer than 2."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow.data import LinearData
 from jaxflow.flow import integrate
@@ -15,6 +14,7 @@ from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance
 from jaxflow.plots import CURVES, new_figure
@@ -28,45 +28,28 @@ DIRECTION = 1e-8
 CLOSE, OFF = 1e-6, 5e-2
 
 
-class Filtered(NamedTuple):
-    r"""One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit
-    direction `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the
-    `size` $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs `(d,)`."""
+def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    r"""Filters of every length.
 
-    x: Float[Any, " d"]
-    correlation: Float[Any, ""]
-    lengths: Int[Any, " k"]
-    beta: Float[Any, "k d"]
-    error: Float[Any, " k"]
-    rate: Float[Any, " k"]
-    size: Float[Any, " k"]
-    l2: Float[Any, " d"]
-    dft: Float[Any, " d"]
-    filtered: Float[Any, " d"]
-
-
-class FilterNumbers(NamedTuple):
-    """`limits`: of 2-layer convolutional networks on one data point, d = 8."""
-
-    limits: Filtered
-
-
-def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Filtered:
-    """Filters of every length."""
+    One data point `x` `(d,)`, its `correlation` at lag one, and for each of k filter `lengths` the unit limit direction
+    `beta` `(k, d)`, its distance `error` from the predicted one, the `rate` of the singular gap and the `size`
+    $\log\|\beta\|$ at the end `(k,)`; unit directions of three programs `(d,)`. Of its own shape: `l2`, `dft`,
+    `filtered` `(d,)`.
+    """
     x, y = jax.random.normal(subkey(key, "x"), (D,)), jnp.ones(())
-    found: list[tuple[Any, ...]] = []
+    found: list[dict[str, Any]] = []
     for length in LENGTHS[scale]:
         say(f"filters of length {length}")
         found.append(jax.device_get(jax.jit(_end, static_argnums=0)(length, x, y, subkey(key, "start"))))
     fourier = max_margin(x[None], y[None], "l1", "dft")
     filtered, correlation = filtered_direction(x, y)
-    aims = (np.asarray(aim) for aim in (x, fourier.coefficients(solve(fourier).primal), filtered))
-    ends = (np.stack(column) for column in zip(*found, strict=True))
-    units = (aim / np.linalg.norm(aim) for aim in aims)
-    return Filtered(np.asarray(x), np.asarray(correlation), np.asarray(LENGTHS[scale]), *ends, *units)
+    aims = {"l2": x, "dft": fourier.coefficients(solve(fourier).primal), "filtered": filtered}
+    units = {name: np.asarray(aim) / np.linalg.norm(np.asarray(aim)) for name, aim in aims.items()}
+    ends = jax.tree.map(lambda *column: np.stack(column), *found)
+    return Table(units | ends, x=np.asarray(x), correlation=np.asarray(correlation), lengths=np.asarray(LENGTHS[scale]))
 
 
-def _end(length: int, x: Any, y: Any, key: Any) -> tuple[Any, ...]:
+def _end(length: int, x: Any, y: Any, key: Any) -> dict[str, Any]:
     data = LinearData(x[None], y[None])
     start = LinearConvolutionalNetwork.init(key, data, sizes=(length,), scheme="zero_last")
     predicted = direction_limit(start, x, y)
@@ -81,20 +64,22 @@ def _end(length: int, x: Any, y: Any, key: Any) -> tuple[Any, ...]:
     )
     beta = path.final.model.linear_coefficients()
     size = jnp.linalg.norm(beta)
-    return beta / size, direction_distance(beta, predicted.coefficients), predicted.rate, jnp.log(size)
+    error = direction_distance(beta, predicted.coefficients)
+    return {"beta": beta / size, "error": error, "rate": predicted.rate, "size": jnp.log(size)}
 
 
-FILTERS = Dataset("yun2021", "filters", FilterNumbers, {"limits": Sweep(Filtered, sweep)}, where=f"{__name__}:FILTERS")
+# `limits`: of 2-layer convolutional networks on one data point, d = 8.
+FILTERS = Dataset("yun2021", "filters", {"limits": Sweep(sweep)}, where=f"{__name__}:FILTERS")
 
 
-def _resolved(numbers: FilterNumbers) -> np.ndarray:
+def _resolved(numbers: Table) -> np.ndarray:
     """Lengths whose singular gap allows the accuracy; where it does not, the end of the path decides nothing."""
     limits = numbers.limits
     allowed = 0.5 * limits.rate * limits.size < np.log(DIRECTION) - 5.0
     return np.where(allowed | (limits.lengths == 1), limits.error, np.nan)
 
 
-ANY_LENGTH = Statement[FilterNumbers](
+ANY_LENGTH = Statement[Table](
     source="Theorem 3",
     says="v_1 and v_2 converge in direction to top singular vectors of M(x), for filters of any length.",
     inside=lambda n: np.ones(n.limits.lengths.shape, bool),
@@ -105,10 +90,10 @@ ANY_LENGTH = Statement[FilterNumbers](
 )
 
 
-def aligned(length: int, says: str, aim: str) -> Statement[FilterNumbers]:
+def aligned(length: int, says: str, aim: str) -> Statement[Table]:
     """Filters of one length, and the direction that a corollary names."""
 
-    def off(numbers: FilterNumbers) -> np.ndarray:
+    def off(numbers: Table) -> np.ndarray:
         limits = numbers.limits
         row = limits.lengths.tolist().index(length)
         return np.linalg.norm(limits.beta[row : row + 1] - getattr(limits, aim), axis=1)
@@ -124,7 +109,7 @@ def aligned(length: int, says: str, aim: str) -> Statement[FilterNumbers]:
     )
 
 
-def draw(numbers: FilterNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""The limit direction of β for some filter lengths, and how far it is from three known directions for each."""
     figure, (left, right) = new_figure(2, width=11.0, height=3.9)
     limits = numbers.limits

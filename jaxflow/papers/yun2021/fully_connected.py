@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
@@ -13,6 +12,7 @@ from jaxflow.models import DeepLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
 from jaxflow.study import subkey
@@ -43,45 +43,33 @@ class Setting(NamedTuple):
     alphas: tuple[float, ...]
 
 
-class Approach(NamedTuple):
-    r"""One data set at a falling scales `alphas`: the relative distance `error` of β from the minimum-norm solution,
-    the relative `residual` of the outputs, whether the flow was followed; `last`: $\lambda\alpha^2$ of part 1."""
+def follow(key: Any, setting: Setting) -> Table:
+    r"""One data set, one initial direction, every scale.
 
-    alphas: Float[Any, "*b a"]
-    error: Float[Any, "*b a"]
-    residual: Float[Any, "*b a"]
-    followed: Bool[Any, "*b a"]
-    last: Float[Any, "*b a"]
-
-
-class ConnectedNumbers(NamedTuple):
-    """`approaches` `(4, b)`: from each of `STARTS`, on the same data."""
-
-    approaches: Approach
-
-
-def follow(key: Any, setting: Setting) -> Approach:
-    """One data set, one initial direction, every scale."""
+    One data set at a falling scales `alphas`: the relative distance `error` of β from the minimum-norm solution, the
+    relative `residual` of the outputs, whether the flow was followed; `last`: $\lambda\alpha^2$ of part 1. Of its own
+    shape: `alphas`, `error`, `residual`, `followed`, `last` `(a,)`.
+    """
     X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
     aim, alphas = solve(minimum_norm(X, y)).primal, jnp.asarray(setting.alphas)
 
-    def one(alpha: Any) -> tuple[Any, ...]:
+    def one(alpha: Any) -> Table:
         start = DeepLinearNetwork.init(
             subkey(key, "start"), LinearData(X, y), depth=setting.depth, alpha=alpha, scheme=setting.scheme
         )
         end = flow_end(regression(X, y), start)
-        return distance(end.beta, aim), end.residual, end.ok, fully_connected_start(start)[1].slack
+        last = fully_connected_start(start)[1].slack
+        return Table(alphas=alpha, error=distance(end.beta, aim), residual=end.residual, followed=end.ok, last=last)
 
-    return Approach(alphas, *jax.lax.map(one, alphas))
+    return jax.lax.map(one, alphas)
 
 
+# `approaches` `(4, b)`: from each of `STARTS`, on the same data.
 CONNECTED = Dataset(
     "yun2021",
     "connected",
-    ConnectedNumbers,
     {
         "approaches": Part(
-            Approach,
             follow,
             lambda scale: {f"L={depth}, {scheme}": Setting(depth, scheme, *SIZES[scale]) for depth, scheme in STARTS},
             TRIALS,
@@ -92,7 +80,7 @@ CONNECTED = Dataset(
 )
 
 
-def loss_vanishes(row: int) -> Statement[ConnectedNumbers]:
+def loss_vanishes(row: int) -> Statement[Table]:
     """Part 1, from starts that satisfy its condition."""
     return Statement(
         source="Theorem 6",
@@ -107,11 +95,11 @@ def loss_vanishes(row: int) -> Statement[ConnectedNumbers]:
     )
 
 
-def _done(numbers: ConnectedNumbers, row: int) -> np.ndarray:
+def _done(numbers: Table, row: int) -> np.ndarray:
     return np.all(numbers.approaches.followed[row], axis=-1, keepdims=True)[:, 0]
 
 
-def _fits(numbers: ConnectedNumbers, row: int) -> np.ndarray:
+def _fits(numbers: Table, row: int) -> np.ndarray:
     """Exponents of the errors in α with their half widths, `(fits, 2)`; the largest scale is left out of long ones."""
     found = numbers.approaches
     kept = _done(numbers, row) & (np.min(found.error[row], axis=1) > ROUNDING)
@@ -120,23 +108,23 @@ def _fits(numbers: ConnectedNumbers, row: int) -> np.ndarray:
     return np.asarray([fit(np.log(a[-count:]), np.log(e[-count:])) for a, e in pairs]).reshape(-1, 2)
 
 
-def small_scale(row: int) -> Statement[ConnectedNumbers]:
+def small_scale(row: int) -> Statement[Table]:
     """Part 2: the error against the minimum-norm solution falls with α, its exponent with an interval; from
     W̄_l = I, w̄_L = 0 there is none at any α."""
     depth, scheme = STARTS[row]
     exact = scheme == "identity"
 
-    def residual(numbers: ConnectedNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         error = numbers.approaches.error[row]
         return np.where(_done(numbers, row), (error if exact else np.diff(error, axis=1)).max(axis=1), np.nan)
 
-    def rate(numbers: ConnectedNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         fits = _fits(numbers, row)
         if not len(fits):
             return None
         return Rate(float(fits[:, 0].mean()), float(fits[:, 1].max()), None, law="error against α")
 
-    def found(numbers: ConnectedNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         fits = _fits(numbers, row)
         text = f"error at the smallest α: {largest(numbers.approaches.error[row][known][:, -1]):.0e} at most"
         return text + (f"; it falls like α^{fits[:, 0].mean():.2f} ({len(fits)} fits)" if len(fits) else "")

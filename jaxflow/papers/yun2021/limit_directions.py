@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome, linalg
 from jaxflow.data import LinearData
@@ -21,6 +20,7 @@ from jaxflow.models import (
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone, largest, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
 from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
@@ -51,39 +51,6 @@ class Setting(NamedTuple):
     d: int
 
 
-class Direction(NamedTuple):
-    r"""Where `find_limit` ends on one data set.
-
-    - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
-    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
-    - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
-      decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
-    - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
-    - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
-      distance of directions in ‖β‖.
-    """
-
-    outcome: Int[Any, "*b"]
-    start: Float[Any, "*b"]
-    flow_gap: Float[Any, "*b"]
-    stationarity: Float[Any, "*b"]
-    least_multiplier: Float[Any, "*b"]
-    program_gap: Float[Any, "*b"]
-    singular: Float[Any, "*b"]
-    share: Float[Any, "*b"]
-    apart: Float[Any, "*b"]
-    drift: Float[Any, "*b"]
-    exponent: Float[Any, "*b"]
-    predicted: Float[Any, "*b"]
-    slope: Float[Any, "*b"]
-
-
-class DirectionNumbers(NamedTuple):
-    """`limits` `(6, b)`: of each of `KINDS`, on the same data."""
-
-    limits: Direction
-
-
 def network_of(kind: str, key: Any, data: LinearData) -> Any:
     """A start of size one: the loss falls below one soon, and the last layer is zero, as Theorem 2 allows."""
     if kind == "fully connected":
@@ -103,8 +70,19 @@ def network_of(kind: str, key: Any, data: LinearData) -> Any:
     return LinearTensorNetwork.from_decomposition(Decomposition(transform, (left, right)), (first, jnp.zeros(d + 3)))
 
 
-def follow(key: Any, setting: Setting) -> Direction:
-    """`find_limit` on random data."""
+def follow(key: Any, setting: Setting) -> Table:
+    r"""`find_limit` on random data.
+
+    Where `find_limit` ends on one data set.
+
+    - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
+    - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
+    - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
+      decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
+    - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
+    - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
+      distance of directions in ‖β‖.
+    """
     X, y = separable(subkey(key, "data"), setting.n, setting.d)
     data = LinearData(X, y)
     model = network_of(setting.network, subkey(key, "start"), data)
@@ -120,7 +98,7 @@ def follow(key: Any, setting: Setting) -> Direction:
     theirs = limit.program_solution
     program: Any = limit.prediction.program
     aim = theirs.primal if program.transform is None else program.coefficients(theirs.primal)
-    return Direction(
+    return Table(
         outcome=limit.outcome.value,
         start=limit.prediction.assumptions[-1].slack,
         flow_gap=limit.flow_certificate.duality_gap,
@@ -146,13 +124,12 @@ def _approach(saved: Any, beta: Any) -> Any:
     return jnp.sum(x * y) / jnp.sum(x**2)
 
 
+# `limits` `(6, b)`: of each of `KINDS`, on the same data.
 LIMITS = Dataset(
     "yun2021",
     "directions",
-    DirectionNumbers,
     {
         "limits": Part(
-            Direction,
             follow,
             lambda scale: {kind: Setting(kind, *SIZES[scale]) for kind in KINDS},
             TRIALS,
@@ -164,7 +141,7 @@ LIMITS = Dataset(
 )
 
 
-def _followed(limits: Direction, values: Any) -> np.ndarray:
+def _followed(limits: Table, values: Any) -> np.ndarray:
     """Of flows that got there."""
     return np.where(np.isfinite(values) & (limits.outcome != Outcome.failed.value), values, np.nan)
 
@@ -176,7 +153,7 @@ def _starts(row: int) -> Any:
     return lambda n: n.limits.start[row] > 0
 
 
-def _every_start(numbers: DirectionNumbers) -> np.ndarray:
+def _every_start(numbers: Table) -> np.ndarray:
     return np.stack([_starts(row)(numbers) for row in range(len(KINDS))])
 
 
@@ -184,25 +161,25 @@ def _by_kind(values: np.ndarray) -> str:
     return ", ".join(f"{kind} {largest(v[~np.isnan(v)]):.0e}" for kind, v in zip(KINDS, values, strict=True))
 
 
-def _certified(limits: Direction, values: Any) -> np.ndarray:
+def _certified(limits: Table, values: Any) -> np.ndarray:
     """Of flows whose limit their own multipliers certify: by the duality gap for two layers, by KKT for three."""
     stationary = np.maximum(limits.stationarity, -limits.least_multiplier)
     two = np.arange(len(KINDS))[:, None] < DIAGONAL_3
     return np.where(np.where(two, limits.flow_gap, stationary) <= FLOOR, _followed(limits, values), np.nan)
 
 
-def _singular(numbers: DirectionNumbers) -> np.ndarray:
+def _singular(numbers: Table) -> np.ndarray:
     return _certified(numbers.limits, numbers.limits.singular)
 
 
-def _drift(numbers: DirectionNumbers) -> np.ndarray:
+def _drift(numbers: Table) -> np.ndarray:
     return _followed(numbers.limits, numbers.limits.drift)
 
 
 # Directions that are certified are limits themselves.
 OWN_DUAL = f"the flow's own multipliers to {FLOOR:.0e}"
 
-SINGULAR = Statement[DirectionNumbers](
+SINGULAR = Statement[Table](
     source="Theorem 1",
     says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
     inside=lambda n: everyone(n.limits.singular),
@@ -212,7 +189,7 @@ SINGULAR = Statement[DirectionNumbers](
     found=lambda n, known: f"{met(SLOW, _singular(n))}; largest: {_by_kind(_singular(n))}",
     certified=f"{OWN_DUAL}; what is left is of slow components",
 )
-TURNS = Statement[DirectionNumbers](
+TURNS = Statement[Table](
     source="Remark 1",
     says="X^T r has settled in direction, as Theorem 2 assumes of its limit: 1 − cos between its last value and that "
     f"at half of the exact flow's last points is at most {SLOW:g}",
@@ -224,13 +201,13 @@ TURNS = Statement[DirectionNumbers](
 )
 
 
-def certified(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
+def certified(row: int, source: str, says: str) -> Statement[Table]:
     """The flow's own duality gap."""
 
-    def gap(numbers: DirectionNumbers) -> np.ndarray:
+    def gap(numbers: Table) -> np.ndarray:
         return _followed(numbers.limits, numbers.limits.flow_gap)[row]
 
-    def found(numbers: DirectionNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         limits, gaps = numbers.limits, gap(numbers)[known]
         text = f"{int(np.sum(gaps <= FLOOR))} of {known.size} below {FLOOR:.0e}; programs certified to "
         text += f"{largest(limits.program_gap[row][known]):.0e}, distance of unit vectors up to "
@@ -248,13 +225,13 @@ def certified(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
     )
 
 
-def decays(row: int) -> Statement[DirectionNumbers]:
+def decays(row: int) -> Statement[Table]:
     """The gap of the weights falls, with the exponent in log t that 1 − κ of the certified dual predicts."""
 
-    def exponents(numbers: DirectionNumbers) -> np.ndarray:
+    def exponents(numbers: Table) -> np.ndarray:
         return _followed(numbers.limits, numbers.limits.exponent)[row]
 
-    def rate(numbers: DirectionNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         return common_rate(exponents(numbers), numbers.limits.predicted[row], law="the weights' gap against log t")
 
     return Statement(
@@ -269,7 +246,7 @@ def decays(row: int) -> Statement[DirectionNumbers]:
     )
 
 
-def top_vectors(row: int) -> Statement[DirectionNumbers]:
+def top_vectors(row: int) -> Statement[Table]:
     """The proof of Theorem 2 for L = 2."""
     return Statement(
         source="Theorem 2",
@@ -282,14 +259,14 @@ def top_vectors(row: int) -> Statement[DirectionNumbers]:
     )
 
 
-def stationary(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
+def stationary(row: int, source: str, says: str) -> Statement[Table]:
     """L = 3: a residual alone says little of sparse points, so signs of the multipliers and margins are held too."""
 
-    def residual(numbers: DirectionNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         limits = numbers.limits
         return _followed(limits, np.maximum(limits.stationarity, -limits.least_multiplier))[row]
 
-    def found(numbers: DirectionNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         apart = numbers.limits.apart[row][known]
         return (
             f"{met(FLOOR, residual(numbers))}; {int(np.sum(apart > 1e-3))} of {apart.size} are not the best stationary "
@@ -308,11 +285,11 @@ def stationary(row: int, source: str, says: str) -> Statement[DirectionNumbers]:
     )
 
 
-def _slopes(numbers: DirectionNumbers) -> np.ndarray:
+def _slopes(numbers: Table) -> np.ndarray:
     return _followed(numbers.limits, numbers.limits.slope)[DIAGONAL_3]
 
 
-def _approach_in_words(numbers: DirectionNumbers, known: np.ndarray) -> str:
+def _approach_in_words(numbers: Table, known: np.ndarray) -> str:
     slopes = _slopes(numbers)[known]
     return (
         f"exponents from {np.min(slopes, initial=np.inf):.2f} to {np.max(slopes, initial=-np.inf):.2f}; the best "
@@ -321,7 +298,7 @@ def _approach_in_words(numbers: DirectionNumbers, known: np.ndarray) -> str:
     )
 
 
-APPROACH = Statement[DirectionNumbers](
+APPROACH = Statement[Table](
     source="beyond the paper",
     says="diagonal networks, L = 3: entries of ρ off the support tend to constants, so that the direction of β "
     "approaches its limit like 1/‖β‖",

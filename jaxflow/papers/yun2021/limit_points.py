@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import linalg
 from jaxflow.data import LinearData
@@ -14,6 +13,7 @@ from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvo
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import flows
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
 from jaxflow.study import subkey
@@ -40,26 +40,7 @@ class Setting(NamedTuple):
     dual: bool = False
 
 
-class Point(NamedTuple):
-    """A flow's limit point: relative distance `error` from the closed form, `printed`: from that of Corollary 6 as it
-    is printed (NaN for the others); the duality `gap` of the closed form; whether both are known, `ok`."""
-
-    error: Float[Any, "*b"]
-    printed: Float[Any, "*b"]
-    gap: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class PointNumbers(NamedTuple):
-    """`diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `small`, `even`, `sensing` `(1, b)`."""
-
-    diagonal: Point
-    small: Point
-    even: Point
-    sensing: Point
-
-
-def diagonal(key: Any, setting: Setting) -> Point:
+def diagonal(key: Any, setting: Setting) -> Table:
     """Gaussian data, the start of Corollary 5."""
     X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
     start = DiagonalLinearNetwork.init(
@@ -71,7 +52,7 @@ def diagonal(key: Any, setting: Setting) -> Point:
     return _compare(end, closed.singular, closed)
 
 
-def even(key: Any, setting: None, n: int = 2, d: int = 6, depth: int = 3) -> Point:
+def even(key: Any, setting: None, n: int = 2, d: int = 6, depth: int = 3) -> Table:
     """Even data and an even start of a convolutional network, α = 0.3; and the solution of the program as printed."""
     X, y = normal_data(subkey(key, "data"), n, d)
     data = LinearData(even_part(X), y)
@@ -86,7 +67,7 @@ def even(key: Any, setting: None, n: int = 2, d: int = 6, depth: int = 3) -> Poi
     return _compare(end, program.coefficients(closed.singular), closed, distance(wrong, end.beta))
 
 
-def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> Point:
+def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> Table:
     """Sensor matrices with random common eigenvectors, not definite; α = 0.3."""
     vectors, _ = linalg.qr(jax.random.normal(subkey(key, "eigenvectors"), (d, d)))
     values, y = normal_data(subkey(key, "eigenvalues"), n, d)
@@ -98,8 +79,16 @@ def sensing(key: Any, setting: None, n: int = 2, d: int = 3, depth: int = 3) -> 
     return _compare(flow_end(regression(X, y), start), product.reshape(-1), closed)
 
 
-def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> Point:
-    return Point(distance(end.beta, beta), jnp.asarray(printed), jnp.abs(closed.gap), end.ok & closed.converged)
+def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> Table:
+    """A flow's limit point: relative distance `error` from the closed form, `printed`: from that of Corollary 6 as it
+    is printed (NaN for the others); the duality `gap` of the closed form; whether both are known, `ok`.
+    """
+    return Table(
+        error=distance(end.beta, beta),
+        printed=jnp.asarray(printed),
+        gap=jnp.abs(closed.gap),
+        ok=end.ok & closed.converged,
+    )
 
 
 def _settings(scale: str) -> dict[str, Setting]:
@@ -114,15 +103,15 @@ def _small(scale: str) -> dict[str, Setting]:
     return {f"L=2, alpha={SMALL:g}": Setting(2, *SIZES[scale], SMALL, dual=True)}
 
 
+# `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `small`, `even`, `sensing` `(1, b)`.
 POINTS = Dataset(
     "yun2021",
     "points",
-    PointNumbers,
     {
-        "diagonal": Part(Point, diagonal, _settings, TRIALS, way="in turn"),
-        "small": Part(Point, diagonal, _small, TRIALS, instances="diagonal", way="in turn"),
-        "even": Part(Point, even, {"L=3": None}, TRIALS, way="in turn"),
-        "sensing": Part(Point, sensing, {"L=3": None}, TRIALS, way="in turn"),
+        "diagonal": Part(diagonal, _settings, TRIALS, way="in turn"),
+        "small": Part(diagonal, _small, TRIALS, instances="diagonal", way="in turn"),
+        "even": Part(even, {"L=3": None}, TRIALS, way="in turn"),
+        "sensing": Part(sensing, {"L=3": None}, TRIALS, way="in turn"),
     },
     where=f"{__name__}:POINTS",
 )
@@ -136,14 +125,14 @@ def minimises(
     bound: float = POINT,
     unit: str = "relative distance of β",
     **more: Any,
-) -> Statement[PointNumbers]:
+) -> Statement[Table]:
     """The limit points of some cells of a part are those of the closed form."""
 
-    def off(numbers: PointNumbers) -> np.ndarray:
+    def off(numbers: Table) -> np.ndarray:
         points = getattr(numbers, part)
         return np.where(points.ok, points.error, np.nan)[rows]
 
-    def found(numbers: PointNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         gaps = getattr(numbers, part).gap[rows]
         return f"{met(bound, off(numbers))}; largest duality gap of the closed form {largest(gaps):.0e}"
 
@@ -159,7 +148,7 @@ def minimises(
     )
 
 
-AS_PRINTED = Statement[PointNumbers](
+AS_PRINTED = Statement[Table](
     source="Corollary 6",
     says="as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
     inside=lambda n: everyone(n.even.ok),
@@ -169,7 +158,7 @@ AS_PRINTED = Statement[PointNumbers](
 )
 
 
-def _of_depth(row: int) -> Statement[PointNumbers]:
+def _of_depth(row: int) -> Statement[Table]:
     return minimises(
         "diagonal",
         "Theorem 4",

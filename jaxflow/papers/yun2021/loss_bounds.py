@@ -4,12 +4,12 @@ From $\dot{\mathcal L}\le-c\mathcal L^2$ follows $\mathcal L(t)\le\mathcal L(0)/
 D.1 and E.1 lack the factor $\mathcal L(0)$ in the denominator.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Inexact
+from jaxtyping import Array, Float, Inexact
 from scipy.integrate import solve_ivp
 
 from jaxflow._core import good, linalg
@@ -21,6 +21,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.independent import RTOL, least_norm
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Statement, least, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start, layer_gap
@@ -71,38 +72,16 @@ def exponential_bound(start: Float[Array, ""], rate: Float[Array, ""], times: Fl
     return start * jnp.exp(-rate * times)
 
 
-class Separable(NamedTuple):
-    """The largest ratio of loss to bound on the way, to the `corrected` one and to the `printed` one; the loss at the
-    `start`, λ as `gap`, whether it was followed."""
-
-    corrected: Float[Any, "*b"]
-    printed: Float[Any, "*b"]
-    start: Float[Any, "*b"]
-    gap: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class Ratio(NamedTuple):
-    """The largest ratio of loss to bound on the way, λ as `gap`, whether it was followed."""
-
-    ratio: Float[Any, "*b"]
-    gap: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class BoundNumbers(NamedTuple):
-    """`separable` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`."""
-
-    separable: Separable
-    squared: Ratio
-
-
 def _first(key: Any) -> Any:
     return 3.0 + jax.random.uniform(subkey(key, "start"), (D,))
 
 
-def classify(key: Any, setting: None) -> Separable:
-    """A start that has most of its margin already, so that L(0) < 1 and the bound is close to the loss."""
+def classify(key: Any, setting: None) -> Table:
+    """A start that has most of its margin already, so that L(0) < 1 and the bound is close to the loss.
+
+    The largest ratio of loss to bound on the way, to the `corrected` one and to the `printed` one; the loss at the
+    `start`, λ as `gap`, whether it was followed.
+    """
     X, y = separable(subkey(key, "data"), N, D)
     aim = solve(max_margin(X, y)).primal
     first = _first(key)
@@ -112,7 +91,7 @@ def classify(key: Any, setting: None) -> Separable:
     rate = classification_rate(gap, jnp.eye(D), 1.0 / jnp.linalg.norm(aim), 2)
     losses, ok = _losses(risk, start)
     loss = risk(start)
-    return Separable(
+    return Table(
         corrected=jnp.max(losses / algebraic_bound(loss, rate, jnp.asarray(TIMES))),
         printed=jnp.max(losses / printed_bound(loss, rate, jnp.asarray(TIMES))),
         start=loss,
@@ -121,8 +100,11 @@ def classify(key: Any, setting: None) -> Separable:
     )
 
 
-def regress(key: Any, network: str) -> Ratio:
-    """Squared loss: a diagonal network of three layers, or a fully connected one of two."""
+def regress(key: Any, network: str) -> Table:
+    """Squared loss: a diagonal network of three layers, or a fully connected one of two.
+
+    The largest ratio of loss to bound on the way, λ as `gap`, whether it was followed.
+    """
     X, y = normal_data(subkey(key, "data"), N, D)
     data, start_key = LinearData(X, y), subkey(key, "start")
     if network == "diagonal":
@@ -135,7 +117,7 @@ def regress(key: Any, network: str) -> Ratio:
         rate = 0.5 * regression_rate(jnp.maximum(gap, 0.0), jnp.eye(D), X, 2)
     risk = regression(X, y)
     losses, ok = _losses(risk, start)
-    return Ratio(jnp.max(losses / exponential_bound(risk(start), rate, jnp.asarray(TIMES))), gap, ok)
+    return Table(ratio=jnp.max(losses / exponential_bound(risk(start), rate, jnp.asarray(TIMES))), gap=gap, ok=ok)
 
 
 def _losses(risk: Any, start: Any) -> tuple[Any, Any]:
@@ -145,27 +127,27 @@ def _losses(risk: Any, start: Any) -> tuple[Any, Any]:
     return jax.vmap(risk)(path.points.model), good(path.result)
 
 
+# `separable` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`.
 BOUNDS = Dataset(
     "yun2021",
     "bounds",
-    BoundNumbers,
     {
-        "separable": Part(Separable, classify, {"diagonal": None}, TRIALS, block=50, way="in turn"),
-        "squared": Part(Ratio, regress, {name: name for name in REGRESSIONS}, TRIALS, block=50, way="in turn"),
+        "separable": Part(classify, {"diagonal": None}, TRIALS, block=50, way="in turn"),
+        "squared": Part(regress, {name: name for name in REGRESSIONS}, TRIALS, block=50, way="in turn"),
     },
     where=f"{__name__}:BOUNDS",
 )
 
 
-def _small(numbers: BoundNumbers) -> np.ndarray:
+def _small(numbers: Table) -> np.ndarray:
     return np.asarray((numbers.separable.gap > 0) & (numbers.separable.start < 1.0))
 
 
-def _printed(numbers: BoundNumbers) -> np.ndarray:
+def _printed(numbers: Table) -> np.ndarray:
     return np.where(numbers.separable.ok, numbers.separable.printed - 1.0, np.nan)
 
 
-def _printed_again(numbers: BoundNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _printed_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, _ = draw.instance("separable", at[1])
     X, y = (np.asarray(x) for x in separable(subkey(key, "data"), N, D))
     rows = y[:, None] * X
@@ -187,7 +169,7 @@ def _printed_again(numbers: BoundNumbers, draw: Draw, at: tuple[int, ...]) -> fl
     return float(np.max(losses * (1.0 + rate * TIMES) / initial)) - 1.0
 
 
-CORRECTED = Statement[BoundNumbers](
+CORRECTED = Statement[Table](
     source="Bound of D.1",
     says="L(t) ≤ L(0)/(1 + L(0) α^{2L−2} λ^{L−1} s_min(S)² γ² t): with L(0) restored, diagonal, L = 2",
     inside=lambda n: n.separable.gap > 0,
@@ -195,7 +177,7 @@ CORRECTED = Statement[BoundNumbers](
     bound=ABOVE,
     unit="loss/bound − 1",
 )
-PRINTED = Statement[BoundNumbers](
+PRINTED = Statement[Table](
     source="Bound of D.1",
     says="the same without L(0) in the denominator, as printed (E.1 likewise), from starts with L(0) < 1",
     inside=_small,
@@ -207,7 +189,7 @@ PRINTED = Statement[BoundNumbers](
 )
 
 
-def exponential(row: int, source: str, says: str) -> Statement[BoundNumbers]:
+def exponential(row: int, source: str, says: str) -> Statement[Table]:
     """Of one of `REGRESSIONS`."""
     return Statement(
         source=source,

@@ -6,7 +6,6 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
@@ -16,6 +15,7 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvo
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import classification, separable
 from jaxflow.plots import CURVES, new_figure
@@ -41,23 +41,12 @@ class Setting(NamedTuple):
     d: int
 
 
-class Path(NamedTuple):
-    r"""One flow at its m = `SAVES` points: `drift`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`,
-    $\log\|\beta\|$; and whether it got there, `ok`."""
+def follow(key: Any, setting: Setting) -> Table:
+    r"""The exact flow on one data set, and $X^\\top r$ along it.
 
-    drift: Float[Any, "*b m"]
-    sizes: Float[Any, "*b m"]
-    ok: Bool[Any, "*b"]
-
-
-class PushNumbers(NamedTuple):
-    """`paths` `(4, b)`: of each of `NAMES`, on the same data sets."""
-
-    paths: Path
-
-
-def follow(key: Any, setting: Setting) -> Path:
-    """The exact flow on one data set, and $X^\\top r$ along it."""
+    One flow at its m = `SAVES` points: `drift`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`,
+    $\log\|\beta\|$; and whether it got there, `ok`. Of its own shape: `drift`, `sizes` `(m,)`.
+    """
     X, y = separable(subkey(key, "data"), setting.n, setting.d)
     data, start_key = LinearData(X, y), subkey(key, "start")
     if setting.network == "fully connected":
@@ -83,16 +72,15 @@ def follow(key: Any, setting: Setting) -> Path:
     pushes = jax.vmap(lambda p: push_direction(X, p))(path.points.multipliers)
     last = push_direction(X, path.final.multipliers)  # pyright: ignore[reportArgumentType]
     sizes = jax.vmap(lambda m: jnp.log(jnp.linalg.norm(m.linear_coefficients())))(path.points.model)
-    return Path(0.5 * jnp.sum((pushes - last[None]) ** 2, axis=1), sizes, good(path.result))
+    return Table(drift=0.5 * jnp.sum((pushes - last[None]) ** 2, axis=1), sizes=sizes, ok=good(path.result))
 
 
+# `paths` `(4, b)`: of each of `NAMES`, on the same data sets.
 PUSHES = Dataset(
     "yun2021",
     "push",
-    PushNumbers,
     {
         "paths": Part(
-            Path,
             follow,
             lambda scale: {name: Setting(name, *SIZES[scale]) for name in NAMES},
             TRIALS,
@@ -104,7 +92,7 @@ PUSHES = Dataset(
 )
 
 
-def _exponents(paths: Path, row: int, known: np.ndarray) -> np.ndarray:
+def _exponents(paths: Table, row: int, known: np.ndarray) -> np.ndarray:
     """Of 1 − cos in ‖β‖, where it is neither early, nor rounding, nor near the end, to which it is compared, and half
     their intervals `(b, 2)`."""
     found = [
@@ -115,19 +103,19 @@ def _exponents(paths: Path, row: int, known: np.ndarray) -> np.ndarray:
     return np.asarray(found).reshape(-1, 2)
 
 
-def converges(row: int) -> Statement[PushNumbers]:
+def converges(row: int) -> Statement[Table]:
     """Closer to the end at three quarters of the path than at half of it; one that turns away may come back, unless
     it turns by a right angle."""
 
-    def residual(numbers: PushNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         drift = numbers.paths.drift[row]
         return np.where(numbers.paths.ok[row], drift[:, (3 * SAVES) // 4] - drift[:, SAVES // 2], np.nan)
 
-    def rate(numbers: PushNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         fitted, half = _exponents(numbers.paths, row, known).T
         return common_rate(-fitted, None, half=half, law="1 − cos against ‖β‖")
 
-    def found(numbers: PushNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         slopes, late = _exponents(numbers.paths, row, known)[:, 0], residual(numbers)[known]
         fall = f"; 1 − cos falls like ‖β‖^{np.median(slopes):.2f} (median of {len(slopes)})" if len(slopes) else ""
         return (
@@ -150,7 +138,7 @@ def converges(row: int) -> Statement[PushNumbers]:
     )
 
 
-def notes(numbers: PushNumbers) -> list[str]:
+def notes(numbers: Table) -> list[str]:
     """What the numbers can show, and who is missing."""
     missing = ", ".join(f"{name} {int(np.sum(~ok))}" for name, ok in zip(NAMES, numbers.paths.ok, strict=True))
     return [
@@ -160,7 +148,7 @@ def notes(numbers: PushNumbers) -> list[str]:
     ]
 
 
-def draw(numbers: PushNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""$1-\cos$ between $X^\top r$ on the way and at the end: median, and 10% to 90%, over data sets."""
     figure, axes = new_figure(1, width=6.4, height=4.2)
     (axis,) = axes

@@ -6,7 +6,6 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
 from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
@@ -16,6 +15,7 @@ from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification, direction_distance, distance, regression
@@ -53,58 +53,18 @@ class Setting(NamedTuple):
     alphas: Any
 
 
-class Ends(NamedTuple):
-    """One datum of Theorem 5 at a scales: relative distance `error` of the layers from their limit points, |cos(β, x)|
-    as `along`, the `slack` of the condition on the start, whether the flow was followed."""
+def end(key: Any, setting: Setting) -> Table:
+    """The flow of a regression from starts of every size.
 
-    alphas: Float[Any, "*b a"]
-    error: Float[Any, "*b a"]
-    along: Float[Any, "*b a"]
-    slack: Float[Any, "*b a"]
-    followed: Bool[Any, "*b a"]
-
-
-class Turns(NamedTuple):
-    r"""One datum of Theorem 3 at m save points: distances `errors` of the directions of $v_1,v_2,\beta$, the `second`
-    component of ρ over the first, `sizes` log‖β‖; the `rate` of the singular gap, the `slack` of the condition on the
-    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; and whether
-    the flow was followed."""
-
-    errors: Float[Any, "*b m 3"]
-    second: Float[Any, "*b m"]
-    sizes: Float[Any, "*b m"]
-    rate: Float[Any, "*b"]
-    slack: Float[Any, "*b"]
-    filtered: Float[Any, "*b"]
-    datum: Float[Any, "*b"]
-    ok: Bool[Any, "*b"]
-
-
-class Tie(NamedTuple):
-    """A start at a tie of both singular values: distance of β from the nearer filtered version, `apart`; the `rest`
-    outside of the span of both, and the `least` of its coefficients there."""
-
-    apart: Float[Any, "*b"]
-    rest: Float[Any, "*b"]
-    least: Float[Any, "*b"]
-
-
-class DatumNumbers(NamedTuple):
-    """`ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie`
-    `(1, c)`."""
-
-    ends: Ends
-    turns: Turns
-    tie: Tie
-
-
-def end(key: Any, setting: Setting) -> Ends:
-    """The flow of a regression from starts of every size."""
+    One datum of Theorem 5 at a scales: relative distance `error` of the layers from their limit points, |cos(β, x)| as
+    `along`, the `slack` of the condition on the start, whether the flow was followed. Of its own shape: `alphas`,
+    `along`, `slack`, `followed` `(a,)`.
+    """
     x, z = (jax.random.normal(subkey(key, name), (setting.d,)) for name in ("x", "start"))
     sign = jax.random.rademacher(subkey(key, "sign"), ()).astype(float)
     y = jax.random.uniform(subkey(key, "y"), (), minval=0.5, maxval=2.0) * sign
 
-    def one(alpha: Any) -> tuple[Any, ...]:
+    def one(alpha: Any) -> Table:
         start = start_at(setting.network, x, z, alpha)
         closed = point_limit(start, x, y)
         # The residual decays at the rate ‖x‖|y| or α²‖x‖² or faster, once the plateau, log(1/α)/‖x‖ long, is passed.
@@ -126,13 +86,20 @@ def end(key: Any, setting: Setting) -> Ends:
         pairs = zip(as_tensor_network(path.final.model).layers, closed.layers, strict=True)
         beta = path.final.model.linear_coefficients()
         along = jnp.abs(beta @ x) / jnp.linalg.norm(beta) / jnp.linalg.norm(x)
-        return jnp.maximum(*(distance(a, b) for a, b in pairs)), along, closed.slack, good(path.result)
+        error = jnp.maximum(*(distance(a, b) for a, b in pairs))
+        return Table(alphas=alpha, error=error, along=along, slack=closed.slack, followed=good(path.result))
 
-    return Ends(setting.alphas, *jax.lax.map(one, setting.alphas))
+    return jax.lax.map(one, setting.alphas)
 
 
-def turn(key: Any, setting: tuple[int, int]) -> Turns:
-    """The flow of the exponential loss with filters of a length in d dimensions, far out."""
+def turn(key: Any, setting: tuple[int, int]) -> Table:
+    r"""The flow of the exponential loss with filters of a length in d dimensions, far out.
+
+    One datum of Theorem 3 at m save points: distances `errors` of the directions of $v_1,v_2,\beta$, the `second`
+    component of ρ over the first, `sizes` log‖β‖; the `rate` of the singular gap, the `slack` of the condition on the
+    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; and whether
+    the flow was followed. Of its own shape: `errors` `(m, 3)`; `second`, `sizes` `(m,)`.
+    """
     length, d = setting
     x = jax.random.normal(subkey(key, "x"), (d,))
     y = jax.random.rademacher(subkey(key, "y"), ()).astype(float)
@@ -154,15 +121,15 @@ def turn(key: Any, setting: tuple[int, int]) -> Turns:
 
     errors, second, sizes = jax.vmap(look)(path.points.model)
     filtered, _ = filtered_direction(x, y)
-    return Turns(
-        errors,
-        second,
-        sizes,
-        predicted.rate,
-        predicted.slack,
-        direction_distance(predicted.coefficients, filtered),
-        direction_distance(predicted.coefficients, y * x),
-        good(path.result),
+    return Table(
+        errors=errors,
+        second=second,
+        sizes=sizes,
+        rate=predicted.rate,
+        slack=predicted.slack,
+        filtered=direction_distance(predicted.coefficients, filtered),
+        datum=direction_distance(predicted.coefficients, y * x),
+        ok=good(path.result),
     )
 
 
@@ -179,8 +146,12 @@ def _classify(start: Any, x: Any, y: Any, until: float, save_at: Any = None) -> 
     )
 
 
-def tie(key: Any, setting: None) -> Tie:
-    """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4."""
+def tie(key: Any, setting: None) -> Table:
+    """x with $x^\\top\\overleftarrow x=(x_1+x_3)(x_2+x_4)=0$: both singular values are equal, d = 4.
+
+    A start at a tie of both singular values: distance of β from the nearer filtered version, `apart`; the `rest`
+    outside of the span of both, and the `least` of its coefficients there.
+    """
     x, y = jnp.asarray([1.0, 2.0, -1.0, 3.0]), jnp.asarray(1.0)
     data = LinearData(x[None], y[None])
     start = LinearConvolutionalNetwork.init(subkey(key, "start"), data, sizes=(2,), scheme="zero_last")
@@ -190,7 +161,7 @@ def tie(key: Any, setting: None) -> Tie:
     unit = beta / jnp.linalg.norm(beta)
     mix = linalg.lstsq(both.T, unit)
     off = jax.vmap(lambda aim: direction_distance(beta, aim))(both)
-    return Tie(jnp.min(off), jnp.linalg.norm(both.T @ mix - unit), jnp.min(mix))
+    return Table(apart=jnp.min(off), rest=jnp.linalg.norm(both.T @ mix - unit), least=jnp.min(mix))
 
 
 def _networks(scale: str) -> dict[str, Setting]:
@@ -198,27 +169,26 @@ def _networks(scale: str) -> dict[str, Setting]:
     return {name: Setting(name, d, np.asarray(alphas)) for name in NETWORKS}
 
 
+# `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.
 ONE_DATUM = Dataset(
     "yun2021",
     "single",
-    DatumNumbers,
     {
-        "ends": Part(Ends, end, _networks, TRIALS, block=25, way="in turn"),
+        "ends": Part(end, _networks, TRIALS, block=25, way="in turn"),
         "turns": Part(
-            Turns,
             turn,
             lambda scale: {f"k_1={length}": (length, SIZES[scale][0]) for length in LENGTHS},
             TRIALS,
             block=25,
             way="in turn",
         ),
-        "tie": Part(Tie, tie, {"k_1=2": None}, TIES, way="in turn"),
+        "tie": Part(tie, {"k_1=2": None}, TIES, way="in turn"),
     },
     where=f"{__name__}:ONE_DATUM",
 )
 
 
-def closed_form(row: int) -> Statement[DatumNumbers]:
+def closed_form(row: int) -> Statement[Table]:
     """Theorem 5 for one network."""
     return Statement(
         source="Theorem 5",
@@ -230,19 +200,19 @@ def closed_form(row: int) -> Statement[DatumNumbers]:
     )
 
 
-def _apart(numbers: DatumNumbers) -> np.ndarray:
+def _apart(numbers: Table) -> np.ndarray:
     """1 − cos(β, x) of the fully connected network, `(b, a)`; below a rounding nothing can be seen to fall."""
     ends = numbers.ends
     return np.where(ends.followed[0], np.maximum(1.0 - ends.along[0], np.finfo(float).eps), np.nan)
 
 
-def _parallel_rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
+def _parallel_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """From the two smallest scales."""
     rise = np.diff(np.log(_apart(numbers)[:, :2]), axis=1) / np.diff(np.log(numbers.ends.alphas[0][:, :2]), axis=1)
     return common_rate(rise[:, 0], None, law="1 − cos against α")
 
 
-PARALLEL_LIMIT = Statement[DatumNumbers](
+PARALLEL_LIMIT = Statement[Table](
     source="Theorem 5",
     says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
     inside=lambda n: everyone(n.ends.followed[0][:, 0]),
@@ -255,7 +225,7 @@ PARALLEL_LIMIT = Statement[DatumNumbers](
 )
 
 
-def _last(numbers: DatumNumbers, row: int) -> np.ndarray:
+def _last(numbers: Table, row: int) -> np.ndarray:
     """The last distances of v_1, v_2 and β, `(b, 3)`; NaN where the singular gap does not allow the accuracy.
 
     ‖β‖ to half the power s₂/s₁ − 1 must be below it, with a factor for constants; else the end decides nothing.
@@ -265,12 +235,12 @@ def _last(numbers: DatumNumbers, row: int) -> np.ndarray:
     return np.where((turns.ok[row] & allowed)[:, None], turns.errors[row][:, -1], np.nan)
 
 
-def _reach(numbers: DatumNumbers, row: int) -> str:
+def _reach(numbers: Table, row: int) -> str:
     last = _last(numbers, row)[:, 0]
     return f"the singular gap allows that at the end of {int(np.sum(~np.isnan(last)))} paths of {last.size}"
 
 
-def aligned(row: int) -> Statement[DatumNumbers]:
+def aligned(row: int) -> Statement[Table]:
     """Theorem 3 for filters of one length."""
     return Statement(
         source="Theorem 3",
@@ -283,10 +253,10 @@ def aligned(row: int) -> Statement[DatumNumbers]:
     )
 
 
-def named(row: int) -> Statement[DatumNumbers]:
+def named(row: int) -> Statement[Table]:
     """Corollary 4: the direction in closed form, for filters of one or two entries."""
 
-    def off(numbers: DatumNumbers) -> np.ndarray:
+    def off(numbers: Table) -> np.ndarray:
         aim = (numbers.turns.datum, numbers.turns.filtered)[row][row]
         last = _last(numbers, row)[:, 2]
         return np.where(np.isnan(last), np.nan, np.maximum(aim, last))
@@ -305,11 +275,11 @@ def named(row: int) -> Statement[DatumNumbers]:
     )
 
 
-def decays(row: int, product: bool) -> Statement[DatumNumbers]:
+def decays(row: int, product: bool) -> Statement[Table]:
     """How what is left of the second singular component falls with ‖β‖: in ρ, the `product`, or in β."""
     share = 1.0 if product else 0.5
 
-    def exponents(numbers: DatumNumbers) -> np.ndarray:
+    def exponents(numbers: Table) -> np.ndarray:
         turns, found = numbers.turns, []
         errors = turns.second[row] if product else turns.errors[row][:, :, 2]
         for error, sizes in zip(errors, turns.sizes[row], strict=True):
@@ -317,12 +287,12 @@ def decays(row: int, product: bool) -> Statement[DatumNumbers]:
             found.append(fit(sizes[use], np.log(error[use])) if use.sum() >= 5 else (np.nan, np.nan))
         return np.asarray(found).reshape(-1, 2).T
 
-    def rate(numbers: DatumNumbers, known: np.ndarray) -> Rate | None:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
         aims = -share * np.asarray(numbers.turns.rate[row])
         fitted, half = exponents(numbers)
         return common_rate(-fitted, aims, half=half, bias=FITTED, law="what is left against ‖β‖")
 
-    def found(numbers: DatumNumbers, known: np.ndarray) -> str:
+    def found(numbers: Table, known: np.ndarray) -> str:
         fits = exponents(numbers)[0][known]
         return f"{fits.size} of {known.size} have a fit; exponents from {least(fits):.3f} to {-least(-fits):.3f}"
 
@@ -341,7 +311,7 @@ def decays(row: int, product: bool) -> Statement[DatumNumbers]:
     )
 
 
-TIED = Statement[DatumNumbers](
+TIED = Statement[Table](
     source="Corollary 4",
     says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
     "filtered versions, chosen by the start",
@@ -353,7 +323,7 @@ TIED = Statement[DatumNumbers](
 )
 
 
-def _of_length(row: int) -> list[Statement[DatumNumbers]]:
+def _of_length(row: int) -> list[Statement[Table]]:
     found = [aligned(row)]
     found += [decays(row, True), decays(row, False)] if LENGTHS[row] > 1 else []
     return found + ([named(row)] if LENGTHS[row] <= 2 else [])

@@ -1,18 +1,18 @@
 """`reproduce yun2021 phase-diagram`: how far the direction is from its limit, over final loss and scale α."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import DIRECTIONS, classification
 from jaxflow.papers.yun2021.plane import NORMS, X_CLASSIFICATION, Y_CLASSIFICATION
@@ -31,22 +31,12 @@ FAR = 1e3
 DEPENDS = 0.05
 
 
-class Diagram(NamedTuple):
-    """Scales `alphas` `(a,)`, and the distance of the direction from its limit for each of `NETWORKS`, scale and loss
-    of `LOG_LOSSES`, `error` `(3, a, l)`."""
+def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """The paper's future work: what iterates after finitely many steps have seen.
 
-    alphas: Float[Any, " a"]
-    error: Float[Any, "3 a l"]
-
-
-class PhaseNumbers(NamedTuple):
-    """`diagram`: on the paper's classification data."""
-
-    diagram: Diagram
-
-
-def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Diagram:
-    """The paper's future work: what iterates after finitely many steps have seen."""
+    Scales `alphas` `(a,)`, and the distance of the direction from its limit for each of `NETWORKS`, scale and loss of
+    `LOG_LOSSES`, `error` `(3, a, l)`.
+    """
     count, saves = SIZES[scale]
     alphas = jnp.geomspace(1e-3, 10.0, count)
     X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
@@ -58,7 +48,7 @@ def sweep(scale: str, key: Any, say: Callable[[str], None]) -> Diagram:
         aim = program.coefficients(solve(program).primal)
         logs, off = jax.jit(jax.vmap(lambda a, name=network, aim=aim: _path(name, X, y, z, a, aim, saves)))(alphas)
         errors.append([np.interp(-LOG_LOSSES, -loss, error) for loss, error in zip(logs, off, strict=True)])
-    return Diagram(np.asarray(alphas), np.asarray(errors))
+    return Table(alphas=np.asarray(alphas), error=np.asarray(errors))
 
 
 def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -> tuple[Any, Any]:
@@ -76,10 +66,11 @@ def _path(name: str, X: Any, y: Any, z: Any, alpha: Any, aim: Any, saves: int) -
     return jax.vmap(look)(path.points.model)
 
 
-PHASE = Dataset("yun2021", "phase-diagram", PhaseNumbers, {"diagram": Sweep(Diagram, sweep)}, where=f"{__name__}:PHASE")
+# `diagram`: on the paper's classification data.
+PHASE = Dataset("yun2021", "phase-diagram", {"diagram": Sweep(sweep)}, where=f"{__name__}:PHASE")
 
 
-def _residual(numbers: PhaseNumbers) -> np.ndarray:
+def _residual(numbers: Table) -> np.ndarray:
     """The distance at the end; infinity where it has grown since training stopped, or where none depended on the start.
 
     Directions that still differ at the end, where the loss is 1e-100, leave open why they differ.
@@ -88,7 +79,7 @@ def _residual(numbers: PhaseNumbers) -> np.ndarray:
     return np.where((end <= DEPENDS) & (here.max() <= DEPENDS) | (end > DEPENDS) & (end > here), np.inf, end)
 
 
-def _rate(numbers: PhaseNumbers, known: np.ndarray) -> Rate | None:
+def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """How the distances fall with log(1/loss) between 1e-5 and 1e-100; none where they are rounding."""
     exponents = []
     for errors in numbers.diagram.error.reshape(-1, LOG_LOSSES.size):
@@ -98,8 +89,8 @@ def _rate(numbers: PhaseNumbers, known: np.ndarray) -> Rate | None:
     return common_rate(fitted, None, half=half, law="distance of directions against log(1/loss)")
 
 
-def _in_words(numbers: PhaseNumbers, known: np.ndarray) -> str:
-    alphas, error = numbers.diagram
+def _in_words(numbers: Table, known: np.ndarray) -> str:
+    alphas, error = numbers.diagram.alphas, numbers.diagram.error
     places = (0, int(np.argmin(np.abs(np.log(alphas)))), len(alphas) - 1)
     parts = [
         f"{network} " + ", ".join(f"{row[at, STOPPED]:.1e} (α = {alphas[at]:.2g})" for at in places)
@@ -111,7 +102,7 @@ def _in_words(numbers: PhaseNumbers, known: np.ndarray) -> str:
     )
 
 
-STOPPING = Statement[PhaseNumbers](
+STOPPING = Statement[Table](
     source="§6",
     says="Coefficients depend on initialization because training stops far from zero loss (1e-5).",
     inside=lambda n: np.ones(n.diagram.error.shape[:2], bool),
@@ -126,7 +117,7 @@ STOPPING = Statement[PhaseNumbers](
 )
 
 
-def draw(numbers: PhaseNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     r"""Distance of β's direction from its limit, over the loss at which training ends and the scale α."""
     from matplotlib.colors import LogNorm
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow.flow import integrate
 from jaxflow.gradient_descent import descend
@@ -18,6 +17,7 @@ from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone, largest, least
+from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
 from jaxflow.papers.yun2021.flows import classification, direction_distance, regression
@@ -47,45 +47,6 @@ LOSS = 1e-4
 DEPENDS = 1e-2
 
 
-class Regression(NamedTuple):
-    r"""From each start at m save points of the `flow` and of `descent`, $\beta$ `(m, 2)`; the flow's `end`, the `limit`
-    of Theorem 5 `(2,)`, and the `slack` of its condition on the start."""
-
-    flow: Float[Any, "*b m 2"]
-    descent: Float[Any, "*b m 2"]
-    end: Float[Any, "*b 2"]
-    limit: Float[Any, "*b 2"]
-    slack: Float[Any, "*b"]
-
-
-class Classification(NamedTuple):
-    r"""As `Regression`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance
-    from that of the `program`; `loss` at the end of the `descent`, which took `descent_steps`."""
-
-    flow: Float[Any, "*b m 2"]
-    descent: Float[Any, "*b m 2"]
-    end: Float[Any, "*b 2"]
-    program: Float[Any, "*b 2"]
-    off: Float[Any, "*b"]
-    log_time: Float[Any, "*b"]
-    steps: Int[Any, "*b"]
-    loss: Float[Any, "*b"]
-    descent_steps: Int[Any, "*b"]
-
-
-class Plane1(NamedTuple):
-    """`regression`: of figure 1, over networks, scales and directions `(3, 1, 2, 4)`: one trial is all starts."""
-
-    regression: Regression
-
-
-class Plane3(NamedTuple):
-    """Of figure 3: `regression` `(3, 1, 1, 4)`, `classification` `(3, 1, 3, 4)`."""
-
-    regression: Regression
-    classification: Classification
-
-
 class Setting(NamedTuple):
     """A network from starts of sizes `alphas` in `directions` `(4, 2)`, and the steps of gradient descent."""
 
@@ -112,12 +73,16 @@ def _descend(risk: Any, start: Any, rate: float, steps: int) -> Any:
     return _betas(path.points.model)  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def regress(key: Any, setting: Setting) -> Regression:
-    """From every start to interpolation."""
+def regress(key: Any, setting: Setting) -> Table:
+    r"""From every start to interpolation.
+
+    From each start at m save points of the `flow` and of `descent`, $\beta$ `(m, 2)`; the flow's `end`, the `limit` of
+    Theorem 5 `(2,)`, and the `slack` of its condition on the start.
+    """
     X, y = jnp.asarray(X_REGRESSION), jnp.asarray(Y_REGRESSION)
     risk = regression(X, y)
 
-    def one(alpha: Any, z: Any) -> Regression:
+    def one(alpha: Any, z: Any) -> Table:
         start = start_at(setting.network, X[0], z, alpha)
         predicted = point_limit(start, X[0], y[0])
         # From here to interpolation the loss falls by e^(-2 ‖x‖² ‖β‖ t): log t of 6 is far beyond for every α here.
@@ -125,19 +90,30 @@ def regress(key: Any, setting: Setting) -> Regression:
             risk, start, clock="log_time", until=6.0, save_at=jnp.linspace(-6.0, 6.0, SAVES), throw=False
         )
         end, descent = path.final.model.linear_coefficients(), _descend(risk, start, RATES[0], setting.steps)
-        return Regression(_betas(path.points.model), descent, end, predicted.coefficients, predicted.slack)
+        return Table(
+            flow=_betas(path.points.model),
+            descent=descent,
+            end=end,
+            limit=predicted.coefficients,
+            slack=predicted.slack,
+        )
 
     return _each(one, setting)
 
 
-def classify(key: Any, setting: Setting) -> Classification:
-    """From every start, far out."""
+def classify(key: Any, setting: Setting) -> Table:
+    r"""From every start, far out.
+
+    As `Regression`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
+    that of the `program`; `loss` at the end of the `descent`, which took `descent_steps`. Of its own shape: `flow`,
+    `descent` `(m, 2)`; `end`, `program` `(2,)`.
+    """
     X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
     risk = classification(X, y)
     program = max_margin(X, y, *NORMS[setting.network])
     aim = program.coefficients(solve(program).primal)
 
-    def one(alpha: Any, z: Any) -> Classification:
+    def one(alpha: Any, z: Any) -> Table:
         start = start_at(setting.network, X[0], z, alpha)
         readings = jnp.concatenate([jnp.linspace(0.01, 6.0, SAVES - 40), jnp.geomspace(7.0, 1e3, 40)])
         common: Any = {"controller": CONTROLLER, "throw": False}
@@ -145,16 +121,16 @@ def classify(key: Any, setting: Setting) -> Classification:
         far = integrate(risk, start, clock="log_arc_length", solver="Tsit5", until=float(np.log(FAR)), **common)
         end = far.final.model.linear_coefficients()
         descent = _descend(risk, start, RATES[1], setting.steps)
-        return Classification(
-            _betas(path.points.model),
-            descent,
-            end / jnp.linalg.norm(end),
-            aim,
-            direction_distance(end, aim),
-            far.final.log_time,
-            far.stats["num_steps"],
-            jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
-            jnp.asarray(setting.steps),
+        return Table(
+            flow=_betas(path.points.model),
+            descent=descent,
+            end=end / jnp.linalg.norm(end),
+            program=aim,
+            off=direction_distance(end, aim),
+            log_time=far.final.log_time,
+            steps=far.stats["num_steps"],
+            loss=jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
+            descent_steps=jnp.asarray(setting.steps),
         )
 
     return _each(one, setting)
@@ -170,18 +146,18 @@ def _settings(alphas: tuple[float, ...], steps: int) -> dict[str, Setting]:
 
 
 def _regressions(alphas: tuple[float, ...]) -> Part:
-    return Part(Regression, regress, lambda scale: _settings(alphas, REGRESSION_STEPS), ONCE, block=1)
+    return Part(regress, lambda scale: _settings(alphas, REGRESSION_STEPS), ONCE, block=1)
 
 
-FIGURE_1 = Dataset("yun2021", "fig1", Plane1, {"regression": _regressions(SCALES_1)}, where=f"{__name__}:FIGURE_1")
+# `regression`: of figure 1, over networks, scales and directions `(3, 1, 2, 4)`: one trial is all starts.
+FIGURE_1 = Dataset("yun2021", "fig1", {"regression": _regressions(SCALES_1)}, where=f"{__name__}:FIGURE_1")
+# Of figure 3: `regression` `(3, 1, 1, 4)`, `classification` `(3, 1, 3, 4)`.
 FIGURE_3 = Dataset(
     "yun2021",
     "fig3",
-    Plane3,
     {
         "regression": _regressions(SCALES_3),
         "classification": Part(
-            Classification,
             classify,
             lambda scale: _settings(SCALES_3C, STEPS[scale]),
             ONCE,
@@ -230,7 +206,7 @@ DESCENT_ENDS = Statement[Any](
     bound=DESCENT,
     unit="distance",
 )
-LESS_DEPENDENT = Statement[Plane1](
+LESS_DEPENDENT = Statement[Table](
     source="§6",
     says="The solution is less dependent on initial directions when α is small.",
     inside=lambda n: np.ones(len(NETWORKS), bool),
@@ -239,7 +215,7 @@ LESS_DEPENDENT = Statement[Plane1](
         "largest distance between the four limits: " + _by_network(_spread(n.regression.limit), SCALES_1)
     ),
 )
-ALIGNS = Statement[Plane3](
+ALIGNS = Statement[Table](
     source="Theorem 2, Corollaries 1 to 3",
     says="The linear coefficients converge in direction to the l2, l1 and DFT-l1 max-margin solutions (the flow).",
     inside=lambda n: everyone(n.classification.off),
@@ -248,7 +224,7 @@ ALIGNS = Statement[Plane3](
     unit="distance of unit vectors",
     found=lambda n, known: f"at log t of {least(n.classification.log_time):.1e}, {n.classification.steps.max()} steps",
 )
-LOSS_REACHED = Statement[Plane3](
+LOSS_REACHED = Statement[Table](
     source="§6",
     says="All experiments reached a loss of about 1e-5 at the end of gradient descent.",
     # A shorter run is another experiment.
@@ -262,12 +238,12 @@ LOSS_REACHED = Statement[Plane3](
 )
 
 
-def _unit_descent(numbers: Plane3) -> np.ndarray:
+def _unit_descent(numbers: Table) -> np.ndarray:
     last = numbers.classification.descent[..., -1, :]
     return last / np.linalg.norm(last, axis=-1, keepdims=True)
 
 
-def _depends_in_words(numbers: Plane3, known: np.ndarray) -> str:
+def _depends_in_words(numbers: Table, known: np.ndarray) -> str:
     aims = numbers.classification.program
     away = np.linalg.norm(_unit_descent(numbers) - aims / np.linalg.norm(aims, axis=-1, keepdims=True), axis=-1)
     return (
@@ -276,7 +252,7 @@ def _depends_in_words(numbers: Plane3, known: np.ndarray) -> str:
     )
 
 
-DEPENDENT = Statement[Plane3](
+DEPENDENT = Statement[Table](
     source="§6",
     says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
     inside=lambda n: np.ones(len(NETWORKS), bool),
@@ -340,12 +316,12 @@ def _drawn(panels: list[tuple[Any, int, float]], explained: tuple[int, ...]) -> 
     return figure
 
 
-def draw_1(numbers: Plane1) -> Any:
+def draw_1(numbers: Table) -> Any:
     r"""Figure 1: $\beta(\Theta)$ of fully connected, diagonal and convolutional networks on $(x,y)=([1\ 2],1)$."""
     return _drawn([(numbers.regression, row, alpha) for row, alpha in enumerate(SCALES_1)], (0,))
 
 
-def draw_3(numbers: Plane3) -> Any:
+def draw_3(numbers: Table) -> Any:
     """Figure 3: regression for one α, classification for three."""
     panels = [(numbers.classification, row, alpha) for row, alpha in enumerate(SCALES_3C)]
     return _drawn([(numbers.regression, 0, SCALES_3[0]), *panels], (0, 1))

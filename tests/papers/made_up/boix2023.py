@@ -2,13 +2,11 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instances, supports, weight_decay
-from jaxflow.papers.boix2023.lora import Bounded, LoraNumbers
-from jaxflow.papers.boix2023.perturbations import NoiseNumbers, Perturbed
-from jaxflow.papers.boix2023.toy import Path, Prediction, ToyNumbers
-from jaxflow.papers.boix2023.training import Trained, TrainingNumbers
+from jaxflow.papers.boix2023 import weight_decay
+from jaxflow.papers.table import Table
 from jaxflow.theory import StageResult
 
 # Stable ranks after training by scale and seed: lower from a smaller start.
@@ -18,7 +16,7 @@ FALLING = [[1.6, 1.6], [1.7, 1.7]]
 
 def boxed(record: Any) -> Any:
     """One cell and one trial."""
-    return type(record)(*(np.asarray(value)[None, None] for value in record))
+    return jax.tree.map(lambda value: np.asarray(value)[None, None], record)
 
 
 def toy(
@@ -29,7 +27,7 @@ def toy(
     straight: bool = False,
     late: tuple[float, ...] = (0.8, 0.2, 0.05, 0.0125),
     ok: bool = True,
-) -> ToyNumbers:
+) -> Table:
     """Three stages of four products from four scales, which come later by shares `late` at each; `error`: at the
     smallest; a `jump` brings two products at once."""
     times, log_alphas = np.array([1.0, 2.0, 3.0]), np.append(-np.log(100.0) * 4.0 ** np.arange(3), -10_000.0)
@@ -53,29 +51,54 @@ def toy(
     steps = np.interp(grid, [1.0, 1.1, 2.0, 2.1, 3.0, 3.1], [1.0, 0.6, 0.6, 0.3, 0.3, 0.0])
     losses = np.linspace(1.0, 0.0, grid.size) if straight else steps
     one, three = np.ones((4, 1)), np.ones(3)
-    stages = Prediction(
-        times, np.array([2.0, 3.0, 5.0]), np.array([2, 3, 0]), products, three, three, three, np.inf * three, 1.0, 4.0
+    stages = Table(
+        times=times,
+        next=np.array([2.0, 3.0, 5.0]),
+        coordinates=np.array([2, 3, 0]),
+        products=products,
+        losses=three,
+        gaps=three,
+        curvatures=three,
+        leaving=np.inf * three,
+        initial_loss=1.0,
+        until=4.0,
     )
-    return ToyNumbers(
-        boxed(stages),
-        Path(
-            log_alphas[:, None], grid * one[..., None], losses * one[..., None], paths[:, None], np.full((4, 1), ok),
-            one.astype(int), one.astype(int), crossings[:, None], products * np.ones((4, 1, 1, 1)),
-            np.full((4, 1, 3), distance), np.ones((4, 1, 3)),
+    return Table(
+        stages=boxed(stages),
+        paths=Table(
+            log_alpha=log_alphas[:, None],
+            times=grid * one[..., None],
+            losses=losses * one[..., None],
+            products=paths[:, None],
+            ok=np.full((4, 1), ok),
+            steps=one.astype(int),
+            accepted=one.astype(int),
+            crossings=crossings[:, None],
+            plateaus=products * np.ones((4, 1, 1, 1)),
+            distances=np.full((4, 1, 3), distance),
+            effort=np.ones((4, 1, 3)),
         ),
-    )  # fmt: skip
+    )
 
 
-def noise(end: float, noise: float = 1.0, followed: bool = True) -> NoiseNumbers:
+def noise(end: float, noise: float = 1.0, followed: bool = True) -> Table:
     """Two windows of either kind, and room for one more."""
     two = np.array([1.0, 1.0, np.nan]) * np.ones((2, 1, 1))
     line, lines = np.linspace(0.0, 1.0, 4) * two[..., None], np.ones((2, 1, 3, 4, 2))
-    return NoiseNumbers(
-        Perturbed(
-            two, noise * two, end * two, 0.05 * noise * two, np.zeros((2, 1, 3), int), np.full((2, 1, 3), followed),
-            line, lines, line, lines,
+    return Table(
+        noise=Table(
+            start=two,
+            noise=noise * two,
+            end=end * two,
+            allowed=0.05 * noise * two,
+            young=np.zeros((2, 1, 3), int),
+            followed=np.full((2, 1, 3), followed),
+            times=line,
+            products=lines,
+            plain_times=line,
+            plain_products=lines,
         )
-    )  # fmt: skip
+    )
 
 
 def spectrum(rank: np.ndarray) -> np.ndarray:
@@ -84,7 +107,7 @@ def spectrum(rank: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(second), second, 0 * second, 0 * second], axis=-1)
 
 
-def ranks(by_scale: list[list[float]], published: bool, *, start: float = 1.9, backwards: bool = False) -> Trained:
+def ranks(by_scale: list[list[float]], published: bool, *, start: float = 1.9, backwards: bool = False) -> Table:
     """Four measurements of each (scale, seed), two layers of two heads: the last rank given, the others lower.
 
     The singular values grow to their last values one after another; `backwards` in time, from a start of rank one,
@@ -100,17 +123,19 @@ def ranks(by_scale: list[list[float]], published: bool, *, start: float = 1.9, b
     if backwards:
         values, grown = values[::-1], grown[::-1]
     one = np.ones(values.shape)
-    parts = (values, first, first, grown, own, own, one, one)
-    plain = (np.array([1, 2, 3, 4]), one[..., 0, 0], np.array([1.0, 0.1]), published)
-    return boxed(Trained(*plain, *(np.stack([part, part]) for part in parts)))
+    parts = {"rank": values, "initial": first, "weights": first, "spectrum": grown, "initial_spectrum": own}
+    parts |= {"weights_spectrum": own, "top": one, "initial_top": one}
+    both = {name: np.stack([part, part]) for name, part in parts.items()}
+    steps, scales = np.array([1, 2, 3, 4]), np.array([1.0, 0.1])
+    return boxed(Table(both, steps=steps, losses=one[..., 0, 0], scales=scales, published=published))
 
 
-def training(*arguments: Any, **more: Any) -> TrainingNumbers:
+def training(*arguments: Any, **more: Any) -> Table:
     """The same of all four sets of runs."""
-    return TrainingNumbers(*[ranks(*arguments, **more)] * 4)
+    return Table(dict.fromkeys(("adam", "sgd", "network", "text"), ranks(*arguments, **more)))
 
 
-def networks() -> list[TrainingNumbers]:
+def networks() -> list[Table]:
     """Met and not met, by the paper's networks and by ours; and much lower ranks than at the start."""
     both = [training(numbers, published) for numbers in (ORDERED, FALLING) for published in (True, False)]
     worse = [training(ORDERED, published, backwards=True) for published in (True, False)]
@@ -118,20 +143,19 @@ def networks() -> list[TrainingNumbers]:
     return [*both, *worse, *small]
 
 
-def bounded(needed: list[int], tried: tuple[int, ...] = (0, 1, 2, 4, 8, 16)) -> LoraNumbers:
+def bounded(needed: list[int], tried: tuple[int, ...] = (0, 1, 2, 4, 8, 16)) -> Table:
     """Runs of one scale with rising stable ranks in which these ranks suffice."""
     enough = np.array(tried) >= np.array(needed)[None, :, None]
     one = np.ones((1, len(needed)))
     loss, accuracy = np.where(enough, 1.05, 1.2), np.where(enough, 0.998, 0.9)
     stable = np.linspace(1.0, 16.0, len(needed)).reshape(1, -1, 1, 1)
-    return LoraNumbers(
-        boxed(
-            Bounded(np.array([1.0]), np.array(tried), 10, one, one, loss, accuracy, loss, accuracy, stable, stable)
-        )
-    )  # fmt: skip
+    runs: dict[str, Any] = {"scales": np.array([1.0]), "ranks": np.array(tried), "steps": 10}
+    runs |= {"full_loss": one, "full_accuracy": one, "KQ_rank": stable, "VO_rank": stable}
+    runs |= dict.fromkeys(("lora_loss", "cut_loss"), loss) | dict.fromkeys(("lora_accuracy", "cut_accuracy"), accuracy)
+    return Table(runs=boxed(Table(runs)))
 
 
-def small(shift: float = 0.0, **changes: Any) -> small_instances.StageNumbers:
+def small(shift: float = 0.0, **changes: Any) -> Table:
     """Two stages of two instances of either family, each later than predicted by 1/log(1/α)."""
     shape = (2, 2)
     predicted = np.broadcast_to([1.0, 2.0], (*shape, 2))
@@ -144,20 +168,20 @@ def small(shift: float = 0.0, **changes: Any) -> small_instances.StageNumbers:
     shapes = {"distance": (*shape, 3, 2), "entering": shape, "drift": shape, "ok": shape, "inside": shape}
     fields |= changes
     made = {name: np.broadcast_to(value, shapes.get(name, np.shape(value))) for name, value in fields.items()}
-    return small_instances.StageNumbers(small_instances.Measured(**made))
+    return Table(flows=Table(**made))
 
 
-def orders() -> list[beyond_assumptions.OrderNumbers]:
+def orders() -> list[Table]:
     times = np.broadcast_to([1.0, 2.0, 3.0], (1, 2, 3))
 
-    def learned(scales: int) -> beyond_assumptions.Learned:
+    def learned(scales: int) -> Table:
         rows = np.repeat(times[:, :, None], scales, axis=2)
-        return beyond_assumptions.Learned(np.full((1, 2), 3), np.zeros((1, 2), bool), times, rows)
+        return Table(count=np.full((1, 2), 3), diverges=np.zeros((1, 2), bool), times=times, passed=rows)
 
-    return [beyond_assumptions.OrderNumbers(learned(2), learned(1))]
+    return [Table(tails=learned(2), adam=learned(1))]
 
 
-def decay(passed: float = 1.0, excess: float = 0.0, ok: bool = True) -> weight_decay.DecayNumbers:
+def decay(passed: float = 1.0, excess: float = 0.0, ok: bool = True) -> Table:
     """Three instances of two stages; at negative times they are passed in the other order."""
     shape = (1, 3, weight_decay.STAGES)
     times, coordinates = np.full(shape, np.nan), np.full(shape, -1)
@@ -165,11 +189,11 @@ def decay(passed: float = 1.0, excess: float = 0.0, ok: bool = True) -> weight_d
     results = np.full(shape, int(StageResult.finished))
     distance = np.where(np.isnan(times), np.nan, 1e-6)
     one = np.ones((1, 3))
-    flows = (results, times, coordinates, passed * times, distance, excess * one, np.full((1, 3), ok))
-    return weight_decay.DecayNumbers(weight_decay.Decayed(*flows))
+    flows = {"results": results, "times": times, "coordinates": coordinates, "passed": passed * times}
+    return Table(flows=Table(flows, distance=distance, excess=excess * one, ok=np.full((1, 3), ok)))
 
 
-def decays() -> list[weight_decay.DecayNumbers]:
+def decays() -> list[Table]:
     return [decay(), decay(-1.0, 1.0), decay(np.nan, np.nan, False)]
 
 
@@ -185,30 +209,31 @@ def head_path(apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return times, singular, gradient
 
 
-def head(apart: bool, ok: bool = True) -> full_heads.HeadNumbers:
+def head(apart: bool, ok: bool = True) -> Table:
     """Two instances at every scale."""
-    paths = (np.broadcast_to(x, (3, 2, *x.shape)) for x in head_path(apart))
-    return full_heads.HeadNumbers(full_heads.Path(*paths, np.full((3, 2), ok)))
+    names = ("times", "singular", "log_gradient")
+    paths = {name: np.broadcast_to(x, (3, 2, *x.shape)) for name, x in zip(names, head_path(apart), strict=True)}
+    return Table(paths=Table(paths, ok=np.full((3, 2), ok)))
 
 
-def support(second: float, other: bool = False, inside: bool = True) -> supports.SupportNumbers:
+def support(second: float, other: bool = False, inside: bool = True) -> Table:
     """Two products enter; at the smaller α the second one at this rescaled time, at the larger one at 3; in the `other`
     order at the smaller one, which decides nothing."""
     order = np.array([0, 1, -1])
-    found = supports.Found(
-        np.array([StageResult.learned] * 2 + [StageResult.finished]).astype(int),
-        np.array([[True, False], [True, True], [True, True]]),
-        np.zeros(3),
-        order,
-        np.array([1.0, 3.0, np.inf]),
+    found = Table(
+        results=np.array([StageResult.learned] * 2 + [StageResult.finished]).astype(int),
+        support=np.array([[True, False], [True, True], [True, True]]),
+        residuals=np.zeros(3),
+        coordinates=order,
+        times=np.array([1.0, 3.0, np.inf]),
     )
     times = np.array([[1.0, 3.0, np.nan], [1.0, second, np.nan]])
     orders = np.stack([order, order[[1, 0, 2]] if other else order])
-    flows = supports.Entries(orders, times, np.asarray(inside), np.asarray(True))
-    return supports.SupportNumbers(boxed(found), boxed(flows))
+    flows = Table(coordinates=orders, times=times, inside=np.asarray(inside), ok=np.asarray(True))
+    return Table(algorithm=boxed(found), flows=boxed(flows))
 
 
-def supports_data() -> list[supports.SupportNumbers]:
+def supports_data() -> list[Table]:
     # Later by a share of log(1/α); by the same time; in another order.
     return [support(2.9), support(1.2), support(2.9, other=True)]
 

@@ -14,6 +14,7 @@ from jaxflow import papers
 from jaxflow.papers.dataset import Dataset, Part, Sweep, arrays_of
 from jaxflow.papers.registry import register, register_paper
 from jaxflow.papers.statement import Statement
+from jaxflow.papers.table import Table
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
@@ -30,69 +31,35 @@ class Setting(NamedTuple):
     power: int = 2
 
 
-class Draw(NamedTuple):
+def draw(key: Any, setting: Setting) -> Table:
     """One number, its powers `(2,)`, and whether it was found."""
-
-    value: Any
-    powers: Any
-    ok: Any
-
-
-class Slow(NamedTuple):
-    """The number of the same instance again."""
-
-    again: Any
-
-
-class Folded(NamedTuple):
-    """A number for each key."""
-
-    drawn: Any
-
-
-class Curve(NamedTuple):
-    """A curve `(5,)` and a number for each key."""
-
-    x: Any
-    drawn: Any
-
-
-class Numbers(NamedTuple):
-    """`draws` `(2, b)`, `slow` `(1, b)`, `others` `(2, b)`: of their own instances; `folded` `(2, b)`: of keys that are
-    folded, block by block; `curve`."""
-
-    draws: Draw
-    slow: Slow
-    others: Draw
-    folded: Folded
-    curve: Curve
-
-
-def draw(key: Any, setting: Setting) -> Draw:
     COMPUTED.append("traced")
     value = setting.scale * jax.random.normal(subkey(key, "value"))
-    return Draw(value, jnp.stack([value, value**setting.power]), value < 1.5)
+    return Table(value=value, powers=jnp.stack([value, value**setting.power]), ok=value < 1.5)
 
 
-def slow(key: Any, setting: Setting) -> Slow:
+def slow(key: Any, setting: Setting) -> Table:
+    """The number of the same instance again."""
     time.sleep(PAUSE[0])
     COMPUTED.append("slow")
-    return Slow(np.asarray(draw(key, setting).value))
+    return Table(again=np.asarray(draw(key, setting).value))
 
 
-def fold(keys: Any, setting: int) -> Folded:
+def fold(keys: Any, setting: int) -> Table:
+    """A number for each key."""
     COMPUTED.append(f"{len(keys)} folded")
-    return Folded(setting + jax.vmap(jax.random.normal)(keys))
+    return Table(drawn=setting + jax.vmap(jax.random.normal)(keys))
 
 
 def key_of(seed: int, setting: int) -> Any:
     return jax.random.fold_in(jax.random.key(seed), setting)
 
 
-def curve(scale: str, key: Any, say: Any) -> Curve:
+def curve(scale: str, key: Any, say: Any) -> Table:
+    """A curve `(5,)` and a number."""
     time.sleep(PAUSE[0])
     COMPUTED.append("curve")
-    return Curve(np.linspace(0.0, 1.0, 5), np.asarray(jax.random.normal(key)))
+    return Table(x=np.linspace(0.0, 1.0, 5), drawn=np.asarray(jax.random.normal(key)))
 
 
 CELLS = {"one": arrays_of(Setting(1.0), "scale"), "half": arrays_of(Setting(0.5), "scale")}
@@ -100,18 +67,17 @@ CELLS = {"one": arrays_of(Setting(1.0), "scale"), "half": arrays_of(Setting(0.5)
 TOY = Dataset(
     "toy",
     "toy-numbers",
-    Numbers,
     {
-        "draws": Part(Draw, draw, CELLS, TRIALS, block=3),
-        "slow": Part(Slow, slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", way="on host"),
-        "others": Part(Draw, draw, CELLS, TRIALS, block=3, own_instances=True),
-        "folded": Part(Folded, fold, {"first": 1, "second": 2}, TRIALS, block=3, draw_from=key_of, way="as a block"),
-        "curve": Sweep(Curve, curve),
+        "draws": Part(draw, CELLS, TRIALS, block=3),
+        "slow": Part(slow, {"one": CELLS["one"]}, TRIALS, block=3, instances="draws", way="on host"),
+        "others": Part(draw, CELLS, TRIALS, block=3, own_instances=True),
+        "folded": Part(fold, {"first": 1, "second": 2}, TRIALS, block=3, draw_from=key_of, way="as a block"),
+        "curve": Sweep(curve),
     },
     where=f"{__name__}:TOY",
 )
 
-BELOW = Statement[Numbers](
+BELOW = Statement[Table](
     source="Lemma 1",
     says="Numbers are below two.",
     inside=lambda n: np.asarray(n.draws.value > -1.0),
@@ -122,7 +88,7 @@ BELOW = Statement[Numbers](
 )
 
 
-def picture(numbers: Numbers) -> Any:
+def picture(numbers: Table) -> Any:
     figure, axes = new_figure(1)
     axes[0].plot(numbers.curve.x, numbers.curve.x + numbers.curve.drawn)
     return figure

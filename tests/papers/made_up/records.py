@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.cross_check import Agreement, ProgramNumbers
+from jaxflow.papers.table import Table
 
 
-def filled(kind: Any, shape: tuple[int, ...], *values: Any) -> Any:
+def filled(kind: Any, shape: tuple[int, ...], **values: Any) -> Any:
     """A record whose columns have these values everywhere."""
-    return kind(*(np.full(shape, value) for value in values))
+    return kind(**{name: np.full(shape, value) for name, value in values.items()})
 
 
-def programs(kinds: int) -> list[ProgramNumbers]:
+def programs(kinds: int) -> list[Table]:
     """Both solvers agree."""
-    return [ProgramNumbers(Agreement(np.full((kinds, 2), 1e-12)))]
+    return [Table(programs=Table(apart=np.full((kinds, 2), 1e-12)))]

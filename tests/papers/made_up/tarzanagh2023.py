@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import concave_ends, fig9, fig12
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
@@ -82,9 +83,17 @@ def factored() -> list[Any]:
 
 
 def tarzanagh_assumptions() -> list[Any]:
-    support = filled(assumptions.Support, (len(assumptions.DIMENSIONS), 2), OPTIMAL, True, 1.0, 1.0, -0.1)
-    separating = assumptions.Holds(np.ones((2, 2), bool))
-    return [assumptions.AssumptionNumbers(support, separating, test_verify_paths.ends(separating.holds))]
+    support = filled(
+        assumptions.Support,
+        (len(assumptions.DIMENSIONS), 2),
+        result=OPTIMAL,
+        exact=True,
+        average=1.0,
+        largest=1.0,
+        push=-0.1,
+    )
+    separating = Table(holds=np.ones((2, 2), bool))
+    return [Table(support=support, separating=separating, flows=test_verify_paths.ends(separating.holds))]
 
 
 def cones() -> list[Any]:
@@ -97,7 +106,7 @@ def cones() -> list[Any]:
         trial=np.zeros(5, int),
         choice=np.arange(5),
     )
-    return [cone_checks.ConeNumbers(choices)]
+    return [Table(choices=choices)]
 
 
 def equal_cells() -> list[Any]:
@@ -108,7 +117,7 @@ def equal_cells() -> list[Any]:
         one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
         one |= {"misaligned": 0.5, "norm": 8.0}
         explicit = equal_scores.Explicit(**{name: np.asarray(value) for name, value in one.items()})
-        return equal_scores.EqualNumbers(explicit, flow, cells)
+        return Table(explicit=explicit, flow=flow, cells=cells)
 
     return [numbers(True, 1.0), numbers(False, 1e-30)]
 
@@ -116,17 +125,17 @@ def equal_cells() -> list[Any]:
 def feasibility() -> list[Any]:
     sizes, one = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1])), np.ones((2, 3, 5))
     programs = feasible.Programs(*sizes, np.full(one.shape, OPTIMAL), 1e-15 * one, one > 0, 0.1 * one)
-    return [feasible.FeasibilityNumbers(programs)]
+    return [Table(programs=programs)]
 
 
 def assumed() -> list[Any]:
     shape = (len(hypotheses.DIMENSIONS), 2)
     return [
-        hypotheses.HypothesisNumbers(
-            filled(hypotheses.Slopes, (3, 4), 0.0, 0.0, -1.0),
-            filled(hypotheses.Equal, (2,), 0.0, 1.0, OPTIMAL),
-            filled(hypotheses.Support, shape, True, True, False, 0, False),
-            filled(hypotheses.TopScores, (len(hypotheses.HEADS), 2), -1.0),
+        Table(
+            slopes=filled(Table, (3, 4), bend=0.0, excess=0.0, slope=-1.0),
+            equal=filled(Table, (2,), spread=0.0, gap=1.0, result=OPTIMAL),
+            support=filled(Table, shape, separating=True, meets=True, unsure=False, others=0, ambiguous=False),
+            top=filled(Table, (len(hypotheses.HEADS), 2), excess=-1.0),
         )
     ]
 
@@ -134,11 +143,13 @@ def assumed() -> list[Any]:
 def inequalities_data() -> list[Any]:
     def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
         limit = 0.0 if sign > 0 else 1.0
-        return inequalities.InequalityNumbers(
-            filled(inequalities.Gradients, (2,), OPTIMAL, sign, limit, -sign, far),
-            filled(inequalities.Concave, (2,), 2 if sign > 0 else 1, 3, 0.0),
-            filled(inequalities.Centred, (2,), -sign),
-            inequalities.Explicit(ratio),
+        return Table(
+            gradients=filled(
+                inequalities.Gradients, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far
+            ),
+            concave=filled(inequalities.Concave, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
+            centred=filled(inequalities.Centred, (2,), over=-sign),
+            explicit=Table(ratio=ratio),
         )
 
     return [numbers(1.0, -1.0, np.ones(4)), numbers(-1.0, -1e-20, np.asarray(inequalities._lemma10()))]
@@ -163,7 +174,7 @@ def local_convergence_numbers(selected: bool, certified: bool, descends: bool = 
         mu=1e-4 * plain,
         steps=np.array([100, 100]),
     )
-    return local_convergence.ConvergenceNumbers(runs)
+    return Table(runs=runs)
 
 
 def paths_of(growth: float, levels: int) -> Any:
@@ -187,7 +198,7 @@ def lemmas_of_cones() -> list[Any]:
     optimal = cone_lemmas.Cone(yes, ~yes, at, ratios, 0.5 * at, 2.0 * at, one, one)
     choices = optimal._replace(empty=np.array([False, False, False, True]))
     local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in choices))
-    return [cone_lemmas.ConeLemmaNumbers(optimal, local, filled(cone_lemmas.Ranks, (2,), 1.0, 1.0))]
+    return [cone_lemmas.ConeLemmaNumbers(optimal, local, filled(Table, (2,), least=1.0, projected=1.0))]
 
 
 def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Any:
@@ -270,7 +281,18 @@ def paths_of_sequences() -> list[Any]:
 def sequences() -> list[Any]:
     best = Outcome.globally_optimal.value
     combined, factored = (
-        filled(sequence_checks.Limits, (cells, 2), best, GLOBAL, 1e-12, 1e-12, 1e-12, 1.0, True, 30.0)
+        filled(
+            sequence_checks.Limits,
+            (cells, 2),
+            outcome=best,
+            status=GLOBAL,
+            flow_gap=1e-12,
+            certificate_gap=1e-12,
+            misaligned=1e-12,
+            unmasked=1.0,
+            first=True,
+            log_time=30.0,
+        )
         for cells in (3, 1)
     )
     return [sequence_checks.SequenceNumbers(combined, factored)]
@@ -279,7 +301,7 @@ def sequences() -> list[Any]:
 def smoothness() -> list[Any]:
     sized = np.full((2, 2, len(smooth.SIZES)), 0.5)
     ratios = smooth.Ratios(np.full((2, 2), 0.5), sized, sized, np.full((2, 2, 2), -0.5))
-    return [smooth.SmoothNumbers(ratios)]
+    return [Table(pairs=ratios)]
 
 
 PROBES = {

@@ -17,6 +17,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, cell_of, checksum_
 from jaxflow.papers.independent import least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 from jaxflow.risk import EmpiricalRisk
@@ -56,23 +57,6 @@ class Support(NamedTuple):
         return self.solved & (self.average < PROXY)
 
 
-class Holds(NamedTuple):
-    """Whether Assumption C does."""
-
-    holds: Bool[Any, "k b"]
-
-
-class AssumptionNumbers(NamedTuple):
-    """Random unit-sphere instances; those outside an assumption are counted, none is drawn again.
-
-    `support`: Assumption B.1; `separating` and `flows` `(2, b)`: Assumption C on each of `SEPARATING`, and the flow.
-    """
-
-    support: Support
-    separating: Holds
-    flows: Ends
-
-
 def _supports(scale: str, key: Any, say: Say) -> Support:
     say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
     cells = [_support(_support_keys(scale, key, d), d) for d in DIMENSIONS]
@@ -84,8 +68,9 @@ def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
     return [_separating(*sizes, own) for sizes, own in zip(SEPARATING, keys, strict=True)]
 
 
-def _hold(scale: str, key: Any, say: Say) -> Holds:
-    return Holds(np.stack([holds for _, holds in _instances(scale, key)]))
+def _hold(scale: str, key: Any, say: Say) -> Table:
+    """Whether Assumption C does. Of its own shape: `holds` `(k, b)`."""
+    return Table(holds=np.stack([holds for _, holds in _instances(scale, key)]))
 
 
 def _flows(scale: str, key: Any, say: Say) -> Ends:
@@ -148,20 +133,22 @@ def _separating(n: int, T: int, d: int, keys: Array) -> tuple[Instance, Array]:
 
 
 KEY = checksum_key("assumptions")
+# Random unit-sphere instances; those outside an assumption are counted, none is drawn again.
+#
+# `support`: Assumption B.1; `separating` and `flows` `(2, b)`: Assumption C on each of `SEPARATING`, and the flow.
 ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
-    AssumptionNumbers,
     {
-        "support": Sweep(Support, _supports, KEY),
-        "separating": Sweep(Holds, _hold, KEY),
-        "flows": Sweep(Ends, _flows, KEY),
+        "support": Sweep(_supports, KEY, record=Support),
+        "separating": Sweep(_hold, KEY),
+        "flows": Sweep(_flows, KEY, record=Ends),
     },
     where=f"{__name__}:ASSUMPTIONS",
 )
 
 
-def _beyond(numbers: AssumptionNumbers) -> np.ndarray:
+def _beyond(numbers: Table) -> np.ndarray:
     """Margin − 1 of the token furthest from support where not all are support vectors; NaN without a solution."""
     found = numbers.support
     off = np.maximum(found.largest - 1.0, 0.0)
@@ -170,7 +157,7 @@ def _beyond(numbers: AssumptionNumbers) -> np.ndarray:
     return np.where(found.solved, off, np.nan)
 
 
-def _beyond_again(numbers: AssumptionNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     d = DIMENSIONS[at[0]]
     data, head = _unit_data(_support_keys(draw.scale, draw.key("support"), d)[at[1]], d)
     given = tokens_of(data, head)
@@ -179,7 +166,7 @@ def _beyond_again(numbers: AssumptionNumbers, draw: Draw, at: tuple[int, ...]) -
     return np.nan if W is None else float(np.max(np.sum(rows * W, axis=(1, 2)))) - 1.0
 
 
-def _proxy_in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+def _proxy_in_words(numbers: Table, known: Mask) -> str:
     found = numbers.support
     exact, proxy, total = found.solved & found.exact, found.proxy, found.result.shape[1]
     shares = "; ".join(
@@ -192,7 +179,7 @@ def _proxy_in_words(numbers: AssumptionNumbers, known: Mask) -> str:
     )
 
 
-PROXY_MEANS = Statement[AssumptionNumbers](
+PROXY_MEANS = Statement[Table](
     source="Assumption B.1",
     says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
     f"n = T = {N}",
@@ -208,14 +195,14 @@ BOUND = (T + N) * np.log(T + N)
 ENOUGH = np.asarray(DIMENSIONS) >= BOUND
 
 
-def _bound_in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+def _bound_in_words(numbers: Table, known: Mask) -> str:
     met = (numbers.support.solved & numbers.support.exact)[ENOUGH]
     dimensions = np.asarray(DIMENSIONS)[ENOUGH]
     shares = ", ".join(f"{100 * one.mean():.0f}% at d = {d}" for d, one in zip(dimensions, met, strict=True))
     return f"it holds on {int(met.sum())} of {met.size}: {shares}"
 
 
-SUFFICES = Statement[AssumptionNumbers](
+SUFFICES = Statement[Table](
     source="Section 4.1",
     says=f"d ≥ (T + n) log(T + n) = {BOUND:.0f} will suffice for Assumption B.1, n = T = {N}",
     inside=lambda n: np.broadcast_to(ENOUGH[:, None], n.support.result.shape),
@@ -226,7 +213,7 @@ SUFFICES = Statement[AssumptionNumbers](
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
-NO_STATIONARY_POINT = Statement[AssumptionNumbers](
+NO_STATIONARY_POINT = Statement[Table](
     source="Theorem 3",
     says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
     inside=lambda n: n.support.solved & n.support.exact,
@@ -237,18 +224,18 @@ NO_STATIONARY_POINT = Statement[AssumptionNumbers](
 )
 
 
-def converges(number: int) -> Statement[AssumptionNumbers]:
+def converges(number: int) -> Statement[Table]:
     """Of one size."""
     n, T, d = SEPARATING[number]
 
-    def inside(numbers: AssumptionNumbers) -> Mask:
+    def inside(numbers: Table) -> Mask:
         return numbers.separating.holds[number] & cell_of(numbers.flows, number).inside
 
-    def residual(numbers: AssumptionNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         ends = cell_of(numbers.flows, number)
         return ends.distance(ends.astray)
 
-    def in_words(numbers: AssumptionNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         ends, holds = cell_of(numbers.flows, number), numbers.separating.holds[number]
         total, count = int(inside(numbers).sum()), int((known & ends.reached).sum())
         low, high = wilson(int(holds.sum()), holds.size)

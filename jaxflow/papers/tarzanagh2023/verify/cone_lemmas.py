@@ -17,6 +17,7 @@ from jaxflow.models import CombinedAttention, log_attention, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, largest, least
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.risk import EmpiricalRisk
@@ -56,20 +57,13 @@ class Cone(NamedTuple):
         return np.maximum(self.ratio - 1.0, 0.0)
 
 
-class Ranks(NamedTuple):
-    """Lemma 17 on random matrices: `least` singular values of [A; B], and of B projected on P."""
-
-    least: Float[Any, " b"]
-    projected: Float[Any, " b"]
-
-
 class ConeLemmaNumbers(NamedTuple):
     """`optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ
     of (67) as printed, and over the tokens of all sequences, those without support tokens too."""
 
     optimal: Cone
     local: Cone
-    ranks: Ranks
+    ranks: Table
 
     @property
     def printed(self) -> Cone:
@@ -213,8 +207,12 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
     return jax.vmap(one, out_axes=1)(keys, data, head, chosen, W, support)
 
 
-def matrices(random: np.random.Generator, trials: int) -> Ranks:
-    """Lemma 17 on random matrices."""
+def matrices(random: np.random.Generator, trials: int) -> Table:
+    """Lemma 17 on random matrices.
+
+    Lemma 17 on random matrices: `least` singular values of [A; B], and of B projected on P. Of its own shape: `least`,
+    `projected` `(b,)`.
+    """
     least, projected = [], []
     for _ in range(trials):
         n, m = random.integers(1, 5, size=2)
@@ -227,10 +225,10 @@ def matrices(random: np.random.Generator, trials: int) -> Ranks:
         B = 1e-3 * random.normal(size=(m, size)) @ P.T + random.normal(size=(m, n)) @ A
         projected.append(np.linalg.svd(B @ P, compute_uv=False)[-1])
         least.append(np.linalg.svd(np.concatenate([A, B]), compute_uv=False)[-1])
-    return Ranks(np.asarray(least), np.asarray(projected))
+    return Table(least=np.asarray(least), projected=np.asarray(projected))
 
 
-def _ranks(scale: str, key: Any, say: Say) -> Ranks:
+def _ranks(scale: str, key: Any, say: Say) -> Table:
     say(f"Lemma 17: {TRIALS[scale]} pairs of matrices")
     return matrices(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), TRIALS[scale])
 
@@ -239,9 +237,13 @@ KEY = checksum_key("cone-lemmas")
 CONE_LEMMAS = Dataset(
     "tarzanagh2023",
     "cone-lemmas",
-    ConeLemmaNumbers,
-    {"optimal": Sweep(Cone, _optimal, KEY), "local": Sweep(Cone, _locals, KEY), "ranks": Sweep(Ranks, _ranks, KEY)},
+    {
+        "optimal": Sweep(_optimal, KEY, record=Cone),
+        "local": Sweep(_locals, KEY, record=Cone),
+        "ranks": Sweep(_ranks, KEY),
+    },
     where=f"{__name__}:CONE_LEMMAS",
+    numbers=ConeLemmaNumbers,
 )
 
 Of = Callable[[ConeLemmaNumbers], Cone]

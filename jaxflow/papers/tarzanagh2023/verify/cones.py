@@ -13,6 +13,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement, largest
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
 
 X = TypeVar("X")
@@ -53,12 +54,6 @@ class Choices(NamedTuple):
     def decided(self) -> Mask:
         """Neither the status nor a margin is too close to call."""
         return np.isin(self.status, DECIDED) & ~self.near
-
-
-class ConeNumbers(NamedTuple):
-    """`choices`: of all instances."""
-
-    choices: Choices
 
 
 def compute(scale: str, key: Any, say: Callable[[str], None]) -> Choices:
@@ -115,11 +110,11 @@ def depth_again(given: Tokens, selection: np.ndarray) -> float:
     return float(depth)
 
 
+# `choices`: of all instances.
 CONES = Dataset(
     "tarzanagh2023",
     "cones",
-    ConeNumbers,
-    {"choices": Sweep(Choices, compute, checksum_key("cones"))},
+    {"choices": Sweep(compute, checksum_key("cones"), record=Choices)},
     where=f"{__name__}:CONES",
 )
 
@@ -170,11 +165,11 @@ def in_cone(
     )
 
 
-def _lemma5(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[ConeNumbers]:
+def _lemma5(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[Table]:
     return in_cone("Lemma 5", says, lambda n: n.choices, group, _chosen, member)
 
 
-def _chosen(numbers: ConeNumbers, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
+def _chosen(numbers: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     found = numbers.choices
     d = int(found.d[at])
     given = random_instance(_keys(draw.scale, draw.key("choices"), d)[int(found.trial[at])], d)

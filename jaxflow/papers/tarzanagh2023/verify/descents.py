@@ -19,6 +19,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, che
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -90,15 +91,6 @@ class First(NamedTuple):
     def met(self) -> Mask:
         """The hypotheses but for the size of the step."""
         return self.solved & self.holds
-
-
-class DescentNumbers(NamedTuple):
-    """Plain descent: steps η = 1/L_W with the constant of (3). `flows` `(2, 3, b)`: from where it has led after each
-    first step."""
-
-    growing: Growing
-    first: First
-    flows: Ends
 
 
 def _keys(scale: str, key: Any) -> dict[tuple[int, int, int], Array]:
@@ -239,43 +231,44 @@ def _after_first(shape: tuple[int, int, int], keys: Array, first: Array, steps: 
 
 
 KEY = checksum_key("descents")
+# Plain descent: steps η = 1/L_W with the constant of (3). `flows` `(2, 3, b)`: from where it has led after each first
+# step.
 DESCENTS = Dataset(
     "tarzanagh2023",
     "descents",
-    DescentNumbers,
     {
         "growing": Part(
-            Growing,
             growing_longer,
             lambda scale: {f"Assumption {name}": (name, STEPS[scale], LATER[scale]) for name in GROWING},
             TRIALS,
             block=16,
             draw_from=lambda seed, cell: jax.random.fold_in(KEY(seed), list(GROWING).index(cell[0])),
             way="as a block",
+            record=Growing,
         ),
-        "first": Sweep(First, _first, KEY),
-        "flows": Sweep(Ends, _flows, KEY),
+        "first": Sweep(_first, KEY, record=First),
+        "flows": Sweep(_flows, KEY, record=Ends),
     },
     where=f"{__name__}:DESCENTS",
 )
 
 
-def grows(name: str) -> Statement[DescentNumbers]:
+def grows(name: str) -> Statement[Table]:
     """Of one assumption."""
     cell, (n, T, d) = list(GROWING).index(name), GROWING[name]
 
-    def residual(numbers: DescentNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         one = cell_of(numbers.growing, cell)
         fall = one.last(one.fall)
         # A start that is still on its way is not at rest: only a gradient that falls while the norm does not grow is.
         return np.where((fall <= FALL) & (one.last(one.rise) <= 0), np.inf, fall)
 
-    def rate(numbers: DescentNumbers, known: Mask) -> Rate | None:
+    def rate(numbers: Table, known: Mask) -> Rate | None:
         one = cell_of(numbers.growing, cell)
         exponents = -np.log10(one.last(one.fall)[one.inside])
         return common_rate(exponents, 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k")
 
-    def in_words(numbers: DescentNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         one = cell_of(numbers.growing, cell)
         (steps, later), total = one.steps[0], int(one.inside.sum())
         at_once, again = np.sum(one.grows[one.inside], axis=0).tolist()
@@ -308,19 +301,19 @@ def grows(name: str) -> Statement[DescentNumbers]:
     )
 
 
-def converges(size: int, index: int) -> Statement[DescentNumbers]:
+def converges(size: int, index: int) -> Statement[Table]:
     """Of one size, after one first step."""
     n, T, d = SEPARATING[size]
 
-    def ends(numbers: DescentNumbers) -> Ends:
+    def ends(numbers: Table) -> Ends:
         return cell_of(cell_of(numbers.flows, size), index)
 
-    def inside(numbers: DescentNumbers) -> Mask:
+    def inside(numbers: Table) -> Mask:
         met, ratio = numbers.first.met[size], numbers.first.ratio[size]
         # The proof's first step is larger than the statement allows wherever this ratio is above one.
         return met & (ratio <= 1.0) if index == 2 else met
 
-    def in_words(numbers: DescentNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         met, found = numbers.first.met[size], ends(numbers)
         total, count, astray = (int(np.sum(met & x)) for x in (met, found.reached, found.astray))
         return (
@@ -342,13 +335,13 @@ def converges(size: int, index: int) -> Statement[DescentNumbers]:
     )
 
 
-def _ratio_again(numbers: DescentNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _ratio_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     shape = SEPARATING[at[0]]
     key = _keys(draw.scale, draw.key("first"))[shape][at[1]]
     return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
 
 
-def _ratios_in_words(numbers: DescentNumbers, known: Mask) -> str:
+def _ratios_in_words(numbers: Table, known: Mask) -> str:
     ratio = numbers.first.ratio[known]
     low, middle, high = np.quantile(ratio, (0.0, 0.5, 1.0)) if ratio.size else np.full(3, np.nan)
     return (
@@ -357,7 +350,7 @@ def _ratios_in_words(numbers: DescentNumbers, known: Mask) -> str:
     )
 
 
-ALLOWED = Statement[DescentNumbers](
+ALLOWED = Statement[Table](
     source="Theorem 6",
     says="the step sizes allowed, η(0) ≤ c/‖W^mm‖ with c = 1, include one with which step 3 of its proof works: W(1) "
     "in C̄_{μ,R_μ}, η(0) ≥ R_μ/‖∇L(0)‖ with R_μ of (59)",
@@ -370,7 +363,7 @@ ALLOWED = Statement[DescentNumbers](
 )
 
 
-SEPARATES = Statement[DescentNumbers](
+SEPARATES = Statement[Table](
     source="Theorem 6",
     says="(63a) of its proof: −∇L(W) separates all optimal tokens at every W of C̄_{μ,R}, R ≥ R_μ; one random W for "
     "each instance, whether Assumption C holds or not",

@@ -19,6 +19,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, cell_of, checksum
 from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
     CERTIFIED,
@@ -86,15 +87,6 @@ class Explicit(NamedTuple):
         return bool(self.attention[1, 1] < 1e-3)
 
 
-class EqualNumbers(NamedTuple):
-    """The explicit counterexample by descent, and its `flow` `(1,)`; `cells` `(6, b)`: random data that satisfy
-    Assumption B.2."""
-
-    explicit: Explicit
-    flow: Ends
-    cells: Ends
-
-
 def _cells(keys: Array, number: int) -> Ends:
     return follow(_random(*CELLS[number], keys))
 
@@ -153,28 +145,29 @@ def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Explicit:
 
 
 KEY = checksum_key("equal-scores")
+# The explicit counterexample by descent, and its `flow` `(1,)`; `cells` `(6, b)`: random data that satisfy Assumption
+# B.2.
 EQUAL_SCORES = Dataset(
     "tarzanagh2023",
     "equal-scores",
-    EqualNumbers,
     {
-        "explicit": Sweep(Explicit, _explicit, KEY),
-        "flow": Sweep(Ends, _explicit_flow, KEY),
+        "explicit": Sweep(_explicit, KEY, record=Explicit),
+        "flow": Sweep(_explicit_flow, KEY, record=Ends),
         "cells": Part(
-            Ends,
             _cells,
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
             TRIALS,
             block=WIDTH,
             draw_from=lambda seed, number: jax.random.fold_in(KEY(seed), number),
             way="as a block",
+            record=Ends,
         ),
     },
     where=f"{__name__}:EQUAL_SCORES",
 )
 
 
-def _on_explicit(how: str, **more: Any) -> Statement[EqualNumbers]:
+def _on_explicit(how: str, **more: Any) -> Statement[Table]:
     return Statement(
         source="Theorem 4",
         says="explicit case n = T = d = 2, z₁ = z₂ = (1, 0), tokens {0, (1, 0)} and {0, (−1.5, 1.3)}, "
@@ -186,17 +179,17 @@ def _on_explicit(how: str, **more: Any) -> Statement[EqualNumbers]:
     )
 
 
-def _flow_loses(numbers: EqualNumbers) -> Mask:
+def _flow_loses(numbers: Table) -> Mask:
     return (numbers.flow.target_attention < UNSELECTED) & numbers.flow.certified
 
 
-def _flow_residual(numbers: EqualNumbers) -> np.ndarray:
+def _flow_residual(numbers: Table) -> np.ndarray:
     # One that lost the token without a certificate, or whose limit is not certified as W^mm, is open.
     ends = numbers.flow
     return ends.distance(_flow_loses(numbers), ends.certified & (ends.misaligned <= ALIGNED))
 
 
-def _flow_in_words(numbers: EqualNumbers, known: Mask) -> str:
+def _flow_in_words(numbers: Table, known: Mask) -> str:
     case, ends = numbers.explicit, numbers.flow
     return (
         f"score gap {float(case.score_gap):.4f}, other scores equal, (Att-SVM) feasible (gap "
@@ -205,7 +198,7 @@ def _flow_in_words(numbers: EqualNumbers, known: Mask) -> str:
     )
 
 
-def _explicit_again(numbers: EqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     case, given = numbers.explicit, explicit_instance()
     tokens = tokens_of(given.data, given.head)
     (W,) = flow_to(partial(descent_direction, tokens), np.zeros((2, 2)), float(np.log(case.steps * case.rate)))
@@ -213,7 +206,7 @@ def _explicit_again(numbers: EqualNumbers, draw: Draw, at: tuple[int, ...]) -> f
     return np.nan if aim is None else misaligned(W, aim)
 
 
-def _descent_in_words(numbers: EqualNumbers, known: Mask) -> str:
+def _descent_in_words(numbers: Table, known: Mask) -> str:
     case = numbers.explicit
     return (
         f"with η = 1/L_W = {float(case.rate):.4f}, after {int(case.steps)} steps ‖W‖ = {float(case.norm):.1f}, and the "
@@ -237,11 +230,11 @@ EXPLICIT_DESCENT = _on_explicit(
 )
 
 
-def random_data(number: int) -> Statement[EqualNumbers]:
+def random_data(number: int) -> Statement[Table]:
     """Of one cell."""
     n, T, d, anywhere = CELLS[number]
 
-    def ends(numbers: EqualNumbers) -> tuple[Ends, Mask, Mask, Mask]:
+    def ends(numbers: Table) -> tuple[Ends, Mask, Mask, Mask]:
         """Those at W^mm, those that lost an optimal token, and of them those certified without its sequence.
 
         Tokens of equal scores exert no force on each other: where one of them is selected, the limit is in general not
@@ -252,12 +245,12 @@ def random_data(number: int) -> Statement[EqualNumbers]:
         right = found.inside & found.selected & (found.misaligned <= ALIGNED)
         return found, right, lost, lost & ~found.certified & (found.lost_gap <= CERTIFIED)
 
-    def residual(numbers: EqualNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         found, right, lost, apart = ends(numbers)
         # An optimal token without attention may get it back late: only a certified limit is wrong.
         return found.distance((lost & found.certified) | apart, right)
 
-    def in_words(numbers: EqualNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         found, right, lost, apart = ends(numbers)
         total, count = int(found.inside.sum()), int((known & ~right).sum())
         low, high = wilson(count, total)
@@ -275,7 +268,7 @@ def random_data(number: int) -> Statement[EqualNumbers]:
             f"{total - int(known.sum())} are undecided{rest}"
         )
 
-    def again(numbers: EqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
         return limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
 

@@ -15,6 +15,7 @@ from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, least
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 
 # (n, T): the bound is n, T − 1, or both.
@@ -52,12 +53,6 @@ class Programs(NamedTuple):
     def above(self) -> Mask:
         """Cells at the bound of the theorems or above."""
         return self.d >= np.maximum(self.T - 1, self.n)
-
-
-class FeasibilityNumbers(NamedTuple):
-    """`programs`: of all cells."""
-
-    programs: Programs
 
 
 def compute(scale: str, key: Any, say: Callable[[str], None]) -> Programs:
@@ -121,31 +116,31 @@ def _solve(batch: Any) -> dict[str, Array]:
     return jax.vmap(jax.vmap(one))(batch)
 
 
+# `programs`: of all cells.
 FEASIBILITY = Dataset(
     "tarzanagh2023",
     "feasibility",
-    FeasibilityNumbers,
-    {"programs": Sweep(Programs, compute, checksum_key("feasibility"))},
+    {"programs": Sweep(compute, checksum_key("feasibility"), record=Programs)},
     where=f"{__name__}:FEASIBILITY",
 )
 
 
-def feasible(optimal: bool, kind: int) -> Statement[FeasibilityNumbers]:
+def feasible(optimal: bool, kind: int) -> Statement[Table]:
     """Of the optimal tokens or of random choices; a proof that there is no solution contradicts."""
     pick = slice(0, 1) if optimal else slice(1, None)
 
-    def inside(numbers: FeasibilityNumbers) -> Mask:
+    def inside(numbers: Table) -> Mask:
         one = numbers.programs.of(kind)
         return np.broadcast_to(one.above[:, None, None], one.result[:, :, pick].shape)
 
-    def residual(numbers: FeasibilityNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         one = numbers.programs.of(kind)
         # Positive margins are all that is said: separated without a solution to the tolerance has no gap.
         gap = np.where(one.result == ProgramResult.optimal.value, one.gap, 0.0)
         infeasible = one.result == ProgramResult.infeasible.value
         return np.where(infeasible, np.inf, np.where(one.separated, gap, np.nan))[:, :, pick]
 
-    def in_words(numbers: FeasibilityNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         one = numbers.programs.of(kind)
         infeasible = (one.result == ProgramResult.infeasible.value)[:, :, pick]
         total, below = infeasible[one.above], infeasible[~one.above]

@@ -1,12 +1,12 @@
 """Assumptions A, B.2, C, D and E: what satisfies them, and how often random data do."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
@@ -16,6 +16,7 @@ from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, 
 from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
@@ -40,110 +41,80 @@ ROUNDING = 1e-12
 SHORT = 1e-6
 
 
-class Slopes(NamedTuple):
-    """Of each loss at p pairs u, w of the interval: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0, `excess` |ℓ'(u)| − M1, and
-    `slope` ℓ'(u)."""
-
-    bend: Float[Any, "l p"]
-    excess: Float[Any, "l p"]
-    slope: Float[Any, "l p"]
-
-
-class Equal(NamedTuple):
-    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
-    (Att-SVM) (`ProgramResult`)."""
-
-    spread: Float[Any, " b"]
-    gap: Float[Any, " b"]
-    result: Int[Any, " b"]
-
-
-class Support(NamedTuple):
-    """Assumptions C and D at each of `DIMENSIONS`: whether the first step of descent is `separating`; whether every
-    other feasible choice of tokens `meets` D, or that is `unsure`; `others` that are locally optimal, and whether that
-    is `ambiguous` of one."""
-
-    separating: Bool[Any, "k b"]
-    meets: Bool[Any, "k b"]
-    unsure: Bool[Any, "k b"]
-    others: Int[Any, "k b"]
-    ambiguous: Bool[Any, "k b"]
-
-
-class TopScores(NamedTuple):
-    r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the largest
-    of many s; NaN where no token scores below α anywhere."""
-
-    excess: Float[Any, "h b"]
-
-
-class HypothesisNumbers(NamedTuple):
-    """Every instance is drawn once and counted, whether it satisfies an assumption or not."""
-
-    slopes: Slopes
-    equal: Equal
-    support: Support
-    top: TopScores
-
-
-def _slopes(scale: str, key: Any, say: Say) -> Slopes:
+def _slopes(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption A: {100 * TRIALS[scale]} pairs of points for each loss")
     key = jax.random.fold_in(key, 0)
     return _stacked([losses(name, key, TRIALS[scale]) for name in LOSSES])
 
 
-def _equals(scale: str, key: Any, say: Say) -> Equal:
+def _equals(scale: str, key: Any, say: Say) -> Table:
     return _equal(jax.random.split(jax.random.fold_in(key, 1), TRIALS[scale]))
 
 
-def _supports(scale: str, key: Any, say: Say) -> Support:
+def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
     keys = [jax.random.split(jax.random.fold_in(key, 100 + k), TRIALS[scale]) for k in range(len(DIMENSIONS))]
     return _stacked([_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True)])
 
 
-def _tops(scale: str, key: Any, say: Say) -> TopScores:
+def _tops(scale: str, key: Any, say: Say) -> Table:
+    r"""`excess` of each of `HEADS`: $Yh(x(s))-\gamma_\alpha+c_\alpha(1-s_\alpha)$ with $c_\alpha$ of (87), the
+    largest of many s; NaN where no token scores below α anywhere.
+    """
     keys = jax.random.split(jax.random.fold_in(key, 2), TRIALS[scale])
-    return TopScores(np.stack([top_score(name, keys) for name in HEADS]))
+    return Table(excess=np.stack([top_score(name, keys) for name in HEADS]))
 
 
 def _stacked(records: list[Any]) -> Any:
     return jax.tree.map(lambda *values: np.stack(values), *records)
 
 
-def losses(name: str, key: Any, count: int) -> Slopes:
-    """Of one loss, at 100 pairs for each of `count`."""
+def losses(name: str, key: Any, count: int) -> Table:
+    """Of one loss, at 100 pairs for each of `count`.
+
+    Of each loss at p pairs u, w of the interval: `bend` |ℓ'(u) − ℓ'(w)|/|u − w| − M0, `excess` |ℓ'(u)| − M1, and
+    `slope` ℓ'(u).
+    """
     loss, M0, M1 = LOSSES[name]
     slope = jax.vmap(jax.grad(lambda f: loss.value(f, jnp.ones(()))))
     u, w = jax.random.uniform(key, (2, 100 * count), minval=-INTERVAL, maxval=INTERVAL)
     bend = jnp.abs(slope(u) - slope(w)) / jnp.abs(u - w)
-    return Slopes(bend - M0, jnp.abs(slope(u)) - M1, slope(u))
+    return Table(bend=bend - M0, excess=jnp.abs(slope(u)) - M1, slope=slope(u))
 
 
 @jax.jit
-def _equal(keys: Array) -> Equal:
-    def one(key: Array) -> Equal:
+def _equal(keys: Array) -> Table:
+    """Draws with equal scores: largest `spread` of the non-optimal ones, least `gap` to the optimal one, `result` of
+    (Att-SVM) (`ProgramResult`).
+    """
+
+    def one(key: Array) -> Table:
         data, head = equal_scores(key, 5, 5, 4)
         scores = token_scores(data, head)
         best = optimal_tokens(scores, data.visible)
         others = jnp.where(best, jnp.nan, scores)
         spread = jnp.nanmax(others, axis=1) - jnp.nanmin(others, axis=1)
         gap = jnp.min(jnp.max(scores, axis=1) - jnp.nanmax(others, axis=1))
-        return Equal(jnp.max(spread), gap, solve(attention_svm(data, best, "frobenius")).result.value)
+        return Table(spread=jnp.max(spread), gap=gap, result=solve(attention_svm(data, best, "frobenius")).result.value)
 
     return jax.vmap(one)(keys)
 
 
 @jax.jit
-def _optimal_support(keys: Array, d: Any) -> Support:
-    """Assumptions C and D on unit-sphere data; one program for all d, coordinates beyond it are zero."""
+def _optimal_support(keys: Array, d: Any) -> Table:
+    """Assumptions C and D on unit-sphere data; one program for all d, coordinates beyond it are zero.
+
+    Assumptions C and D at each of `DIMENSIONS`: whether the first step of descent is `separating`; whether every other
+    feasible choice of tokens `meets` D, or that is `unsure`; `others` that are locally optimal, and whether that is
+    `ambiguous` of one. Of its own shape: `separating`, `meets`, `unsure`, `others`, `ambiguous` `(k, b)`.
+    """
     wide = DIMENSIONS[-1]
 
     def unit(key: Array, *shape: int) -> Array:
         x = jax.random.normal(key, (*shape, wide)) * (jnp.arange(wide) < d).reshape((1,) * len(shape) + (wide,))
         return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
-    def one(key: Array) -> Support:
+    def one(key: Array) -> Table:
         key_tokens, key_queries, key_head, key_labels = jax.random.split(key, 4)
         labels = jnp.where(jax.random.bernoulli(key_labels, 0.5, (N,)), 1.0, -1.0)
         data, head = TokenData(unit(key_tokens, N, T), unit(key_queries, N), labels), unit(key_head)
@@ -168,7 +139,7 @@ def _optimal_support(keys: Array, d: Any) -> Support:
             }
 
         every = jax.vmap(choice)(masks(jnp.asarray(choices_of_tokens(N, T)), data))
-        return Support(
+        return Table(
             separating=jnp.all(best | (logits > own)),
             meets=jnp.all(every["meets"]),
             unsure=jnp.any(every["unsure"]),
@@ -215,21 +186,21 @@ def top_score(name: str, keys: Array) -> Array:
 
 
 KEY = checksum_key("hypotheses")
+# Every instance is drawn once and counted, whether it satisfies an assumption or not.
 HYPOTHESES = Dataset(
     "tarzanagh2023",
     "hypotheses",
-    HypothesisNumbers,
     {
-        "slopes": Sweep(Slopes, _slopes, KEY),
-        "equal": Sweep(Equal, _equals, KEY),
-        "support": Sweep(Support, _supports, KEY),
-        "top": Sweep(TopScores, _tops, KEY),
+        "slopes": Sweep(_slopes, KEY),
+        "equal": Sweep(_equals, KEY),
+        "support": Sweep(_supports, KEY),
+        "top": Sweep(_tops, KEY),
     },
     where=f"{__name__}:HYPOTHESES",
 )
 
 
-def _slope_excess(numbers: HypothesisNumbers) -> np.ndarray:
+def _slope_excess(numbers: Table) -> np.ndarray:
     """By how much a pair contradicts Assumption A; 0 where it does not."""
     found = numbers.slopes
     # Differences of slopes over short distances carry roundings over that distance.
@@ -237,7 +208,7 @@ def _slope_excess(numbers: HypothesisNumbers) -> np.ndarray:
     return np.where(found.slope < 0, over, np.inf)
 
 
-def _slopes_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+def _slopes_in_words(numbers: Table, known: Mask) -> str:
     found = numbers.slopes
     top = max(float(found.bend.max()), float(found.excess.max()))
     return (
@@ -246,7 +217,7 @@ def _slopes_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
     )
 
 
-A = Statement[HypothesisNumbers](
+A = Statement[Table](
     source="Assumption A",
     says="logistic, exponential and correlation loss are strictly decreasing, with M0-Lipschitz derivatives of size at "
     f"most M1 on [−{INTERVAL:g}, {INTERVAL:g}] (M0, M1 = 1/4, 1; e^{INTERVAL:g}, e^{INTERVAL:g}; 0, 1)",
@@ -257,7 +228,7 @@ A = Statement[HypothesisNumbers](
 )
 
 
-def _equals_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+def _equals_in_words(numbers: Table, known: Mask) -> str:
     found = numbers.equal
     feasible = int((found.result == ProgramResult.optimal.value).sum())
     return (
@@ -266,7 +237,7 @@ def _equals_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
     )
 
 
-B2 = Statement[HypothesisNumbers](
+B2 = Statement[Table](
     source="Assumption B.2",
     says="the construction of Theorem 5's proof (non-optimal tokens moved along v to one score) satisfies it, "
     "n = T = 5, d = 4",
@@ -286,12 +257,12 @@ def _shares(hits: np.ndarray) -> str:
     return ", ".join(f"{_share(x)} at d = {d}" for d, x in zip(DIMENSIONS, hits, strict=True))
 
 
-def _separating_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+def _separating_in_words(numbers: Table, known: Mask) -> str:
     hits = numbers.support.separating
     return f"in {_shares(hits)} of {hits.shape[1]} draws each, {int(hits.sum())} in all"
 
 
-C = Statement[HypothesisNumbers](
+C = Statement[Table](
     source="Assumption C",
     says=f"it is not empty: at each d some random data satisfy it (the first step of descent separates), n = T = {N}",
     inside=lambda n: everyone(n.support.separating[:, 0]),
@@ -301,7 +272,7 @@ C = Statement[HypothesisNumbers](
 )
 
 
-def _others(numbers: HypothesisNumbers) -> np.ndarray:
+def _others(numbers: Table) -> np.ndarray:
     """Other locally-optimal choices; a choice at the edge of local optimality, or a margin at that of support, decides
     nothing."""
     found = numbers.support
@@ -309,7 +280,7 @@ def _others(numbers: HypothesisNumbers) -> np.ndarray:
     return np.where(clear, found.others, np.nan)
 
 
-def _others_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+def _others_in_words(numbers: Table, known: Mask) -> str:
     found = numbers.support
     holds = found.meets & ~found.unsure
     alone = ", ".join(f"{100 * (x == 0).mean():.0f}%" for x in found.others)
@@ -320,7 +291,7 @@ def _others_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
     )
 
 
-D = Statement[HypothesisNumbers](
+D = Statement[Table](
     source="Assumption D",
     says=f"where it holds, W^mm is the only locally-optimal direction; all {T**N} choices of tokens, n = T = {N}",
     inside=lambda n: n.support.meets,
@@ -333,12 +304,12 @@ D = Statement[HypothesisNumbers](
 PROVEN = ("linear", "convex", "mlp")
 
 
-def _proven(numbers: HypothesisNumbers) -> Mask:
+def _proven(numbers: Table) -> Mask:
     """Of these heads, where some token scores below α."""
     return np.isfinite(numbers.top.excess) & np.isin(HEADS, PROVEN)[:, None]
 
 
-def _tops_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
+def _tops_in_words(numbers: Table, known: Mask) -> str:
     concave, asked = numbers.top.excess[HEADS.index("concave")], np.isfinite(numbers.top.excess)
     return (
         f"{int(np.sum(numbers.top.excess[known] > ROUNDING))} of {int(known.sum())} do not; of concave heads "
@@ -347,7 +318,7 @@ def _tops_in_words(numbers: HypothesisNumbers, known: Mask) -> str:
     )
 
 
-E = Statement[HypothesisNumbers](
+E = Statement[Table](
     source="Assumption E",
     says="linear heads, and convex ones with labels 1 (v·x + ‖x‖²/2 and 1ᵀReLU(Vx)), satisfy it with c_α of (87), at "
     "random α and 200 convex combinations of tokens each",

@@ -18,6 +18,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone, least
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
 
@@ -67,21 +68,6 @@ class Centred(NamedTuple):
     """Of random vectors, by how much the difference of Lemma 7 is `over` its bound."""
 
     over: Float[Any, "*b"]
-
-
-class Explicit(NamedTuple):
-    """`ratio` `(radii,)` of the two products of Lemma 10 on the explicit case, at `RADII`."""
-
-    ratio: Float[Any, " r"]
-
-
-class InequalityNumbers(NamedTuple):
-    """Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10)."""
-
-    gradients: Gradients
-    concave: Concave
-    centred: Centred
-    explicit: Explicit
 
 
 def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Callable[[str], None]) -> Any:
@@ -170,7 +156,7 @@ def _lemma10() -> Float[Array, " radii"]:
     return jax.vmap(ratio)(jnp.asarray(RADII))
 
 
-def _ratio_again(numbers: "InequalityNumbers", draw: Draw, at: tuple[int, ...]) -> float:
+def _ratio_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
     given = tokens_of(*explicit_case())
     wrong = np.array([[1.0, 0.0], [0.0, 0.0]])
     aim = least_norm(margin_rows(given, np.argmax(given.scores, axis=1)))
@@ -179,7 +165,7 @@ def _ratio_again(numbers: "InequalityNumbers", draw: Draw, at: tuple[int, ...]) 
     return float(np.sum(pull * wrong) / np.sum(pull * aim) * np.linalg.norm(aim)) - 1.0
 
 
-def _push_again(numbers: "InequalityNumbers", draw: Draw, at: tuple[int, ...]) -> float:
+def _push_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
     key = _keys(0, draw.scale, draw.key("gradients"))[at[0]]
     given = tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D))
     aim = least_norm(margin_rows(given, np.argmax(given.scores, axis=1)))
@@ -187,27 +173,28 @@ def _push_again(numbers: "InequalityNumbers", draw: Draw, at: tuple[int, ...]) -
 
 
 def _drawn(number: int, record: Any, one: Callable[[Array], Any]) -> Sweep:
-    return Sweep(record, partial(_points, number, one), KEY)
+    return Sweep(partial(_points, number, one), KEY, record=record)
 
 
 KEY = checksum_key("inequalities")
+# Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10).
 INEQUALITIES = Dataset(
     "tarzanagh2023",
     "inequalities",
-    InequalityNumbers,
     {
         "gradients": _drawn(0, Gradients, _gradients),
         "concave": _drawn(1, Concave, _concave),
         "centred": _drawn(2, Centred, _centred),
-        "explicit": Sweep(Explicit, lambda scale, key, say: Explicit(_lemma10()), KEY),
+        # `ratio` `(radii,)` of the two products of Lemma 10 on the explicit case, at `RADII`.
+        "explicit": Sweep(lambda scale, key, say: Table(ratio=_lemma10()), KEY),
     },
     where=f"{__name__}:INEQUALITIES",
 )
 KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 
-def _fail(residual: Callable[[InequalityNumbers], np.ndarray], bound: float) -> Callable[..., str]:
-    def in_words(numbers: InequalityNumbers, known: Mask) -> str:
+def _fail(residual: Callable[[Table], np.ndarray], bound: float) -> Callable[..., str]:
+    def in_words(numbers: Table, known: Mask) -> str:
         return f"{int(np.sum(residual(numbers)[known] > bound))} of {int(known.sum())} fail"
 
     return in_words
@@ -215,10 +202,10 @@ def _fail(residual: Callable[[InequalityNumbers], np.ndarray], bound: float) -> 
 
 def _at_points(
     source: str, says: str, of: Callable[[Gradients], np.ndarray], unit: str, bound: float
-) -> Statement[InequalityNumbers]:
+) -> Statement[Table]:
     """Of gradients, where the program has a solution."""
 
-    def residual(numbers: InequalityNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         return numbers.gradients.solved(of(numbers.gradients))
 
     return Statement(
@@ -232,23 +219,23 @@ def _at_points(
     )
 
 
-def _pushes(source: str, says: str) -> Statement[InequalityNumbers]:
+def _pushes(source: str, says: str) -> Statement[Table]:
     return _at_points(source, f"{says}; {KIND}", lambda g: g.push, "cosine of ∇L and W^mm; below 0", BELOW_ZERO)
 
 
-def _least_push(numbers: InequalityNumbers) -> np.ndarray:
+def _least_push(numbers: Table) -> np.ndarray:
     # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
     return numbers.gradients.solved(np.abs(numbers.gradients.far_push))
 
 
-def _no_constant(numbers: InequalityNumbers, known: Mask) -> str:
+def _no_constant(numbers: Table, known: Mask) -> str:
     return (
         f"at W = {FAR:g} W^mm it is as small as {least(_least_push(numbers)[known]):.0e}: no positive c is below all "
         "values, and none can be, since ∇L(R W^mm) → 0"
     )
 
 
-ONE_CONSTANT = Statement[InequalityNumbers](
+ONE_CONSTANT = Statement[Table](
     source="Lemma 9",
     says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
     inside=lambda n: n.gradients.inside,
@@ -259,12 +246,12 @@ ONE_CONSTANT = Statement[InequalityNumbers](
 )
 
 
-def _counts_wrong(numbers: InequalityNumbers) -> np.ndarray:
+def _counts_wrong(numbers: Table) -> np.ndarray:
     found = numbers.concave
     return ((found.nonzero < 2) | (found.nonzero > found.tau)).astype(float)
 
 
-def _nonzero(numbers: InequalityNumbers, known: Mask) -> str:
+def _nonzero(numbers: Table, known: Mask) -> str:
     found = numbers.concave
     return (
         f"{int(_counts_wrong(numbers).sum())} of {known.size} fail; they are {int(found.nonzero.min())} to "
@@ -272,7 +259,7 @@ def _nonzero(numbers: InequalityNumbers, known: Mask) -> str:
     )
 
 
-ENTRIES = Statement[InequalityNumbers](
+ENTRIES = Statement[Table](
     source="Lemma 6",
     says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
     inside=lambda n: everyone(n.concave.tau),
@@ -280,7 +267,7 @@ ENTRIES = Statement[InequalityNumbers](
     found=_nonzero,
 )
 
-DIFFERENCE = Statement[InequalityNumbers](
+DIFFERENCE = Statement[Table](
     source="Lemma 7",
     says="the difference is at most 2ΓA(1 − s₁)², random vectors",
     inside=lambda n: everyone(n.centred.over),
@@ -291,7 +278,7 @@ DIFFERENCE = Statement[InequalityNumbers](
 )
 
 
-def _ratios(numbers: InequalityNumbers, known: Mask) -> str:
+def _ratios(numbers: Table, known: Mask) -> str:
     ratios = ", ".join(f"{x:.4f}" for x in numbers.explicit.ratio)
     return (
         f"the ratio of the two products (at most 1 + π if it holds) is {ratios} at ‖W‖ = "
@@ -300,7 +287,7 @@ def _ratios(numbers: InequalityNumbers, known: Mask) -> str:
     )
 
 
-WRONG_LIMIT = Statement[InequalityNumbers](
+WRONG_LIMIT = Statement[Table](
     source="Lemma 10",
     says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
     # The statement requires it to be below any π from some R on: judged at the largest.

@@ -16,6 +16,7 @@ from jaxflow.models import CombinedAttention
 from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
@@ -76,12 +77,6 @@ class Runs(NamedTuple):
     def astray(self) -> Mask:
         """One of them is known to end elsewhere."""
         return (self.left | self.stationary).any(axis=-2)
-
-
-class ConvergenceNumbers(NamedTuple):
-    """Locally-optimal choices by enumeration; starts at a given angle from each in a random direction."""
-
-    runs: Runs
 
 
 def _runs(scale: str, key: Any, say: Say) -> Runs:
@@ -174,26 +169,26 @@ def near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.nd
     return radius * (corr * W + (1.0 - corr**2) ** 0.5 * size * across)
 
 
+# Locally-optimal choices by enumeration; starts at a given angle from each in a random direction.
 LOCAL_CONVERGENCE = Dataset(
     "tarzanagh2023",
     "local-convergence",
-    ConvergenceNumbers,
-    {"runs": Sweep(Runs, _runs, checksum_key("local-convergence"))},
+    {"runs": Sweep(_runs, checksum_key("local-convergence"), record=Runs)},
     where=f"{__name__}:LOCAL_CONVERGENCE",
 )
 
 
-def converges(column: int) -> Statement[ConvergenceNumbers]:
+def converges(column: int) -> Statement[Table]:
     """From one of the angles."""
     # μ and R are the theorem's to choose: starts beyond the proof's own μ are outside, whatever becomes of them.
     beyond = column > 0
 
-    def residual(numbers: ConvergenceNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         one = cell_of(numbers.runs, column)
         distance = np.where(one.both, one.misaligned.max(axis=0), np.nan)
         return distance if beyond else np.where(one.astray, np.inf, distance)
 
-    def in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         one = cell_of(numbers.runs, column)
         flow, total = one.reached[0], one.mu.size
         reached, left, stationary = (np.sum(x, axis=1) for x in (one.reached, one.left, one.stationary))

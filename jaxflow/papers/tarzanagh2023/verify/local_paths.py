@@ -17,6 +17,7 @@ from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, padded
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, factors, masks
@@ -91,17 +92,6 @@ class Choices(NamedTuple):
     depth: Float[Any, " c"]
     empty: Bool[Any, " c"]
     first: Float[Any, " c"]
-
-
-class LocalNumbers(NamedTuple):
-    r"""ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its
-    choices, in units of $R_0$; in the first one with the flow from the path's point at $R_0$."""
-
-    frobenius: Paths
-    nuclear: Paths
-    sequence: Paths
-    optimal: Paths
-    choices: Choices
 
 
 class _Chosen(NamedTuple):
@@ -258,23 +248,25 @@ def _choices(scale: str, key: Any, say: Say) -> Choices:
 
 
 KEY = checksum_key("local-paths")
+# ε is half of what $W^{mm}_\alpha$ allows, $R_0$ that of the proof. Of each cell the `Paths` `(b, m)` of its choices,
+# in units of $R_0$; in the first one with the flow from the path's point at $R_0$.
 LOCAL_PATHS = Dataset(
     "tarzanagh2023",
     "local-paths",
-    LocalNumbers,
-    {name: Sweep(Paths, partial(_paths, name), KEY) for name in CELLS} | {"choices": Sweep(Choices, _choices, KEY)},
+    {name: Sweep(partial(_paths, name), KEY, record=Paths) for name in CELLS}
+    | {"choices": Sweep(_choices, KEY, record=Choices)},
     where=f"{__name__}:LOCAL_PATHS",
 )
 
 
-def tend(name: str) -> Statement[LocalNumbers]:
+def tend(name: str) -> Statement[Table]:
     """Of one cell."""
     cell = CELLS[name]
 
-    def paths(numbers: LocalNumbers) -> Paths:
+    def paths(numbers: Table) -> Paths:
         return getattr(numbers, name)
 
-    def in_words(numbers: LocalNumbers) -> str:
+    def in_words(numbers: Table) -> str:
         one, choices = paths(numbers), numbers.choices
         inside, mine = one.inside, choices.cell == list(CELLS).index(name)
         if cell.optimal or not inside.any():

@@ -91,13 +91,13 @@ KEY = checksum_key("nearly-equal-scores")
 NEARLY_EQUAL = Dataset(
     "tarzanagh2023",
     "nearly-equal-scores",
-    NearlyEqualNumbers,
     {
-        "single": Sweep(Ends, partial(_cell, 0), KEY),
-        "several": Sweep(Ends, partial(_cell, 1), KEY),
-        "pairs": Sweep(Ends, _two_tokens, KEY),
+        "single": Sweep(partial(_cell, 0), KEY, record=Ends),
+        "several": Sweep(partial(_cell, 1), KEY, record=Ends),
+        "pairs": Sweep(_two_tokens, KEY, record=Ends),
     },
     where=f"{__name__}:NEARLY_EQUAL",
+    numbers=NearlyEqualNumbers,
 )
 
 

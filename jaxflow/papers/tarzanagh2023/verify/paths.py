@@ -186,21 +186,21 @@ KEY = checksum_key("regularization-paths")
 PATHS = Dataset(
     "tarzanagh2023",
     "regularization-paths",
-    _numbers,
     {
-        "combined": Sweep(Paths, _combined, KEY),
+        "combined": Sweep(_combined, KEY, record=Paths),
         "factored": Part(
-            PathOf,
             _factored,
             _cells,
             {scale: size.instances for scale, size in SIZES.items()},
             block=6,
             draw_from=lambda seed, cell: _of_instances(KEY(seed)),
             way="as a block",
+            record=PathOf,
         ),
-        "programs": Sweep(Programs, _programs, KEY),
+        "programs": Sweep(_programs, KEY, record=Programs),
     },
     where=f"{__name__}:PATHS",
+    numbers=_numbers,
 )
 
 

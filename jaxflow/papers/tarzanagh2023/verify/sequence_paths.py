@@ -202,12 +202,12 @@ KEY = checksum_key("sequence-paths")
 SEQUENCE_PATHS = Dataset(
     "tarzanagh2023",
     "sequence-paths",
-    _numbers,
     {
-        "paths": Part(PathOf, paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
-        "choices": Sweep(Choices, _choices, KEY),
+        "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block", record=PathOf),
+        "choices": Sweep(_choices, KEY, record=Choices),
     },
     where=f"{__name__}:SEQUENCE_PATHS",
+    numbers=_numbers,
 )
 
 

@@ -127,12 +127,12 @@ KEY = checksum_key("sequences")
 SEQUENCES = Dataset(
     "tarzanagh2023",
     "sequences",
-    SequenceNumbers,
     {
-        "combined": Sweep(Limits, partial(_compute, False), KEY),
-        "factored": Sweep(Limits, partial(_compute, True), KEY),
+        "combined": Sweep(partial(_compute, False), KEY, record=Limits),
+        "factored": Sweep(partial(_compute, True), KEY, record=Limits),
     },
     where=f"{__name__}:SEQUENCES",
+    numbers=SequenceNumbers,
 )
 
 

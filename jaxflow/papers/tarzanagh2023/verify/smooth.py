@@ -17,6 +17,7 @@ from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
 
@@ -47,12 +48,6 @@ class Ratios(NamedTuple):
     K: Float[Any, "l b k"]
     Q: Float[Any, "l b k"]
     descent: Float[Any, "l b 2"]
-
-
-class SmoothNumbers(NamedTuple):
-    """`pairs`: of every loss."""
-
-    pairs: Ratios
 
 
 def compute(scale: str, key: Any, say: Callable[[str], None]) -> Ratios:
@@ -129,23 +124,23 @@ def _one(name: str, key: Array) -> Ratios:
     )
 
 
+# `pairs`: of every loss.
 SMOOTHNESS = Dataset(
     "tarzanagh2023",
     "smoothness",
-    SmoothNumbers,
-    {"pairs": Sweep(Ratios, compute, checksum_key("smoothness"))},
+    {"pairs": Sweep(compute, checksum_key("smoothness"), record=Ratios)},
     where=f"{__name__}:SMOOTHNESS",
 )
 
 
-def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[SmoothNumbers]:
+def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]:
     """Of the ratios `part`; corrected: over the constant with the square of the fixed factor's size."""
 
-    def ratios(numbers: SmoothNumbers) -> np.ndarray:
+    def ratios(numbers: Table) -> np.ndarray:
         found = getattr(numbers.pairs, part)
         return found / np.asarray(SIZES) if corrected else found
 
-    def in_words(numbers: SmoothNumbers, known: Mask) -> str:
+    def in_words(numbers: Table, known: Mask) -> str:
         found = ratios(numbers)
         text = f"{int((found > 1.0).sum())} of {found.size} pairs change the gradient by more; largest ratio "
         text += f"{found.max():.3g} of the constant"
@@ -154,7 +149,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Smooth
         by_size = ", ".join(f"{x:.2g}" for x in found.max(axis=(0, 1)))
         return f"{text} (at ‖·‖ = {', '.join(f'{x:g}' for x in SIZES)}: {by_size})"
 
-    def again(numbers: SmoothNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         loss, trial, size = at
         key = _keys(loss, draw.scale, draw.key("pairs"))[trial]
         data, head = random_tokens(jax.random.split(key, 6)[0], N, T, D)
@@ -183,7 +178,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Smooth
     )
 
 
-def _descents_in_words(numbers: SmoothNumbers, known: Mask) -> str:
+def _descents_in_words(numbers: Table, known: Mask) -> str:
     clear = numbers.pairs.descent[known]
     once, twice = (float(part.max(initial=-np.inf)) for part in clear.T)
     return (
@@ -193,7 +188,7 @@ def _descents_in_words(numbers: SmoothNumbers, known: Mask) -> str:
     )
 
 
-DESCENT = Statement[SmoothNumbers](
+DESCENT = Statement[Table](
     source="Lemma 8",
     says="L(W − η∇L) − L(W) ≤ −(η/2)‖∇L‖² for η = 1/L_W and 2/L_W; logistic and correlation loss",
     inside=lambda n: everyone(n.pairs.W),
