@@ -20,13 +20,14 @@ DATA, PIXELS = 100, 64
 
 
 def instance(weights: int, classes: int) -> tuple[jf.EmpiricalRisk, Any]:
-    images, digits = load_digits(return_X_y=True)
+    found: Any = load_digits()
+    images, digits = found.data, found.target
     outputs = 1 if classes == 2 else classes
     chosen = np.flatnonzero(np.isin(digits, (3, 8)) if classes == 2 else digits < classes)[:DATA]
     targets = jnp.where(digits[chosen] == 3, 1.0, -1.0) if classes == 2 else jnp.asarray(digits[chosen])
     risk = jf.EmpiricalRisk((images[chosen] / 16.0, targets), "logistic" if classes == 2 else "cross_entropy")
     width, out = round(weights / (PIXELS + outputs)), "scalar" if classes == 2 else classes
-    plain = {"use_bias": False, "use_final_bias": False, "key": jax.random.key(0)}
+    plain: dict[str, Any] = {"use_bias": False, "use_final_bias": False, "key": jax.random.key(0)}
     return risk, eqx.nn.MLP(PIXELS, out, width, 1, **plain)
 
 

@@ -28,7 +28,9 @@ def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     found = []
     for dense in (500, 0):
         monkeypatch.setattr(hard_margin_step, "DENSE", dense)
-        path = hard_margin_flow(lambda theta: labels * outputs(theta), start, 2.0, present=present, target=1e-9)
+        path = hard_margin_flow(
+            lambda theta: labels * outputs(theta), start, jnp.asarray(2.0), present=present, target=1e-9
+        )
         assert bool(path.converged) and float(path.residual) <= 1e-9
         found.append(path)
     one, other = (np.asarray(path.state.weights / jnp.linalg.norm(path.state.weights)) for path in found)
