@@ -319,6 +319,11 @@ TABLES: list[Table] = [
         "Models of your own",
         "Two-layer ReLU networks of 16 units on 20 data on two sides of a plane; see [your own model](own-model.md).",
     ),
+    Table("real_sizes", {"weights": "weights|count", "classes": "classes", "outcome": "outcome",
+          "residual": "residual|power", "margins with multipliers": "support", "sliding kinks": "kinks|count",
+          "seconds": "seconds|seconds", "GiB": "memory|rounded"}, "Networks of real sizes",
+          "Two ReLU layers on 100 digits of 64 pixels, one thread of a busy machine, with compilation; of ten classes "
+          "after 50 steps of the hard-margin flow."),
     Table(
         "claims",
         {"what": "case", "instances": "instances|count", "outcomes": "outcomes|ended", "undecided": "undecided",

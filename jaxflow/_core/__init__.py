@@ -38,6 +38,7 @@ from jaxflow._core.compiling import normal as normal
 from jaxflow._core.compiling import quick_options as quick_options
 from jaxflow._core.compiling import strongly_typed as strongly_typed
 from jaxflow._core.lanes import one_lane_at_a_time as one_lane_at_a_time
+from jaxflow._core.minres import minres as minres
 from jaxflow._core.printing import AbstractPrinted as AbstractPrinted
 from jaxflow._core.printing import as_html as as_html
 from jaxflow._core.printing import in_numbers as in_numbers

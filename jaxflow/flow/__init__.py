@@ -23,8 +23,8 @@ from jaxflow.flow.drive import Drive as Drive
 from jaxflow.flow.drive import Lane as Lane
 from jaxflow.flow.filippov import Filippov as Filippov
 from jaxflow.flow.hard_margin import HardMarginPath as HardMarginPath
-from jaxflow.flow.hard_margin import HardMarginState as HardMarginState
 from jaxflow.flow.hard_margin import hard_margin_flow as hard_margin_flow
+from jaxflow.flow.hard_margin_step import HardMarginState as HardMarginState
 from jaxflow.flow.integrate import integrate as integrate
 from jaxflow.flow.multiplier_newton import BackwardEuler as BackwardEuler
 from jaxflow.flow.multiplier_newton import MultiplierNewton as MultiplierNewton

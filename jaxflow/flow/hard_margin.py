@@ -19,52 +19,29 @@ kink while its gate is between zero and one. Gates on a kink are Filippov's solu
 repels the flow on both sides is crossed.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxflow._core import AbstractPrinted, checked, linalg
+from jaxflow._core import AbstractPrinted, checked, require
 from jaxflow._core.kinks import gated, kink_count
+from jaxflow.flow.drive import EVERY
+from jaxflow.flow.hard_margin_step import HardMarginState, Margins, project
 
-Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
-
-# Newton steps of one projection. Each changes the active set; on the right one three to six converge.
-NEWTON_STEPS = 20
-# A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
-# rounding leaves of a margin of one after a system of a few hundred unknowns.
-SOLVED, CONSISTENT = 1e-10, 1e-9
-# Roundings of what multipliers and gates push, relative to the weights.
-FLOOR = 1e-13
 # The first step in log ρ, and the longest: h τ-close to the program itself.
 FIRST_STEP, LONGEST_STEP = 0.01, 1e6
 # Growth of log ρ in which margins that differ by 1/log t at the start have met.
 SETTLING = 0.05
-# What a margin of one or a switch of zero may be off by and still be one, and zero: without it a constraint that is
-# just being left is taken up again for its rounding, and so on for ever.
-ROUNDING = 1e-12
 # How often the active set is looked for anew where no step can be solved.
 FRESH_STARTS = 3
 # Steps below this no longer move anything.
 SHORTEST_STEP = 1e-7
-
-
-class HardMarginState(AbstractPrinted):
-    r"""A point of the hard-margin flow, scaled to margin one.
-
-    `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
-    kinks that it is on.
-    """
-
-    weights: Float[Array, " p"]
-    multipliers: Float[Array, " n"]
-    gates: Float[Array, " g"]
-    sliding: Bool[Array, " g"]
 
 
 class HardMarginPath(AbstractPrinted):
@@ -102,6 +79,7 @@ def hard_margin_flow(
     max_steps: int = 2048,
     until: float | Float[Array, ""] = jnp.inf,
     idle: Bool[Array, ""] | bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> HardMarginPath:
     r"""Follows the hard-margin flow from `weights` to a KKT point.
 
@@ -112,7 +90,10 @@ def hard_margin_flow(
     - `target`: the relative KKT residual to end at.
     - `tolerance`: how much the direction of one step may differ from that of two half steps.
     - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
+    - `report` receives a line once a second, as that of `Drive` does.
     """
+    require(report is None or callable(report), "report", "expected a function", got=report)
+    meter = None if report is None else _Meter(report)
     smallest = jnp.min(jnp.where(present, margins(weights), jnp.inf))
     ready = (smallest > 0) & jnp.isfinite(smallest) & ~jnp.asarray(idle)
     scaled = weights / jnp.where(ready, smallest, 1.0) ** (1.0 / degree)
@@ -142,7 +123,7 @@ def hard_margin_flow(
         # One step, a half, and another half from there: one trace of Newton's method for the three.
         def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, Any]:
             origin = _where(which == 2, carry, now.state)
-            found = _project(margins, present, origin, jnp.where(which == 0, length, half))
+            found = project(margins, present, origin, jnp.where(which == 0, length, half), now.residual)
             return found[0], found
 
         _, (three, solved, newton_steps) = lax.scan(one, now.state, jnp.arange(3))
@@ -171,6 +152,8 @@ def hard_margin_flow(
             newton_steps=now.newton_steps + jnp.sum(newton_steps),
         )
         new = _where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
+        if meter is not None:
+            jax.debug.callback(meter, new.steps, new.log_growth, new.residual)
         length = jnp.minimum(length * factor, LONGEST_STEP)
         # An active set that no step can be solved from is given up: it is found again from the weights alone.
         stuck = (length <= SHORTEST_STEP) & (begun_anew < FRESH_STARTS)
@@ -180,102 +163,22 @@ def hard_margin_flow(
     return lax.while_loop(going, body, (begun, first, count, count))[0]
 
 
+class _Meter:
+    """Called from inside the loop with what it has reached; reports at most once in `EVERY` seconds."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self._say, self._last = say, -EVERY
+
+    def __call__(self, steps: Any, growth: Any, residual: Any) -> None:
+        if time.monotonic() - self._last >= EVERY:
+            grown = f"log norm + {float(growth):.3g}, KKT residual {float(residual):.1e}"
+            self._say(f"hard-margin flow: {int(steps)} steps, {grown}")
+            self._last = time.monotonic()
+
+
 def _where(which: Array, a: Any, b: Any) -> Any:
     return jax.tree.map(lambda x, y: jnp.where(which, x, y), a, b)
 
 
 def _unit(x: Array) -> Array:
     return x / jnp.linalg.norm(x)
-
-
-def _project(
-    margins: Margins, present: Array, origin: HardMarginState, length: Array
-) -> tuple[HardMarginState, Array, Array]:
-    """One step of implicit Euler, whether it was solved, and Newton steps."""
-    share = length / (1.0 + length)
-    pulled = (1.0 - share) * origin.weights
-
-    def going(carry: tuple[HardMarginState, Array, Array]) -> Array:
-        _, status, count = carry
-        return (status == 0) & (count < NEWTON_STEPS)
-
-    def body(carry: tuple[HardMarginState, Array, Array]) -> tuple[HardMarginState, Array, Array]:
-        state, _, count = carry
-        new, move, push = _newton(margins, present, state, pulled, share)
-        size = jnp.linalg.norm(new.weights)
-        lost = ~(move <= 10.0 * size)
-        # What multipliers and gates push is a share of the weights, and the residual is measured in it.
-        settled = (move <= SOLVED * size) & (push <= (SOLVED * share + FLOOR) * size)
-        done = settled & _consistent(margins, present, new)
-        return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
-
-    # Multipliers of the step are those of the program times the share.
-    begun = eqx.tree_at(lambda s: s.multipliers, origin, share * origin.multipliers)
-    state, status, count = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
-    state = eqx.tree_at(lambda s: s.multipliers, state, state.multipliers / share)
-    return state, status == 1, count
-
-
-def _consistent(margins: Margins, present: Array, state: HardMarginState) -> Array:
-    value, z, _ = gated(margins, state.weights, state.gates)
-    rounding = CONSISTENT * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
-    at = jnp.where(state.gates > 0.5, z >= -rounding, z <= rounding)
-    fits = jnp.all(jnp.where(state.sliding, jnp.abs(z) <= rounding, at))
-    enough = jnp.all(jnp.where(present, value, 1.0) >= 1.0 - CONSISTENT)
-    return fits & enough & jnp.all(state.multipliers >= 0.0)
-
-
-def _newton(
-    margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array
-) -> tuple[HardMarginState, Array, Array]:
-    """A Newton step for weights, multipliers and gates on the active set; how far it moves the weights, and how much
-    multipliers and gates push differently."""
-    psi, lam, gates = state.weights, state.multipliers, state.gates
-    p, n, g = psi.size, lam.size, gates.size
-
-    def fields(psi: Array) -> Any:
-        def potential(psi: Array, offsets: Array) -> Any:
-            found = gated(margins, psi, gates, offsets)
-            q = jnp.where(present, found.value, 0.0)
-            return jnp.dot(lam, q), (found.value, found.switches)
-
-        (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, jnp.zeros_like(gates))
-        return (pushes, q, z), (pushes, q, z, worths)
-
-    (hessian, rows, kinks), (pushes, q, z, worths) = jax.jacfwd(fields, has_aux=True)(psi)
-    active = present & (lam - share * (q - 1.0) > share * ROUNDING)
-    # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
-    tiny = ROUNDING * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
-    wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
-    sliding = state.sliding | (wrong & (worths < 0))
-    gates = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
-    # Rows of more kinks than weights are dependent.
-    m = min(g, p)
-    chosen = jnp.argsort(~sliding, stable=True)[:m]
-    on = sliding[chosen]
-    normals = jnp.where(on[:, None], kinks[chosen], 0.0)
-    jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * gates - 1.0), 0.0)
-    rest = psi - pulled - pushes - kinks.T @ jumps
-    # Unknowns of a kink are gate times worth, which keeps the matrix symmetric; the floor is that of rounding, for
-    # rows that depend on each other.
-    floor = 1e-14 * jnp.maximum(1.0, jnp.max(jnp.abs(rows)))
-    matrix = jnp.block(
-        [
-            [jnp.eye(p) - hessian, -jnp.where(active[:, None], rows, 0.0).T, -normals.T],
-            [jnp.where(active[:, None], rows, 0.0), jnp.diag(jnp.where(active, floor, 1.0)), jnp.zeros((n, m))],
-            [normals, jnp.zeros((m, n)), jnp.diag(jnp.where(on, floor, 1.0))],
-        ]
-    )
-    right = jnp.concatenate([-rest, jnp.where(active, 1.0 - q, -lam), jnp.where(on, -z[chosen], 0.0)])
-    change = linalg.solve(matrix, right)
-    worth = worths[chosen]
-    turn = jnp.where(on & (worth != 0), change[p + n :] / jnp.where(worth != 0, worth, 1.0), 0.0)
-    moved = gates.at[chosen].add(turn)
-    new = HardMarginState(
-        psi + change[:p],
-        lam + change[p : p + n],
-        jnp.clip(moved, 0.0, 1.0),
-        sliding & (moved >= 0) & (moved <= 1),
-    )
-    pushed = jnp.where(present[:, None], rows, 0.0).T @ change[p : p + n] + normals.T @ change[p + n :]
-    return new, jnp.linalg.norm(change[:p]), jnp.linalg.norm(pushed)

@@ -36,7 +36,7 @@ from jaxflow.limits.kantorovich import kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import flat, settle
+from jaxflow.limits.model_point import MOST_WEIGHTS, flat, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
@@ -106,7 +106,7 @@ def _begun(
     start, unravel = flat(risk, model)
     at_start = margins_of(risk, model, unravel)
     degree = degree_of(at_start, start, declared_degree(method, model))
-    problem = _gears(model, method, kink_count(at_start.function, start))
+    problem = _gears(model, method, kink_count(at_start.function, start), start.size <= MOST_WEIGHTS)
     # What is compiled holds the program of the rule: another rule is another one.
     return under_way((problem,), risk, model, max_steps, (model, method, gap, rule, degree))
 
@@ -128,6 +128,7 @@ def _concluded(one: Underway) -> Limit:
         tolerance=method.tolerance,
         max_steps=method.hard_margin_steps,
         idle=~(fitted & homogeneous),
+        report=method.report,
     )
     # Tokens that pull away from the selected ones must be left behind: among the smallest margins they would win.
     behind = jnp.min(jnp.where(pulls, margins.function(path.state.weights), jnp.inf), initial=jnp.inf)
@@ -144,18 +145,24 @@ def _concluded(one: Underway) -> Limit:
     ratio = stationarity(trajectory.final)
     size = jnp.minimum(1.0, jnp.exp((jnp.maximum(degree, 1.0) - 1.0) * final.log_norm))
     stationary = ~fitted & (ratio <= STATIONARY * size) & good(trajectory.result)
-    rest, facts, _ = settle(risk, unravel, theta, jnp.ones(()))
-    # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound closes.
-    stationary = stationary & (facts.error <= LARGEST_POINT_ERROR)
-    # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
-    stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
+    rest, facts = theta, StationaryFacts()
+    # The Hessian of a loss is not to be had of many weights.
+    if theta.size <= MOST_WEIGHTS:
+        rest, found_facts, _ = settle(risk, unravel, theta, jnp.ones(()))
+        # A datum that activates no unit has a multiplier without a gradient, and the rest never converges: no bound
+        # closes.
+        stationary = stationary & (found_facts.error <= LARGEST_POINT_ERROR)
+        # Nor is a channel to infinity a point, in which gradient and step of Newton are small in all units but its own.
+        stationary = stationary & (kantorovich(risk, unravel, theta) <= 0.5)
+        facts = tree_where(stationary, found_facts, facts)
+    else:
+        stationary = jnp.zeros_like(stationary)
     failed = broken(trajectory)
     certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~failed
     optimal, contradicted = held_against(certified, solution, excess, gap)
     kind, outcome = decided(
         broken=failed, rests=stationary, contradicted=contradicted, certified=certified, optimal=optimal
     )
-    facts = tree_where(stationary, facts, StationaryFacts())
     # Ties between margins of the exact flow fall like 1/log t whatever else does.
     speed = jnp.minimum(path.slack / degree, 1.0)
     return Limit(
@@ -242,11 +249,11 @@ def degree_of(
     return jnp.where(usable, degree, 1.0), jnp.where(usable, deviation, jnp.inf)
 
 
-def _gears(model: Any, method: ModelStaged, kinks: int) -> OwnGears:
+def _gears(model: Any, method: ModelStaged, kinks: int, few: bool) -> OwnGears:
     rtol = (1e-3 if kinks else 1e-6) if method.rtol is None else method.rtol
     smooth = kinks == 0
-    # Attention that saturates hands over to the hard-margin flow before it is stiff.
-    stiff = smooth and not isinstance(model, AbstractAttention)
+    # Attention that saturates hands over to the hard-margin flow before it is stiff, and implicit steps factorise.
+    stiff = smooth and few and not isinstance(model, AbstractAttention)
     return OwnGears(log_loss=method.log_loss, rtol=rtol, smooth=smooth, stiff=stiff, report=method.report)
 
 

@@ -21,6 +21,8 @@ from jaxflow.limits.stages import STATIONARY, stationarity
 from jaxflow.losses import Tail, tail_of
 from jaxflow.risk import EmpiricalRisk
 
+# Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
+MOST_WEIGHTS = 2000
 # Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
 FITTED = 1e-10
 # The gradient, relative to the multipliers, at which such a flow is left.

@@ -13,15 +13,13 @@ from jaxflow.limits.affine_limit import affine_limit, is_linear
 from jaxflow.limits.limit import Limit, bare
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
-from jaxflow.limits.model_point import point_of
+from jaxflow.limits.model_point import MOST_WEIGHTS, point_of
 from jaxflow.limits.progress import told
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
 from jaxflow.risk import EmpiricalRisk, MarginSource
 from jaxflow.theory import Rule, has_rule, rule_of
 
-# Trained numbers for which dense Newton systems are no burden: 2,000 are some seconds a step.
-MOST_WEIGHTS = 2000
 # The budget of explicit steps, which cost microseconds.
 MAX_STEPS = 200_000
 
@@ -70,15 +68,6 @@ def find_own_limit(
         "with frequencies of classes no theorem on the limit is known but of models that are linear in their trained "
         "parameters. Follow the flow with integrate or descend, or give class numbers",
     )
-    # A linear model moves in the span of its data alone.
-    dimension = min(count, outputs.size) if linear else count
-    require(
-        dimension <= MOST_WEIGHTS,
-        "model",
-        f"{count} trained numbers; limits are solved by dense systems, for at most {MOST_WEIGHTS}. Train fewer of them "
-        "(`trainable` of the risk), or follow the flow with integrate or descend, and read the direction at its end: "
-        "limits.kkt_residual judges it",
-    )
     gap = checked_gap(gap, jnp.result_type(*trained))
     tail = tail_of(risk.loss)
     ends = tail is Tail.exponential or tail is Tail.flat or not risk.loss.margin
@@ -87,6 +76,15 @@ def find_own_limit(
         "loss",
         f"{type(risk.loss).__name__} neither falls exponentially nor becomes flat as margins grow: no theorem on "
         "the limit is known. Follow the flow with integrate",
+    )
+
+    # A linear model moves in the span of its data alone, and a direction has no matrix of its weights.
+    dimension = min(count, outputs.size) if linear else 0 if tail is Tail.exponential else count
+    require(
+        dimension <= MOST_WEIGHTS,
+        "model",
+        f"{count} trained numbers; limits of this loss are solved by dense systems, for at most {MOST_WEIGHTS}. Train "
+        "fewer of them (`trainable` of the risk), or follow the flow with integrate or descend to its end",
     )
 
     def found(method: Any) -> Limit:

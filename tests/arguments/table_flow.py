@@ -87,6 +87,7 @@ FLOW: list[Call] = [
         present=(np.array([True, True]), mask()),
         target=(1e-3, number(positive=True)),
         until=(INF, number(infinite=True)),
+        report=(None, function()),
     ),
     call(flow.run_queue, row="run_queue", drive=(None, instance()), lanes=(None, None), width=(1, None)),
 ]

@@ -1,0 +1,210 @@
+r"""One step of the hard-margin flow: Newton's method on an active set, with a matrix or with products alone.
+
+The unknowns of a step (`jaxflow.flow.hard_margin`) are the move d of the weights, the changes of the multipliers on the
+active rows A (gradients of margins), and of the gates times their worths on the normals N of the kinks that the flow
+slides on. With the Hessian H of $\sum_k\lambda_kq_k$ they solve the symmetric system
+
+$$\begin{pmatrix}I-H&-A^\top&-N^\top\\A&0&0\\N&0&0\end{pmatrix}.$$
+
+Of few weights it is a matrix, to be factorised. Of many there is no matrix of their number: the products with H, A and
+N are one linearised derivative, those with the transposes its transpose, and MINRES solves. Units that are alike have
+the same eigenvalues, so that a network with ten times the units takes no more products, at ten times the cost.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxflow._core import AbstractPrinted, linalg, minres
+from jaxflow._core.kinks import gated
+
+Margins = Callable[[Float[Array, " p"]], Float[Array, " n"]]
+
+# Weights up to which a step factorises its matrix. On digits at 520 both take less than half a minute, with compiling.
+DENSE = 500
+# MINRES takes a residual down to this share, and projections are solved to its square times the KKT residual: on digits
+# of ten classes systems solved to 1e-10 took six times as many products, for steps that came as far.
+INEXACT = 0.1
+# Products of one system; digits, 100 data and up to 50,050 weights, took at most 600.
+MOST_PRODUCTS = 2000
+# Newton steps of one projection. Each changes the active set; on the right one three to six converge.
+NEWTON_STEPS = 20
+# A projection is solved where a Newton step is this small, and the active set is consistent to `CONSISTENT`: what
+# rounding leaves of a margin of one after a system of a few hundred unknowns.
+SOLVED, CONSISTENT = 1e-10, 1e-9
+# Roundings of what multipliers and gates push, relative to the weights.
+FLOOR = 1e-13
+# What a margin of one or a switch of zero may be off by and still be one, and zero: without it a constraint that is
+# just being left is taken up again for its rounding, and so on for ever.
+ROUNDING = 1e-12
+
+
+class HardMarginState(AbstractPrinted):
+    r"""A point of the hard-margin flow, scaled to margin one.
+
+    `weights` ψ `(p,)`; `multipliers` λ `(n,)`, those of $\min\frac12\|\psi\|^2$; `gates` `(g,)`; `sliding` `(g,)`: the
+    kinks that it is on.
+    """
+
+    weights: Float[Array, " p"]
+    multipliers: Float[Array, " n"]
+    gates: Float[Array, " g"]
+    sliding: Bool[Array, " g"]
+
+
+def project(
+    margins: Margins,
+    present: Bool[Array, " n"],
+    origin: HardMarginState,
+    length: Float[Array, ""],
+    residual: Float[Array, ""],
+) -> tuple[HardMarginState, Bool[Array, ""], Int[Array, ""]]:
+    """One step of implicit Euler, whether it was solved, and Newton steps; `residual` is that of the last step."""
+    share = length / (1.0 + length)
+    pulled = (1.0 - share) * origin.weights
+    # What multipliers and gates push is known to this share of the weights.
+    loose = 0.0 if origin.weights.size <= DENSE else INEXACT**2 * jnp.minimum(residual, 1.0)
+    accuracy = jnp.maximum(SOLVED, loose)
+
+    def going(carry: tuple[HardMarginState, Array, Array]) -> Array:
+        _, status, count = carry
+        return (status == 0) & (count < NEWTON_STEPS)
+
+    def body(carry: tuple[HardMarginState, Array, Array]) -> tuple[HardMarginState, Array, Array]:
+        state, _, count = carry
+        new, move, push = _newton(margins, present, state, pulled, share, accuracy)
+        size = jnp.linalg.norm(new.weights)
+        lost = ~(move <= 10.0 * size)
+        # What multipliers and gates push is a share of the weights, and the residual is measured in it.
+        settled = (move <= jnp.maximum(SOLVED, accuracy * share) * size) & (push <= (accuracy * share + FLOOR) * size)
+        done = settled & _consistent(margins, present, new, jnp.maximum(CONSISTENT, accuracy * share))
+        return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
+
+    # Multipliers of the step are those of the program times the share.
+    begun = eqx.tree_at(lambda s: s.multipliers, origin, share * origin.multipliers)
+    state, status, count = lax.while_loop(going, body, (begun, jnp.zeros((), int), jnp.zeros((), int)))
+    state = eqx.tree_at(lambda s: s.multipliers, state, state.multipliers / share)
+    return state, status == 1, count
+
+
+def _consistent(margins: Margins, present: Array, state: HardMarginState, tolerance: Array) -> Array:
+    value, z, _ = gated(margins, state.weights, state.gates)
+    rounding = tolerance * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+    at = jnp.where(state.gates > 0.5, z >= -rounding, z <= rounding)
+    fits = jnp.all(jnp.where(state.sliding, jnp.abs(z) <= rounding, at))
+    enough = jnp.all(jnp.where(present, value, 1.0) >= 1.0 - tolerance)
+    return fits & enough & jnp.all(state.multipliers >= 0.0)
+
+
+def _newton(
+    margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array, accuracy: Array
+) -> tuple[HardMarginState, Array, Array]:
+    """A Newton step for weights, multipliers and gates on the active set; how far it moves the weights, and how much
+    multipliers and gates push differently."""
+    psi, lam, gates = state.weights, state.multipliers, state.gates
+
+    def fields(psi: Array) -> Any:
+        def potential(psi: Array, offsets: Array) -> Any:
+            found = gated(margins, psi, gates, offsets)
+            q = jnp.where(present, found.value, 0.0)
+            return jnp.dot(lam, q), (found.value, found.switches)
+
+        (pushes, worths), (q, z) = jax.grad(potential, argnums=(0, 1), has_aux=True)(psi, jnp.zeros_like(gates))
+        return (pushes, q, z), (pushes, q, z, worths)
+
+    def task(found: Any) -> _Task:
+        pushes, q, z, worths = found
+        active = present & (lam - share * (q - 1.0) > share * ROUNDING)
+        # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
+        tiny = ROUNDING * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+        wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
+        sliding = state.sliding | (wrong & (worths < 0))
+        crossed = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)
+        jumps = jnp.where(wrong & (worths >= 0), worths * (2.0 * crossed - 1.0), 0.0)
+        return _Task(active, sliding, crossed, worths, jumps, psi - pulled - pushes, 1.0 - q, -lam, -z)
+
+    if psi.size <= DENSE:
+        found, (change, lams, turns), pushed = _by_matrix(present, fields, psi, task)
+    else:
+        size = jnp.linalg.norm(psi)
+        found, (change, lams, turns), pushed = _by_products(fields, psi, task, INEXACT * accuracy * share * size)
+    worths = found.worths
+    turned = jnp.where(found.sliding & (worths != 0), turns / jnp.where(worths != 0, worths, 1.0), 0.0)
+    moved = found.gates + turned
+    new = HardMarginState(
+        psi + change, lam + lams, jnp.clip(moved, 0.0, 1.0), found.sliding & (moved >= 0) & (moved <= 1)
+    )
+    return new, jnp.linalg.norm(change), jnp.linalg.norm(pushed)
+
+
+class _Task(NamedTuple):
+    """What a Newton step is to do: the active margins and the kinks that it slides on; gates and worths of kinks, with
+    what crossed ones push (`jumps`); what is left of the equation of the weights (`rest`); margins below one
+    (`short`), what takes multipliers to zero (`dropped`), and what takes switches there (`missed`)."""
+
+    active: Bool[Array, " n"]
+    sliding: Bool[Array, " g"]
+    gates: Float[Array, " g"]
+    worths: Float[Array, " g"]
+    jumps: Float[Array, " g"]
+    rest: Float[Array, " p"]
+    short: Float[Array, " n"]
+    dropped: Float[Array, " n"]
+    missed: Float[Array, " g"]
+
+
+def _by_matrix(present: Array, fields: Any, psi: Array, task: Any) -> tuple[_Task, tuple[Array, Array, Array], Array]:
+    """The changes of weights, multipliers and gates times worths, and their push, by an LU factorisation."""
+    (hessian, rows, kinks), found = jax.jacfwd(fields, has_aux=True)(psi)
+    one = task(found)
+    (p, n), g = (psi.size, one.active.size), one.sliding.size
+    # Rows of more kinks than weights are dependent.
+    m = min(g, p)
+    chosen = jnp.argsort(~one.sliding, stable=True)[:m]
+    on = one.sliding[chosen]
+    normals = jnp.where(on[:, None], kinks[chosen], 0.0)
+    # Unknowns of a kink are gate times worth, which keeps the matrix symmetric; the floor is that of rounding, for
+    # rows that depend on each other.
+    floor = 1e-14 * jnp.maximum(1.0, jnp.max(jnp.abs(rows)))
+    held = jnp.where(one.active[:, None], rows, 0.0)
+    matrix = jnp.block(
+        [
+            [jnp.eye(p) - hessian, -held.T, -normals.T],
+            [held, jnp.diag(jnp.where(one.active, floor, 1.0)), jnp.zeros((n, m))],
+            [normals, jnp.zeros((m, n)), jnp.diag(jnp.where(on, floor, 1.0))],
+        ]
+    )
+    rest = one.rest - kinks.T @ one.jumps
+    lams = jnp.where(one.active, one.short, one.dropped)
+    change = linalg.solve(matrix, jnp.concatenate([-rest, lams, jnp.where(on, one.missed[chosen], 0.0)]))
+    pushed = jnp.where(present[:, None], rows, 0.0).T @ change[p : p + n] + normals.T @ change[p + n :]
+    turns = jnp.zeros(g, psi.dtype).at[chosen].set(jnp.where(on, change[p + n :], 0.0))
+    return one, (change[:p], change[p : p + n], turns), pushed
+
+
+def _by_products(fields: Any, psi: Array, task: Any, atol: Array) -> tuple[_Task, tuple[Array, Array, Array], Array]:
+    """The same by MINRES, to a residual of `atol` or a share of the right side."""
+    _, products, found = jax.linearize(fields, psi, has_aux=True)
+    one: _Task = task(found)
+    pull = jax.linear_transpose(lambda d: products(d)[1:], psi)
+
+    def push(lams: Array, turns: Array) -> Array:
+        return pull((lams, turns))[0]
+
+    def product(x: Any) -> Any:
+        change, lams, turns = x
+        bent, rows, kinks = products(change)
+        back = push(jnp.where(one.active, lams, 0.0), jnp.where(one.sliding, turns, 0.0))
+        return change - bent - back, -jnp.where(one.active, rows, 0.0), -jnp.where(one.sliding, kinks, 0.0)
+
+    dropped = jnp.where(one.active, 0.0, one.dropped)
+    rest = one.rest - push(dropped, one.jumps)
+    right = -rest, -jnp.where(one.active, one.short, 0.0), -jnp.where(one.sliding, one.missed, 0.0)
+    (change, lams, turns), _ = minres(product, right, rtol=INEXACT, atol=atol, max_steps=MOST_PRODUCTS)
+    lams = jnp.where(one.active, lams, dropped)
+    return one, (change, lams, turns), push(lams, turns)

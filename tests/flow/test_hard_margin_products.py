@@ -1,0 +1,67 @@
+"""The hard-margin flow of many weights: steps by products against those by a matrix, and a limit of such a model."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxflow as jf
+from jaxflow.flow import hard_margin_flow, hard_margin_step
+
+N, D, WIDTH = 8, 3, 10
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
+    keys = jax.random.split(jax.random.key(seed), 2)
+    inputs = jax.random.normal(keys[0], (N, D))
+    start = jax.random.normal(keys[1], (WIDTH * (D + 1),))
+
+    def outputs(theta):
+        hidden = jax.nn.relu(inputs @ theta[: WIDTH * D].reshape(WIDTH, D).T)
+        return hidden @ theta[WIDTH * D :]
+
+    # Its own labels, which it fits.
+    labels = jnp.sign(outputs(start))
+    present = jnp.ones(N, bool)
+    found = []
+    for dense in (500, 0):
+        monkeypatch.setattr(hard_margin_step, "DENSE", dense)
+        path = hard_margin_flow(
+            lambda theta: labels * outputs(theta), start, jnp.asarray(2.0), present=present, target=1e-9
+        )
+        assert bool(path.converged) and float(path.residual) <= 1e-9
+        found.append(path)
+    one, other = (np.asarray(path.state.weights / jnp.linalg.norm(path.state.weights)) for path in found)
+    # Step sizes, and with these the ends, differ by no more than the errors of the paths.
+    assert np.linalg.norm(one - other) <= float(found[0].error + found[1].error) + 1e-8
+    np.testing.assert_allclose(found[0].error, found[1].error, rtol=0.5)
+
+
+def test_a_network_of_many_weights_ends_at_a_kkt_point() -> None:
+    """The conditions of Lyu and Li from the numbers of the answer, in NumPy; and progress on the way."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    inputs = jax.random.normal(keys[0], (10, 20))
+    labels = jnp.sign(inputs @ jax.random.normal(keys[1], (20,)))
+    model = eqx.nn.MLP(20, "scalar", 100, 1, use_bias=False, use_final_bias=False, key=keys[2])
+    lines: list[str] = []
+    limit = jf.find_limit(jf.EmpiricalRisk((inputs, labels), "logistic"), model, progress=lines.append)
+    assert limit.outcome == "kkt_point" and any("hard-margin flow: " in line for line in lines)
+    W, a = (np.asarray(layer.weight) for layer in limit.direction.layers)
+    x, y, a = np.asarray(inputs), np.asarray(labels), a.ravel()
+    assert W.size + a.size == 2100
+    scale = np.min(y * (np.maximum(x @ W.T, 0.0) @ a)) ** -0.5
+    W, a = scale * W, scale * a
+    z = x @ W.T
+    margins = y * (np.maximum(z, 0.0) @ a)
+    lam = np.asarray(limit.kkt.multipliers)
+    gates = np.asarray(limit.kkt.gates).reshape(100, 10).T
+    # Gates away from kinks are those of the point; 1e-8 is the gap that was asked for.
+    far = np.abs(z) > 1e-7
+    np.testing.assert_array_equal(gates[far], (z > 0)[far])
+    assert np.all((0.0 <= gates) & (gates <= 1.0)) and np.all(lam >= 0.0)
+    pushed = np.einsum("k,kj,j,kd->jd", lam * y, gates, a, x), (lam * y) @ np.maximum(z, 0.0)
+    residual = np.sqrt(np.sum((W - pushed[0]) ** 2) + np.sum((a - pushed[1]) ** 2))
+    assert residual <= 1e-8 * np.sqrt(np.sum(W**2) + np.sum(a**2))
+    assert np.all(lam * (margins - 1.0) <= 1e-8 * lam.sum())
