@@ -16,6 +16,7 @@ rates of the path. Beyond s = 9 they are held where they are, and the path goes 
 is left of their way is Newton's method's, and changes nothing else: the direction depends on no offset of a margin.
 """
 
+import math
 from typing import Any
 
 import diffrax
@@ -35,8 +36,6 @@ from jaxflow.margin.recession import null_space, orthonormal_columns
 # s at which margins that do not grow are held: roundings of their rates are then 1e-12, which `ATOL` allows. (Held
 # at s = 16, 15 of 34 quasi-separable instances found no step shortly before it.)
 REST = 9.0
-# log(1 + s) at which a path that is not certified ends: multipliers have their limits but for 1/s.
-FAR = 30.0
 # Of the path, which is contractive, so that no error grows, and of Newton's method in a stage, which converges
 # quadratically. r is $(1+s)$ times the state: at s = 1e5 it is known to 1e-4. What is claimed is measured at the end.
 # (100 random instances: 6 undecided, all with features 1e4 apart or more; with 1e-5 and 1e-6, 10.)
@@ -50,7 +49,6 @@ NEWTON_STEPS = 100
 RELAXATIONS = 4
 # What margins that diverge are taken for beside others of their datum under `CrossEntropy`: e^-1000 is zero in doubles.
 GONE = 1e3
-E = 2.718281828459045
 
 
 class AffineFlow(eqx.Module):
@@ -264,7 +262,7 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     terms = jnp.repeat(jnp.max(terms.reshape(-1, flow.group), axis=1), flow.group)
     rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
     decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
-    proved = 2.0 * E * bend * widest * decrement <= 1.0
+    proved = 2.0 * math.e * bend * widest * decrement <= 1.0
     away = null_space(rows, still)
     point = start + back @ z
     point = point - away.T @ (away @ point)
@@ -275,7 +273,7 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     return Rest(
         point=point,
         decrement=decrement,
-        error=jnp.where(proved, 2.0 * E * decrement * spread, jnp.inf),
+        error=jnp.where(proved, 2.0 * math.e * decrement * spread, jnp.inf),
         proved=proved,
         eigenvalue=jnp.where(rank > 0, 1.0 / positive_or_one(spread) ** 2, jnp.nan),
         rank=rank,

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
-from jaxflow.limits.affine_flow import FAR, REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
+from jaxflow.limits.affine_flow import REST, AffineFlow, Frame, Path, Rest, frame_of, path_of, rest_of
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.model_direction import held_against
 from jaxflow.limits.model_facts import KKTPoint, LinearFacts, ModelFacts, StationaryFacts
 from jaxflow.limits.model_point import flat
 from jaxflow.limits.outcome import decided
-from jaxflow.limits.stages import LARGEST_POINT_ERROR
+from jaxflow.limits.stages import LARGEST_POINT_ERROR, LOG_TIME
 from jaxflow.limits.units import exponent_of, power_of_two
 from jaxflow.limits.verdict import with_the_better_bound
 from jaxflow.losses import self_concordance, tail_rate
@@ -104,7 +104,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
         return (s > REST) & close & (_excess(velocity, problem.program, optimum) <= SHARE * gap)
 
     # Where nothing grows the path is over when margins rest.
-    until = jnp.where(jnp.any(growing), FAR, jnp.log1p(jnp.asarray(REST, theta.dtype)))
+    until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     # The growth moves none of these margins, and its products with their rows would leave roundings.
     rest = rest_of(flow, ~growing, path.r, bend)

@@ -40,15 +40,13 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.attention import selected
 from jaxflow.limits.composition import CompositionResolved, composition_resolved
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start
-from jaxflow.limits.stages import STATIONARY, Count, stationarity
+from jaxflow.limits.stages import LOG_TIME, STATIONARY, Count, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 # Two steps damp the velocity's error to rounding; the others are reserve for weak multipliers.
 RELAXATION_STEP = 0.02
 RELAXATION_STEPS = 5
-# How far a head that may compose tokens is followed in log t. What is masked falls like 1/t, to 1e-8 by log t of 19.
-MIXING_LOG_TIME = 30.0
 
 
 class AnyAttentionGears(AbstractProblem):
@@ -102,7 +100,7 @@ class AnyAttentionGears(AbstractProblem):
         if name == "explicit":
             return lane(clock=ArcLength(floor=self.floor, timed=self.timed), until=self.near)
         if name == "mixing":
-            return lane(clock=LogTime(), until=MIXING_LOG_TIME)
+            return lane(clock=LogTime(), until=LOG_TIME)
         if name == "implicit":
             # Rates are fitted where the flow is the exact one.
             end = min(self.far, max(self.cap, 2.5 * self.near))

@@ -44,8 +44,9 @@ from jaxflow.flow import (
 from jaxflow.flow.constraints import leading
 from jaxflow.flow.pairs import has_pairs
 from jaxflow.flow.solvers import state_norm
+from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.path import DOUBT, ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FIRST_STEP, FLOOR, ROUNDED, STATIONARY, Count, Positive, at_rest, stationarity
+from jaxflow.limits.stages import FAR, FIRST_STEP, FLOOR, STATIONARY, Count, Positive, at_rest, stationarity
 from jaxflow.models import (
     CombinedAttention,
     DiagonalAttention,
@@ -71,8 +72,6 @@ PULL = 1e-3
 # The log arc length to which paths are followed. A component with slack 1 - κ falls like exp(-2(1 - κ)s): to 1e-8 for
 # every slack above 1e-5.
 LOG_HORIZON = 1e6
-# An arc length that no explicit stretch needs: stiffness ends it before.
-FAR = 1e6
 # The share of the budget for one stretch by multipliers, which takes 10 to 120 steps.
 MULTIPLIERS_SHARE = 8
 # The log arc length by which the implicit gear goes on after a stretch that came to nothing, for the first time.

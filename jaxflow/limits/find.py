@@ -23,6 +23,7 @@ from jaxflow._core import (
 from jaxflow.data import TokenData, require_untied, tied_sequences
 from jaxflow.limits.attention_facts import AttentionFacts, head_state
 from jaxflow.limits.composition import composed_scores
+from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.limit import Limit, LimitKind
 from jaxflow.limits.linear import find_linear_limit
 from jaxflow.limits.method import AbstractMethod, Staged, arguments_of, checked_gap
@@ -33,7 +34,7 @@ from jaxflow.limits.progress import told
 from jaxflow.limits.rate import fit_rate, no_rate
 from jaxflow.limits.reduction import reduced
 from jaxflow.limits.self_certificate import MASKED_ATTENTION, better_of, flow_bounds, select, settled, valid_if
-from jaxflow.limits.stages import ROUNDED, Count, Positive, at_rest, kept, minimum_near, stationarity
+from jaxflow.limits.stages import Count, Positive, at_rest, kept, minimum_near, stationarity
 from jaxflow.limits.units import units_of
 from jaxflow.limits.verdict import judge
 from jaxflow.margin import ProgramResult, solve

@@ -18,8 +18,9 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow._core.kinks import gated
 from jaxflow.risk import EmpiricalRisk
 
-# Singular values below this share of the largest belong to no range: roundings of a product of a few matrices.
-RANK = 1e-10
+# What is left of a number of order one after a hundred thousand roundings, or of a product of a few matrices: singular
+# values below this share of the largest belong to no range, and gradients below this share of the multipliers are zero.
+ROUNDED = 1e-10
 
 
 class _Span(NamedTuple):
@@ -119,7 +120,7 @@ def _range(rows: Float[Array, "m p"]) -> Float[Array, "r p"]:
     """An orthonormal basis of the span of the rows, whatever their units; rows of zero beyond its rank."""
     rows = jnp.where(jnp.all(jnp.isfinite(rows)), rows, 0.0)
     _, values, right = linalg.svd(rows / positive_or_one(jnp.linalg.norm(rows, axis=1, keepdims=True)))
-    return jnp.where((values > RANK * jnp.max(values, initial=0.0))[:, None], right, 0.0)
+    return jnp.where((values > ROUNDED * jnp.max(values, initial=0.0))[:, None], right, 0.0)
 
 
 def _span(

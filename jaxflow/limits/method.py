@@ -19,9 +19,9 @@ from jaxflow.flow import (
 from jaxflow.flow.coordinates.scores import norm_of
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
-from jaxflow.limits.attention import FAR, LOG_HORIZON, AttentionGears, cap_of, coordinates_of
+from jaxflow.limits.attention import LOG_HORIZON, AttentionGears, cap_of, coordinates_of
 from jaxflow.limits.path import AbstractProblem, follow
-from jaxflow.limits.stages import FLOOR, Count, Positive, kept
+from jaxflow.limits.stages import FAR, FLOOR, Count, Positive, kept
 from jaxflow.models import AbstractAttention, CombinedAttention, MultiHeadAttention, PromptAttention, is_linear
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, linalg, positive_or_one
 from jaxflow._core.kinks import kink_count
-from jaxflow.limits.kantorovich import RANK
+from jaxflow.limits.kantorovich import ROUNDED
 from jaxflow.limits.limit import Limit
 from jaxflow.limits.model_facts import ModelFacts, StationaryFacts
 from jaxflow.limits.outcome import decided
@@ -23,8 +23,6 @@ from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
 MOST_WEIGHTS = 2000
-# Loss derivatives this small, relative to those at the start, are zero: Newton's method then takes them to rounding.
-FITTED = 1e-10
 # The gradient, relative to the multipliers, at which such a flow is left.
 STILL = 1e-9
 NEWTON_STEPS = 6
@@ -36,7 +34,8 @@ def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: 
     # Sliding costs steps in proportion to accuracy.
     rtol = jnp.asarray((gap if smooth else 1e-5) if method.rtol is None else method.rtol)
     before = risk.scaled_gradient(model)
-    log_loss = before.log_scale + jnp.log(FITTED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
+    # From there on Newton's method takes the derivatives of the loss to rounding.
+    log_loss = before.log_scale + jnp.log(ROUNDED * jnp.sum(jnp.abs(jnp.asarray(before.multipliers))))
     fine = OwnGears(
         log_loss=log_loss, rtol=rtol, smooth=smooth, stiff=smooth, point=True, still=STILL, report=method.report
     )
@@ -87,7 +86,7 @@ def settle(
     slopes, curves = _slopes(risk, unravel(theta))
     residual = jnp.max(jnp.abs(slopes)) / positive_or_one(slope)
     # A loss with an exponential tail is nowhere zero.
-    interpolates = (residual <= jnp.sqrt(FITTED)) & (tail_of(risk.loss) is not Tail.exponential)
+    interpolates = (residual <= jnp.sqrt(ROUNDED)) & (tail_of(risk.loss) is not Tail.exponential)
     bent = jnp.sqrt(jnp.maximum(curves, 0.0))
 
     def rows(theta: Array) -> Array:
@@ -102,12 +101,12 @@ def settle(
     fitted, _ = jax.lax.scan(shortest, theta, None, length=NEWTON_STEPS)
     left = jnp.max(jnp.abs(_slopes(risk, unravel(fitted))[0])) / positive_or_one(slope)
     values = jnp.stack([linalg.singular_values(rows(x)) ** 2 / count for x in (theta, fitted)])
-    on = values > RANK * jnp.max(values)
+    on = values > ROUNDED * jnp.max(values)
     lowest = jnp.min(jnp.where(on, values, jnp.inf))
     moved = jnp.linalg.norm(fitted - theta)
     # Where no output's loss is curved it is zero: an explicit step has led past the edge of a hinge.
     length = jnp.sqrt(2.0 * risk(unravel(theta)) / lowest) + moved
-    fitted_error = jnp.where(left <= FITTED, length, jnp.inf)
+    fitted_error = jnp.where(left <= ROUNDED, length, jnp.inf)
     lowest = jnp.where(jnp.isfinite(lowest), lowest, jnp.nan)
 
     # Not fitted: a stationary point of the loss itself.
@@ -115,7 +114,7 @@ def settle(
     gradient, hessian = slope_of(theta), jax.jacfwd(slope_of)(theta)
     safe = jnp.where(jnp.all(jnp.isfinite(hessian)), hessian, jnp.eye(theta.size))
     eigenvalues, vectors = linalg.eigh(0.5 * (safe + safe.T))
-    live = jnp.abs(eigenvalues) > RANK * jnp.max(jnp.abs(eigenvalues))
+    live = jnp.abs(eigenvalues) > ROUNDED * jnp.max(jnp.abs(eigenvalues))
     least = jnp.min(jnp.where(live, eigenvalues, jnp.inf))
     change = vectors @ jnp.where(live, (vectors.T @ gradient) / jnp.where(live, eigenvalues, 1.0), 0.0)
     resting_error = jnp.where(least > 0, 2.0 * jnp.linalg.norm(gradient) / least, jnp.inf)

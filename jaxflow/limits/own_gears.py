@@ -21,16 +21,13 @@ from jaxflow._core import good, linalg
 from jaxflow.flow import ArcLength, Drive, Lane, LogArcLength, LogTime, LossExcess, StationaryPoint, Stiff, Weights
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.path import ENDED, AbstractProblem, Shift, Start, broken
-from jaxflow.limits.stages import FIRST_STEP, FLOOR, STATIONARY, Count, Positive
+from jaxflow.limits.stages import FAR, FIRST_STEP, FLOOR, LOG_TIME, STATIONARY, Count, Positive
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Trajectory
 
 EXPLICIT, IMPLICIT = 0, 1
-# An arc length that no flow needs: explicit steps to it would be a million and more. And its logarithm for implicit
-# ones, from which on a loss that has not fallen does not fall.
-FAR, LOG_FAR = 1e6, 100.0
-# Log time at which a flow to a point that has not come to an end is left: at rates of 1e-6 it has.
-LOG_TIME = 30.0
+# A log arc length for implicit steps: a loss that has not fallen up to there does not fall.
+LOG_FAR = 100.0
 # Steps of the implicit gear, each of which costs as much as some fifty explicit ones and more.
 IMPLICIT_STEPS = 4096
 # Far out rates times steps leave roundings of 1e-10 in a stage, which Newton's method cannot remove.

@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Int
 
 from jaxflow._core import RESULTS, Code, compiled_around, compiled_once, good, is_concrete, strongly_typed, tree_norm
 from jaxflow.flow import Drive, Lane
-from jaxflow.limits.stages import ROUNDED, Count, minimum_near, stationarity
+from jaxflow.limits.kantorovich import ROUNDED
+from jaxflow.limits.stages import Count, minimum_near, stationarity
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point, Regime, Trajectory
 

@@ -19,19 +19,22 @@ from jaxflow.trajectory import Point, Trajectory
 
 # ‖∇L‖/Σ|p| below this is a stationary point: saturated limits of unit-sphere instances end between 1e-2 and 1.
 STATIONARY = 1e-6
-# The same ratio where roundings are what is left of the gradient: a hundred thousand of them.
-ROUNDED = 1e-10
-
 # What pulls at a coordinate of a linear network at rest, relative to the multipliers: its layers are of order 0.1 or
 # more at a point that is none of the saddles, and their gradient, a product of it with them, is below `STATIONARY`.
 PULLED = 1e-3
 # The relative error of what is called a stationary point.
 LARGEST_POINT_ERROR = 1e-2
-# The first step in a logarithmic clock. Diffrax's own rule looks at the field, which nothing else here needs, and ahead
-# to where it overflows.
+# The first step in a logarithmic clock, or in the length of a path of attention. Diffrax's own rule evaluates the field
+# twice more, once ahead, where it may overflow.
 FIRST_STEP = 0.01
 # The clock becomes a time where pushes cancel: a path into a finite point has finite length.
 FLOOR = 0.03
+# An arc length that no explicit stretch needs: it would take a million steps and more, and stiffness or a rule ends the
+# stretch before.
+FAR = 1e6
+# Log time at which a path that has not come to an end is left: at rates of 1e-6 it has come to its point, and what is
+# left of terms that fall like 1/t is rounding.
+LOG_TIME = 30.0
 # Sizes of data up to this power of two, or down to its inverse, are of order one.
 ORDER_ONE = 10
 
