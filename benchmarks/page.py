@@ -463,8 +463,7 @@ TABLES: list[Table] = [
     Table(
         "scaling",
         {"log α": "log_alpha|rounded", "instances": "instances|count", "ms, median": "seconds|ms",
-         "steps, most": "steps|count"},
-        None,
+         "steps, most": "steps|count"}, None,
         "Incremental learning past all stages of a diagonal network (p = 6), from a start of size α.",
         script="benchmarks/scaling.py --only initial_scales",
     ),
@@ -489,9 +488,8 @@ TABLES: list[Table] = [
     Table(
         "million",
         {"device": "device", "trained": "parametrization", "instances": "instances|count",
-         "first block, s": "first_block_s|seconds", "all, s": "seconds|seconds", "a second": "a_second|count",
-         "ended": "outcomes|ended"},
-        "A million limits",
+         "first block, s": "first_block_s|seconds", "all, s": "seconds|seconds",
+         "a second": "a_second|count", "ended": "outcomes|ended"}, "A million limits",
         "1,000,000 limits of W and 100,000 of (K, Q) with n = T = 5, d = 10: tokens selected, directions certified, "
         "programs solved. The first block compiles. The target for an accelerator is one minute for each of the two.",
     ),

@@ -158,7 +158,7 @@ def test_attention_needs_nothing_but_its_weights() -> None:
     assert float(limit.kkt_residual) <= 1e-8
     # Only U moves, and the direction says so.
     assert limit.direction.head.v is None and limit.direction.U.shape == (3, 3)
-    assert "not say optimal" in str(limit)
+    assert "not necessarily optimal" in str(limit)
 
 
 def test_a_loss_of_ones_own_has_a_tail():
