@@ -80,14 +80,13 @@ FLOW: list[Call] = [
     ),
     call(
         flow.hard_margin_flow,
-        *("tolerance", "max_steps"),
+        *("tolerance", "max_steps", "report"),
         margins=(lambda w: w, function()),
         weights=(np.array([1.0, 2.0]), array()),
         degree=(1.0, number(positive=True)),
         present=(np.array([True, True]), mask()),
         target=(1e-3, number(positive=True)),
         until=(INF, number(infinite=True)),
-        report=(None, function()),
     ),
     call(flow.run_queue, row="run_queue", drive=(None, instance()), lanes=(None, None), width=(1, None)),
 ]
