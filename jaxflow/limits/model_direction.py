@@ -158,7 +158,9 @@ def _concluded(one: Underway) -> Limit:
     else:
         stationary = jnp.zeros_like(stationary)
     failed = broken(trajectory)
-    certified = found & (kkt.residual <= gap) & (path.error <= LARGEST_ERROR) & ~failed
+    # All three conditions: steps by products end at residuals alone, and margins and kinks follow.
+    at_point = (kkt.residual <= gap) & (kkt.complementarity <= gap) & (kkt.kink_distance <= gap)
+    certified = found & at_point & (path.error <= LARGEST_ERROR) & ~failed
     optimal, contradicted = held_against(certified, solution, excess, gap)
     kind, outcome = decided(
         broken=failed, rests=stationary, contradicted=contradicted, certified=certified, optimal=optimal
@@ -269,7 +271,9 @@ def kkt_point(margins: Margins, state: HardMarginState) -> KKTPoint:
     sliding = (gates > 0) & (gates < 1)
     # A gate of one or zero on the wrong side counts as well: it is the gate of a point that far away.
     off = sliding | jnp.where(gates > 0.5, switches < 0, switches > 0)
-    excess = jnp.where(margins.present, multipliers * jnp.maximum(q - 1.0, 0.0), 0.0)
+    # Of the point at margin one, which is off by roundings, or by what a step was solved to.
+    smallest = positive_or_one(jnp.min(jnp.where(margins.present, q, jnp.inf)))
+    excess = jnp.where(margins.present, multipliers * jnp.maximum(q / smallest - 1.0, 0.0), 0.0)
     return KKTPoint(
         residual=jnp.linalg.norm(psi - jax.grad(potential)(psi)) / positive_or_one(jnp.linalg.norm(psi)),
         complementarity=jnp.max(excess, initial=0.0) / positive_or_one(jnp.sum(multipliers)),

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import jaxflow as jf
+from jaxflow.flow import HardMarginState
+from jaxflow.limits.model_direction import Margins, kkt_point
 from jaxflow.limits.model_facts import HOMOGENEOUS
 from jaxflow.margin import max_margin, solve
 
@@ -241,3 +243,10 @@ def test_a_start_at_zero_and_a_wrong_degree_are_told_apart():
     assert zero.outcome == "undecided" and float(zero.homogeneity) <= HOMOGENEOUS
     wrong = jf.find_limit(risk, Pairs(jnp.ones(2), 0.5 * jnp.ones(2)), method=jf.ModelStaged(degree=3.0))
     assert wrong.outcome == "undecided" and "not homogeneous of degree 3" in str(wrong)
+
+
+def test_a_multiplier_above_the_smallest_margin_counts() -> None:
+    """However a point is scaled: its largest margin is 1, and the smallest is below."""
+    margins = Margins(lambda w: w**2, jnp.ones(2, bool), None)
+    point = HardMarginState(jnp.asarray([0.999, 1.0]), jnp.asarray([0.0, 2.0]), jnp.zeros(0), jnp.zeros(0, bool))
+    np.testing.assert_allclose(kkt_point(margins, point).complementarity, 0.999**-2 - 1.0, rtol=1e-12)
