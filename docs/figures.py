@@ -3,7 +3,8 @@
     python docs/figures.py --pictures OUT    # pictures of `jaxflow reproduce ... --out OUT/PAPER`, as small files
     python docs/figures.py                   # the figures' sections of docs/papers, from docs/claims and docs/images
 
-A picture never goes without the scale and the seed it was drawn at: they stand in docs/images/figures.json.
+A picture never goes without the scale and the seed it was drawn at, and the seconds that its numbers took: they stand
+in docs/images/figures.json.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def take_pictures(folder: Path) -> None:
         arguments = made["arguments"]
         name = f"{arguments['paper']}-{arguments['figure']}"
         picture = store(told.with_name(f"{arguments['figure']}.svg"), name)
-        record[name] = {"file": picture, "scale": arguments["scale"], "seed": made["seed"]}
+        record[name] = {"file": picture, "scale": arguments["scale"], "seed": made["seed"], "seconds": made["seconds"]}
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -90,11 +91,12 @@ def section(claims: Path, record: dict) -> str:
     parts = [f"### {called}: {title}" if called != name else f"### {title}"]
     paper = claims.stem.partition("-")[0]
     if (drawn := record.get(claims.stem)) is not None:
+        took = f", in {drawn['seconds']:,.0f} s" if "seconds" in drawn else ""
         command = f"jaxflow reproduce {paper} {name} --scale {drawn['scale']}"
         parts += [
             f"![{paper} {name}: {title}](../images/{drawn['file']})",
-            f"*Drawn at {drawn['scale']} scale, seed {drawn['seed']}: `{command}`. What was measured for each claim, "
-            f"and on how many instances: [claims](../claims/{claims.name}).*",
+            f"*Drawn at {drawn['scale']} scale, seed {drawn['seed']}{took}: `{command}`. What was measured for "
+            f"each claim, and on how many instances: [claims](../claims/{claims.name}).*",
         ]
     else:
         parts.append(f"*What was measured for each claim: [claims](../claims/{claims.name}).*")

@@ -199,7 +199,7 @@ def list_all(
     paper: Annotated[str | None, typer.Argument(help="A paper; all by default.", autocompletion=complete_paper)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Papers: what there is to reproduce and to verify, with run times at each scale, and the theorems in use."""
+    """Papers: what there is to reproduce and to verify, with the instances of each scale, and the theorems in use."""
     from jaxflow import papers
 
     with in_one_line(*BAD_INPUT):
@@ -219,8 +219,7 @@ def list_all(
         for scale in papers.SCALES:
             table.add_column(scale, overflow="fold")
         for entry in found["entries"]:
-            times = (entry["run_times"][scale] for scale in papers.SCALES)
-            table.add_row(*map(Text, (entry["name"], entry["title"], entry["command"], *times)))
+            table.add_row(*map(Text, (entry["name"], entry["title"], entry["command"], *entry["sizes"].values())))
         for theorem in found["theorems"]:
             table.add_row(theorem["name"], f"{theorem['statement']} ({theorem['model']})", "predicts", "", "", "")
         console.print(table)
@@ -247,7 +246,7 @@ def _described(paper: Any) -> dict[str, Any]:
                 "name": entry.name,
                 "title": entry.title,
                 "command": "reproduce" if entry.draw else "verify",
-                "run_times": dict(entry.run_times),
+                "sizes": {scale: entry.size(scale) for scale in papers.SCALES},
             }
             for entry in entries
         ],

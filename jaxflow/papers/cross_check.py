@@ -70,11 +70,6 @@ def checked(paper: str, kinds: dict[str, Any], draw: Callable[[Any, Any], Any], 
         dataset,
         "programs",
         title="programs against CVXPY",
-        run_times={
-            "quick": f"3 programs of each of {len(kinds)} kinds, half a minute",
-            "paper": f"10 programs of each of {len(kinds)} kinds, a minute",
-            "large": f"100 programs of each of {len(kinds)} kinds, some minutes",
-        },
         statements=[agrees(row, name) for row, name in enumerate(kinds)],
         verified=True,
     )

@@ -1,13 +1,13 @@
 """Which papers, theorems, figures and checks there are: one entry for each experiment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxflow._core import as_path, unknown_name
 from jaxflow.papers.claims import Finding
-from jaxflow.papers.dataset import Dataset, Draw
+from jaxflow.papers.dataset import Dataset, Draw, Part, Studies, Sweep
 from jaxflow.papers.statement import Statement, hold
 
 SCALES = ("quick", "paper", "large")
@@ -59,8 +59,8 @@ class Paper:
 class Entry:
     """An experiment: its numbers, the paper's statements that they test, and a picture of them.
 
-    `run_times`: for each scale, how much is computed and how long it takes. `said`: the statements about the numbers.
-    `draw`: a Matplotlib figure, or None. `verified`: whether its findings are rows of the table of `verify`.
+    `said`: the statements about the numbers. `draw`: a Matplotlib figure, or None. `verified`: whether its findings are
+    rows of the table of `verify`.
 
     **Example:**
 
@@ -68,14 +68,13 @@ class Entry:
     from jaxflow import papers
 
     entry = papers.find_figure("tarzanagh2023", "fig5")
-    print(entry.title, entry.run_times["quick"], entry.verified)
+    print(entry.title, entry.size("quick"), entry.verified)
     ```
     """
 
     paper: str
     name: str
     title: str
-    run_times: Mapping[str, str]
     dataset: Dataset[Any]
     said: Callable[[Any], Sequence[Statement[Any]]]
     notes: Callable[[Any], list[str]]
@@ -85,6 +84,14 @@ class Entry:
     def find(self, numbers: Any, draw: Draw | None = None) -> Found:
         """The finding for every statement, and the notes. Contradictions are computed again from `draw`."""
         return [hold(statement, numbers, draw) for statement in self.said(numbers)], self.notes(numbers)
+
+    def size(self, scale: str) -> str:
+        """How much is computed: the instances of all parts, and the sweeps, which have none."""
+        parts = self.dataset.parts.values()
+        instances = sum(_instances(part, scale) for part in parts if not isinstance(part, Sweep))
+        sweeps = sum(isinstance(part, Sweep) for part in parts)
+        kinds = {"instance": instances, "sweep": sweeps}
+        return ", ".join(f"{count:,} {kind}{'s' * (count > 1)}" for kind, count in kinds.items() if count)
 
     @property
     def statements(self) -> str:
@@ -107,7 +114,6 @@ def register(
     name: str,
     *,
     title: str,
-    run_times: Mapping[str, str],
     statements: Sequence[Statement[N]] | Callable[[N], Sequence[Statement[N]]],
     notes: Callable[[N], list[str]] = lambda numbers: [],
     draw: Callable[[N], Any] | None = None,
@@ -117,15 +123,12 @@ def register(
 
     `statements` may depend on what these numbers are about: a scale may leave out a parametrisation.
 
-    **Raises:** `ValueError` unless every scale has a run time, and for a name that is taken.
+    **Raises:** `ValueError` for a name that is taken.
     """
-
-    if set(run_times) != set(SCALES):
-        raise ValueError(f"run_times: expected one text for each of {', '.join(SCALES)}")
     if (dataset.paper, name) in _ENTRIES:
         raise ValueError(f"name: {dataset.paper} {name} is registered twice")
     said = statements if callable(statements) else lambda numbers: statements
-    entry = Entry(dataset.paper, name, title, run_times, dataset, said, notes, draw, verified)
+    entry = Entry(dataset.paper, name, title, dataset, said, notes, draw, verified)
     _ENTRIES[dataset.paper, name] = entry
     return entry
 
@@ -187,7 +190,7 @@ def figures_of(paper: str) -> list[Entry]:
     from jaxflow import papers
 
     for figure in papers.figures_of("yun2021"):
-        print(figure.name, figure.title, figure.run_times["paper"])
+        print(figure.name, figure.title, figure.size("paper"))
     ```
     """
     return sorted((entry for entry in entries_of(paper) if entry.draw), key=lambda entry: entry.name)
@@ -224,6 +227,12 @@ def find_figure(paper: str, name: str) -> Entry:
             raise ValueError(f"figure: there is no figure of {paper} yet")
         raise unknown_name("figure", name, list(figures))
     return figures[name]
+
+
+def _instances(part: Part | Studies, scale: str) -> int:
+    if isinstance(part, Part):
+        return len(part.settings(scale)) * part.count(scale)
+    return sum(study.plan.instance_count for study in part.studies(scale, 0).values())
 
 
 def default_folder(paper: str, out: Path | str | None) -> Path:

@@ -113,7 +113,7 @@ def reproduce(
     """
     entry, paths = plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
     seed, progress = _how(seed, progress, say)
-    say(f"{entry.title} ({entry.run_times[scale]})")
+    say(f"{entry.title} ({entry.size(scale)})")
     run = _Run(paths, scale, seed, overwrite, say, executor, progress)
     numbers = run.numbers([entry], lambda dataset, name: name)
     findings, notes = entry.find(numbers[entry.dataset.name], Draw(entry.dataset, scale, seed))

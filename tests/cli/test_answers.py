@@ -50,8 +50,8 @@ def test_list_as_json_is_the_registry() -> None:
     found = json.loads(runner.invoke(app, ["list", "--json"]).stdout)
     assert [paper["name"] for paper in found] == [paper.name for paper in papers.known_papers()]
     for paper in found:
-        names = {entry.name: dict(entry.run_times) for entry in papers.entries_of(paper["name"])}
-        assert {entry["name"]: entry["run_times"] for entry in paper["entries"]} == names
+        names = {entry.name: entry.size("paper") for entry in papers.entries_of(paper["name"])}
+        assert {entry["name"]: entry["sizes"]["paper"] for entry in paper["entries"]} == names
 
 
 def test_json_is_json_whatever_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:

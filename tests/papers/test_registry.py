@@ -28,12 +28,16 @@ def test_every_listed_theorem_is_one_that_predictions_name(paper: papers.Paper, 
     assert theorem.name in predict(EmpiricalRisk(data, Logistic()), model, selection).theorem
 
 
-def test_a_figure_is_registered_once_and_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_an_experiment_counts_instances_of_all_its_parts() -> None:
+    # 24 instances of each of 2 pairs (d, m), as studies, and what is given; 500 points in 4 sweeps.
+    sizes = {entry.name: entry.size("quick") for entry in papers.entries_of("tarzanagh2023")}
+    assert (sizes["factored"], sizes["inequalities"]) == ("48 instances, 1 sweep", "4 sweeps")
+    assert papers.find_figure("sheen2024", "norms").size("large") == "12,288 instances"
+
+
+def test_a_figure_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = papers.find_figure("tarzanagh2023", "fig7").dataset
     monkeypatch.setattr(registry, "_ENTRIES", {})
-    times = dict.fromkeys(papers.SCALES, "a second")
-    with pytest.raises(ValueError, match="run_times"):
-        registry.register(dataset, "fig1", title="", run_times={"quick": "a second"}, statements=[])
-    registry.register(dataset, "fig1", title="", run_times=times, statements=[])
+    registry.register(dataset, "fig1", title="", statements=[])
     with pytest.raises(ValueError, match="registered twice"):
-        registry.register(dataset, "fig1", title="", run_times=times, statements=[])
+        registry.register(dataset, "fig1", title="", statements=[])

@@ -187,11 +187,6 @@ register(
     ORDERS,
     "outside",
     title="§6: exponential tails, Adam",
-    run_times={
-        "quick": "4 instances with either, half a minute",
-        "paper": "40 instances with either, some minutes",
-        "large": "1,000 instances with either, an hour (estimated)",
-    },
     statements=[TAILS, ADAM],
     verified=True,
 )

@@ -152,11 +152,6 @@ register(
     HEADS,
     "heads",
     title="§6: heads that are not diagonal",
-    run_times={
-        "quick": "6 heads at 3 scales, a minute",
-        "paper": "60 heads at 3 scales, some minutes",
-        "large": "1,000 heads at 3 scales, an hour (estimated)",
-    },
     statements=[ONE_AT_A_TIME, VALUES_FIRST],
     verified=True,
 )

@@ -290,11 +290,6 @@ register(
     LORA,
     "lora",
     title="The rank of updates that suffices",
-    run_times={
-        "quick": "2 seeds of 3 scales and 3 ranks, 100 steps of Adam, about a minute",
-        "paper": "5 seeds of 3 scales and 6 ranks, 1,000 steps of Adam, about five minutes on two cores",
-        "large": "the published size of the model, for an accelerator",
-    },
     statements=[
         *(predicts(way, criterion) for way in WAYS for criterion in range(len(CRITERIA))),
         *(enough(way) for way in WAYS),

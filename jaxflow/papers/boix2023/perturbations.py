@@ -34,11 +34,6 @@ from jaxflow.papers.table import Table
 from jaxflow.plots import new_figure
 from jaxflow.study import subkey
 
-RUN_TIMES = {
-    "quick": "60 samples of 5 x 4 tokens, 10 perturbations, under a minute",
-    "paper": "1,000 samples of 10 x 50 tokens, 10 perturbations, three minutes, most of them Algorithm 1",
-    "large": "as paper, 40 stages, for an accelerator",
-}
 # The paper's threshold for a weight that is not negligible.
 THRESHOLD = 1e-5
 # Share of the horizon during which a flow with noise is watched.
@@ -285,7 +280,6 @@ register(
     NOISE,
     "fig3",
     title="The assumptions of Theorem 4.1 under noise",
-    run_times=RUN_TIMES,
     statements=[comes_back("Figure 3 (a)", 0, LAST), comes_back("Figure 3 (b)", 1, LAST)],
     notes=notes,
     draw=draw_both,
@@ -297,7 +291,6 @@ for _kind, (_number, _title) in enumerate(
         NOISE,
         f"fig{_number}",
         title=_title,
-        run_times=RUN_TIMES,
         statements=[comes_back(f"Figure {_number}", _kind)],
         notes=notes,
         draw=lambda n, kind=_kind: draw_kind(n, kind),

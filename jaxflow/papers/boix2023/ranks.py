@@ -11,7 +11,6 @@ import numpy as np
 from jaxflow.papers.boix2023.training import (
     NAMES,
     PRODUCTS,
-    RUN_TIMES,
     RUNS,
     TRAINING,
     Look,
@@ -161,7 +160,6 @@ register(
     TRAINING,
     "fig4",
     title="Stable rank during training: digits and text",
-    run_times=RUN_TIMES,
     statements=[
         *said("Figure 4", f"{LEARNED} gradually increases in stable rank during training.", ALL, tuple(RUNS), grows),
         *said(
@@ -179,7 +177,6 @@ register(
     TRAINING,
     "fig6",
     title="Spectra during training for smaller initial weights",
-    run_times=RUN_TIMES,
     statements=[
         statement
         for sentence, look in (
@@ -196,7 +193,6 @@ register(
     TRAINING,
     "fig7",
     title="Stable rank after training from smaller weights",
-    run_times=RUN_TIMES,
     statements=said(
         "Figure 7",
         "Smaller initialization scales lead to lower-rank attention heads.",
@@ -212,7 +208,6 @@ register(
     TRAINING,
     "fig15",
     title="Stable ranks during training, layer by layer",
-    run_times=RUN_TIMES,
     statements=[
         *said("Figures 15, 17, 19", f"{GRADUAL}: higher at the end, in every layer.", MORE, VITS, grows),
         *said("Figures 15, 17, 19", f"{GRADUAL}: below the start, in every layer.", MORE, VITS, lower_than_start),

@@ -260,11 +260,6 @@ register(
     FLOWS,
     "stages",
     title="Theorem 4.1, Lemma 4.2",
-    run_times={
-        "quick": "5 instances for each of 2 families at 3 scales, a minute",
-        "paper": "40 instances for each of 2 families at 3 scales, some minutes",
-        "large": "1,000 instances for each of 2 families at 3 scales, an hour (estimated)",
-    },
     statements=[TIMES, PLATEAUS, SPARSITY, CONSERVED],
     verified=True,
 )

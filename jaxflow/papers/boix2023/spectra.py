@@ -12,7 +12,6 @@ import numpy as np
 from jaxflow.papers.boix2023.ranks import CIFAR, MORE, VITS
 from jaxflow.papers.boix2023.training import (
     PRODUCTS,
-    RUN_TIMES,
     RUNS,
     TRAINING,
     Look,
@@ -115,7 +114,6 @@ register(
     TRAINING,
     "fig1",
     title="Spectra of one head: the start and what is added",
-    run_times=RUN_TIMES,
     statements=[
         *said("Figure 1", f"{FIRST}.", BOTH, VITS, lower_than_start, ("KQ",)),
         *said("Figure 1", "The rank of this difference grows gradually during training.", BOTH, VITS, grows, ("KQ",)),
@@ -128,7 +126,6 @@ register(
     TRAINING,
     "fig5",
     title="Spectra after training against the start",
-    run_times=RUN_TIMES,
     statements=[
         *said("Figure 5", f"{AFTER}: its stable rank is at most half of that of the start.", CIFAR, VITS, _half),
         *said(
@@ -142,7 +139,6 @@ register(
     TRAINING,
     "fig14",
     title="Spectra during training, by layer and product",
-    run_times=RUN_TIMES,
     statements=[
         *said(MANY, f"{STUDIED}: normalised singular values of ΔW below those of W(0).", MORE, VITS, _below),
         *said(MANY, f"{STUDIED}: stable rank of ΔW below that of W(T) itself.", MORE, VITS, _not_the_weights),

@@ -13,7 +13,6 @@ import numpy as np
 from jaxflow.papers.boix2023.toy import (
     PAPER,
     PARTS,
-    RUN_TIMES,
     SEPARATED,
     TIME,
     TOY,
@@ -382,7 +381,6 @@ register(
     TOY,
     "fig2",
     title="Loss and entries of a diagonal attention head in stages",
-    run_times=RUN_TIMES,
     statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY],
     notes=lambda n: scale_notes(n) + stage_notes(n),
     draw=draw_stages,
@@ -392,7 +390,6 @@ for _number, _part in ((8, "KQ"), (9, "VO")):
         TOY,
         f"fig{_number}",
         title=f"Entries of diag(w_{_part[0]}) diag(w_{_part[1]}) for smaller and smaller α",
-        run_times=RUN_TIMES,
         statements=[converges(f"Figure {_number}", _part), rank(_part)],
         notes=stage_notes,
         draw=lambda n, part=_part: draw_part(n, part),

@@ -209,11 +209,6 @@ register(
     SUPPORTS,
     "supports",
     title="Theorem 4.1: supports along the flow and in Algorithm 1",
-    run_times={
-        "quick": "Algorithm 1 on 200 instances, 6 flows at 2 scales, half a minute",
-        "paper": "Algorithm 1 on 5,000 instances, 60 flows at 2 scales, some minutes",
-        "large": "Algorithm 1 on 200,000 instances, 1,000 flows at 2 scales, an hour (estimated)",
-    },
     statements=[GROWS, LEAVES],
     verified=True,
 )

@@ -55,11 +55,6 @@ SIZES = {
     "paper": Size(1000, 10, 50, 12, PAPER + BEYOND, 512),
     "large": Size(1000, 10, 50, 40, PAPER + BEYOND, 2048),
 }
-RUN_TIMES = {
-    "quick": "60 samples of 5 x 4 tokens, 4 scales, 10 perturbations, a minute",
-    "paper": "1,000 samples of 10 x 50 tokens, 8 scales, a dozen stages, 10 perturbations, ten minutes",
-    "large": "as paper, 40 stages, for an accelerator",
-}
 ONCE = {"quick": 1, "paper": 1, "large": 1}
 
 

@@ -20,11 +20,6 @@ from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
 
-RUN_TIMES = {
-    "quick": "5 seeds on images (Adam, SGD), 3 on text, 200 steps; Appendix B's ViT, 6; three minutes",
-    "paper": "5 seeds on images (Adam, SGD) and text, 1,000 steps; Appendix B's ViT, 200; 15 minutes",
-    "large": "the published size of the model, for an accelerator",
-}
 RUNS = {
     "adam": "small ViT, digits, Adam",
     "sgd": "small ViT, digits, SGD",

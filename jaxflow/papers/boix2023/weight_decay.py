@@ -234,11 +234,6 @@ register(
     DECAY,
     "decay",
     title="§6: an exponential tail with weight decay",
-    run_times={
-        "quick": "20 instances, half a minute",
-        "paper": "400 instances, some minutes",
-        "large": "5,000 instances, an hour (estimated)",
-    },
     statements=[IN_ORDER, ENDS],
     verified=True,
 )

@@ -40,11 +40,6 @@ SHAPE = (2, 3, 4)
 RTOL = 1e-6
 TRIALS = {"quick": 8, "paper": 48, "large": 1024}
 # Of all that reads these numbers; they are computed once in a folder.
-RUN_TIMES = {
-    "quick": "8 instances for each of 4 starts and of 2 other kinds of data, a minute once compiled",
-    "paper": "48 instances for each of 4 starts and of 2 other kinds of data, ten minutes",
-    "large": "1,024 instances for each of 4 starts and of 2 other kinds of data, hours",
-}
 STARTS = ("unbalanced", "balanced", "misaligned")
 # d_e < d: the second sequence's direction has no column.
 NARROW = 1

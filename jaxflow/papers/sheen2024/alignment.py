@@ -12,7 +12,6 @@ from jaxflow.papers.sheen2024.aligned_flows import (
     ALIGNED,
     LOG_TIMES,
     NARROW,
-    RUN_TIMES,
     SHAPE,
     STARTS,
     hypotheses_of,
@@ -222,7 +221,6 @@ register(
     ALIGNED,
     "alignment",
     title="Lemma 5.1 and Theorem 5.1: alignment and the way to the exact limit, from three starts, to log t = 1e6",
-    run_times=RUN_TIMES,
     statements=[ALIGNMENT, LIMIT, TOO_NARROW],
     notes=notes,
     draw=draw,
@@ -232,7 +230,6 @@ register(
     ALIGNED,
     "general",
     title="Lemma 5.1, Theorem 5.1, (42), (44), (45)",
-    run_times=RUN_TIMES,
     statements=[ALIGNMENT, LIMIT, EXACT_LIMIT, LIFTING, NOT_UNIQUE, TOO_NARROW],
     verified=True,
 )

@@ -134,11 +134,6 @@ register(
     ASSUMPTIONS,
     "assumptions",
     title="Assumptions 1 and 3, diagonal separability",
-    run_times={
-        "quick": "64 instances, seconds",
-        "paper": "1,024 instances, a minute",
-        "large": "8,192 instances, some minutes",
-    },
     statements=[SEPARABLE, GAP],
     verified=True,
 )

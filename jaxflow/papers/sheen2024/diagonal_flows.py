@@ -40,11 +40,6 @@ MARGIN = 0.1
 OMEGAS = (1.0, 0.1, 1e-3)
 TRIALS = {"quick": 8, "paper": 32, "large": 2048}
 # Of all that reads these numbers; they are computed once in a folder.
-RUN_TIMES = {
-    "quick": "8 instances for each of 3 starts, a minute once compiled",
-    "paper": "32 instances for each of 3 starts, ten minutes",
-    "large": "2,048 instances for each of 3 starts, hours",
-}
 # Attention on the optimal token at log t = 1e6: it is selected, or it is not, far from these on either side.
 SELECTED, LEFT = 1.0 - 1e-6, 1e-6
 

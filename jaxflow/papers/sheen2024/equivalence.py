@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.registry import register
-from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS, RUN_TIMES
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS
 from jaxflow.papers.statement import Statement, largest
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -145,7 +145,6 @@ register(
     DIAGONAL,
     "equivalence",
     title="Lemma 4.1, (19) and Lemma 4.2: equal flows, their integral form, and growth, to log t = 1e6",
-    run_times=RUN_TIMES,
     statements=[EQUAL_FLOWS, INTEGRAL_FORM, GROWING],
     notes=notes,
     draw=draw,

@@ -269,11 +269,6 @@ register(
     FAILURES,
     "failures",
     title="Assumptions that fail: small score gaps, unequal scores, Assumption 4 (i) to (iii) broken",
-    run_times={
-        "quick": "8 instances for each of 11 kinds of data, 8 for each of 9 breaks, a quarter of an hour",
-        "paper": "120 instances for each of 11 kinds of data, 24 for each of 9 breaks, hours (estimated)",
-        "large": "1,000 instances for each of 11 kinds of data, 256 for each of 9 breaks, hours",
-    },
     statements=[SELECTS, LARGE_LOSS, SPHERE, RELAXED, *(broken(part) for part in range(3))],
     notes=notes,
     draw=draw,

@@ -30,11 +30,6 @@ KINDS = ("combined", "factored", "diagonal")
 NORMS = ("frobenius", "nuclear", "l1")
 NAMES = ("Frobenius", "nuclear", "ℓ1")
 TRIALS = {"quick": 24, "paper": 128, "large": 4096}
-RUN_TIMES = {
-    "quick": "24 data sets, a minute once compiled",
-    "paper": "128 data sets, some minutes",
-    "large": "4,096 data sets, hours",
-}
 CERTIFIED = 1e-8
 # Limits whose norms are closer than this are not told apart.
 APART = 1e-3
@@ -304,7 +299,6 @@ register(
     LIMITS,
     "norms",
     title="§4.2: limits of W, (K, Q) and diagonal weights on one data set, each the least in its own norm",
-    run_times=RUN_TIMES,
     statements=[*(own_norm(row) for row in range(3)), other_norm(0, 1), other_norm(1, 0), other_norm(2, 1)],
     notes=notes,
     draw=draw,
@@ -314,7 +308,6 @@ register(
     LIMITS,
     "divergence",
     title="Lemma 4.2 and Assumption 1",
-    run_times=RUN_TIMES,
     statements=[AS_PRINTED, WHERE_FEASIBLE],
     verified=True,
 )

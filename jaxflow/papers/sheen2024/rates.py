@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, RUN_TIMES, hypotheses_of, inside_of
+from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, hypotheses_of, inside_of
 from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
 from jaxflow.papers.statement import Statement, largest, median
@@ -210,7 +210,6 @@ register(
     DIAGONAL,
     "rates",
     title="How fast diagonal weights approach the ℓ1-SVM: (log t)^-(1-κ), with κ from the certified dual",
-    run_times=RUN_TIMES,
     statements=[POWER_LAW],
     notes=notes,
     draw=draw,
@@ -220,7 +219,6 @@ register(
     DIAGONAL,
     "diagonal",
     title="Lemmas 4.1, A.1, 4.2, Theorem 4.1, App. A.5",
-    run_times=RUN_TIMES,
     statements=[
         EQUAL_FLOWS,
         INTEGRAL_FORM,

@@ -279,11 +279,6 @@ register(
     CONJECTURE,
     "conjecture",
     title="The conjecture of section 5.2, where its assumptions hold: every choice of tokens enumerated",
-    run_times={
-        "quick": "12 instances at 2 values of d, half a minute",
-        "paper": "200 instances at 7 values of d, fifteen minutes of processor time",
-        "large": "5,000 instances at 8 values of d, some hours",
-    },
     statements=STATEMENTS,
     notes=_notes,
     draw=draw,

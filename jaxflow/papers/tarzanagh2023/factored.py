@@ -216,11 +216,6 @@ register(
     FACTORED,
     "factored",
     title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
-    run_times={
-        "quick": "24 instances for 2 pairs (d, m), some minutes from an empty cache",
-        "paper": "10,000 instances for 3 pairs (d, m), four minutes on two cores",
-        "large": "a million instances for 5 pairs (d, m), days",
-    },
     statements=_statements,
     notes=_notes,
     draw=draw,

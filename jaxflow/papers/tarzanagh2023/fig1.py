@@ -391,11 +391,6 @@ register(
     FIGURE1,
     "fig1",
     title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
-    run_times={
-        "quick": "16 instances of 2 settings, under a minute once compiled",
-        "paper": "200 instances of 2 settings, about a minute from an empty cache",
-        "large": "5,000 instances of 2 settings",
-    },
     statements=[one for cell in CELLS for one in _statements(*cell)],
     notes=lambda numbers: [_note(numbers, *cell) for cell in CELLS],
     draw=draw_plane,

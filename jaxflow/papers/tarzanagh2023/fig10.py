@@ -191,11 +191,6 @@ register(
     FIGURE10,
     "fig10",
     title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
-    run_times={
-        "quick": "6 instances for each of 2 sizes and 4 values of m, about a minute",
-        "paper": "50 instances for each of 5 sizes and 10 values of m, some minutes",
-        "large": "1,000 instances for each of 5 sizes and 10 values of m, hours on two cores",
-    },
     statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n)],
     notes=_notes,
     draw=draw_columns,

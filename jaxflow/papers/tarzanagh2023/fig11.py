@@ -101,11 +101,6 @@ register(
     COMPOSITION,
     "fig11",
     title="The SVM-equivalence of figure 8 by dimension and by the threshold of masked tokens",
-    run_times={
-        "quick": "200 instances for each of d = 4, 8, those of figure 8",
-        "paper": "10,000 instances for each of d = 4, 6, 8, 10, those of figure 8",
-        "large": "50,000 instances for each of d = 4, 6, 8, 10, those of figure 8",
-    },
     statements=[
         improves("App. F, Figure 11"),
         _above("d >= 8, every Γ", lambda d, gamma: (d >= LARGE_D) & (gamma > 0)),

@@ -205,11 +205,6 @@ register(
     FIGURE12,
     "fig12",
     title="Lemma 6: between two and τ selected tokens",
-    run_times={
-        "quick": "20 instances for each of 4 values of τ, and 10,000 exact counts, under a minute",
-        "paper": "100 instances for each of 4 values of τ, and 100,000 exact counts, about a minute",
-        "large": "2,000 instances for each of 4 values of τ, and 1,000,000 exact counts",
-    },
     statements=[
         _between("Lemma 6", "exact", "the exact target"),
         *(_between(f"Figure 12(c), {way}", way, name) for way, name in NAMES.items()),

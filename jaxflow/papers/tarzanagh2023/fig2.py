@@ -19,11 +19,6 @@ register(
     FIGURE2,
     "fig2",
     title="Where W converges as d grows",
-    run_times={
-        "quick": "60 instances at 3 values of d, a minute",
-        "paper": "500 instances at 9 values of d, some minutes, most of them compiling",
-        "large": "100,000 instances at 9 values of d, hours",
-    },
     statements=lambda numbers: convergence(
         numbers.grid.parametrization,
         "Figure 2",

@@ -241,11 +241,6 @@ register(
     FIGURE5,
     "fig5",
     title="Where W and (K, Q) converge as d grows, and Assumption B.1",
-    run_times={
-        "quick": "100 instances at 2 values of d, under a minute once compiled",
-        "paper": "500 instances at 9 values of d, nine minutes on two cores from an empty cache",
-        "large": "100,000 instances at 9 values of d, hours",
-    },
     statements=_statements,
     notes=lambda numbers: notes_of(numbers) + assumption_notes(numbers),
     draw=draw,

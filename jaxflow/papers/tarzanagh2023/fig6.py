@@ -172,11 +172,6 @@ register(
     FIGURE6,
     "fig6",
     title="Global convergence of W and (K, Q) against d, for several n and T",
-    run_times={
-        "quick": "24 instances at 2 values of d for 3 sizes, under a minute once compiled",
-        "paper": "500 instances at 5 values of d for 5 sizes, 26 minutes on two cores",
-        "large": "100,000 instances at 5 values of d for 5 sizes, days on two cores",
-    },
     statements=_statements,
     notes=notes_of,
     draw=lambda numbers: draw_percentage_curves(panels(numbers)),

@@ -189,11 +189,6 @@ register(
     FIGURE7,
     "fig7",
     title="Local convergence of W and (K, Q) to their max-margin programs",
-    run_times={
-        "quick": "8 instances, W to log t = 1e6, (K, Q) to 1e3, about a minute",
-        "paper": "100 instances, W to log t = 1e6, (K, Q) to 3e3, five minutes",
-        "large": "1,000 instances, W to log t = 1e6, (K, Q) to 1e4",
-    },
     statements=[
         SELECTED,
         _converges("combined", "(b), Theorem 7", "W"),

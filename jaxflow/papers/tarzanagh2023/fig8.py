@@ -335,11 +335,6 @@ register(
     COMPOSITION,
     "fig8",
     title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
-    run_times={
-        "quick": "200 instances for each of d = 4, 8, one to two minutes",
-        "paper": "10,000 instances for each of d = 4, 6, 8, 10, about seven minutes",
-        "large": "50,000 instances for each of d = 4, 6, 8, 10, about twenty-five minutes on two cores",
-    },
     statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT],
     notes=lambda n: [*unconditional(n), *_compositions(n.instances), flow_in_words(n), FITTED, TOO_FEW],
     draw=draw_composition,

@@ -368,11 +368,6 @@ register(
     FIGURE9,
     "fig9",
     title="Several selected tokens under a concave head, against λ",
-    run_times={
-        "quick": "20 instances for each of 8 values of λ, under a minute",
-        "paper": "100 instances for each of 18 values of λ, two minutes from an empty cache",
-        "large": "2,000 instances for each of 18 values of λ",
-    },
     statements=[
         GROWS,
         ONE_AT_ZERO,

@@ -331,11 +331,6 @@ register(
     RANKS,
     "fig4",
     title="Ranks of the solutions of (Att-SVM) and (Att-SVM*) for the optimal tokens",
-    run_times={
-        "quick": "20 instances for each of 8 sizes, about a minute",
-        "paper": "100 instances for each of 40 sizes, some minutes",
-        "large": "10,000 instances for each of 40 sizes, hours on two cores",
-    },
     statements=STATEMENTS,
     notes=_notes,
     draw=draw_ranks,
@@ -344,11 +339,6 @@ register(
     CHECK,
     "ranks",
     title="Lemma 1",
-    run_times={
-        "quick": "40 instances for each of 4 sizes",
-        "paper": "200 instances for each of 8 sizes",
-        "large": "5,000 instances for each of 8 sizes",
-    },
     statements=[_lemma1(norm, program) for norm, program in PROGRAMS.items()],
     verified=True,
 )

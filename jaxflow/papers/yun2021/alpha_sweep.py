@@ -182,11 +182,6 @@ register(
     SWEEP,
     "alpha-sweep",
     title="Theorem 4: the limit point between least l1 norm (small starts) and least l2 norm (large ones)",
-    run_times={
-        "quick": "75 limits in closed form, 2 flows, some seconds",
-        "paper": "183 limits in closed form, 8 flows, about a minute",
-        "large": "3,630 limits in closed form, 120 flows, some minutes",
-    },
     statements=[MINIMISES, BETWEEN],
     notes=lambda n: [
         "L = 2 approaches the l1 norm like a power of log(1/α), L > 2 like a power of α.",

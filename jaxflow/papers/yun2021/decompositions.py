@@ -201,11 +201,6 @@ register(
     STRUCTURE,
     "structure",
     title="Assumption 1, Lemma 5.1, equation (38)",
-    run_times={
-        "quick": "5 tensors of each kind, 5 programs, a quarter of a minute",
-        "paper": "100 tensors of each kind, 100 programs, half a minute",
-        "large": "1,000 tensors of each kind, 1,000 programs, some minutes",
-    },
     statements=[FINDS, FINDS_NONE, GIVEN, MONOTONE, CONJUGATE, PLAIN],
     verified=True,
 )

@@ -141,11 +141,6 @@ register(
     DESIGNED,
     "designed-transform",
     title="Remark 3: sparsity under a cosine transform, by a network with S = T and by a diagonal one",
-    run_times={
-        "quick": "2 limits for each of 4 data sets, d = 8, a minute",
-        "paper": "2 limits for each of 20 data sets, d = 16, some minutes",
-        "large": "2 limits for each of 100 data sets, d = 32, an hour (estimated)",
-    },
     statements=[SPARSER],
     notes=lambda n: [f"Components above {PRESENT:g} of the largest are counted."],
     draw=draw,

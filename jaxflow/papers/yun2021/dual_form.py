@@ -90,11 +90,6 @@ register(
     DUAL_FORM,
     "dual-form",
     title="equation (66)",
-    run_times={
-        "quick": "3 data sets for each of 2 depths, half a minute",
-        "paper": "100 data sets for each of 2 depths, some minutes",
-        "large": "1,000 data sets for each of 2 depths, half an hour",
-    },
     statements=[equation_66(row) for row in range(len(DEPTHS))],
     verified=True,
 )

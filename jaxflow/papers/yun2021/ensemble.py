@@ -71,11 +71,6 @@ register(
     ENSEMBLE,
     "ensemble",
     title="Theorem 4 on a thousand instances",
-    run_times={
-        "quick": "50 regressions, some seconds",
-        "paper": "1,000 regressions, a minute",
-        "large": "100,000 regressions, an hour",
-    },
     statements=[LIMIT_POINT],
     verified=True,
 )

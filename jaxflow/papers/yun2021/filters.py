@@ -142,11 +142,6 @@ register(
     FILTERS,
     "filters",
     title="Theorem 3 and Corollary 4: filtered versions of one data point, filters of every length",
-    run_times={
-        "quick": "filters of 4 lengths, half a minute",
-        "paper": "filters of 8 lengths, about a minute",
-        "large": "the same",
-    },
     statements=[
         ANY_LENGTH,
         aligned(1, "k_1 = 1: β aligns with yx, the l2 max-margin direction.", "l2"),

@@ -147,11 +147,6 @@ register(
     CONNECTED,
     "connected",
     title="Theorem 6",
-    run_times={
-        "quick": "2 data sets for each of 4 starts and 3 scales, a minute",
-        "paper": "5 data sets for each of 4 starts and 4 scales, some minutes",
-        "large": "50 data sets for each of 4 starts and 5 scales, an hour (estimated)",
-    },
     statements=[
         statement
         for row, (_, scheme) in enumerate(STARTS)

@@ -317,11 +317,6 @@ register(
     LIMITS,
     "directions",
     title="Theorems 1 and 2, Corollaries 1 to 3",
-    run_times={
-        "quick": "3 data sets for each of 6 networks, some minutes",
-        "paper": "100 data sets for each of 6 networks, a quarter of an hour",
-        "large": "1,000 data sets for each of 6 networks, hours (estimated)",
-    },
     statements=[
         SINGULAR,
         certified(

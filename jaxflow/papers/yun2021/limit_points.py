@@ -171,11 +171,6 @@ register(
     POINTS,
     "points",
     title="Theorem 4, Corollaries 5 to 7",
-    run_times={
-        "quick": "2 data sets at each of 3 scales and depths, and 6 others, two minutes",
-        "paper": "10 data sets at each of 3 scales and depths, and 30 others, some minutes",
-        "large": "1,000 data sets at each of 3 scales and depths, and 3,000 others, an hour (estimated)",
-    },
     statements=[
         *(_of_depth(row) for row in range(len(DEPTHS))),
         minimises("small", "Theorem 4", f"diagonal networks, L = 2, α = {SMALL:g}, in the dual form"),

@@ -205,11 +205,6 @@ register(
     BOUNDS,
     "bounds",
     title="the bounds of D.1, E.1, (62), (73) and H.1",
-    run_times={
-        "quick": "10 flows of each kind, half a minute",
-        "paper": "500 flows of each kind, a minute",
-        "large": "5,000 flows of each kind, some minutes",
-    },
     statements=[
         CORRECTED,
         PRINTED,

@@ -168,11 +168,6 @@ register(
     PUSHES,
     "push",
     title="Convergence of the direction of X^T r, the hypothesis of Theorem 2, on random data",
-    run_times={
-        "quick": "3 data sets for each of 4 networks, under a minute",
-        "paper": "50 data sets for each of 4 networks, some minutes",
-        "large": "500 data sets for each of 4 networks, an hour",
-    },
     statements=[converges(row) for row in range(len(NAMES))],
     notes=notes,
     draw=draw,

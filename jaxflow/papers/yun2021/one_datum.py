@@ -333,11 +333,6 @@ register(
     ONE_DATUM,
     "single",
     title="Theorems 3 and 5, Corollary 4",
-    run_times={
-        "quick": "4 data for each of 3 networks at 3 scales, and of 3 filters, two minutes",
-        "paper": "100 data for each of 3 networks at 4 scales, and of 3 filters, some minutes",
-        "large": "1,000 data for each of 3 networks at 6 scales, and of 3 filters, an hour (estimated)",
-    },
     statements=[
         *(closed_form(row) for row in range(len(NETWORKS))),
         PARALLEL_LIMIT,

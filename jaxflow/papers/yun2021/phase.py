@@ -143,11 +143,6 @@ register(
     PHASE,
     "phase-diagram",
     title="Distance of the direction from its limit over the loss at which training ends and the scale of the start",
-    run_times={
-        "quick": "27 flows, half a minute",
-        "paper": "123 flows, a minute",
-        "large": "243 flows, some minutes",
-    },
     statements=[STOPPING],
     notes=lambda n: ["The start is α² times the first direction of figures 1 and 3, continuous flow."],
     draw=draw,

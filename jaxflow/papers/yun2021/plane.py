@@ -339,11 +339,6 @@ register(
     FIGURE_1,
     "fig1",
     title="Coefficients of three linear networks on a regression task, with the limit points of Theorem 5",
-    run_times={
-        "quick": "24 flows and 5,000 steps of gradient descent from each start, some seconds",
-        "paper": "the same",
-        "large": "the same",
-    },
     statements=[POINT_5, DESCENT_ENDS, LESS_DEPENDENT],
     notes=_notes,
     draw=draw_1,
@@ -353,11 +348,6 @@ register(
     FIGURE_3,
     "fig3",
     title="Coefficients of three linear networks on a regression and on a classification task",
-    run_times={
-        "quick": "48 flows; 20,000 steps of gradient descent for classification, under a minute",
-        "paper": "48 flows; 2,000,000 steps of gradient descent for classification, some minutes",
-        "large": "the same",
-    },
     statements=[POINT_5, DESCENT_ENDS, ALIGNS, LOSS_REACHED, DEPENDENT],
     notes=lambda n: [
         *_notes(n),

@@ -97,11 +97,8 @@ def picture(numbers: Table) -> Any:
 def enter_paper() -> None:
     """Enters the paper, its figure and its check."""
     register_paper(papers.Paper("toy", "A toy", "nobody", ()))
-    times = dict.fromkeys(papers.SCALES, "no time")
-    register(
-        TOY, "curve", title="A curve", run_times=times, statements=[BELOW], notes=lambda n: ["a note"], draw=picture
-    )
-    register(TOY, "lemma", title="Lemma 1", run_times=times, statements=[BELOW], verified=True)
+    register(TOY, "curve", title="A curve", statements=[BELOW], notes=lambda n: ["a note"], draw=picture)
+    register(TOY, "lemma", title="Lemma 1", statements=[BELOW], verified=True)
 
 
 def main(folder: str, pause: str) -> None:

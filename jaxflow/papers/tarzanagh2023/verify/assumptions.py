@@ -262,11 +262,6 @@ register(
     ASSUMPTIONS,
     "assumptions",
     title="Assumptions B.1 and C, Theorems 3 and 6",
-    run_times={
-        "quick": "16 instances for each of 7 sizes, a quarter of a minute",
-        "paper": "256 instances for each of 7 sizes",
-        "large": "2,048 instances for each of 7 sizes",
-    },
     statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(converges(number) for number in range(len(SEPARATING)))],
     verified=True,
 )

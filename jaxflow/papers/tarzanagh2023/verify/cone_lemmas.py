@@ -370,11 +370,6 @@ register(
     CONE_LEMMAS,
     "cone-lemmas",
     title="Lemmas 11, 12, 13, 14, 17",
-    run_times={
-        "quick": f"64 instances, with all {T**N} choices of tokens of 64 others, half a minute",
-        "paper": f"1,024 instances, with all {T**N} choices of tokens of 1,024 others, and 1,024 pairs of matrices",
-        "large": f"16,384 instances, with all {T**N} choices of tokens of 16,384 others, and 16,384 pairs of matrices",
-    },
     statements=STATEMENTS,
     verified=True,
 )

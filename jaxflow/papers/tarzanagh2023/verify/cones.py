@@ -195,11 +195,6 @@ register(
     CONES,
     "cones",
     title="Lemma 5",
-    run_times={
-        "quick": f"{T**N} choices of each of 6 instances, seconds",
-        "paper": f"{T**N} choices of each of 40 instances",
-        "large": f"{T**N} choices of each of 600 instances",
-    },
     statements=STATEMENTS,
     verified=True,
 )

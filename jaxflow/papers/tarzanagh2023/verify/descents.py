@@ -377,11 +377,6 @@ register(
     DESCENTS,
     "descents",
     title="Theorems 3 and 6 by descent",
-    run_times={
-        "quick": "32 descents of 10,000 steps, a few of 1,000,000, and 96 flows; 3 minutes",
-        "paper": "128 descents of 100,000 steps, a few of 10,000,000, and 384 flows",
-        "large": "2,048 descents of 4,000,000 steps, a few of 40,000,000, and 6,144 flows",
-    },
     statements=[
         *(grows(name) for name in GROWING),
         *(converges(size, index) for size in range(len(SEPARATING)) for index in range(len(FIRST))),

@@ -289,11 +289,6 @@ register(
     EQUAL_SCORES,
     "equal-scores",
     title="Theorem 4",
-    run_times={
-        "quick": "96 flows, 30,000 steps of descent, a quarter of a minute",
-        "paper": "1,536 flows, 1,000,000 steps of descent",
-        "large": "24,576 flows, 10,000,000 steps of descent",
-    },
     statements=[EXPLICIT_FLOW, EXPLICIT_DESCENT, *(random_data(number) for number in range(len(CELLS)))],
     verified=True,
 )

@@ -167,11 +167,6 @@ register(
     FEASIBILITY,
     "feasibility",
     title="Theorems 1 and 8",
-    run_times={
-        "quick": "40 instances for each of 30 sizes, seconds",
-        "paper": "250 instances for each of 30 sizes",
-        "large": "5,000 instances for each of 30 sizes",
-    },
     statements=[feasible(optimal, kind) for optimal in (True, False) for kind in range(len(KINDS))],
     verified=True,
 )

@@ -333,8 +333,6 @@ register(
     HYPOTHESES,
     "hypotheses",
     title="Assumptions A, B.2, C, D, E",
-    run_times={scale: f"{trials} draws for each assumption" for scale, trials in TRIALS.items()}
-    | {"quick": f"{TRIALS['quick']} draws for each assumption, half a minute"},
     statements=[A, B2, C, D, E],
     verified=True,
 )

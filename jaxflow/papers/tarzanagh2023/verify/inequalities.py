@@ -304,11 +304,6 @@ register(
     INEQUALITIES,
     "inequalities",
     title="Theorem 3 and Lemmas 2, 6, 7, 9, 10",
-    run_times={
-        "quick": "500 points, a quarter of a minute",
-        "paper": "20,000 points",
-        "large": "200,000 points",
-    },
     statements=[
         _pushes("Theorem 3", "∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0"),
         # Saturated attention leaves less than rounding: equality to it is no contradiction.

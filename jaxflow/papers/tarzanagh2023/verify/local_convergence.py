@@ -224,11 +224,6 @@ register(
     LOCAL_CONVERGENCE,
     "local-convergence",
     title="Theorem 7",
-    run_times={
-        "quick": "2 starts for each of up to 12 choices, 500 steps and 2,000 normalised ones; half a minute",
-        "paper": "2 starts for each of up to 48 choices, 5,000 steps and 2,000 normalised ones",
-        "large": "2 starts for each of up to 800 choices, 50,000 steps and 2,000 normalised ones",
-    },
     statements=[converges(column) for column in range(len(CORRELATIONS))],
     verified=True,
 )

@@ -288,11 +288,6 @@ register(
     LOCAL_PATHS,
     "local-paths",
     title="Theorems 9 and 10",
-    run_times={
-        "quick": "paths of up to 3 choices of 5 instances of each of 4 settings; 1 to 2 minutes",
-        "paper": "paths of up to 3 choices of 12 instances of each of 4 settings",
-        "large": "paths of up to 3 choices of 256 instances of each of 4 settings",
-    },
     statements=[tend(name) for name in CELLS],
     verified=True,
 )

@@ -190,11 +190,6 @@ register(
     NEARLY_EQUAL,
     "nearly-equal-scores",
     title="Theorem 5",
-    run_times={
-        "quick": "64 flows, a minute",
-        "paper": "442 flows",
-        "large": "36,856 flows",
-    },
     statements=[TWO_TOKENS, *(near(number) for number in range(len(CELLS)))],
     verified=True,
 )

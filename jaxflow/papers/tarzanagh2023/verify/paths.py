@@ -298,11 +298,6 @@ register(
     PATHS,
     "regularization-paths",
     title="Theorem 2 and Lemmas 3, 15",
-    run_times={
-        "quick": "8 instances, paths of W and of K, Q from 9 choices of tokens to 8 bounds; 1 to 3 minutes",
-        "paper": "12 instances, paths of W and of K, Q of 2 ranks from 27 choices of tokens to 8 bounds",
-        "large": "256 instances, paths of W and of K, Q of 2 ranks from 27 choices of tokens to 10 bounds",
-    },
     statements=statements,
     verified=True,
 )

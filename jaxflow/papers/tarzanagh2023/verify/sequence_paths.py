@@ -264,11 +264,6 @@ register(
     SEQUENCE_PATHS,
     "sequence-paths",
     title="Corollary 2 and Lemma 16 of App. D",
-    run_times={
-        "quick": "paths of W and of K, Q on 6 instances; up to 729 choices of 9 others; 1 to 2 minutes",
-        "paper": "paths of W and of K, Q on 12 instances of each of 3 sizes; up to 729 choices of 60 others",
-        "large": "paths of W and of K, Q on 256 instances of each of 3 sizes; up to 729 choices of 900 others",
-    },
     statements=lambda n: [
         *(tend(cell) for cell in range(len(n.paths.starts))),
         *(statement for size in range(len(CONES)) for statement in lemma16(size)),

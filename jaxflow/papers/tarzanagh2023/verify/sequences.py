@@ -192,11 +192,6 @@ register(
     SEQUENCES,
     "sequences",
     title="§7 and App. D, sequence-to-sequence and causal attention",
-    run_times={
-        "quick": "32 limits of the flow of W in each of 3 cells and 4 of (K, Q), about two minutes",
-        "paper": "256 limits of the flow of W in each of 3 cells and 64 of (K, Q)",
-        "large": "4,096 limits of the flow of W in each of 3 cells and 512 of (K, Q)",
-    },
     statements=[solves(number) for number in range(len(CELLS))],
     verified=True,
 )

@@ -204,11 +204,6 @@ register(
     SMOOTHNESS,
     "smoothness",
     title="Lemmas 4 and 8",
-    run_times={
-        "quick": "400 pairs for each of 2 losses, seconds",
-        "paper": "20,000 pairs for each of 2 losses",
-        "large": "200,000 pairs for each of 2 losses",
-    },
     statements=[
         lipschitz("W", "L_W = (1/n) Σ a_i b_i of (3), for ∇L(W)"),
         lipschitz("K", "L_K = ‖Q‖ L_W as printed in (3), for ∇_K L(K, Q) at fixed Q"),
