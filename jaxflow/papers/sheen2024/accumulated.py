@@ -36,16 +36,6 @@ class Accumulated(eqx.Module):
     - `result`: of the integration; `event_occurred` where it was given up, at a point where log t is no clock (a
       finite stationary point, or a late escape from a wrong choice of tokens). What comes after is infinite.
     - `steps`: how many it took.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.accumulated import accumulate
-
-    diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    path = accumulate(risk, diagonal, jnp.array([1.0, 2.0]))
-    path.pushes  # the integrals of the multipliers
-    ```
     """
 
     log_times: Float[Array, " m"]
@@ -76,15 +66,6 @@ def accumulate(
     `rtol`: of a step beyond log t = 12.
 
     **Returns:** an `Accumulated`; read its `result` first.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.accumulated import accumulate
-
-    diagonal = jf.models.DiagonalAttention.init(jax.random.key(1), data, head)
-    accumulate(risk, diagonal, jnp.array([1.0, 2.0])).models
-    ```
     """
     risk.check(model)
     params, frozen = eqx.partition(model, risk.filter(model))

@@ -68,14 +68,6 @@ def unbalanced_start(
     `in_key` (True: $\xi_k$ is the one; None: all) make no difference to β(t).
 
     **Arguments:** `omega`: $\omega_0$ `(d,)`, no entry zero.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import unbalanced_start
-
-    diagonal, plus_minus = unbalanced_start(0.1 * jnp.ones(4), head)
-    ```
     """
     chosen = jnp.ones(omega.shape, bool) if in_key is None else in_key
     size = jnp.sqrt(2.0) * omega
@@ -87,16 +79,7 @@ def unbalanced_start(
 
 @checked()
 def constraint_rows(data: TokenData, selection: Bool[Array, "n T"]) -> Float[Array, "n T d"]:
-    r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import constraint_rows
-
-    assert constraint_rows(data, limit.selection).shape == (3, 4, 4)
-    ```
-    """
+    r"""$B_{il}=z_i\odot(x_{i\,\mathrm{opt}(i)}-x_{il})$, zero at the selected tokens ($\ell_1$-SVM)."""
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
     rows = (best - data.tokens) * data.queries[:, None, :]
     return jnp.where(selection[..., None], 0.0, rows)
@@ -109,14 +92,6 @@ def integral_form(
     r"""$\beta=\omega_0^{\odot2}\odot\sinh(B\phi)$, equation (19), with $\phi=2\int p\,d\tau$.
 
     An identity between β(t) and an integral along the path, not a closed form.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import integral_form
-
-    integral_form(data, limit.selection, 0.1 * jnp.ones(4), jnp.zeros((3, 4)))
-    ```
     """
     B = constraint_rows(data, selection)
     return omega**2 * jnp.sinh(jnp.einsum("ntd,nt->d", B, 2.0 * pushes))
@@ -151,21 +126,6 @@ def averaged_residuals(
 
     The factor is that of A.5, $\lambda=\frac{2}{\ln\mu}\int p$ with 1/n inside of p. (A.7 recalls λ as
     $\frac2{n\ln\mu}\phi$, which would apply 2/n twice.)
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.accumulated import accumulate
-    from jaxflow.papers.sheen2024.diagonal import averaged_residuals, unbalanced_start
-
-    diagonal, _ = unbalanced_start(0.1 * jnp.ones(4), head)
-    path = accumulate(risk, diagonal, jnp.array([5.0]))
-    end = jax.tree.map(lambda x: x[0], path.models)
-    residuals = averaged_residuals(
-        data, limit.selection, 0.1 * jnp.ones(4), end.k * end.q, path.pushes[0], end.k * end.q
-    )
-    residuals.stationarity, residuals.slackness
-    ```
     """
     B = constraint_rows(data, selection)
     margins = jnp.where(selection | ~data.visible, jnp.inf, jnp.einsum("ntd,d->nt", B, beta))

@@ -20,16 +20,6 @@ class Directions(eqx.Module):
     - `gap_by_margin`, `gap_by_norm` `(m,)`: the Cauchy gap $\max_{s\ge t}\|D(s)-D(t)\|_F/\|D(\text{last})\|_F$ over
       the later times of the path; NaN where D(t) is undefined. A limit exists only if it tends to zero: it is a
       measurement, not a proof.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.directions import directions
-
-    weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
-    found = directions(data, limit.selection, weights)
-    found.by_margin, found.gap_by_margin
-    ```
     """
 
     margin: Float[Array, " m"]
@@ -41,16 +31,7 @@ class Directions(eqx.Module):
 
 @checked()
 def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.directions import margin_of
-
-    assert jnp.allclose(margin_of(data, limit.selection, limit.flow_direction), 1.0, atol=1e-6)
-    ```
-    """
+    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence)."""
     logits = jnp.einsum("ntd,nd->nt", data.tokens, data.queries @ W.T)
     best = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
     return jnp.min(jnp.where(selection | ~data.visible, jnp.inf, best - logits))
@@ -58,34 +39,14 @@ def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d
 
 @checked()
 def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.directions import margin_normalised
-
-    W = margin_normalised(data, limit.selection, 5 * limit.flow_direction)
-    assert jnp.allclose(W, limit.flow_direction, atol=1e-6)
-    ```
-    """
+    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$."""
     mu = margin_of(data, selection, W)
     return jnp.where(mu > 0, W / positive_or_one(mu), jnp.nan)
 
 
 @checked()
 def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Array, "m d d"]) -> Directions:
-    """Both directions of the combined weights at increasing times, with their Cauchy gaps.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.directions import directions
-
-    weights = jnp.stack([t * limit.flow_direction for t in (1.0, 2.0)])
-    directions(data, limit.selection, weights)
-    ```
-    """
+    """Both directions of the combined weights at increasing times, with their Cauchy gaps."""
     margin = jax.vmap(lambda W: margin_of(data, selection, W))(weights)
     by_margin = jax.vmap(lambda W: margin_normalised(data, selection, W))(weights)
     size = jnp.linalg.norm(weights, axis=(-2, -1))[:, None, None]
@@ -97,15 +58,6 @@ def directions(data: TokenData, selection: Bool[Array, "n T"], weights: Float[Ar
 def cauchy_gap(path: Float[Array, "m ..."]) -> Float[Array, " m"]:
     r"""$\max_{s\ge t}\|D(s)-D(t)\|/\|D(\text{last})\|$ at every t of a path, over the later s where D(s) is defined;
     NaN where D(t) is not.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.directions import cauchy_gap
-
-    path = jnp.array([[1.0, 1.0], [1.0, 0.1], [1.0, 0.0]])
-    cauchy_gap(path)  # falls where a path converges
-    ```
     """
     flat = path.reshape(path.shape[0], -1)
     distance = jnp.linalg.norm(flat[:, None, :] - flat[None, :, :], axis=-1)

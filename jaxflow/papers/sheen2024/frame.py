@@ -14,18 +14,6 @@ class Frame(eqx.Module):
 
     - `keys`, `queries`: $U_K$, $U_Q$ `(d, d)`; `place`: π `(n,)`. The columns that no sequence fixes (n < d) are one
       choice of many.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import Frame, alignment_frame
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    assert isinstance(frame, Frame)
-    ```
     """
 
     keys: Float[Array, "d d"]
@@ -39,18 +27,6 @@ def alignment_frame(data: TokenData, selection: Bool[Array, "n T"], place: Int[A
 
     For other data the fixed columns are orthonormalised in the order of the sequences, so that the frame stays
     orthogonal and (7) holds for the first sequence only.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import alignment_frame
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    frame.keys, frame.queries
-    ```
     """
     n, _, d = data.tokens.shape
     require(n <= d, "data", f"orthogonal optimal tokens need n <= d, got n = {n}, d = {d}")
@@ -66,18 +42,6 @@ def aligned_start(
     r"""$K=U_K\Lambda_KV^\top$, $Q=U_Q\Lambda_QV^\top$ with diagonals $\xi_k,\xi_q$ (Definition 5.1).
 
     $\Lambda$ is d × $d_e$: for $d_e<d$ the entries of $\xi$ beyond $d_e$ have no place and are ignored.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import aligned_start, alignment_frame
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
-    ```
     """
     d, m = frame.keys.shape[0], V.shape[0]
     eye = jnp.eye(d, m)
@@ -88,21 +52,7 @@ def aligned_start(
 def alignment_error(
     frame: Frame, K: Float[Array, "d m"], Q: Float[Array, "d m"], V: Float[Array, "m m"]
 ) -> Float[Array, ""]:
-    r"""$\max$ over K and Q of $\|U^\top KV-\mathrm{diag}\|_F/\|K\|_F$: zero where Definition 5.1 holds (Lemma 5.1).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import aligned_start, alignment_error, alignment_frame
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    K, Q = aligned_start(frame, 0.1 * jnp.ones(6), 0.1 * jnp.ones(6), jnp.eye(6))
-    assert alignment_error(frame, K, Q, jnp.eye(6)) < 1e-12
-    ```
-    """
+    r"""$\max$ over K and Q of $\|U^\top KV-\mathrm{diag}\|_F/\|K\|_F$: zero where Definition 5.1 holds (Lemma 5.1)."""
     diagonal = jnp.eye(*K.shape, dtype=bool)
 
     def error(U: Array, factor: Array) -> Array:
@@ -115,20 +65,7 @@ def alignment_error(
 
 @checked()
 def singular_entries(frame: Frame, W: Float[Array, "d d"]) -> Float[Array, " d"]:
-    r"""$\beta=\mathrm{diag}(U_K^\top WU_Q)$, the diagonal of the aligned combined weights.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import alignment_frame, singular_entries
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    singular_entries(frame, jnp.eye(6))
-    ```
-    """
+    r"""$\beta=\mathrm{diag}(U_K^\top WU_Q)$, the diagonal of the aligned combined weights."""
     return jnp.diagonal(frame.keys.T @ W @ frame.queries)
 
 
@@ -138,18 +75,6 @@ def reduced_program(data: TokenData, selection: Bool[Array, "n T"], frame: Frame
     \langle x_{i\,\mathrm{opt}(i)}-x_{il},z_i\rangle e_{\pi(i)}$: program (9), (42).
 
     One row for each (i, l) with l ≠ opt(i), in the order of the tokens: n(T−1) rows.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import alignment_frame, reduced_program
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    jf.margin.solve(reduced_program(tokens, selected, frame)).primal
-    ```
     """
     n, T, d = data.tokens.shape
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1, keepdims=True)
@@ -171,19 +96,6 @@ def lift(
 
     **Returns:** W `(d, d)`; λ `(n, T)`, zero at the selected tokens; the residual of (44),
     $\|\sum\lambda_{il}U_K\mathrm{Diag}(B_{il})U_Q^\top-\sum\lambda_{il}(x_{i\,\mathrm{opt}(i)}-x_{il})z_i^\top\|_F$.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import alignment_frame, lift, reduced_program
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    frame = alignment_frame(tokens, selected, place)
-    reduced = jf.margin.solve(reduced_program(tokens, selected, frame))
-    W, multipliers, missed = lift(tokens, selected, frame, reduced.primal, reduced.dual)
-    ```
     """
     n, T, _ = data.tokens.shape
     spread = jnp.broadcast_to(jnp.sum(dual.reshape(n, T - 1), axis=1, keepdims=True) / (T - 1), (n, T))
@@ -206,17 +118,6 @@ def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float
     $$\widehat W^\infty=\sum_i\frac{u^k_iu_i^{q\top}}{(1-c_i)\|x_{i\,\mathrm{opt}(i)}\|\|z_i\|},\qquad
     \|\widehat W^\infty\|_*=\sum_i\frac1{(1-c_i)\|x_{i\,\mathrm{opt}(i)}\|\|z_i\|}$$
     with $c_ix_{i\,\mathrm{opt}(i)}$ the common projection of the other tokens (the largest, where they differ).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.frame import aligned_limit
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    W, nuclear_norm = aligned_limit(tokens, selected)
-    ```
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
     square = jnp.sum(best**2, axis=-1)

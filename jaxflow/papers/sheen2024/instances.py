@@ -38,16 +38,6 @@ def equal_score_tokens(
     **Arguments:** `score_gap`: Δ > 0; `spread`: 0 ≤ ε < 1; `margin`: m. They may be traced.
 
     **Returns:** the data and v `(d,)`.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.instances import equal_score_tokens
-    from jaxflow.papers.sheen2024.separability import assumption_2
-
-    equal, v = equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
-    assert assumption_2(equal, v).holds
-    ```
     """
     for name, value, low in (("n", n, 1), ("T", T, 2), ("d", d, 2)):
         require(value >= low, name, f"expected at least {low}, got {value}")
@@ -108,16 +98,6 @@ def paired_tokens(
     [−1, 1). All that is no size may be traced.
 
     **Returns:** data, head `(d,)`, and the indices `(n,)` of the optimal tokens.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-    from jaxflow.papers.sheen2024.separability import assumption_2
-
-    paired, v, _ = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    assert assumption_2(paired, v).holds
-    ```
     """
     require(T >= 3 and T % 2 == 1, "T", f"pairs and one optimal token make an odd number of tokens, got {T}")
     only_inside = outside is False

@@ -18,18 +18,6 @@ class LimitingFace(eqx.Module):
       constraint is not active yet, and the instantaneous multipliers certify another face: until $\ln\mu$ of order
       $1/\lambda_{il}$.
     - `least_multiplier`: the least positive $\lambda_{il}$, over their sum.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import constraint_rows
-
-    from jaxflow.papers.sheen2024.limiting_face import limiting_face
-
-    rows = constraint_rows(data, limit.selection)
-    face = limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
-    face.behind, face.least_multiplier
-    ```
     """
 
     behind: Float[Array, ""]
@@ -40,17 +28,6 @@ class LimitingFace(eqx.Module):
 def limiting_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> LimitingFace:
     r"""**Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: of a certified
     solution of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.diagonal import constraint_rows
-
-    from jaxflow.papers.sheen2024.limiting_face import limiting_face
-
-    rows = constraint_rows(data, limit.selection)
-    limiting_face(rows, jnp.ones((3, 4)), jnp.ones(4))
-    ```
     """
     active = dual > ZERO * jnp.max(dual)
     values = jnp.einsum("ntd,d->nt", rows, beta)
@@ -71,14 +48,6 @@ def second_order_multipliers(
     $(B\dot\phi)_j=\dot\beta_j/\beta_j\propto1-c_j/(\mu\hat\beta_j)$, hence multipliers, over their sum, of the form
     $\lambda+c/\log t+o(1/\log t)$. Two successive times give λ (Richardson's extrapolation); the first time, and those
     with $\log t\le0$, keep what they have.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.limiting_face import second_order_multipliers
-
-    second_order_multipliers(jnp.array([10.0, 20.0, 30.0]), jnp.ones((3, 2, 4)))
-    ```
     """
     shares = multipliers / jnp.sum(jnp.abs(multipliers), axis=(-2, -1), keepdims=True)
     before, now = log_times[:-1, None, None], log_times[1:, None, None]

@@ -25,14 +25,6 @@ def assumption_1(data: TokenData, head: Any) -> Assumption:
 
     The slack is the largest margin of a W with $\|W\|_F=1$ (positive exactly where it holds; zero where a Farkas
     ray proves that there is none, NaN where neither was found), or minus infinity where optimal tokens are tied.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.separability import assumption_1
-
-    assert assumption_1(data, head).slack is not None
-    ```
     """
     return _separable(data, head, "frobenius", "the optimal tokens are unique and separable by some W (Assumption 1)")
 
@@ -42,14 +34,6 @@ def diagonal_separability(data: TokenData, head: Any) -> Assumption:
     r"""What Lemma 4.2 and the $\ell_1$-SVM need beyond Assumption 1: some *diagonal* W separates.
 
     The slack is the largest margin of a β with $\|\beta\|_1=1$, and otherwise as for `assumption_1`.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.separability import diagonal_separability
-
-    diagonal_separability(data, head).holds
-    ```
     """
     return _separable(data, head, "l1", "the optimal tokens are unique and separable by a diagonal W")
 
@@ -74,16 +58,6 @@ def assumption_2(data: TokenData, head: Any, tolerance: float = ROUNDING) -> Ass
 
     The slack is `tolerance` minus the largest spread $\max_{l,l'}|\gamma_{il}-\gamma_{il'}|$ over the gap. The
     relaxed assumption (remark below Assumption 2) is the same with a `tolerance` that is no rounding.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.instances import equal_score_tokens
-    from jaxflow.papers.sheen2024.separability import assumption_2
-
-    equal, v = equal_score_tokens(jax.random.key(0), n=3, T=4, d=6, score_gap=0.5)
-    assert assumption_2(equal, v).holds
-    ```
     """
     scores = token_scores(data, as_head(head))
     best, second = _best_and_second(scores, data.visible)
@@ -101,14 +75,6 @@ def assumption_3(risk: EmpiricalRisk, model: AbstractAttention) -> Assumption:
     $$L(\theta(0))\le\min_j\frac1n(e^{-\gamma_{j,\mathrm{nopt}}}+\sum_{i\ne j}e^{-\gamma_{i\,\mathrm{opt}(i)}})$$
     For the exponential loss, a mean over sequences. $\gamma_{j,\mathrm{nopt}}$ is the best of the non-optimal scores
     (under Assumption 2 they are one number). The slack is the right side's logarithm minus the left side's.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.separability import assumption_3
-
-    assumption_3(risk, jf.models.DiagonalAttention.init(jax.random.key(1), data, head)).slack
-    ```
     """
     data: Any = risk.data
     best, second = _best_and_second(token_scores(data, model.head), data.visible)
@@ -135,17 +101,6 @@ def assumption_4(
       [−1, 1) counts by how far. Infinite for an odd number of non-optimal tokens.
 
     Every pairing is tried: T is at most 11 (945 of them). **Raises:** `ValueError` beyond.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.instances import paired_tokens
-    from jaxflow.papers.sheen2024.separability import assumption_4
-
-    tokens, v, place = paired_tokens(jax.random.key(0), n=3, T=5, d=6, score_gap=0.5)
-    selected = jf.data.optimal_tokens(jf.models.token_scores(tokens, v), tokens.visible)
-    assumption_4(tokens, selected)
-    ```
     """
     best = jnp.sum(jnp.where(selection[..., None], data.tokens, 0.0), axis=1)
     u, z = _unit(best), _unit(data.queries)
@@ -169,14 +124,6 @@ def assumption_4(
 def score_gap_needed(n: int, T: int) -> float:
     r"""The least Δ with $ne^{-\Delta/T}\le1+(n-1)e^{-\Delta}$: Assumption 3 at β = 0 with equal gaps Δ and equal
     $\gamma_{i,\mathrm{nopt}}$, about $T\ln n$; 0 where every gap will do (n = 1, and n = T = 2).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.sheen2024.separability import score_gap_needed
-
-    gap = score_gap_needed(n=3, T=4)
-    ```
     """
     require(n >= 1 and T >= 2, "n", f"expected n >= 1 and T >= 2, got {n}, {T}")
     if (n - 1) * T <= n:

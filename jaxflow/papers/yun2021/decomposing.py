@@ -20,15 +20,6 @@ def verify_decomposition(data_tensor: Any, decomposition: Decomposition) -> tupl
 
     **Returns:** one `Assumption` each; the slack is what is left of the tolerance of 1e-10 (of S: its least singular
     value relative to the largest, less that tolerance).
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.yun2021.decomposing import verify_decomposition
-
-    tensor = jf.models.diagonal_tensor(3, depth=2)
-    verify_decomposition(tensor, jf.models.decomposition_of(network))
-    ```
     """
     require(is_concrete((data_tensor, decomposition)), "data_tensor", "is verified outside of jit and vmap")
     # In NumPy: every operation on another shape would be compiled anew.
@@ -67,15 +58,6 @@ def find_decomposition(data_tensor: Any, seed: int = 0) -> tuple[Decomposition, 
     **Returns:** the decomposition that Assumption 1 would need, and whether it is one.
 
     **Raises:** `ValueError` naming `data_tensor` for a traced tensor or another order.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.yun2021.decomposing import find_decomposition
-
-    decomposition, assumptions = find_decomposition(jf.models.diagonal_tensor(3, depth=2))
-    assert jf.theory.all_hold(assumptions)
-    ```
     """
     require(is_concrete(data_tensor), "data_tensor", "a decomposition is looked for outside of jit and vmap")
     tensor = np.asarray(as_array("data_tensor", data_tensor))
