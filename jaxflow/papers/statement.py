@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -46,8 +46,8 @@ class Statement(Generic[N]):
       instance is undecided.
     - `bound`: the largest allowed residual; `unit`: the meaning of the residual; empty where the residual only counts
       (0 for yes, 1 for no, with the bound 0).
-    - `found`: in words, what else is shown by the instances that are inside and have a residual; the largest residual
-      is added. By default it counts the instances within the bound.
+    - `found`: in at most 25 words, what is unusual about the instances that are inside and have a residual; the largest
+      residual is added. By default the words are counted: how many are within the bound, and their median.
     - `limit`: whether the statement is about a limit (a function of the numbers where some instances are at it). Finite
       times show only the approach to a limit, and `rate` fits this approach. `certified`: what certifies the limit
       itself, instance by instance; then no rate is needed, and `limit` stays False.
@@ -113,10 +113,21 @@ def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Findi
     values: dict[str, float | int] = {"known": seen.size}
     if statement.unit:
         values["largest"] = top
-    words = statement.found(numbers, known) if statement.found else met(statement.bound, residual[inside])
+    words = (
+        statement.found(numbers, known) if statement.found else _measured(statement, residual[inside], inside.size > 0)
+    )
     words += f"; certified by {statement.certified}" if statement.certified else ""
     evidence = _evidence(statement, numbers, inside, known, residual, draw)
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
+
+
+def _measured(statement: Statement[Any], residual: np.ndarray, ran: bool) -> str:
+    """How many of these residuals are within the bound; their median, where that has a unit."""
+    if not residual.size:
+        return "none inside" if ran else "not run"
+    known = residual[~np.isnan(residual)]
+    middle = f", median {np.median(known):.1e}" if statement.unit and known.size else ""
+    return met(statement.bound, residual) + middle
 
 
 def _evidence(
@@ -164,7 +175,8 @@ def everyone(values: np.ndarray) -> Mask:
 
 def met(bound: float, residual: np.ndarray) -> str:
     """How many residuals are within the bound; one that is not known is not."""
-    return f"{int(np.sum(residual <= bound))} of {np.size(residual)} within {bound:g}"
+    aim = {0.0: "as stated", BELOW_ZERO: "below zero"}.get(bound, f"within {bound:g}")
+    return f"{int(np.sum(residual <= bound))} of {np.size(residual)} {aim}"
 
 
 def median(values: np.ndarray) -> float:

@@ -62,18 +62,6 @@ def test_a_few_late_instances_are_no_counterexample_and_no_proof() -> None:
     gaps = 1.0 / made_up.LATE * np.array([[1.0], [1.0], [2e4]])
     now = find("diagonal", made_up.diagonal_numbers(gap=gaps))[4]
     assert now.verdict is OPEN and (now.evidence.undecided, now.evidence.contradicted) == (1, 0)
-    assert "at most 1e-05 on 2 of 3" in now.measured
-
-
-def test_what_misses_the_bound_says_why() -> None:
-    falling = 1.0 / made_up.LATE
-    gaps = np.stack([20.0 * falling, np.full_like(falling, 2e-2), np.full_like(falling, 2e-5)])
-    waiting = {"behind": np.array([0.0, 0.1, 0.0]), "least_multiplier": np.array([1.0, 0.02, 1.0]), "kappa": 0.0}
-    row = find("diagonal", made_up.diagonal_numbers(gap=gaps, **waiting))[4]
-    assert row.verdict is OPEN and "on 0 of the 3 where the dual slack allows it" in row.measured
-    assert "1 wait for a constraint whose multiplier λ is 2.0e-02 of the sum" in row.measured
-    assert "1 fall like 1/log t, from 2.0e-05" in row.measured and "1 do neither" in row.measured
-    assert "(1.0e-09 or less by" in row.measured
 
 
 def test_multipliers_are_judged_for_each_start() -> None:
@@ -88,7 +76,6 @@ def test_multipliers_are_judged_for_each_start() -> None:
     assert verdicts("multipliers", apart) == "RRRNNN"
     figure = entry("multipliers").draw(apart)  # pyright: ignore[reportOptionalCall]
     assert sum("0.001" in str(line.get_label()) for line in figure.axes[1].lines) == 0
-    assert any("ω₀ = 0.001: 0 of 3" in note for note in entry("multipliers").find(apart)[1])
 
 
 def test_rates_compare_exponent_and_slack() -> None:
@@ -100,7 +87,7 @@ def test_rates_compare_exponent_and_slack() -> None:
     waiting = made_up.diagonal_numbers(weights_gap=late, behind=np.array([0.0, 0.0, 0.3]))
     findings, notes = entry("rates").find(waiting)
     assert findings[0].verdict is OPEN and findings[0].evidence.contradicted == 0
-    assert "1 further off 1 wait" in notes[-1] and "Of the 2 of which" in notes[-1]
+    assert "Of 3 exponents 1 wait" in notes[-1] and "Of the 2 others 2 are within" in notes[-1]
     figure = entry("rates").draw(waiting)  # pyright: ignore[reportOptionalCall]
     # Two of those inside do not wait, one does, and the third line is the diagonal.
     assert [len(line.get_xdata()) for line in figure.axes[1].lines] == [2, 1, 2]
@@ -161,11 +148,10 @@ def test_failures_count_every_instance() -> None:
     some = made_up.failure_numbers(
         selects=np.array([1, 0, -1]), small=np.array([1.0, 1.0, -1.0]), diagonal=np.array([0.1, 0.1, 0.1])
     )
-    findings, notes = entry("failures").find(some)
+    findings = find("failures", some)
     assert letters(findings) == "ONNONNN"
     assert (findings[0].evidence.inside, findings[0].evidence.undecided) == (12, 6)
-    assert "0 of 6 flows select the optimal tokens, 6 a wrong one" in findings[1].measured
-    assert any("3 with a feasible" in note and "(0 without)" in note for note in notes)
+    assert findings[1].measured == "6 of 6 select a wrong token"
     wrong = find("failures", made_up.failure_numbers(selects=np.array([1, 1, -1])))
     assert wrong[0].evidence.contradicted == 6
     assert failures.quantiles(good, 2) == pytest.approx(np.full((3, 3), 1e-2))

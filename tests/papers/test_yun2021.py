@@ -24,7 +24,7 @@ from jaxflow.papers.yun2021 import (
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.starts import NETWORKS, start_at
 from jaxflow.theory import layer_gap
-from tests.papers.findings import entry_of, found, letters
+from tests.papers.findings import found, letters
 from tests.papers.made_up.records import filled
 from tests.papers.made_up.yun2021 import classification, direction, regression
 
@@ -179,7 +179,6 @@ def test_an_ensemble_counts_every_outcome() -> None:
     # A flow that failed is counted, and proves nothing.
     one = ends([reached, reached, failed], 1e-12, 1e-9, 1.0)
     assert one.verdict is Verdict.not_settled and one.evidence.undecided == 1
-    assert "1 failed, 2 limit_point" in one.measured
     assert ends([reached] * 3, 1e-10, 1e-10, 1e-10).verdict is Verdict.holds
     one = ends([reached] * 3, 1e-12, 1e-7, 1e-9)
     assert one.verdict is Verdict.not_settled and one.evidence.contradicted == 1
@@ -196,7 +195,8 @@ def test_the_bias_of_theorem_6_is_judged_by_falling_errors() -> None:
     exact, random = bias(alphas**2)
     # From W̄ = I there is to be no error at any α.
     assert exact.verdict is Verdict.not_settled and exact.evidence.contradicted == 1
-    assert random.verdict is Verdict.holds_at_this_rate and "α^2.00" in random.measured
+    assert random.verdict is Verdict.holds_at_this_rate and random.evidence.rate is not None
+    assert random.evidence.rate.fitted == pytest.approx(2.0)
     assert bias(1e-15)[0].verdict is Verdict.holds
     assert bias(np.array([0.1, 0.2, 0.3]))[1].verdict is Verdict.not_settled
 
@@ -206,10 +206,10 @@ def test_claims_about_the_push_are_no_proof() -> None:
     falling, growing = np.exp(-np.linspace(0, 30, size)), np.linspace(0.0, 0.2, size)
     ok = np.tile([True, True, True, False], (4, 1))
     paths = Table(drift=np.tile(falling, (4, 4, 1)), sizes=np.tile(np.linspace(0, 15, size), (4, 4, 1)), ok=ok)
-    said, notes = entry_of("yun2021", "push").find(Table(paths=paths))
+    said = statements("push", Table(paths=paths))
     # One flow in four did not get there: it stays in the denominator.
     assert set(letters(said)) == {"O"} and said[0].evidence.inside == 4
-    assert "‖β‖^-2.00" in said[0].measured and "diagonal, L = 2 1" in notes[1]
+    assert said[0].evidence.rate is not None and said[0].evidence.rate.fitted == pytest.approx(2.0)
     paths = paths.replace(ok=np.ones((4, 4), bool))
     assert set(letters(statements("push", Table(paths=paths)))) == {"R"}
     paths.drift[0] = growing

@@ -14,7 +14,7 @@ from jaxflow.models import DiagonalLinear, HadamardNetwork
 from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -141,46 +141,17 @@ def _tested(found: Table) -> np.ndarray:
     return np.asarray((found.count >= 2) & well_apart(found.times))
 
 
-def _tails_in_words(numbers: Table, known: np.ndarray) -> str:
-    tails, inside = numbers.tails, _tested(numbers.tails)
-    orders = " and ".join(
-        f"{int(np.sum(disorder(tails.passed[:, :, row], tails.times)[inside] == 0))} at α = e^({alpha:.0f})"
-        for row, alpha in enumerate(LOG_ALPHAS)
-    )
-    late = np.abs(tails.passed[:, :, -1] / tails.times - 1.0)[inside]
-    return (
-        f"of {int(inside.sum())} in order: {orders}, at times off by {largest(late[~np.isnan(late)]):.1e} at most "
-        f"there; in {int(tails.diverges.sum())} of {tails.diverges.size} a stage has no limit (the data are separable "
-        "on its support), and Algorithm 1 ends there"
-    )
-
-
-def _adam_in_words(numbers: Table, known: np.ndarray) -> str:
-    adam, inside = numbers.adam, _tested(numbers.adam)
-    steps, times = adam.passed[inside][:, 0], adam.times[inside]
-    missing = int(np.sum(np.isnan(steps) & ~np.isnan(times)))
-    last = np.max(np.where(np.isnan(steps), -1.0, steps), axis=1) / np.maximum(steps[:, 0], 1.0)
-    predicted = np.max(np.where(np.isnan(times), -1.0, times), axis=1) / times[:, 0]
-    return (
-        f"in order in {int(np.sum(disorder(adam.passed[:, :, 0], adam.times)[inside] == 0))} of {int(inside.sum())}; "
-        f"the last stage comes at {median(last[~np.isnan(last)]):.2f} times the steps of the first (median), where "
-        f"Algorithm 1 says {median(predicted):.2f}; {missing} products never reach half of their size"
-    )
-
-
 TAILS = Statement[Table](
     source="Beyond: logistic loss",
     says="stages that exist are passed by the flow in the order of Algorithm 1",
     inside=lambda n: _tested(n.tails),
     residual=lambda n: disorder(n.tails.passed[:, :, -1], n.tails.times),
-    found=_tails_in_words,
 )
 ADAM = Statement[Table](
     source="Beyond: Adam",
     says="Adam from α = 1e-8 learns the products in the order of Algorithm 1",
     inside=lambda n: _tested(n.adam),
     residual=lambda n: disorder(n.adam.passed[:, :, 0], n.adam.times),
-    found=_adam_in_words,
 )
 
 register(

@@ -163,36 +163,18 @@ def predicts(way: str, criterion: int) -> Statement[Table]:
         rho, p = both(numbers)
         return np.asarray([-np.sign(rho) if p < LEVEL else np.nan])
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        runs, (rho, p) = runs_of(numbers), both(numbers)
-        ranks = sufficient(runs, way, criterion).ravel()
-        none = int(np.sum(ranks > runs.ranks[-1]))
-        counts = [f"{rank} in {int(np.sum(ranks == rank))}" for rank in runs.ranks if np.any(ranks == rank)]
-        told = ", ".join(counts + ([f"none of those tried in {none}"] if none else []))
-        start = f"Spearman's ρ = {rho:.2f} over {ranks.size} runs (p = {p:.4f} by permutation)"
-        if np.isnan(rho):
-            start = f"no correlation is defined: one of the two is the same in all {ranks.size} runs"
-        return f"{start}; smallest rank that suffices: {told}"
-
     return Statement(
         source="Beyond the paper",
         says=f"The stable rank of ΔW predicts the rank that suffices ({WAYS[way]}, {CRITERIA[criterion]}).",
         inside=lambda n: np.ones(1, bool),
         residual=residual,
         bound=-1.0,
-        found=found,
+        found=lambda n, known: "Spearman's ρ = {:.2f}, p = {:.4f} by permutation".format(*both(n)),
     )
 
 
 def enough(way: str) -> Statement[Table]:
     """By run."""
-
-    def found(numbers: Table, known: np.ndarray) -> str:
-        ranks, off = stable(runs_of(numbers)), residual(numbers)
-        return (
-            f"in {int(np.sum(off <= 0))} of {off.size} runs, where stable ranks are {ranks.min():.2f} to "
-            f"{ranks.max():.2f} (mean over products, layers and heads)"
-        )
 
     def residual(numbers: Table) -> np.ndarray:
         runs = runs_of(numbers)
@@ -203,25 +185,12 @@ def enough(way: str) -> Statement[Table]:
         says=f"A rank of the stable rank, rounded up, suffices ({WAYS[way]}, {CRITERIA[0]}).",
         inside=lambda n: np.ones(runs_of(n).full_loss.shape, bool),
         residual=residual,
-        found=found,
     )
 
 
 def notes(numbers: Table) -> list[str]:
-    """What was run, and every scale."""
-    runs, rows = runs_of(numbers), []
-
-    def listed(loss: np.ndarray, accuracy: np.ndarray) -> str:
-        return ", ".join(f"{a:.4f} ({b:.1%})" for a, b in zip(loss.mean(axis=0), accuracy.mean(axis=0), strict=True))
-
-    for i, scale in enumerate(runs.scales):
-        ways = "; ".join(
-            f"{words} {listed(getattr(runs, f'{way}_loss')[i], getattr(runs, f'{way}_accuracy')[i])}"
-            for way, words in WAYS.items()
-        )
-        full = listed(runs.full_loss[i][:, None], runs.full_accuracy[i][:, None])
-        rows.append(f"scale {scale:g}: stable rank {stable(runs)[i].mean():.2f}; full training {full}; {ways}.")
-    within = "; ".join(_within(runs, way) for way in WAYS)
+    """What was run."""
+    runs = runs_of(numbers)
     return [
         f"{runs.full_loss.size} runs ({len(runs.scales)} scales of {runs.full_loss.shape[1]} seeds, {int(runs.steps)} "
         f"steps of Adam), ranks tried {', '.join(map(str, runs.ranks))}. Adapters: the attention weights stay where "
@@ -229,18 +198,7 @@ def notes(numbers: Table) -> list[str]:
         "trained. Loss and accuracy over all 1,797 images, on which the models are trained.",
         f"Tolerances, set before the first run: loss at most {TOLERANCE:.0%} above that of full training of the same "
         f"start and batches; accuracy at most {POINTS:g} points below. A rank suffices if all larger ones do, too.",
-        f"Over all runs a smaller scale lowers both ranks. Within one scale, ρ by loss: {within}.",
-        "Adapters are given the steps of full training: a rank that does not suffice may be too small, or too slow.",
-        *rows,
     ]
-
-
-def _within(runs: Table, way: str) -> str:
-    listed = []
-    for scale, x, y in zip(runs.scales, stable(runs), sufficient(runs, way, 0), strict=True):
-        rho = correlation(x, y)[0]
-        listed.append(f"one rank for all at {scale:g}" if np.isnan(rho) else f"{rho:.2f} at {scale:g}")
-    return f"{WAYS[way]} {', '.join(listed)}"
 
 
 # A colour for each scale, a line and marks for each way.

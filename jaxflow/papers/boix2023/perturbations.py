@@ -201,24 +201,12 @@ def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[T
         seen = windows_of(numbers, kind, only)
         return np.where(seen.followed, seen.end / np.where(seen.allowed > 0, seen.allowed, 1.0), np.nan)
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        seen = windows_of(numbers, kind, only)
-        back, young = known & (left(numbers) <= 1.0), known & (seen.young > 0)
-        listed, allowed = (", ".join(f"{value:.1e}" for value in x[known]) for x in (seen.end, seen.allowed))
-        return (
-            f"{int(back.sum())} of {int(known.sum())} came back within their windows; distance of products left: "
-            f"{listed}, where {allowed} are allowed; at {int(young.sum())} times noise hit a weight smaller than "
-            f"itself, of which {int(np.sum(young & back))} came back; {int(np.sum(seen.noise <= 0))} of {known.size} "
-            "times had no weight to perturb"
-        )
-
     return Statement(
         source=source,
         says=SENTENCES[kind],
         inside=lambda n: windows_of(n, kind, only).noise > 0,
         residual=left,
         bound=1.0,
-        found=found,
         # As far as the noise took it, or as the largest product is large: then nothing came back.
         late=1.0 / (RETURNED, ENDPOINT)[kind],
     )
@@ -229,16 +217,14 @@ def notes(numbers: Table) -> list[str]:
     return [
         f"α = {alpha_text(PAPER[-1])}. Noise goes on u and v apart, wherever a weight is above {THRESHOLD:.0e}; it "
         "breaks u² − v² = const, so the larger of the two is chosen anew and products are compared.",
-        f"Figure 10: what is left is the smallest distance within the window; {RETURNED:.0%} of what the noise did is "
-        "allowed. Noise also shifts the next stage a little, and while one flow has passed it and the other has not "
-        "they are far apart: most of all where noise hits a weight that is smaller than the noise and still grows.",
-        f"Windows are {WINDOW:.0%} of the horizon. In figure 11 that is counted from when the new weight has reached "
-        "half of its predicted product in the unperturbed flow: a weight of 1e-5 is still far from its stage.",
-        "Figure 11: noise lets the new weight start earlier, so that the end of the window is compared with the "
-        f"unperturbed path at whatever later time; {ENDPOINT:.0%} of the largest product is allowed.",
-        "Both rules were settled after first looks. With distances at the end of the window and at equal times 1 of 5 "
-        "came back in figure 10 and 2 of 5 in figure 11 (small sizes); with windows from the noise on 2 of 5 came back "
-        "in figure 11 at the paper's size, the other three had ended before the new weight had grown.",
+        f"Figure 10: the smallest distance within a window of {WINDOW:.0%} of the horizon; {RETURNED:.0%} of what the "
+        "noise did is allowed.",
+        "Figure 11: noise lets the new weight start earlier. The window begins when it has reached half of its "
+        "predicted product without noise, and its end is compared with the unperturbed path at whatever later time; "
+        f"{ENDPOINT:.0%} of the largest product is allowed.",
+        "Both rules were settled after first looks: with distances at the end of the window and at equal times 1 of 5 "
+        "came back in figure 10 and 2 of 5 in figure 11 (small sizes); with windows from the noise on 2 of 5 in figure "
+        "11 at the paper's size, the other three had ended before the new weight had grown.",
     ]
 
 

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.boix2023.training import (
-    NAMES,
     PRODUCTS,
     RUNS,
     TRAINING,
-    Look,
+    above_start,
     band,
-    grows,
-    lower_than_start,
     notes,
     product,
     said,
+    shrinks,
 )
 from jaxflow.papers.registry import register
 from jaxflow.papers.table import Table
@@ -36,44 +34,21 @@ RANK = r"stable rank $\|W\|_F^2/\|W\|_2^2$"
 SHADES = ("#000000", "#0F5080", "#3A8BC4")
 
 
-def _ordered(here: Table) -> Look:
-    """By seed: the mean over layers and heads rises with the scale."""
+def _unordered(here: Table) -> np.ndarray:
+    """By seed: 1 unless the mean over layers and heads rises with the scale."""
     ranks = here.rank[-1].mean(axis=(-1, -2))
-    order = np.argsort(here.scales)
-    good = np.all(np.diff(ranks[order], axis=0) > 0, axis=0)
-    means = ", ".join(f"{ranks[i].mean():.2f} ± {ranks[i].std():.2f} at {here.scales[i]:g}" for i in order[::-1])
-    return Look(f"stable ranks ordered by scale in {int(good.sum())} of {good.size} seeds; means {means}", good)
+    return ~np.all(np.diff(ranks[np.argsort(here.scales)], axis=0) > 0, axis=0)
 
 
-def _one_by_one(here: Table) -> Look:
-    """By scale, seed and head of the second layer: each of the first singular values of ΔW is no sooner at half of its
-    last value than the one before it, and the last of them later than the first. Where no measurement tells them
-    apart the head is undecided."""
+def _at_once(here: Table) -> np.ndarray:
+    """By scale, seed and head of the second layer: 1 unless each of the first singular values of ΔW is no sooner at
+    half of its last value than the one before it, and the last of them later than the first; NaN where no measurement
+    tells them apart."""
     values = (here.top[..., None] * here.spectrum)[:, :, :, 1, :, :SHOWN]
     # The first measurement from which on it stays above half.
     half = np.argmax(np.flip(np.cumprod(np.flip(values >= 0.5 * values[-1], 0), 0), 0), axis=0)
     good = np.all(np.diff(half, axis=-1) >= 0, axis=-1) & (half[..., -1] > half[..., 0])
-    steps = np.asarray(here.steps)[half]
-    told = []
-    for i, scale in enumerate(here.scales):
-        when = ", ".join(f"{x:.0f}" for x in steps[i].mean(axis=(0, 1)))
-        told.append(f"{int(good[i].sum())} of {good[i].size} at scale {scale:g} (steps {when})")
-    same = np.all(half == half[..., :1], axis=-1)
-    measured = f"the first {SHOWN} reach half of their last values in order in " + "; ".join(told)
-    return Look(f"{measured}; at once, as measured, in {int(same.sum())}", good, ~same)
-
-
-def _scale_notes(numbers: Table) -> list[str]:
-    found = []
-    for part, name in NAMES.items():
-        here = product(numbers, "adam", part, default=False)
-        ranks = here.rank.mean(axis=(-1, -2, -3))
-        rows = "; ".join(
-            f"{scale:g}: {ranks[0, i]:.2f} → {ranks[:, i].min():.2f} (lowest) → {ranks[-1, i]:.2f}"
-            for i, scale in enumerate(here.scales)
-        )
-        found.append(f"{name}, stable rank at the first measurement, lowest, and last, by scale: {rows}.")
-    return [*found, *notes("adam", default=False)(numbers)]
+    return np.where(np.all(half == half[..., :1], axis=-1), np.nan, ~good)
 
 
 def draw_growth(numbers: Table) -> Any:
@@ -161,13 +136,13 @@ register(
     "fig4",
     title="Stable rank during training: digits and text",
     statements=[
-        *said("Figure 4", f"{LEARNED} gradually increases in stable rank during training.", ALL, tuple(RUNS), grows),
+        *said("Figure 4", f"{LEARNED} gradually increases in stable rank during training.", ALL, tuple(RUNS), shrinks),
         *said(
             "Figure 4",
             f"{LEARNED} is ultimately low-rank when compared to the initial spectrum.",
             ALL,
             tuple(RUNS),
-            lower_than_start,
+            above_start,
         ),
     ],
     notes=notes(*RUNS),
@@ -180,13 +155,13 @@ register(
     statements=[
         statement
         for sentence, look in (
-            (f"{EVIDENT}: singular values arrive one after another.", _one_by_one),
-            (f"{EVIDENT}: stable ranks below those of the start.", lower_than_start),
-            ("albeit more pronounced at smaller initialization scales.", _ordered),
+            (f"{EVIDENT}: singular values arrive one after another.", _at_once),
+            (f"{EVIDENT}: stable ranks below those of the start.", above_start),
+            ("albeit more pronounced at smaller initialization scales.", _unordered),
         )
         for statement in said("Figure 6", sentence, CIFAR, ("adam",), look, default=False)
     ],
-    notes=_scale_notes,
+    notes=notes("adam", default=False),
     draw=draw_spectra,
 )
 register(
@@ -198,10 +173,10 @@ register(
         "Smaller initialization scales lead to lower-rank attention heads.",
         CIFAR,
         ("adam",),
-        _ordered,
+        _unordered,
         default=False,
     ),
-    notes=_scale_notes,
+    notes=notes("adam", default=False),
     draw=draw_by_scale,
 )
 register(
@@ -209,8 +184,8 @@ register(
     "fig15",
     title="Stable ranks during training, layer by layer",
     statements=[
-        *said("Figures 15, 17, 19", f"{GRADUAL}: higher at the end, in every layer.", MORE, VITS, grows),
-        *said("Figures 15, 17, 19", f"{GRADUAL}: below the start, in every layer.", MORE, VITS, lower_than_start),
+        *said("Figures 15, 17, 19", f"{GRADUAL}: higher at the end, in every layer.", MORE, VITS, shrinks),
+        *said("Figures 15, 17, 19", f"{GRADUAL}: below the start, in every layer.", MORE, VITS, above_start),
     ],
     notes=notes(*VITS),
     draw=draw_layers,

@@ -15,7 +15,7 @@ from jaxflow.papers.boix2023.product_paths import follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -186,30 +186,8 @@ def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law="distance in time against log(1/α)")
 
 
-def _times_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows = numbers.flows
-    late = (_lateness(flows)[:, :, -1] / flows.predicted)[_tested(flows)]
-    late, orders = late[~np.isnan(late)], _orders(flows)[_tested(flows)]
-    orders = orders[~np.isnan(orders)]
-    return (
-        f"relative distance at α = e^(-10000): median {median(late):.1e}, at most {largest(late):.1e}; order of the "
-        "distance in 1/log(1/α) between e^(-1000) and e^(-10000): "
-        f"{np.min(orders, initial=np.inf):.3f} to {largest(orders):.3f} over {orders.size} stages"
-    )
-
-
 def _weights(numbers: Table) -> np.ndarray:
     return _worst(numbers.flows, numbers.flows.distance[:, :, -1])
-
-
-def _weights_in_words(numbers: Table, known: np.ndarray) -> str:
-    distance = numbers.flows.distance[_tested(numbers.flows)]
-    last, first = distance[:, -1], distance[:, 0]
-    last = last[~np.isnan(last)]
-    return (
-        f"{met(WEIGHTS, last)} of all plateaus at α = e^(-10000), median {median(last):.1e}; at e^(-100) median "
-        f"{median(first[~np.isnan(first)]):.1e}"
-    )
 
 
 TIMES = Statement[Table](
@@ -219,7 +197,6 @@ TIMES = Statement[Table](
     residual=_times,
     bound=ORDER,
     unit="|order of the distance in time − 1|",
-    found=_times_in_words,
     limit=True,
     rate=_time_rate,
     # A stage whose product is large takes long within itself: the order is seen at smaller α than these, unless the
@@ -233,7 +210,6 @@ PLATEAUS = Statement[Table](
     residual=_weights,
     bound=WEIGHTS,
     unit="distance of the products at e^(-10000)",
-    found=_weights_in_words,
     # Products are of order one.
     late=1.0,
 )
@@ -243,9 +219,6 @@ SPARSITY = Statement[Table](
     inside=lambda n: n.flows.inside,
     residual=lambda n: np.where(n.flows.ok, n.flows.entering, np.nan),
     bound=1.0,
-    found=lambda n, known: (
-        f"largest increase from one plateau of the flow to the next: {largest(n.flows.entering[_tested(n.flows)]):.0f}"
-    ),
 )
 CONSERVED = Statement[Table](
     source="Lemma 4.2",

@@ -17,12 +17,11 @@ from jaxflow.papers.boix2023.toy import (
     TIME,
     TOY,
     Toy,
-    alpha_text,
     entries,
     toy,
 )
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, median, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
@@ -61,16 +60,6 @@ def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(fitted, 1.0, half=half, bias=RATE, law="lateness of the stages against log(1/α)")
 
 
-def _times_in_words(numbers: Table, known: np.ndarray) -> str:
-    seen, errors = toy(numbers), _times(numbers)
-    shifts = ", ".join(f"{x:.3g}" for x in (seen.crossings[:, 0] - seen.times[0]) * -seen.log_alphas)
-    apart = errors[seen.separated]
-    return (
-        f"at α = {alpha_text(seen.log_alphas[seen.smallest])} {met(TIME_ACCURACY, apart)} of well-separated stages; "
-        f"of all {met(TIME_ACCURACY, errors)}; the distance of T_1 times log(1/α), one α after the other: {shifts}"
-    )
-
-
 def _distances(numbers: Table) -> np.ndarray:
     seen = toy(numbers)
     return seen.distances[seen.smallest]
@@ -85,16 +74,6 @@ def _disorder(crossings: np.ndarray) -> np.ndarray:
 def _order(numbers: Table) -> np.ndarray:
     seen = toy(numbers)
     return _disorder(seen.crossings[seen.smallest])
-
-
-def _order_in_words(numbers: Table, known: np.ndarray) -> str:
-    seen = toy(numbers)
-    wrong = [
-        alpha_text(alpha)
-        for alpha, row in zip(seen.log_alphas, seen.crossings, strict=True)
-        if np.any(_disorder(row) > 0)
-    ]
-    return f"{met(0.0, _order(numbers))} at the smallest α; out of order at {', '.join(wrong) or 'no'} of all scales"
 
 
 def _entering(numbers: Table) -> np.ndarray:
@@ -133,11 +112,6 @@ def _early(numbers: Table) -> np.ndarray:
     return -_shares(numbers)[[at]]
 
 
-def _early_in_words(numbers: Table, known: np.ndarray) -> str:
-    pairs = zip(toy(numbers).log_alphas, _shares(numbers), strict=True)
-    return "share of time that the loss stands still: " + ", ".join(f"{alpha_text(a)}: {s:.0%}" for a, s in pairs)
-
-
 TIMES = Statement[Table](
     source="Theorem 4.1",
     says="Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
@@ -145,7 +119,6 @@ TIMES = Statement[Table](
     residual=_times,
     bound=TIME_ACCURACY,
     unit="relative distance in time",
-    found=_times_in_words,
     limit=True,
     rate=_time_rate,
     # A stage that the flow has not reached in time may still come closer at a smaller α, unless it takes twice as long.
@@ -167,7 +140,6 @@ ORDER = Statement[Table](
     says="Coordinates become active in the order i_0, i_1, ...",
     inside=lambda n: everyone(_order(n)),
     residual=_order,
-    found=_order_in_words,
 )
 ONE_AT_A_TIME = Statement[Table](
     source="Theorem 4.1",
@@ -175,10 +147,6 @@ ONE_AT_A_TIME = Statement[Table](
     inside=lambda n: everyone(_entering(n)),
     residual=_entering,
     bound=1.0,
-    found=lambda n, known: (
-        f"products above {ACTIVE:.0e} that enter from the middle of one plateau of the flow to the next, over "
-        f"{known.sum()} of {known.size} stages: at most {largest(_entering(n)[known]):.0f}"
-    ),
 )
 SUPPORT_STAYS = Statement[Table](
     source="Appendix A",
@@ -193,7 +161,6 @@ EARLY = Statement[Table](
     residual=_early,
     bound=-STILL,
     unit="minus the share of time that the loss stands still at α = 0.01",
-    found=_early_in_words,
 )
 
 
@@ -223,10 +190,6 @@ def converges(figure: str, part: str) -> Statement[Table]:
         says="As α → 0, the training trajectories tend to a limiting trajectory.",
         inside=lambda n: np.ones(1, bool),
         residual=lambda n: _gaps(n, part)[-1:] - _gaps(n, part)[:1],
-        found=lambda n, known: (
-            "mean over time of the largest difference of an entry between one α and the next: "
-            + ", ".join(f"{gap:.2e}" for gap in _gaps(n, part))
-        ),
         limit=True,
         rate=rate,
     )
@@ -244,57 +207,31 @@ def rank(part: str) -> Statement[Table]:
         # What was not followed to its end may still jump.
         return np.where((new > 1) | toy(numbers).ok[toy(numbers).smallest], new, np.nan)
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        at_end = entries(toy(numbers).products[-1], part)
-        return (
-            f"entries above {ACTIVE:.0e} at the smallest α: at most {int(active(numbers).max())}, "
-            f"{int(np.sum(at_end != 0.0))} predicted at the end; the largest increase within one step of the "
-            f"integration is {int(np.diff(active(numbers)).max(initial=0))}"
-        )
-
     return Statement(
         source="Theorem 1.1",
         says="In each stage the number of nonnegligible entries increases by at most one.",
         inside=lambda n: everyone(jumps(n)),
         residual=jumps,
         bound=1.0,
-        found=found,
     )
 
 
 def scale_notes(numbers: Table) -> list[str]:
-    """What was measured at every α, and what it costs."""
-    seen, paths, found = toy(numbers), numbers.paths, []
-    for row, log_alpha in enumerate(seen.log_alphas):
-        errors, distances = np.abs(seen.lateness)[row], seen.distances[row]
-        errors, known = errors[~np.isnan(errors)], distances[~np.isnan(distances)]
-        end = "" if seen.ok[row] else "; the integration did not reach its end"
-        found.append(
-            f"α = {alpha_text(log_alpha)}: {int(paths.steps[row, 0])} steps, {int(paths.accepted[row, 0])} accepted"
-            f"{end}; {errors.size} of {len(seen.times)} stages reached half of their predicted product, at times off "
-            f"by {median(errors):.1e} (median) to {largest(errors):.1e}; products in the middle of "
-            f"{int(np.sum(known > 0.1))} of {known.size} plateaus are off by more than 0.1."
-        )
-    small, same, own = paths.effort[seen.smallest, 0]
+    """What the smallest scale costs."""
+    small, same, own = numbers.paths.effort[toy(numbers).smallest, 0]
     return [
-        *found,
         f"Accepted steps until all stages have reached half of their product: {small:.0f} at the smallest α; at 1e-8 "
-        f"{own:.0f} by the solver for that scale, {same:.0f} by the solver for the smallest scales.",
+        f"{own:.0f} by the solver for that scale, {same:.0f} by the solver for the smallest scales."
     ]
 
 
 def stage_notes(numbers: Table) -> list[str]:
     """Slacks of the assumptions, and what time is."""
     seen = toy(numbers)
-    left = seen.leaving[np.isfinite(seen.leaving)]
     return [
-        f"Assumption 4.3: the two smallest waiting times differ by {seen.gaps.min():.2e} or more over {len(seen.gaps)} "
-        + (
-            f"stages; coordinates that left have |g| of {left.min():.1e} or more."
-            if left.size
-            else "stages; none left."
-        ),
-        f"Assumption 4.4: smallest curvature on the support {seen.curvatures.min():.2e}.",
+        f"Assumption 4.3: the two smallest waiting times differ by {seen.gaps.min():.2e} or more, |g| where a "
+        f"coordinate left is {seen.leaving.min():.1e} or more (inf: none left). Assumption 4.4: curvatures "
+        f"on the support are {seen.curvatures.min():.2e} or more.",
         f"Well separated: neighbours at a distance of {SEPARATED:.0%} of a stage's own time; "
         f"{int(seen.separated.sum())} of {len(seen.times)} stages are.",
         "Time is that of the mean of half squared errors over samples, tokens and entries; another normalisation "

@@ -13,7 +13,7 @@ from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
@@ -154,35 +154,6 @@ def _steps(found: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return learned, entering, leaving
 
 
-def _ends(found: Table) -> str:
-    results = found.results[0]
-    kinds = (StageResult.finished, StageResult.not_converged, StageResult.degenerate)
-    ended, stuck, tied = (int(np.any(results == kind, axis=1).sum()) for kind in kinds)
-    return (
-        f"{ended} instances to the end, {stuck} without an inner limit, {tied} tied, "
-        f"{len(results) - ended - stuck - tied} not at the end after {results.shape[1]} stages"
-    )
-
-
-def _grows_in_words(numbers: Table, known: np.ndarray) -> str:
-    """With Algorithm 1 beside it: the same coordinates in the same order at the smaller α, and when."""
-    flows, found = numbers.flows.at(0), numbers.algorithm
-    learned, entering, _ = _steps(found)
-    count = len(flows.inside)
-    own, predicted = flows.coordinates[:, -1], np.where(learned, found.coordinates[0], -1)[:count]
-    agrees = flows.inside & (own == predicted).all(axis=1)
-    late = np.abs(flows.times[:, -1] / found.times[0, :count] - 1.0)[agrees][own[agrees] >= 0]
-    slopes = np.max(found.residuals[0], where=learned, initial=0.0)
-    single = int(np.sum(together(flows)[flows.inside] == 0))
-    return (
-        f"one at a time in {single} of {int(flows.inside.sum())} flows with {int(np.sum(own[flows.inside] >= 0))} "
-        f"entries; Algorithm 1 names the same products in the same order in {int(agrees.sum())}, at times that differ "
-        f"by {largest(late):.1e} at most; there at most {int(entering.max(initial=0))} enters in any of "
-        f"{int(learned.sum())} stages, by construction, with slopes left on supports {slopes:.1e} of those at zero; "
-        f"{_ends(found)}"
-    )
-
-
 def _leaving(numbers: Table) -> np.ndarray:
     return 1.0 * _steps(numbers.algorithm)[2].max(axis=1)
 
@@ -193,14 +164,12 @@ GROWS = Statement[Table](
     f"{ACTIVE:g} in one stage, told by the time between them at α = e^(-1000) and e^(-10000)",
     inside=lambda n: n.flows.inside,
     residual=lambda n: together(n.flows),
-    found=_grows_in_words,
 )
 LEAVES = Statement[Table](
     source="Appendix A (departures)",
     says="no coordinate ever leaves the support (said of the toy task; here of random linear networks)",
     inside=lambda n: np.ones(_leaving(n).shape, bool),
     residual=_leaving,
-    found=lambda n, known: f"a coordinate leaves in {int(np.sum(_leaving(n) > 0))} of {known.size} instances",
     # Said of the toy task alone: what other tasks do neither proves nor refutes it.
     beyond=True,
 )

@@ -10,13 +10,13 @@ figures 12 and 13, by SGD (`sgd`); and as in figure 20 a GPT-style model, on the
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
 from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement, everyone, met
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
 
@@ -91,18 +91,7 @@ def product(numbers: Table, name: str, part: str, default: bool = True) -> Table
     return Table(own, published=bool(own["published"]))
 
 
-class Look(NamedTuple):
-    """What one set of runs says: `good` of any shape, where a sentence is met; `decided`: where that is known (all)."""
-
-    measured: str
-    good: np.ndarray
-    decided: np.ndarray | None = None
-
-    @property
-    def missed(self) -> np.ndarray:
-        """As a residual: 0 where it is met, 1 where it is not, NaN where that is not known."""
-        off = np.where(self.good, 0.0, 1.0).ravel()
-        return off if self.decided is None else np.where(self.decided.ravel(), off, np.nan)
+Look = Callable[[Table], np.ndarray]
 
 
 def said(
@@ -110,36 +99,34 @@ def said(
     sentence: str,
     networks: str,
     names: tuple[str, ...],
-    look: Callable[[Table], Look],
+    missed: Look,
     parts: tuple[str, ...] = ("KQ", "VO"),
     default: bool = True,
 ) -> list[Statement[Table]]:
-    """The paper's sentence of its own networks, and the same of every product in each set of runs."""
+    """The paper's sentence of its own networks, and the same of every product in each set of runs.
+
+    `missed`: of one product in one set of runs, of any shape: 0 where the sentence is met, 1 where it is not, NaN where
+    that is not known.
+    """
     pairs = [(name, part) for name in names for part in parts]
 
-    def seen(numbers: Table, name: str, part: str) -> tuple[Look, bool]:
+    def seen(numbers: Table, name: str, part: str, published: bool) -> np.ndarray:
+        """Nothing where the runs are not these."""
         here = product(numbers, name, part, default)
-        return look(here), here.published
+        return 1.0 * missed(here).ravel()[: None if here.published == published else 0]
 
     def theirs(numbers: Table) -> np.ndarray:
-        looks = [seen(numbers, *pair) for pair in pairs]
-        return np.concatenate([np.zeros(0), *(one.missed for one, published in looks if published)])
-
-    def found(numbers: Table, known: np.ndarray) -> str:
-        missed = theirs(numbers)
-        return f"{int(np.sum(missed == 0))} of {missed.size}" if missed.size else f"not run: {networks}"
+        return np.concatenate([seen(numbers, *pair, True) for pair in pairs])
 
     def ours(name: str, part: str) -> Statement[Table]:
-        def inside(numbers: Table) -> np.ndarray:
-            one, published = seen(numbers, name, part)
-            return np.full(one.missed.size, not published)
+        def off(numbers: Table) -> np.ndarray:
+            return 1.0 * missed(product(numbers, name, part, default)).ravel()
 
         return Statement(
             source=f"{source}, ours",
             says=f"{sentence} ({NAMES[part]}, {RUNS[name]})",
-            inside=inside,
-            residual=lambda n: seen(n, name, part)[0].missed,
-            found=lambda n, known: seen(n, name, part)[0].measured,
+            inside=lambda n: np.full(off(n).shape, not product(n, name, part).published),
+            residual=off,
         )
 
     whole = Statement[Table](
@@ -147,29 +134,20 @@ def said(
         says=sentence,
         inside=lambda n: everyone(theirs(n)),
         residual=theirs,
-        found=found,
+        found=lambda n, known: met(0.0, theirs(n)) if known.size else f"not run: {networks}",
     )
     return [whole, *(ours(*pair) for pair in pairs)]
 
 
-def grows(here: Table) -> Look:
-    """By seed and layer: the mean over heads is higher at the end than when first measured."""
+def shrinks(here: Table) -> np.ndarray:
+    """By seed and layer: 1 unless the mean rank over heads is higher at the end than when first measured."""
     ranks = here.rank[:, 0].mean(axis=-1)
-    good = ranks[-1] > ranks[0]
-    dips = int(np.sum(np.min(ranks, axis=0) < ranks[0] * (1 - 1e-3)))
-    shown = f"mean {ranks[0].mean():.2f} at step {int(here.steps[0])}, {ranks[-1].mean():.2f} at the end"
-    told = f"higher in {int(good.sum())} of {good.size} layers of {good.shape[0]} seeds ({shown}); dips in {dips}"
-    return Look(told, good)
+    return ~(ranks[-1] > ranks[0])
 
 
-def lower_than_start(here: Table) -> Look:
-    """By scale, seed, layer and head: the stable rank of ΔW at the end is below that of W(0)."""
-    good = here.rank[-1] < here.initial[-1]
-    means = ", ".join(
-        f"{here.rank[-1, i].mean():.2f} against {here.initial[-1, i].mean():.2f} at scale {scale:g}"
-        for i, scale in enumerate(here.scales)
-    )
-    return Look(f"lower in {int(good.sum())} of {good.size} heads; means {means}", good)
+def above_start(here: Table) -> np.ndarray:
+    """By scale, seed, layer and head: 1 unless the stable rank of ΔW at the end is below that of W(0)."""
+    return ~(here.rank[-1] < here.initial[-1])
 
 
 def notes(*names: str, default: bool = True) -> Callable[[Table], list[str]]:

@@ -13,9 +13,8 @@ from jaxflow.models import ProductNetwork
 from jaxflow.papers.boix2023.beyond_assumptions import P, disorder, draw, well_apart
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
-from jaxflow.study import wilson
 from jaxflow.theory import StageResult, incremental_learning
 from jaxflow.theory.incremental_limit import product_slopes
 
@@ -185,39 +184,11 @@ def _order(numbers: Table) -> np.ndarray:
     return np.where(numbers.flows.ok, disorder(numbers.flows.passed, numbers.flows.times), np.nan)
 
 
-def _order_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows, tested = numbers.flows, _asked(numbers) & numbers.flows.ok
-    good, total = int(np.sum(_order(numbers)[tested] == 0)), int(tested.sum())
-    low, high = wilson(good, total) if total else (0.0, 1.0)
-    learned = ~np.isnan(flows.times[tested])
-    late = np.abs(flows.passed / flows.times - 1.0)[tested][learned]
-    return (
-        f"in order in {good} of {total} ({float(low):.0%} to {float(high):.0%}, Wilson 95%), at times off by "
-        f"{largest(late[~np.isnan(late)]):.1e} at most; {met(WEIGHTS, flows.distance[tested][learned])} of the "
-        f"predicted products on all plateaus; apart are {int(np.sum(_count(flows) < 2))} of {tested.size} with fewer "
-        f"than two stages, {int(np.sum(~_once(flows)))} in which a product comes back, {int(np.sum(~flows.ok))} not "
-        "integrated to the end, and those with stages too close"
-    )
-
-
-def _ends_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows = numbers.flows
-    stuck = np.any(flows.results == StageResult.not_converged, axis=-1)
-    tied = np.any(flows.results == StageResult.degenerate, axis=-1)
-    rest = known.size - int((known | stuck | tied).sum())
-    return (
-        f"{met(MINIMISER, flows.excess[known])} of those that end; of {known.size} in all {int(stuck.sum())} have a "
-        f"stage without a limit, {int(tied.sum())} two coordinates at once, {rest} are not at the end after "
-        f"{flows.results.shape[-1]} stages"
-    )
-
-
 IN_ORDER = Statement[Table](
     source="Beyond: logistic loss with weight decay",
     says="stages are passed by the flow of L + λ/2 (|u|² + |v|²) in the order of Algorithm 1 with g − λ for g",
     inside=_asked,
     residual=_order,
-    found=_order_in_words,
 )
 ENDS = Statement[Table](
     source="Beyond: where weight decay ends",
@@ -227,7 +198,6 @@ ENDS = Statement[Table](
     residual=lambda n: n.flows.excess,
     bound=MINIMISER,
     unit="slope past λ, relative to the largest at zero",
-    found=_ends_in_words,
 )
 
 register(

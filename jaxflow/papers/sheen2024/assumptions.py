@@ -17,7 +17,6 @@ from jaxflow.papers.sheen2024.separability import assumption_1, assumption_3, di
 from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 TRIALS = {"quick": 64, "paper": 1024, "large": 8192}
 SHAPE = (6, 8, 10)
@@ -73,18 +72,6 @@ def _inside(numbers: Table) -> np.ndarray:
     return (data.general > 0) | ~_decided(data)
 
 
-def _in_words(numbers: Table, known: np.ndarray) -> str:
-    data, total = cell_of(numbers.separability, 0), int(_inside(numbers).sum())
-    count = int((known & ~(data.diagonal > 0)).sum())
-    low, high = wilson(count, total)
-    return (
-        f"{count} of {total} instances of Assumption 1 have an infeasible ℓ1-SVM ({100 * count / max(total, 1):.0f}%, "
-        f"Wilson 95% [{100 * float(low):.0f}, {100 * float(high):.0f}]), proven by a Farkas ray; "
-        f"{int((~_decided(data)).sum())} undecided, {int((_decided(data) & ~(data.general > 0)).sum())} without "
-        "Assumption 1"
-    )
-
-
 def _separable_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     given = tokens_of(*random_tokens(draw.instance("separability", at[0])[0], *SHAPE))
     rows = margin_rows(given, np.argmax(given.scores, axis=1))
@@ -97,7 +84,6 @@ SEPARABLE = Statement[Table](
     f"{SHAPE}.",
     inside=_inside,
     residual=lambda n: np.where(_decided(cell_of(n.separability, 0)), cell_of(n.separability, 0).diagonal <= 0, np.nan),
-    found=_in_words,
     again=Again("HiGHS of SciPy", _separable_again, 0.0),
 )
 
@@ -110,24 +96,12 @@ def _other_side(numbers: Table) -> np.ndarray:
     return np.where(np.isnan(slacks), np.nan, np.where(wrong, np.maximum(np.abs(slacks), 1e-300), 0.0))
 
 
-def _gaps_in_words(numbers: Table, known: np.ndarray) -> str:
-    needed = numbers.gaps.needed
-    ratios = [gap / (T * np.log(n)) for gap, (n, T) in zip(needed, SIZES, strict=True)]
-    listing = ", ".join(f"{gap:.2f} at n, L = {n}, {T}" for gap, (n, T) in zip(needed, SIZES, strict=True))
-    return (
-        f"Δ = {listing}, {min(ratios):.2f} to {max(ratios):.2f} times L ln n; {int(np.sum(_other_side(numbers) > 0))} "
-        f"of {known.size} gaps about these bounds are on the other side, at 1 ± 1e-9 times the bound too. Scores of "
-        "unit tokens and heads are at most 2 apart"
-    )
-
-
 GAP = Statement[Table](
     source="Assumption 3",
     says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
     inside=lambda n: np.ones(n.gaps.slack.shape, bool),
     residual=_other_side,
     unit="slack beyond the bound",
-    found=_gaps_in_words,
 )
 
 register(

@@ -43,14 +43,6 @@ def _growth(numbers: Table) -> np.ndarray:
     return growth(np.where(np.asarray(flows.ok)[..., None], flows.size, 1.0), LOG_TIMES)
 
 
-def _growth_in_words(numbers: Table, known: np.ndarray) -> str:
-    slopes = _growth(numbers)[known]
-    return (
-        f"d log ‖β‖ / d log log t is {slopes.min(initial=np.inf):.3f} to {slopes.max(initial=-np.inf):.3f} for log t "
-        f"from 1e5 to 1e6, below {SLOW:g} on {int(np.sum(slopes < SLOW))} of {len(slopes)}"
-    )
-
-
 def _growth_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(_growth(numbers)[known], 1.0, bias=GROWTH, law="‖β‖ against log t")
 
@@ -63,7 +55,6 @@ EQUAL_FLOWS = Statement[Table](
     residual=lambda n: followed(n.flows, np.max(n.flows.apart, axis=-1)),
     bound=EQUAL,
     unit="|β − w| / |β|, both largest entries",
-    found=lambda n, known: f"{int(known.sum())} pairs of paths, from {len(known)} starts ω₀",
 )
 
 INTEGRAL_FORM = Statement[Table](
@@ -73,7 +64,6 @@ INTEGRAL_FORM = Statement[Table](
     residual=lambda n: followed(n.flows, np.max(n.flows.identity, axis=-1)),
     bound=IDENTITY,
     unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",
-    found=lambda n, known: f"{int(known.sum())} paths",
 )
 
 GROWING = Statement[Table](
@@ -83,7 +73,6 @@ GROWING = Statement[Table](
     residual=lambda n: followed(n.flows, np.maximum(1.0 - _growth(n), 0.0)),
     bound=1.0 - SLOW,
     unit="1 − the exponent of log t, or 0 where that is above 1",
-    found=_growth_in_words,
     limit=True,
     rate=_growth_rate,
 )
@@ -92,12 +81,9 @@ GROWING = Statement[Table](
 def notes(numbers: Table) -> list[str]:
     """What the table does not say."""
     flows = numbers.flows
-    feasible = int(np.sum(flows.ok & ~(flows.diagonal > 0)))
     return [
-        f"{int(np.sum(flows.ok))} of {flows.ok.size} pairs of paths were followed to log t = 1e6; the others rest at "
-        f"finite points or were given up, and {feasible} of those followed have no feasible ℓ1-SVM.",
-        f"ξ_k² − ξ_q² is conserved to {largest(flows.conserved[flows.ok]):.1e} of ‖β‖ + ω₀².",
-        "Relative to the largest entry of β: β(0) = 0, and entries off the support stay small.",
+        f"ξ_k² − ξ_q² is conserved to {largest(flows.conserved[flows.ok]):.1e} of ‖β‖ + ω₀². Distances are relative to "
+        "the largest entry of β: β(0) = 0, and entries off the support stay small.",
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
-from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, CURVES, new_figure
 from jaxflow.study import wilson
@@ -66,6 +66,10 @@ def wrong(flows: Table) -> np.ndarray:
     return np.where(flows.ok, codes, np.nan)
 
 
+def _lost(known: np.ndarray) -> str:
+    return f"{int(known.sum())} of {known.size} select a wrong token"
+
+
 def _feasible(flows: Table) -> np.ndarray:
     return np.asarray(flows.diagonal > 0)
 
@@ -104,56 +108,18 @@ def shares(flows: Table) -> Shares:
     return Shares(total, bad, right, 100.0 * low, 100.0 * high, assumed)
 
 
-def _counted(flows: Table, inside: np.ndarray) -> str:
-    """How the flows inside end."""
-    selects = wrong(flows)[inside]
-    right, bad = int(np.sum(selects == 0.0)), int(np.sum(selects == 1.0))
-    return (
-        f"{right} of {len(selects)} flows select the optimal tokens, {bad} a wrong one, {len(selects) - right - bad} "
-        "are undecided"
-    )
-
-
-def _outside_in_words(numbers: Table, known: np.ndarray) -> str:
-    found = shares(numbers.gaps)
-    rows = ", ".join(f"{w} of {t} at {m:g}" for m, w, t in zip(MULTIPLES, found.wrong, found.total, strict=True))
-    inside = _feasible(numbers.gaps) & ~_assumed(numbers.gaps)
-    return f"{_counted(numbers.gaps, inside)}; wrong by multiples of the gap that it needs: {rows}"
-
-
-def _random_in_words(numbers: Table, known: np.ndarray) -> str:
-    found = shares(numbers.random)
-    return (
-        f"{_counted(numbers.random, _feasible(numbers.random))} (wrong: Wilson 95% [{found.low[0]:.1f}, "
-        f"{found.high[0]:.1f}]%); Assumption 3 holds for {found.of(found.assumed)[0]:.0f}%"
-    )
-
-
-def _spread_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows = numbers.spreads
-    inside = _assumed(flows)
-    gaps = flows.weights_gap[inside & (wrong(flows) == 0.0)]
-    # Larger spreads put Assumption 3 out of reach.
-    most = largest(np.asarray(SPREADS)[inside.any(axis=1)])
-    return (
-        f"with scores spread by up to {most:g} of the gap, and Assumption 3: {_counted(flows, inside)}; ‖β‖₁/(μ opt) "
-        f"− 1 is {median(gaps[..., -1]):.0e} (median) at log t = 1e6"
-    )
-
-
 SELECTS = Statement[Table](
     source="Theorem 4.1",
     says="Under Assumptions 2 and 3 gradient flow selects the optimal tokens.",
     inside=lambda n: _assumed(n.gaps),
     residual=lambda n: wrong(n.gaps),
-    found=lambda n, known: _counted(n.gaps, _assumed(n.gaps)),
 )
 LARGE_LOSS = Statement[Table](
     source="Assumption 3",
     says="The initial loss is small enough: without it a wrong token may be selected.",
     inside=lambda n: _feasible(n.gaps) & ~_assumed(n.gaps),
     residual=lambda n: wrong(n.gaps),
-    found=_outside_in_words,
+    found=lambda n, known: _lost(wrong(n.gaps)[known]),
     beyond=True,
 )
 SPHERE = Statement[Table](
@@ -161,7 +127,7 @@ SPHERE = Statement[Table](
     says="Neither is met: tokens and head uniform on the unit sphere.",
     inside=lambda n: _feasible(n.random),
     residual=lambda n: wrong(n.random),
-    found=_random_in_words,
+    found=lambda n, known: _lost(wrong(n.random)[known]),
     beyond=True,
 )
 RELAXED = Statement[Table](
@@ -169,7 +135,6 @@ RELAXED = Statement[Table](
     says="Assumption 2 can be relaxed by allowing small perturbations for non-optimal scores.",
     inside=lambda n: _assumed(n.spreads),
     residual=lambda n: wrong(n.spreads),
-    found=_spread_in_words,
 )
 
 
@@ -189,42 +154,22 @@ def quantiles(numbers: Table, part: int) -> np.ndarray:
 def broken(part: int) -> Statement[Table]:
     """One part of Assumption 4 fails."""
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        middles = zip(quantiles(numbers, part)[:, 1], AMOUNTS, strict=True)
-        rows = ", ".join(f"{middle:.0e} at {amount:g}" for middle, amount in middles)
-        return (
-            f"broken by up to {max(AMOUNTS):g}; at log t = 1e6 the nuclear norm is above the optimum by (medians) "
-            f"{rows}; {int(known.sum())} of {known.size} flows were followed"
-        )
-
     return Statement(
         source=f"Assumption 4 {PARTS[part]}",
         says="Alignment is preserved and the limit solves (W⋆-SVM) if Assumption 4 holds.",
         inside=lambda n: np.asarray(n.broken.ok[_rows(part)]),
         residual=lambda n: n.broken.alignment[_rows(part), :, -1],
         unit="alignment error / ‖K‖ at the end",
-        found=found,
         beyond=True,
     )
 
 
 def notes(numbers: Table) -> list[str]:
-    """What counts as selected, and every cell."""
-    found = [
-        "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = "
-        "1e6 and the flow's own direction leaves it behind for good, or the tokens selected instead are locally "
-        "optimal; an instance that is neither wrong nor right is undecided."
+    """What counts as selected."""
+    return [
+        "A wrong token counts as selected where an optimal token has less than 1e-6 of the attention at log t = 1e6 "
+        "and the flow's own direction leaves it behind for good, or the tokens selected instead are locally optimal."
     ]
-    for label, values, flows in (("gap multiple", MULTIPLES, numbers.gaps), ("spread", SPREADS, numbers.spreads)):
-        cells = shares(flows)
-        for row, value in enumerate(values):
-            total = int(cells.total[row])
-            found.append(
-                f"{label} {value:g}: {cells.wrong[row]} wrong (Wilson 95% [{cells.low[row]:.1f}, {cells.high[row]:.1f}]"
-                f"%), {cells.right[row]} right, {cells.open[row]} undecided of {total} with a feasible ℓ1-SVM "
-                f"({flows.ok.shape[1] - total} without); Assumption 3 holds for {cells.of(cells.assumed)[row]:.0f}%."
-            )
-    return found
 
 
 def draw(numbers: Table) -> Any:

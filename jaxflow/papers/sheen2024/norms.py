@@ -18,11 +18,11 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
 from jaxflow.papers.sheen2024.separability import assumption_2, score_gap_needed
-from jaxflow.papers.statement import Again, Statement, largest, median
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import subkey, wilson
+from jaxflow.study import subkey
 
 # n, L, d. Few dimensions: a general W separates almost always, a diagonal one often cannot.
 SHAPE = (4, 4, 5)
@@ -132,13 +132,6 @@ def own_norm(row: int) -> Statement[Table]:
         )
         return np.where(known, limits.ratio[row, :, row] - 1.0, np.nan)
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        certified = numbers.limits.certified_gap[row, known]
-        return (
-            f"{median(excess(numbers)[known]):.1e} above the optimum (median); the limits are certified to "
-            f"{largest(certified):.1e}"
-        )
-
     return Statement(
         source="Theorem 4.1" if KINDS[row] == "diagonal" else "§4.2",
         says=f"The limit of {KINDS[row]} weights is the least in the {NAMES[row]} norm.",
@@ -146,21 +139,12 @@ def own_norm(row: int) -> Statement[Table]:
         residual=lambda n: np.abs(excess(n)),
         bound=CERTIFIED,
         unit="|norm of the flow's own direction / optimum − 1|",
-        found=found,
         certified="the duality gap of the flow's own direction",
     )
 
 
 def other_norm(row: int, norm: int) -> Statement[Table]:
     """The limit of one parametrisation is not the least in the norm of another."""
-
-    def found(numbers: Table, known: np.ndarray) -> str:
-        excess = _excess(numbers.limits, row, norm)[known]
-        return (
-            f"above the {NAMES[norm]} optimum by more than {APART:g} on {int(np.sum(excess > APART))} of {len(excess)} "
-            f"data sets (median {median(excess):.2f})"
-        )
-
     return Statement(
         source="§4.2",
         says=f"The implicit regularisation differs: the limit of {KINDS[row]} weights is not the least in the "
@@ -168,7 +152,6 @@ def other_norm(row: int, norm: int) -> Statement[Table]:
         inside=lambda n: feasible(n.limits),
         residual=lambda n: -_excess(n.limits, row, norm),
         bound=-APART,
-        found=found,
     )
 
 
@@ -186,25 +169,6 @@ def _at_rest(limits: Table) -> np.ndarray:
 def _separable(numbers: Table, norm: str) -> np.ndarray:
     limits = _diagonal(numbers)
     return np.asarray((limits.separable[:, NORMS.index(norm)] > 0) & (limits.equal >= 0))
-
-
-def _proven(numbers: Table, known: np.ndarray) -> np.ndarray:
-    limits = _diagonal(numbers)
-    return known & (_at_rest(limits) == 1.0) & (limits.separable[:, NORMS.index("l1")] == 0)
-
-
-def _printed_in_words(numbers: Table, known: np.ndarray) -> str:
-    limits, inside = _diagonal(numbers), _separable(numbers, "frobenius")
-    rests = known & (_at_rest(limits) == 1.0)
-    low, high = wilson(int(rests.sum()), int(inside.sum()))
-    infeasible = int((inside & (limits.separable[:, NORMS.index("l1")] == 0)).sum())
-    return (
-        f"{int(rests.sum())} of {int(inside.sum())} flows rest at a finite stationary point (Wilson 95% "
-        f"[{100 * float(low):.0f}, {100 * float(high):.0f}]%), with ‖β‖ up to {largest(limits.size[rests]):.3g}; the "
-        f"ℓ1-SVM is proven infeasible on {infeasible} of {int(inside.sum())}, and on "
-        f"{int(_proven(numbers, known).sum())} of those at rest. The proof takes a feasible β_f, which Assumption 1 "
-        "does not give"
-    )
 
 
 def _rests_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -229,19 +193,8 @@ AS_PRINTED = Statement[Table](
     says=f"‖β(t)‖ → ∞ under Assumptions 1 and 2 alone, as printed; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "frobenius"),
     residual=lambda n: _at_rest(_diagonal(n)),
-    found=_printed_in_words,
     again=Again("LSODA and HiGHS of SciPy", _rests_again, 0.0),
 )
-
-
-def _feasible_in_words(numbers: Table, known: np.ndarray) -> str:
-    limits, inside = _diagonal(numbers), _separable(numbers, "l1")
-    optimal = inside & (limits.outcome == Outcome.globally_optimal)
-    return (
-        f"{int(np.sum(_at_rest(limits)[known] == 1.0))} of {int(inside.sum())} rest at a finite point; "
-        f"{int(optimal.sum())} are certified to solve the ℓ1-SVM of the optimal tokens, at log ‖(ξ_k, ξ_q)‖ = "
-        f"{limits.log_norm[optimal].min(initial=np.inf):.0f} or more"
-    )
 
 
 WHERE_FEASIBLE = Statement[Table](
@@ -249,7 +202,6 @@ WHERE_FEASIBLE = Statement[Table](
     says=f"‖β(t)‖ → ∞ under Assumption 2 where the ℓ1-SVM is feasible; n, L, d = {SHAPE}.",
     inside=lambda n: _separable(n, "l1"),
     residual=lambda n: _at_rest(_diagonal(n)),
-    found=_feasible_in_words,
 )
 
 

@@ -9,7 +9,7 @@ from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, hypotheses_of, inside_of
 from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
-from jaxflow.papers.statement import Statement, largest, median
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
@@ -57,19 +57,6 @@ def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(exponents, 1.0 - flows.kappa[known], bias=BENT, law=LAW)
 
 
-def _rate_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows = _flows(numbers)
-    difference, slack = _difference(flows)[known], 1.0 - flows.kappa[known]
-    close, total = int(np.sum(np.abs(difference) <= BENT)), len(difference)
-    varied = total > 2 and np.ptp(slack) > 0.0 and np.ptp(slack + difference) > 0.0
-    correlation = np.corrcoef(slack, slack + difference)[0, 1] if varied else np.nan
-    return (
-        f"observed exponent minus (1 − κ): median {median(difference):.3f}, within {BENT:g} on {close} of {total}, "
-        f"largest {difference.max(initial=-np.inf):.2f}, least {difference.min(initial=np.inf):.2f}; correlation "
-        f"{correlation:.3f}"
-    )
-
-
 POWER_LAW = Statement[Table](
     source="beyond the paper",
     says="The distance from the ℓ1-SVM falls like (log t)^−(1−κ).",
@@ -77,7 +64,6 @@ POWER_LAW = Statement[Table](
     residual=lambda n: np.abs(_difference(_flows(n))),
     bound=BENT,
     unit="|observed exponent − (1 − κ)|",
-    found=_rate_in_words,
     limit=True,
     rate=_rate,
     # An exponent that is another one at these times may still turn; 1 − κ is at most one, and so is how far it is off
@@ -93,17 +79,6 @@ def _fall(numbers: Table) -> np.ndarray:
     return np.where(inside_of(flows), np.where(flows.selects == -1, np.inf, fall), np.nan)
 
 
-def _fall_in_words(numbers: Table, known: np.ndarray) -> str:
-    flows = _flows(numbers)
-    selects, gaps = flows.selects[inside_of(flows)], flows.weights_gap[inside_of(flows)]
-    return (
-        f"{int(np.sum(selects == 1))} of {len(selects)} select the optimal tokens, {int(np.sum(selects == -1))} a "
-        f"wrong one; ‖β‖₁/(μ opt) − 1 goes from {median(gaps[:, MIDDLE]):.1e} at log t = {LOG_TIMES[MIDDLE]:.0f} to "
-        f"{median(gaps[:, -1]):.1e} at 1e6 (medians; largest {largest(gaps[:, -1]):.1e}); Cauchy gap of β̂ from log t = "
-        f"{LOG_TIMES[-6]:.0e} on: {median(flows.cauchy[inside_of(flows), -6]):.1e} (median)"
-    )
-
-
 SELECTION = Statement[Table](
     source="Theorem 4.1",
     says="Under Assumptions 2 and 3 the optimal tokens are selected, and the limit of β(t)/μ(t) solves the ℓ1-SVM.",
@@ -111,7 +86,6 @@ SELECTION = Statement[Table](
     residual=_fall,
     bound=FALLS,
     unit="‖β‖₁/(μ opt) − 1 at log t = 1e6 over that at 1e3",
-    found=_fall_in_words,
     limit=True,
     rate=_rate,
     # It has not fallen at all.
@@ -130,16 +104,6 @@ def _continued_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(slopes, None, law="duality gap against log t, from 1e6 on")
 
 
-def _continued_in_words(numbers: Table, known: np.ndarray) -> str:
-    on = cell_of(numbers.continued, 0)
-    gaps, inside = on.gap[known], inside_of(_flows(numbers))
-    return (
-        f"duality gap {median(gaps):.1e} (median); at most {INSTANT:g} on {int(np.sum(gaps <= INSTANT))} of "
-        f"{int(inside.sum())}, with the optimal tokens on {int(on.optimal[inside].sum())}; log t = "
-        f"{on.log_time[known].min(initial=np.inf):.0e} or more"
-    )
-
-
 CONTINUED = Statement[Table](
     source="Theorem 4.1",
     says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's own multipliers and velocity where `find_limit` ends, by "
@@ -150,7 +114,6 @@ CONTINUED = Statement[Table](
     ),
     bound=INSTANT,
     unit="duality gap of the flow's certificate",
-    found=_continued_in_words,
     limit=True,
     rate=_continued_rate,
     # Twice the optimum.
@@ -162,19 +125,14 @@ def notes(numbers: Table) -> list[str]:
     """Which instances wait for a constraint of their limit, and which have no single exponent."""
     flows = _flows(numbers)
     inside = inside_of(flows) & np.isfinite(_difference(flows))
-    differing = np.abs(_difference(flows)[inside]) > BENT
+    good = np.abs(_difference(flows)[inside]) <= BENT
     waiting = flows.behind[inside] > ACTIVE
     bent = ~waiting & (bend(flows.weights_gap, LOG_TIMES)[inside] > BENT)
     settled = ~waiting & ~bent
-    wait, moved, good = (int(x.sum()) for x in (differing & waiting, differing & bent, settled & ~differing))
     return [
-        f"{int(inside_of(flows).sum())} of {inside_of(flows).size} instances are inside the hypotheses of Theorem 4.1.",
-        f"Fitted between log t = {LOG_TIMES[-1] / 10**DECADES:g} and {LOG_TIMES[-1]:g}. Support "
-        "entries leave an error of order 1/log t beside it, and several entries off the support add up.",
-        f"Of the {int(differing.sum())} further off {wait} wait for a constraint of their limit, until when the rate "
-        f"is that of the program without it, and {moved} have no single exponent (the last two decades' differ by more "
-        f"than {BENT}: the last constraint came meanwhile). Of the {int(settled.sum())} of which neither is true "
-        f"{good} are within {BENT}.",
+        f"Of {good.size} exponents {waiting.sum()} wait for a constraint of their limit, until when the rate is that "
+        f"of the program without it, and {bent.sum()} have no single exponent (the last two decades' differ by "
+        f"more than {BENT}). Of the {settled.sum()} others {(settled & good).sum()} are within {BENT}.",
     ]
 
 

@@ -11,7 +11,7 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
@@ -128,15 +128,6 @@ def _slowest(numbers: Table, known: np.ndarray) -> Rate | None:
     return Rate(-slopes.mean(), halves.max(), None, law="excess of the l1 norm at L = 2 against log(1/α)")
 
 
-def _in_words(numbers: Table, known: np.ndarray) -> str:
-    alphas, l1, l2 = numbers.curves.alphas[0, 0], numbers.curves.l1, numbers.curves.l2
-    small = ", ".join(f"{largest(one[:, 0]):.1e} (L = {L})" for one, L in zip(l1, DEPTHS, strict=True))
-    return (
-        f"excess of the l1 norm at α = {alphas[0]:.0e}: {small}; of the l2 norm at α = {alphas[-1]:.0e}: "
-        f"{largest(l2[..., -1]):.1e} or less"
-    )
-
-
 MINIMISES = Statement[Table](
     source="Theorem 4",
     says="β converges to the minimum of Q among interpolations.",
@@ -151,7 +142,6 @@ BETWEEN = Statement[Table](
     inside=lambda n: everyone(_rises(n)),
     residual=_rises,
     unit="rise of the excess towards its end",
-    found=lambda n, known: f"{met(0.0, _rises(n))}; {_in_words(n, known)}",
     limit=True,
     rate=_slowest,
 )

@@ -13,7 +13,7 @@ from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.profiles import angle_of, edge, height
 from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement, everyone, least, met
+from jaxflow.papers.statement import Again, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.flows import separable
@@ -176,7 +176,6 @@ MONOTONE = Statement[Table](
     residual=lambda n: np.maximum(n.fixed.odd, -n.fixed.slope),
     bound=ODD,
     unit="oddness, or minus the least increase",
-    found=lambda n, known: f"h_L reaches {least(n.fixed.top):.0e} at the edge",
 )
 CONJUGATE = Statement[Table](
     source="Equation (38)",
@@ -193,7 +192,6 @@ PLAIN = Statement[Table](
     residual=lambda n: n.programs.plain,
     bound=KKT,
     unit="misalignment",
-    found=lambda n, known: met(KKT, n.programs.plain[known]),
     again=Again("CVXPY", _plain_again, SOLVED),
 )
 

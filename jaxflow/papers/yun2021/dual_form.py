@@ -12,7 +12,7 @@ from jaxflow.flow import integrate
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, least
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, distance, separable
 from jaxflow.study import subkey
@@ -80,9 +80,6 @@ def equation_66(row: int) -> Statement[Table]:
         residual=residual,
         bound=SAME,
         unit="relative distance of β",
-        found=lambda n, known: (
-            f"the least multiplier is {least(n.pairs.least[row, known]):.1e} of the largest, or more"
-        ),
     )
 
 

@@ -1,6 +1,5 @@
 """Theorem 4 on an ensemble: `find_limit` under one `vmap`, every instance with its outcome."""
 
-from collections import Counter
 from typing import Any
 
 import jax
@@ -49,13 +48,6 @@ ENSEMBLE = Dataset(
 )
 
 
-def _in_words(numbers: Table, known: np.ndarray) -> str:
-    names = Counter(Outcome(int(code)).name for code in numbers.limits.outcome.ravel())
-    counted = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
-    steps = numbers.limits.steps
-    return f"outcomes: {counted}; {steps.min():.0f} to {steps.max():.0f} steps, median {np.median(steps):.0f}"
-
-
 LIMIT_POINT = Statement[Table](
     source="Theorem 4",
     says=f"Diagonal networks, L = 2, n = {N}, d = {D}, α = {ALPHA:g}: find_limit under vmap, every instance with its "
@@ -64,7 +56,6 @@ LIMIT_POINT = Statement[Table](
     residual=lambda n: np.where(n.limits.outcome == Outcome.limit_point.value, n.limits.error, np.nan),
     bound=POINT,
     unit="relative distance of β",
-    found=_in_words,
 )
 
 register(

@@ -86,7 +86,6 @@ ANY_LENGTH = Statement[Table](
     residual=_resolved,
     bound=DIRECTION,
     unit="distance of β from the predicted direction",
-    found=lambda n, known: f"{int(known.sum())} of {known.size} lengths have a singular gap that allows {DIRECTION:g}",
 )
 
 
@@ -105,7 +104,6 @@ def aligned(length: int, says: str, aim: str) -> Statement[Table]:
         residual=lambda n: np.where((off(n) > CLOSE) & (off(n) <= OFF), np.nan, off(n)),
         bound=CLOSE,
         unit="distance of unit vectors",
-        found=lambda n, known: f"it is {off(n)[0]:.1e}",
     )
 
 

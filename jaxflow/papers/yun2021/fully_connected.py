@@ -11,7 +11,7 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DeepLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
@@ -89,9 +89,6 @@ def loss_vanishes(row: int) -> Statement[Table]:
         residual=lambda n: np.where(n.approaches.followed[row], n.approaches.residual[row], np.nan),
         bound=FITTED,
         unit="relative residual of the outputs",
-        found=lambda n, known: (
-            f"{met(FITTED, n.approaches.residual[row][known])}; λα² is {least(n.approaches.last[row]):.0e} or more"
-        ),
     )
 
 
@@ -124,11 +121,6 @@ def small_scale(row: int) -> Statement[Table]:
             return None
         return Rate(float(fits[:, 0].mean()), float(fits[:, 1].max()), None, law="error against α")
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        fits = _fits(numbers, row)
-        text = f"error at the smallest α: {largest(numbers.approaches.error[row][known][:, -1]):.0e} at most"
-        return text + (f"; it falls like α^{fits[:, 0].mean():.2f} ({len(fits)} fits)" if len(fits) else "")
-
     start = "W̄_l = I, w̄_L = 0" if scheme == "identity" else "random W̄_l, w̄_L"
     return Statement(
         source="Theorem 6",
@@ -137,7 +129,6 @@ def small_scale(row: int) -> Statement[Table]:
         residual=residual,
         bound=ROUNDING,
         unit="error at any α" if exact else "growth of the error from one α to a smaller one",
-        found=found,
         limit=not exact,
         rate=None if exact else rate,
     )

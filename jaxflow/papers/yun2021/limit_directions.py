@@ -19,7 +19,7 @@ from jaxflow.models import (
 )
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone, largest, met
+from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
@@ -157,10 +157,6 @@ def _every_start(numbers: Table) -> np.ndarray:
     return np.stack([_starts(row)(numbers) for row in range(len(KINDS))])
 
 
-def _by_kind(values: np.ndarray) -> str:
-    return ", ".join(f"{kind} {largest(v[~np.isnan(v)]):.0e}" for kind, v in zip(KINDS, values, strict=True))
-
-
 def _certified(limits: Table, values: Any) -> np.ndarray:
     """Of flows whose limit their own multipliers certify: by the duality gap for two layers, by KKT for three."""
     stationary = np.maximum(limits.stationarity, -limits.least_multiplier)
@@ -186,7 +182,6 @@ SINGULAR = Statement[Table](
     residual=_singular,
     bound=SLOW,
     unit="residual of (8) relative to s",
-    found=lambda n, known: f"{met(SLOW, _singular(n))}; largest: {_by_kind(_singular(n))}",
     certified=f"{OWN_DUAL}; what is left is of slow components",
 )
 TURNS = Statement[Table](
@@ -197,7 +192,6 @@ TURNS = Statement[Table](
     residual=_drift,
     bound=SLOW,
     unit="1 − cos",
-    found=lambda n, known: f"{met(SLOW, _drift(n))}; largest: {_by_kind(_drift(n))}",
 )
 
 
@@ -207,12 +201,6 @@ def certified(row: int, source: str, says: str) -> Statement[Table]:
     def gap(numbers: Table) -> np.ndarray:
         return _followed(numbers.limits, numbers.limits.flow_gap)[row]
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        limits, gaps = numbers.limits, gap(numbers)[known]
-        text = f"{int(np.sum(gaps <= FLOOR))} of {known.size} below {FLOOR:.0e}; programs certified to "
-        text += f"{largest(limits.program_gap[row][known]):.0e}, distance of unit vectors up to "
-        return text + f"{largest(limits.apart[row][known]):.0e}"
-
     return Statement(
         source=source,
         says=says,
@@ -220,7 +208,6 @@ def certified(row: int, source: str, says: str) -> Statement[Table]:
         residual=gap,
         bound=FLOOR,
         unit="the flow's own duality gap",
-        found=found,
         certified=OWN_DUAL,
     )
 
@@ -266,13 +253,6 @@ def stationary(row: int, source: str, says: str) -> Statement[Table]:
         limits = numbers.limits
         return _followed(limits, np.maximum(limits.stationarity, -limits.least_multiplier))[row]
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        apart = numbers.limits.apart[row][known]
-        return (
-            f"{met(FLOOR, residual(numbers))}; {int(np.sum(apart > 1e-3))} of {apart.size} are not the best stationary "
-            "point that a search from 8 starts finds: local, not global"
-        )
-
     return Statement(
         source=source,
         says=says,
@@ -280,22 +260,12 @@ def stationary(row: int, source: str, says: str) -> Statement[Table]:
         residual=residual,
         bound=FLOOR,
         unit="KKT residual, or minus the least multiplier",
-        found=found,
         certified=OWN_DUAL,
     )
 
 
 def _slopes(numbers: Table) -> np.ndarray:
     return _followed(numbers.limits, numbers.limits.slope)[DIAGONAL_3]
-
-
-def _approach_in_words(numbers: Table, known: np.ndarray) -> str:
-    slopes = _slopes(numbers)[known]
-    return (
-        f"exponents from {np.min(slopes, initial=np.inf):.2f} to {np.max(slopes, initial=-np.inf):.2f}; the best "
-        f"stationary point found is certified to {np.median(numbers.limits.program_gap[DIAGONAL_3]):.1e} (median) by "
-        "the convex dual, which says nothing of a program that is not convex"
-    )
 
 
 APPROACH = Statement[Table](
@@ -306,7 +276,6 @@ APPROACH = Statement[Table](
     residual=lambda n: np.abs(_slopes(n) + 1.0),
     bound=FITTED,
     unit="|fitted exponent of ‖β‖ + 1|",
-    found=_approach_in_words,
     limit=True,
     rate=lambda n, known: common_rate(-_slopes(n), 1.0, bias=FITTED, law="distance of directions against ‖β‖"),
     # Those that are late at the lengths seen decide nothing, unless they do not approach it at all.

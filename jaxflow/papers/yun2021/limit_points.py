@@ -12,7 +12,7 @@ from jaxflow.flow import Dual
 from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import flows
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
@@ -132,10 +132,6 @@ def minimises(
         points = getattr(numbers, part)
         return np.where(points.ok, points.error, np.nan)[rows]
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        gaps = getattr(numbers, part).gap[rows]
-        return f"{met(bound, off(numbers))}; largest duality gap of the closed form {largest(gaps):.0e}"
-
     return Statement(
         source=source,
         says=says,
@@ -143,7 +139,6 @@ def minimises(
         residual=off,
         bound=bound,
         unit=unit,
-        found=found,
         **more,
     )
 

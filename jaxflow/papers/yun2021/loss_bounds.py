@@ -20,7 +20,7 @@ from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.independent import RTOL, least_norm
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement, least, met
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
@@ -184,7 +184,6 @@ PRINTED = Statement[Table](
     residual=_printed,
     bound=ABOVE,
     unit="loss/bound − 1",
-    found=lambda n, known: f"{met(ABOVE, _printed(n)[_small(n)])}; L(0) from {least(n.separable.start):.0e}",
     again=Again("DOP853 and NNLS of SciPy", _printed_again, ABOVE),
 )
 

@@ -14,7 +14,7 @@ from jaxflow.flow.solvers import state_norm
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, largest
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.flows import classification, separable
@@ -115,15 +115,6 @@ def converges(row: int) -> Statement[Table]:
         fitted, half = _exponents(numbers.paths, row, known).T
         return common_rate(-fitted, None, half=half, law="1 − cos against ‖β‖")
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        slopes, late = _exponents(numbers.paths, row, known)[:, 0], residual(numbers)[known]
-        fall = f"; 1 − cos falls like ‖β‖^{np.median(slopes):.2f} (median of {len(slopes)})" if len(slopes) else ""
-        return (
-            f"{int(np.sum(late <= SAME))} of {len(known)} are closer to the end at three quarters of the path than at "
-            f"half of it; 1 − cos at half is {largest(numbers.paths.drift[row][known][:, SAVES // 2]):.1e} or "
-            f"less{fall}"
-        )
-
     return Statement(
         source="Remark 1",
         says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
@@ -131,7 +122,6 @@ def converges(row: int) -> Statement[Table]:
         residual=residual,
         bound=SAME,
         unit="1 − cos at three quarters of the path minus that at half",
-        found=found,
         limit=True,
         rate=rate,
         late=1.0,

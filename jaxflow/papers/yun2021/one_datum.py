@@ -14,7 +14,7 @@ from jaxflow.limits.linear_method import Interpolated
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, least, met
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
@@ -219,7 +219,6 @@ PARALLEL_LIMIT = Statement[Table](
     residual=lambda n: _apart(n)[:, 0],
     bound=PARALLEL,
     unit="1 − cos(β, x)",
-    found=lambda n, known: f"at α = 10 it is up to {largest(_apart(n)[known][:, -1]):.1e}",
     limit=True,
     rate=_parallel_rate,
 )
@@ -235,11 +234,6 @@ def _last(numbers: Table, row: int) -> np.ndarray:
     return np.where((turns.ok[row] & allowed)[:, None], turns.errors[row][:, -1], np.nan)
 
 
-def _reach(numbers: Table, row: int) -> str:
-    last = _last(numbers, row)[:, 0]
-    return f"the singular gap allows that at the end of {int(np.sum(~np.isnan(last)))} paths of {last.size}"
-
-
 def aligned(row: int) -> Statement[Table]:
     """Theorem 3 for filters of one length."""
     return Statement(
@@ -249,7 +243,6 @@ def aligned(row: int) -> Statement[Table]:
         residual=lambda n: _last(n, row).max(axis=1),
         bound=DIRECTION,
         unit="distance of unit vectors",
-        found=lambda n, known: _reach(n, row),
     )
 
 
@@ -271,7 +264,6 @@ def named(row: int) -> Statement[Table]:
         residual=off,
         bound=DIRECTION,
         unit="distance of unit vectors",
-        found=lambda n, known: _reach(n, row),
     )
 
 
@@ -292,10 +284,6 @@ def decays(row: int, product: bool) -> Statement[Table]:
         fitted, half = exponents(numbers)
         return common_rate(-fitted, aims, half=half, bias=FITTED, law="what is left against ‖β‖")
 
-    def found(numbers: Table, known: np.ndarray) -> str:
-        fits = exponents(numbers)[0][known]
-        return f"{fits.size} of {known.size} have a fit; exponents from {least(fits):.3f} to {-least(-fits):.3f}"
-
     what = "ρ, the product of both layers' second components," if product else "β, in which mixed products remain,"
     power = "‖β‖^(s_2/s_1 − 1)" if product else "‖β‖^((s_2/s_1 − 1)/2)"
     return Statement(
@@ -305,7 +293,6 @@ def decays(row: int, product: bool) -> Statement[Table]:
         residual=lambda n: np.abs(exponents(n)[0] - share * np.asarray(n.turns.rate[row])),
         bound=FITTED,
         unit="fitted − predicted exponent",
-        found=found,
         limit=True,
         rate=rate,
     )
@@ -319,7 +306,6 @@ TIED = Statement[Table](
     residual=lambda n: np.maximum(n.tie.rest, -np.minimum(n.tie.least, 0.0)),
     bound=DIRECTION,
     unit="rest outside of their cone",
-    found=lambda n, known: f"{met(DIRECTION, n.tie.rest)}; at least {least(n.tie.apart):.2f} away from either",
 )
 
 

@@ -89,19 +89,6 @@ def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(fitted, None, half=half, law="distance of directions against log(1/loss)")
 
 
-def _in_words(numbers: Table, known: np.ndarray) -> str:
-    alphas, error = numbers.diagram.alphas, numbers.diagram.error
-    places = (0, int(np.argmin(np.abs(np.log(alphas)))), len(alphas) - 1)
-    parts = [
-        f"{network} " + ", ".join(f"{row[at, STOPPED]:.1e} (α = {alphas[at]:.2g})" for at in places)
-        for network, row in zip(NETWORKS, error, strict=True)
-    ]
-    end = error[..., -1]
-    return (
-        f"below {DEPENDS:g} in {int(np.sum(end <= DEPENDS))} of {end.size} flows; at a loss of 1e-5: {'; '.join(parts)}"
-    )
-
-
 STOPPING = Statement[Table](
     source="§6",
     says="Coefficients depend on initialization because training stops far from zero loss (1e-5).",
@@ -109,7 +96,6 @@ STOPPING = Statement[Table](
     residual=_residual,
     bound=DEPENDS,
     unit="distance of directions at a loss of 1e-100",
-    found=_in_words,
     limit=True,
     rate=_rate,
     # The largest distance of unit vectors: `_residual` says where a finite one contradicts.

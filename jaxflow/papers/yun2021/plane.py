@@ -16,7 +16,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone, largest, least
+from jaxflow.papers.statement import Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
@@ -174,11 +174,6 @@ def _spread(points: np.ndarray) -> np.ndarray:
     return np.linalg.norm(apart, axis=-1).max(axis=(2, 3))
 
 
-def _by_network(values: np.ndarray, alphas: tuple[float, ...]) -> str:
-    rows = (f"{name} {', '.join(f'{v:.1e}' for v in row)}" for name, row in zip(NETWORKS, values, strict=True))
-    return "; ".join(rows) + f" (α = {', '.join(f'{alpha:g}' for alpha in alphas)})"
-
-
 def _point_off(numbers: Any) -> np.ndarray:
     limit = numbers.regression.limit
     return np.linalg.norm(numbers.regression.end - limit, axis=-1) / np.linalg.norm(limit, axis=-1)
@@ -196,7 +191,6 @@ POINT_5 = Statement[Any](
     residual=_point_off,
     bound=FLOW,
     unit="relative distance from the closed form",
-    found=lambda n, known: f"the condition on the starts has slack {least(n.regression.slack[known]):.1e} or more",
 )
 DESCENT_ENDS = Statement[Any](
     source="§6",
@@ -211,9 +205,6 @@ LESS_DEPENDENT = Statement[Table](
     says="The solution is less dependent on initial directions when α is small.",
     inside=lambda n: np.ones(len(NETWORKS), bool),
     residual=lambda n: _shrinks(n.regression.limit),
-    found=lambda n, known: (
-        "largest distance between the four limits: " + _by_network(_spread(n.regression.limit), SCALES_1)
-    ),
 )
 ALIGNS = Statement[Table](
     source="Theorem 2, Corollaries 1 to 3",
@@ -222,7 +213,6 @@ ALIGNS = Statement[Table](
     residual=lambda n: n.classification.off,
     bound=DIRECTION,
     unit="distance of unit vectors",
-    found=lambda n, known: f"at log t of {least(n.classification.log_time):.1e}, {n.classification.steps.max()} steps",
 )
 LOSS_REACHED = Statement[Table](
     source="§6",
@@ -232,24 +222,12 @@ LOSS_REACHED = Statement[Table](
     residual=lambda n: n.classification.loss,
     bound=LOSS,
     unit="loss",
-    found=lambda n, known: (
-        f"{least(n.classification.loss):.1e} or more; {n.classification.descent_steps.max():,} steps"
-    ),
 )
 
 
 def _unit_descent(numbers: Table) -> np.ndarray:
     last = numbers.classification.descent[..., -1, :]
     return last / np.linalg.norm(last, axis=-1, keepdims=True)
-
-
-def _depends_in_words(numbers: Table, known: np.ndarray) -> str:
-    aims = numbers.classification.program
-    away = np.linalg.norm(_unit_descent(numbers) - aims / np.linalg.norm(aims, axis=-1, keepdims=True), axis=-1)
-    return (
-        f"directions {least(away):.1e} to {largest(away):.1e} away from the limits; largest distance between the four: "
-        + _by_network(_spread(_unit_descent(numbers)), SCALES_3C)
-    )
 
 
 DEPENDENT = Statement[Table](
@@ -259,7 +237,6 @@ DEPENDENT = Statement[Table](
     residual=lambda n: -_spread(_unit_descent(n)).max(axis=1),
     bound=-DEPENDS,
     unit="minus the largest distance of two directions",
-    found=_depends_in_words,
 )
 
 
