@@ -237,8 +237,7 @@ def draw(numbers: Table) -> Any:
             y = places[row] + (0.08 if way == "lora" else -0.08)
             last.plot(stable(runs)[row], y, line[-1], color=color, label=None if row else name, **style)
     last.set_yticks(np.arange(len(runs.ranks) + 1), [*(str(rank) for rank in runs.ranks), "none"])
-    last.set_ylim(-0.5, len(runs.ranks) + 0.5)
-    last.set_xlabel(r"stable rank $\|\Delta W\|_F^2/\|\Delta W\|_2^2$, mean")
+    last.set(xlabel=r"stable rank $\|\Delta W\|_F^2/\|\Delta W\|_2^2$, mean", ylim=(-0.5, len(runs.ranks) + 0.5))
     last.set_title("smallest rank that suffices", fontsize=10)
     last.legend(frameon=False, fontsize=8)
     return figure

@@ -69,8 +69,7 @@ def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = F
             color, label = (shade, 0.35 + 0.6 * shade, shade), f"ΔW, step {here.steps[point]}"
             axis.plot(np.arange(1, len(values) + 1), values, "-", color=color, label=label)
         axis.set_title(f"${PRODUCTS[part][1]}$, layer {layer + 1}; {RUNS[name]}", fontsize=9)
-        axis.set_ylim(0.0, 1.02)
-        axis.set_xlabel("i")
+        axis.set(xlabel="i", ylim=(0.0, 1.02))
         axis.legend(frameon=False, fontsize=7)
     for axis in grid.ravel()[len(heads) :]:
         axis.remove()

@@ -163,16 +163,16 @@ def draw(numbers: Table) -> Any:
     axes[1].set_ylabel(r"$\|\cdot\|_*\,/\,(\mu\,\mathrm{opt})-1$")
     axes[1].set_title(r"(b) Theorem 5.1: distance from the optimum", fontsize=10)
     for axis in axes[:2]:
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel(r"$\log t$")
+        axis.set(xscale="log", yscale="log", xlabel=r"$\log t$")
         axis.legend(frameon=False, fontsize=7)
     for values in cell_of(numbers.starts, 3).attention:
         axes[2].plot(LOG_TIMES, values, color=COLORS["factored"], linewidth=0.9, alpha=0.6)
-    axes[2].set_xlim(LOG_TIMES[0], 12.0)
-    axes[2].set_ylim(-0.02, 1.05)
-    axes[2].set_xlabel(r"$\log t$")
-    axes[2].set_ylabel(r"least attention on $\mathrm{opt}(i)$")
+    axes[2].set(
+        xlabel=r"$\log t$",
+        ylabel=r"least attention on $\mathrm{opt}(i)$",
+        xlim=(LOG_TIMES[0], 12.0),
+        ylim=(-0.02, 1.05),
+    )
     axes[2].set_title(rf"(c) $d_e={NARROW}<d={SHAPE[2]}$: a saddle, left by rounding", fontsize=10)
     figure.suptitle(f"largest over {numbers.starts.ok.shape[1]} instances for each start", fontsize=9)
     return figure

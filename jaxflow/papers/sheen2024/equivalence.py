@@ -122,8 +122,7 @@ def draw(numbers: Table) -> Any:
 def against_log_time(axes: Any) -> None:
     """A logarithmic axis of log t, and legends."""
     for axis in axes:
-        axis.set_xscale("log")
-        axis.set_xlabel(r"$\log t$")
+        axis.set(xscale="log", xlabel=r"$\log t$")
         axis.legend(frameon=False, fontsize=7)
 
 

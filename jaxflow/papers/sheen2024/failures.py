@@ -188,10 +188,8 @@ def draw(numbers: Table) -> Any:
         )  # fmt: skip
         axis.plot(x, found.of(found.open), "--", color=COLORS["faint"], label="undecided")
         axis.plot(x, found.of(found.assumed), ":", color=COLORS["combined"], label="Assumption 3 holds")
-        axis.set_xlabel(label)
-        axis.set_ylabel("% of instances")
+        axis.set(xlabel=label, ylabel="% of instances", ylim=(-3, 103))
         axis.set_title(title, fontsize=10)
-        axis.set_ylim(-3, 103)
     sphere = shares(numbers.random)
     label = "wrong, tokens and head on the sphere"
     share = float(sphere.of(sphere.wrong)[0])
@@ -201,9 +199,7 @@ def draw(numbers: Table) -> Any:
         low, middle, high = np.maximum(quantiles(numbers, part).T, 1e-12)
         axes[2].plot(AMOUNTS, middle, "-o", color=color, markersize=4, label=f"Assumption 4 {PARTS[part]} broken")
         axes[2].fill_between(AMOUNTS, low, high, color=color, alpha=0.15, linewidth=0)
-    axes[2].set_yscale("log")
-    axes[2].set_xlabel("amount")
-    axes[2].set_ylabel(r"$\|\dot W\|_*/(\mu\,\mathrm{opt})-1$ at $\log t=10^6$")
+    axes[2].set(yscale="log", xlabel="amount", ylabel=r"$\|\dot W\|_*/(\mu\,\mathrm{opt})-1$ at $\log t=10^6$")
     axes[2].set_title("(c) aligned start, Assumption 4 broken", fontsize=10)
     for axis in axes:
         axis.legend(frameon=False, fontsize=7)

@@ -161,8 +161,7 @@ def draw(numbers: Table) -> Any:
         axis.set_xscale("log")
         axis.set_yscale("symlog", linthresh=1e-3)
         axis.set_ylim(bottom=0)
-        axis.set_xlabel(r"initial scale $\alpha$")
-        axis.set_ylabel(rf"$\|\rho^\infty\|_{p}\,/\,\min\|\rho\|_{p}-1$")
+        axis.set(xlabel=r"initial scale $\alpha$", ylabel=rf"$\|\rho^\infty\|_{p}\,/\,\min\|\rho\|_{p}-1$")
     axes[0].plot([], [], "o", color="#555555", markerfacecolor="none", label="flow")
     axes[0].legend(frameon=False, fontsize=9)
     return figure

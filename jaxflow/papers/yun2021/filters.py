@@ -116,8 +116,7 @@ def draw(numbers: Table) -> Any:
     for i, (k, color) in enumerate(zip(shown, CURVES, strict=False)):
         places = np.arange(1, D + 1) + (i - 0.5 * (len(shown) - 1)) * width
         left.bar(places, limits.beta[limits.lengths.tolist().index(k)], width, color=color, label=rf"$k_1={k}$")
-    left.set_xlabel("$j$")
-    left.set_ylabel(r"$[\beta]_j/\|\beta\|$")
+    left.set(xlabel="$j$", ylabel=r"$[\beta]_j/\|\beta\|$")
     left.set_xticks(range(1, D + 1))
     left.legend(frameon=False, fontsize=9, ncols=2)
     lines = (
@@ -128,9 +127,7 @@ def draw(numbers: Table) -> Any:
     for (aim, label, line), color in zip(lines, CURVES, strict=False):
         apart = np.linalg.norm(limits.beta - aim[None], axis=1)
         right.plot(limits.lengths, np.maximum(apart, 1e-16), line, color=color, label=label)
-    right.set_yscale("log")
-    right.set_xlabel(r"filter length $k_1$")
-    right.set_ylabel("distance of unit vectors")
+    right.set(yscale="log", xlabel=r"filter length $k_1$", ylabel="distance of unit vectors")
     right.set_xticks(limits.lengths)
     right.legend(frameon=False, fontsize=9)
     return figure

@@ -147,9 +147,7 @@ def draw(numbers: Table) -> Any:
         low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=0)
         axis.plot(sizes, middle, line, color=color, label=name)
         axis.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
-    axis.set_yscale("log")
-    axis.set_xlabel(r"$\log\|\beta\|$")
-    axis.set_ylabel(r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
+    axis.set(yscale="log", xlabel=r"$\log\|\beta\|$", ylabel=r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
     axis.legend(frameon=False, fontsize=9)
     return figure
 

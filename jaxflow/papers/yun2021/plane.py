@@ -269,18 +269,14 @@ def draw_panel(axis: Any, paths: Any, row: int, alpha: float) -> None:
         first = np.array([-WINDOW, WINDOW])
         axis.plot(first, (y - x[0] * first) / x[1], color="#F0E442", linewidth=6, zorder=0, label=r"$x^\top\beta=y$")
         axis.plot([], [], "o", markerfacecolor="none", color="#555555", markersize=9, label="Theorem 5")
-        axis.set_xlim(-1.0, 1.25)
-        axis.set_ylim(-1.0, 1.25)
+        axis.set(xlim=(-1.0, 1.25), ylim=(-1.0, 1.25))
         axis.set_title(rf"regression, $\alpha={alpha:g}$", fontsize=10)
     else:
         size = 1.12 * float(np.max(np.abs(paths.descent[..., -1, :])))
         axis.plot([], [], color="#555555", linewidth=5, alpha=0.3, label="max-margin direction")
-        axis.set_xlim(-0.35 * size, size)
-        axis.set_ylim(-0.35 * size, size)
+        axis.set(xlim=(-0.35 * size, size), ylim=(-0.35 * size, size))
         axis.set_title(rf"classification, $\alpha={alpha:g}$", fontsize=10)
-    axis.set_xlabel(r"$[\beta]_1$")
-    axis.set_ylabel(r"$[\beta]_2$")
-    axis.set_aspect("equal")
+    axis.set(xlabel=r"$[\beta]_1$", ylabel=r"$[\beta]_2$", aspect="equal")
 
 
 def _drawn(panels: list[tuple[Any, int, float]], explained: tuple[int, ...]) -> Any:
