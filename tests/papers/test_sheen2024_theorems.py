@@ -15,22 +15,23 @@ from jaxflow.models import FactoredAttention, token_scores
 from jaxflow.papers.sheen2024.accumulated import Accumulated, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     averaged_residuals,
+    behind_face,
     constraint_rows,
     integral_form,
     unbalanced_start,
 )
-from jaxflow.papers.sheen2024.directions import cauchy_gap, directions, margin_normalised, margin_of
 from jaxflow.papers.sheen2024.frame import (
     aligned_limit,
     aligned_start,
     alignment_error,
     alignment_frame,
     lift,
+    margin_normalised,
+    margin_of,
     reduced_program,
     singular_entries,
 )
 from jaxflow.papers.sheen2024.instances import equal_score_tokens, paired_tokens
-from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.papers.sheen2024.separability import score_gap_needed
 from jaxflow.risk import EmpiricalRisk
 
@@ -145,38 +146,13 @@ def test_the_lifted_solution_of_42_is_certified(paired: Any) -> None:
 def test_a_margin_normalised_direction_needs_a_margin(paired: Any) -> None:
     data, _, best = paired
     W, _ = aligned_limit(data, best)
-    path = jnp.stack([-W, jnp.zeros_like(W), 3.0 * W, W + 1e-3, W])
-    found = directions(data, best, path)
-    assert list(np.isnan(np.asarray(found.by_margin)).any(axis=(1, 2))) == [True, True, False, False, False]
-    assert np.isnan(float(found.gap_by_margin[0])) and float(found.gap_by_margin[-1]) == 0.0
-    assert float(found.gap_by_norm[0]) == pytest.approx(2.0, abs=1e-2)
-    assert jnp.allclose(found.by_margin[2], W, rtol=1e-12)
-
-
-def test_the_cauchy_gap_looks_ahead_only() -> None:
-    path = jnp.asarray([[5.0], [1.0], [1.5], [1.0]])
-    assert np.allclose(np.asarray(cauchy_gap(path)), [4.0, 0.5, 0.5, 0.0])
+    for without in (-W, jnp.zeros_like(W)):
+        assert jnp.isnan(margin_normalised(data, best, without)).all()
+    assert jnp.allclose(margin_normalised(data, best, 3.0 * W), W, rtol=1e-12)
 
 
 def test_a_flow_at_its_limiting_face() -> None:
     rows = jnp.array([[[0.0, 0, 0], [1.0, 0.5, 0.2], [2.0, 0, 0]], [[0.0, 0, 0], [0.3, 1, 0], [0.1, 0.1, 0]]])
     dual = jnp.array([[0.0, 3.0, 0.0], [0.0, 1.0, 0.0]])
     # Margins of β: 7, 8; 6.2 and 0.9, which is the least and without a multiplier.
-    face = limiting_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))
-    assert float(face.behind) == pytest.approx(7.0 / 0.9 - 1.0)
-    assert float(face.least_multiplier) == pytest.approx(0.25)
-
-
-def test_second_order_multipliers_lose_the_error_of_order_one_over_log_t() -> None:
-    rng = np.random.default_rng(3)
-    limit, error = rng.uniform(0.5, 1.0, (2, 3)), rng.normal(size=(2, 3))
-    error -= error.mean()
-    limit /= limit.sum()
-    times = np.asarray([-1.0, 100.0, 1e3, 1e4])
-    # Of any size: shares alone count.
-    multipliers = (2.0 + np.sin(times))[:, None, None] * (limit + error / np.abs(times)[:, None, None] / 10.0)
-    better = second_order_multipliers(jnp.asarray(times), jnp.asarray(multipliers))
-    np.testing.assert_allclose(better[2:], np.stack([limit, limit]), atol=1e-12)
-    shares = multipliers / np.abs(multipliers).sum(axis=(1, 2), keepdims=True)
-    np.testing.assert_allclose(better[:2], shares[:2], rtol=1e-12)
-    assert np.abs(shares[2] - limit).max() > 1e-5
+    assert float(behind_face(rows, dual, jnp.array([4.0, 5.0, 2.5]))) == pytest.approx(7.0 / 0.9 - 1.0)

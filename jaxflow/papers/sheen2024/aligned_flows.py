@@ -15,7 +15,6 @@ from jaxflow.margin import attention_svm, certify, solve
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
 from jaxflow.papers.sheen2024.accumulated import accumulate
-from jaxflow.papers.sheen2024.directions import cauchy_gap, margin_normalised, margin_of
 from jaxflow.papers.sheen2024.frame import (
     Frame,
     aligned_limit,
@@ -23,6 +22,8 @@ from jaxflow.papers.sheen2024.frame import (
     alignment_error,
     alignment_frame,
     lift,
+    margin_normalised,
+    margin_of,
     reduced_program,
     singular_entries,
 )
@@ -122,18 +123,17 @@ def follow(key: Any, setting: Setting) -> Table:
     One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
 
     - `equal`, `small`, `orthogonal`, `parallel`, `paired`: slacks of Assumptions 2, 3 and 4 (i)–(iii).
-    - `ok`, `steps`: of the integration. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$, over
-      $\|K\|_F^2$.
+    - `ok`: whether the integration reached its end. `conserved`: the largest change of an entry of $K^\top K-Q^\top Q$,
+      over $\|K\|_F^2$.
     - `alignment`: the alignment error, relative to $\|K\|_F$.
-    - `margin`: μ; `attention`: the least attention on an optimal token; `trained`: that of each sequence at the end.
+    - `margin`: μ; `attention`: the least attention on an optimal token.
     - `weights_excess`, `velocity_excess`: $\|W\|_*/(\mu\,\mathrm{opt})-1$ for W and for its velocity, with the
       optimum of (W⋆-SVM), and `oracle_excess` with $\sum_i1/((1-c_i)\|x_i\|\|z_i\|)$ for the velocity.
     - `flow_gap`: the duality gap of the flow's instantaneous multipliers with its velocity (or weights, if smaller).
-    - `cauchy`: Cauchy gap of $\widehat W$.
     - `result`, `program_gap`: (W⋆-SVM) by its solver; `oracle`: exact limit's nuclear norm over the optimum minus 1.
     - `lifted_gap`, `lifted_residual`: duality gap in (W⋆-SVM) of the lifted solution of (42), and the residual of (44).
 
-    Of its own shape: `conserved`, `alignment`, `margin`, `attention`, `cauchy` `(m,)`; `trained` `(n,)`.
+    Of its own shape: `conserved`, `alignment`, `margin`, `attention` `(m,)`.
     """
     data, head, best = draw(setting, key)
     frame = alignment_frame(data, best)
@@ -169,17 +169,14 @@ def follow(key: Any, setting: Setting) -> Table:
         parallel=parallel,
         paired=paired,
         ok=path.result == RESULTS.successful,
-        steps=path.steps,
         conserved=jnp.max(jnp.abs(drift), axis=(1, 2)) / square,
         alignment=jax.vmap(lambda m: alignment_error(frame, m.K, m.Q, V))(models),
         margin=margin,
         attention=jnp.min(attention, axis=-1),
-        trained=attention[-1],
         weights_excess=certificates.primal_value[0] / optimum - 1.0,
         velocity_excess=certificates.primal_value[1] / optimum - 1.0,
         oracle_excess=certificates.primal_value[1] / value - 1.0,
         flow_gap=jnp.min(certificates.duality_gap, axis=0),
-        cauchy=cauchy_gap(W / jnp.where(margin > 0, margin, jnp.nan)[:, None, None]),
         result=solution.result.value,
         program_gap=solution.certificate.duality_gap,
         oracle=value / optimum - 1.0,

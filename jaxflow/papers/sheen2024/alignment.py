@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.aligned_flows import (
     ALIGNED,
@@ -47,9 +46,9 @@ ALIGNMENT = Statement[Table](
     source="Lemma 5.1",
     says="For all t ≥ 0, K(t) = U_K Λ_K(t) Vᵀ and Q(t) = U_Q Λ_Q(t) Vᵀ, from aligned starts (unbalanced and balanced), "
     "at 25 times up to log t = 1e6.",
-    inside=lambda n: np.concatenate([hypotheses_of(of_theorem_5_1(n)), hypotheses_of(cell_of(n.starts, 1))]),
+    inside=lambda n: np.concatenate([hypotheses_of(of_theorem_5_1(n)), hypotheses_of(n.starts.at(1))]),
     residual=lambda n: np.concatenate(
-        [np.where(flows.ok, np.max(flows.alignment, -1), np.nan) for flows in (of_theorem_5_1(n), cell_of(n.starts, 1))]
+        [np.where(flows.ok, np.max(flows.alignment, -1), np.nan) for flows in (of_theorem_5_1(n), n.starts.at(1))]
     ),
     bound=STRAIGHT,
     unit="part off the diagonal / ‖K‖",
@@ -93,7 +92,7 @@ LIFTING = Statement[Table](
 
 def _another(numbers: Table) -> np.ndarray:
     """Another matrix that is the same, or has another norm, shows nothing of it."""
-    other = cell_of(numbers.others, 0)
+    other = numbers.others.at(0)
     return np.where(other.apart > DIFFERENT, np.abs(other.excess), np.inf)
 
 
@@ -101,7 +100,7 @@ NOT_UNIQUE = Statement[Table](
     source="Theorem 5.1",
     says='"A global optimal solution": the optimum of (W⋆-SVM) need not be unique (pairs orthogonal to all optimal '
     "tokens).",
-    inside=lambda n: hypotheses_of(cell_of(n.shapes, 1)),
+    inside=lambda n: hypotheses_of(n.shapes.at(1)),
     residual=_another,
     bound=CERTIFIED,
     unit="difference of the two objectives",
@@ -112,9 +111,9 @@ TOO_NARROW = Statement[Table](
     source="Theorem 5.1",
     says=f"d_e ≥ d is assumed; with d_e = {NARROW} < d = {SHAPE[2]} a sequence with π(i) > d_e never trains: its "
     "attention stays at 1/L.",
-    inside=lambda n: np.asarray(cell_of(n.starts, 3).ok),
+    inside=lambda n: np.asarray(n.starts.at(3).ok),
     residual=lambda n: np.max(
-        np.abs(cell_of(n.starts, 3).attention[:, LOG_TIMES <= EARLY] - 1.0 / SHAPE[1]), axis=-1, initial=0.0
+        np.abs(n.starts.at(3).attention[:, LOG_TIMES <= EARLY] - 1.0 / SHAPE[1]), axis=-1, initial=0.0
     ),
     bound=UNTRAINED,
     unit="change of attention where π(i) > d_e",
@@ -131,7 +130,7 @@ def notes(numbers: Table) -> list[str]:
 
 
 def _elsewhere(numbers: Table, row: int) -> str:
-    flows = cell_of(numbers.starts, row)
+    flows = numbers.starts.at(row)
     last = flows.velocity_excess[hypotheses_of(flows) & flows.ok, -1]
     return (
         f"Outside the theorem, {STARTS[row]} start: on {last.size} instances the velocity's nuclear norm is above the "
@@ -145,7 +144,7 @@ def draw(numbers: Table) -> Any:
     late = LOG_TIMES >= FIRST
     times = LOG_TIMES[late]
     for color, name, row in zip(CURVES, STARTS, range(len(STARTS)), strict=False):
-        flows = cell_of(numbers.starts, row)
+        flows = numbers.starts.at(row)
         if not flows.ok.any():
             continue
         values = np.maximum(flows.alignment[flows.ok][:, late], ROUNDING)
@@ -165,7 +164,7 @@ def draw(numbers: Table) -> Any:
     for axis in axes[:2]:
         axis.set(xscale="log", yscale="log", xlabel=r"$\log t$")
         axis.legend(frameon=False, fontsize=7)
-    for values in cell_of(numbers.starts, 3).attention:
+    for values in numbers.starts.at(3).attention:
         axes[2].plot(LOG_TIMES, values, color=COLORS["factored"], linewidth=0.9, alpha=0.6)
     axes[2].set(
         xlabel=r"$\log t$",

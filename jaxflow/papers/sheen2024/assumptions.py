@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.data import random_tokens
 from jaxflow.losses import Exponential
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, cell_of
+from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep
 from jaxflow.papers.independent import margin_rows, separable, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
@@ -68,7 +68,7 @@ def _decided(data: Table) -> np.ndarray:
 
 def _inside(numbers: Table) -> np.ndarray:
     """Where separability is open the instance may be inside: it is counted, and decides nothing."""
-    data = cell_of(numbers.separability, 0)
+    data = numbers.separability.at(0)
     return (data.general > 0) | ~_decided(data)
 
 
@@ -83,7 +83,7 @@ SEPARABLE = Statement[Table](
     says="Assumption 1 makes the diagonal program feasible (it is what §4 works with); unit-sphere data, n, L, d = "
     f"{SHAPE}.",
     inside=_inside,
-    residual=lambda n: np.where(_decided(cell_of(n.separability, 0)), cell_of(n.separability, 0).diagonal <= 0, np.nan),
+    residual=lambda n: np.where(_decided(n.separability.at(0)), n.separability.at(0).diagonal <= 0, np.nan),
     again=Again("HiGHS of SciPy", _separable_again, 0.0),
 )
 

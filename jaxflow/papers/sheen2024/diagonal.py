@@ -11,6 +11,9 @@ from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, DiagonalAttention, Head, as_head
 from jaxflow.models.base import mark_trainable, require_shape
 
+# Multipliers of a certified solution below this share of the largest are zeros of the program.
+ZERO = 1e-7
+
 
 class PlusMinusAttention(AbstractAttention):
     r"""Attention trained through $W=\mathrm{diag}(w)$, $w=\frac12(w_+^{\odot2}-w_-^{\odot2})$ (Lemma 4.1)."""
@@ -140,3 +143,20 @@ def averaged_residuals(
     slack = jnp.where(jnp.isfinite(margins), weights * (1.0 - margins / mu), 0.0)
     scale = jnp.abs(jnp.log(2.0 * jnp.where(support, jnp.abs(beta) / mu, 0.5) / jnp.where(support, omega, 1.0) ** 2))
     return AveragedResiduals(jnp.max(distance), jnp.max(jnp.abs(slack)), jnp.max(scale) / log_mu, log_mu)
+
+
+@checked()
+def behind_face(rows: Float[Array, "n T d"], dual: Float[Array, "n T"], beta: Float[Array, " d"]) -> Float[Array, ""]:
+    r"""How far β is from the face of its ℓ1-SVM (A.5): $\max\,\beta^\top B_{il}/\mu-1$ over $\lambda_{il}>0$.
+
+    Zero in the limit. By (19) the integrals $\phi_{il}$ tend to $\lambda_{il}\ln\mu$ plus a constant; where that would
+    still be negative the constraint is not active yet, and the instantaneous multipliers certify another face: until
+    $\ln\mu$ of order $1/\lambda_{il}$.
+
+    **Arguments:** `rows`: $B_{il}$ (`constraint_rows`, zero at the selected tokens); `dual`: λ, of a certified solution
+    of the ℓ1-SVM; `beta`: of the flow, with a positive margin.
+    """
+    active = dual > ZERO * jnp.max(dual)
+    values = jnp.einsum("ntd,d->nt", rows, beta)
+    margin = jnp.min(jnp.where(jnp.any(rows != 0.0, axis=-1), values, jnp.inf))
+    return jnp.max(jnp.where(active, values, -jnp.inf)) / margin - 1.0

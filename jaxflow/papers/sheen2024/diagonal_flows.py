@@ -19,13 +19,13 @@ from jaxflow.papers.sheen2024.accumulated import RTOL, Accumulated, accumulate
 from jaxflow.papers.sheen2024.diagonal import (
     PlusMinusAttention,
     averaged_residuals,
+    behind_face,
     constraint_rows,
     integral_form,
     unbalanced_start,
 )
-from jaxflow.papers.sheen2024.directions import directions
+from jaxflow.papers.sheen2024.frame import margin_of
 from jaxflow.papers.sheen2024.instances import equal_score_tokens
-from jaxflow.papers.sheen2024.limiting_face import limiting_face, second_order_multipliers
 from jaxflow.papers.sheen2024.separability import assumption_2, assumption_3, score_gap_needed
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
@@ -39,7 +39,6 @@ SHAPE = (3, 4, 4)
 MARGIN = 0.1
 OMEGAS = (1.0, 0.1, 1e-3)
 TRIALS = {"quick": 8, "paper": 32, "large": 2048}
-# Of all that reads these numbers; they are computed once in a folder.
 # Attention on the optimal token at log t = 1e6: it is selected, or it is not, far from these on either side.
 SELECTED, LEFT = 1.0 - 1e-6, 1e-6
 
@@ -98,24 +97,23 @@ def follow(key: Any, setting: Setting) -> Table:
     One instance, at the m times `LOG_TIMES` where a field has that axis; in a dataset after cells and trials.
 
     - `diagonal`, `equal`, `small`: slacks of diagonal separability (which implies Assumption 1) and of Assumptions 2
-      and 3. `ok`: whether the integrations reached their ends; `steps`.
+      and 3. `ok`: whether the integrations reached their ends.
     - `apart`: $\max_j|\beta_j-w_j|/\|\beta\|_\infty$ of the flows of $(\xi_k,\xi_q)$ and $(w_+,w_-)$ (NaN
       unless both were followed); `identity`: the same for β and $\omega_0^{\odot2}\sinh(B\phi)$, (19).
     - `conserved`: the largest change of $\xi_k^{\odot2}-\xi_q^{\odot2}$, over $\|\beta\|_\infty$ + ω₀².
-    - `size`, `margin`: $\|\beta\|_2$ and μ. `cauchy`: Cauchy gap of β/μ.
+    - `size`, `margin`: $\|\beta\|_2$ and μ.
     - `selects`: 1 if at the last time the attention on every optimal token is 1 to 1e-6, −1 if some has less than 1e-6
       of it *and* the flow's own direction leaves it for good (`abandoned`) or the tokens selected instead are locally
       optimal, else 0.
-    - `gap`, `second_gap`: duality gap of the instantaneous multipliers, and of `second_order_multipliers`;
-      `stationarity`, `slackness`, `predicted`: residuals of the averaged ones.
+    - `gap`: duality gap of the instantaneous multipliers; `stationarity`, `slackness`, `predicted`: residuals of the
+      averaged ones.
     - `beta`, `coefficients`, `averaged`, `instantaneous`: β, w (NaN unless both were followed), and Bλ for the averaged
       multipliers (NaN while μ ≤ 1) and for the instantaneous ones, scaled to a largest entry of 1.
     - `result`, `program_gap`, `kappa`: the ℓ1-SVM of the optimal tokens, its certified gap, and κ; `weights_gap`:
       $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
-    - `behind`, `least_multiplier`: how far the flow is from the face of its limit at the last time (`limiting_face`).
+    - `behind`: how far the flow is from the face of its limit at the last time (`behind_face`).
 
-    Of its own shape: `conserved`, `size`, `margin`, `cauchy`, `gap`, `second_gap`, `stationarity`, `slackness`,
-    `predicted` `(m,)`.
+    Of its own shape: `conserved`, `size`, `margin`, `gap`, `stationarity`, `slackness`, `predicted` `(m,)`.
     """
     data, head, omega = draw(setting, key)
     # Which of the two factors starts at zero is drawn too: it must not matter.
@@ -141,7 +139,6 @@ def follow(key: Any, setting: Setting) -> Table:
     return Table(
         **_against_the_program(data, best, omega, beta, path),
         ok=ok,
-        steps=path.steps,
         apart=jnp.max(jnp.abs(beta - coefficients), axis=-1) / size,
         identity=jnp.max(jnp.abs(beta - formed), axis=-1) / size,
         conserved=jnp.max(jnp.abs(drift), axis=-1) / (size + setting.omega**2),
@@ -165,34 +162,27 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     residuals = jax.vmap(lambda beta, pushes: averaged_residuals(data, best, omega, beta, pushes, solution.primal))(
         beta, path.pushes
     )
-    both = directions(data, best, jax.vmap(jnp.diag)(beta))
-    mu = both.margin
+    mu = jax.vmap(lambda beta: margin_of(data, best, jnp.diag(beta)))(beta)
     rows = constraint_rows(data, best)
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
     multipliers: Any = path.gradients.multipliers
     now = jnp.einsum("ntd,mnt->md", rows, multipliers)
-    pair = jnp.stack([multipliers, second_order_multipliers(path.log_times, multipliers)], axis=1)
-    gaps = jax.vmap(jax.vmap(certified, in_axes=(None, None, 0)))(path.models, path.gradients, pair)
-    face = limiting_face(rows, solution.dual, beta[-1])
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
     value = jnp.sum(jnp.abs(beta), axis=-1) / positive_or_one(mu)
     return {
         "margin": mu,
-        "gap": gaps[:, 0],
-        "second_gap": gaps[:, 1],
+        "gap": jax.vmap(certified)(path.models, path.gradients, multipliers),
         "averaged": 2.0 * combined / residuals.log_margin[:, None],
         "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
         "stationarity": residuals.stationarity,
         "slackness": residuals.slackness,
         "predicted": residuals.predicted,
-        "cauchy": both.gap_by_margin,
         "result": solution.result.value,
         # As `jaxflow.theory.diagonal_separability`, from the program that is solved here anyway.
         "diagonal": jnp.where(solved, 1.0 / optimum, jnp.where(infeasible, 0.0, jnp.nan)),
         "program_gap": solution.certificate.duality_gap,
-        "behind": face.behind,
-        "least_multiplier": face.least_multiplier,
+        "behind": behind_face(rows, solution.dual, beta[-1]),
         "kappa": off_support(program, solution),
         "weights_gap": jnp.where(mu > 0, value / optimum - 1.0, jnp.inf),
     }

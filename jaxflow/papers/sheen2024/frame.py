@@ -127,6 +127,21 @@ def aligned_limit(data: TokenData, selection: Bool[Array, "n T"]) -> tuple[Float
     return jnp.einsum("n,nd,ne->de", sizes, u, z), jnp.sum(sizes)
 
 
+@checked()
+def margin_of(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, ""]:
+    r"""$\mu(W)$ of Definition 4.1 for the tokens of `selection` (one in each sequence)."""
+    logits = jnp.einsum("ntd,nd->nt", data.tokens, data.queries @ W.T)
+    best = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
+    return jnp.min(jnp.where(selection | ~data.visible, jnp.inf, best - logits))
+
+
+@checked()
+def margin_normalised(data: TokenData, selection: Bool[Array, "n T"], W: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    r"""$\widehat W=W/\mu(W)$, Definition 4.1; NaN while $\mu(W)\le0$."""
+    mu = margin_of(data, selection, W)
+    return jnp.where(mu > 0, W / positive_or_one(mu), jnp.nan)
+
+
 def _others(selection: Bool[Array, "n T"]) -> Int[Array, "n rest"]:
     """Indices of the tokens that are not selected, in their order."""
     return jnp.argsort(selection, axis=-1, stable=True)[:, : selection.shape[-1] - 1]

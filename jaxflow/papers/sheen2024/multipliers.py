@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import (
     DIAGONAL,
@@ -46,7 +45,7 @@ def averaged(row: int) -> Statement[Table]:
     """(C1) from one start: the residual is its law, which tends to 0, and falls with it."""
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        flows = cell_of(numbers.flows, row)
+        flows = numbers.flows.at(row)
         exponents = -exponents_between(flows.stationarity[known][:, -4:], flows.predicted[known][:, -4:])
         return common_rate(exponents, 1.0, bias=LAW, law="the residual against |ln(2β̂_j/ω₀²)|/ln μ")
 
@@ -65,7 +64,7 @@ def slackness(row: int) -> Statement[Table]:
     """(C3) from one start: the products fall, by a power of log log t."""
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        products = cell_of(numbers.flows, row).slackness[known]
+        products = numbers.flows.at(row).slackness[known]
         exponents = exponents_between(products, np.log(np.maximum(LOG_TIMES, 1.5)))
         return common_rate(exponents, None, law="the largest product against log log t")
 
@@ -86,7 +85,7 @@ def certified_now(row: int) -> Statement[Table]:
     """Theorem 4.1 from one start, by what the flow's own multipliers and velocity certify at log t = 1e6."""
 
     def rate(numbers: Table, known: np.ndarray) -> Rate | None:
-        gaps = np.maximum(cell_of(numbers.flows, row).gap[known], 1e-300)
+        gaps = np.maximum(numbers.flows.at(row).gap[known], 1e-300)
         return common_rate(exponents_between(gaps, LOG_TIMES), None, law="duality gap against log t")
 
     return _statement(
@@ -108,12 +107,12 @@ def _statement(row: int, *, value: Any, says: str, **more: Any) -> Statement[Tab
     """Of a limit, on the instances inside Theorem 4.1; those not followed, or whose program is open, are undecided."""
 
     def residual(numbers: Table) -> np.ndarray:
-        flows = cell_of(numbers.flows, row)
+        flows = numbers.flows.at(row)
         return np.where(inside_of(flows), value(flows), np.nan)
 
     return Statement(
         says=f"{says} (ω₀ = {OMEGAS[row]:g}).",
-        inside=lambda numbers: hypotheses_of(cell_of(numbers.flows, row)),
+        inside=lambda numbers: hypotheses_of(numbers.flows.at(row)),
         residual=residual,
         limit=True,
         **more,
@@ -131,7 +130,7 @@ def factor(*, printed: bool) -> Statement[Table]:
         return np.abs(entry[:, 1] - entry[:, 0]) / span * (2.0 / SHAPE[0] if printed else 1.0)
 
     def own(numbers: Table, known: np.ndarray) -> np.ndarray:
-        return slopes(cell_of(numbers.flows, SHOWN[0]))[known]
+        return slopes(numbers.flows.at(SHOWN[0]))[known]
 
     formula = "λ = 2φ/(n ln μ), as recalled in A.7" if printed else "λ = φ/ln μ, A.5"
     return _statement(
@@ -158,7 +157,7 @@ def draw(numbers: Table) -> Any:
     late = LOG_TIMES >= FIRST
     times = LOG_TIMES[late]
     for color, row in zip(CURVES, SHOWN, strict=False):
-        flows = cell_of(numbers.flows, row)
+        flows = numbers.flows.at(row)
         kept = inside_of(flows)
         if not kept.any():
             continue

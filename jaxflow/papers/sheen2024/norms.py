@@ -12,7 +12,7 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, certify, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, cell_of
+from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.independent import descent_direction, exponential_slope, flow_to, margin_rows, separable, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal import unbalanced_start
@@ -156,7 +156,7 @@ def other_norm(row: int, norm: int) -> Statement[Table]:
 
 
 def _diagonal(numbers: Table) -> Table:
-    return cell_of(numbers.limits, KINDS.index("diagonal"))
+    return numbers.limits.at(KINDS.index("diagonal"))
 
 
 def _at_rest(limits: Table) -> np.ndarray:

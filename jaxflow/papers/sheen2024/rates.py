@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxflow.papers.dataset import cell_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, hypotheses_of, inside_of
 from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
@@ -43,7 +42,7 @@ def bend(gaps: np.ndarray, log_times: np.ndarray) -> np.ndarray:
 
 
 def _flows(numbers: Table) -> Table:
-    return cell_of(numbers.flows, ROW)
+    return numbers.flows.at(ROW)
 
 
 def _difference(flows: Table) -> np.ndarray:
@@ -95,7 +94,7 @@ SELECTION = Statement[Table](
 
 def _continued_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """From the end of the flow that was integrated to the end of the limiting dynamics."""
-    flows, on = _flows(numbers), cell_of(numbers.continued, 0)
+    flows, on = _flows(numbers), numbers.continued.at(0)
     gaps, before = on.gap[known], flows.gap[known, -1]
     span = np.log(np.maximum(on.log_time[known], 1.0) / LOG_TIMES[-1])
     usable = (gaps > 0) & (before > 0) & (span > 0)
@@ -109,9 +108,7 @@ CONTINUED = Statement[Table](
     says="β̂ tends to a KKT point of the ℓ1-SVM: by the flow's own multipliers and velocity where `find_limit` ends, by "
     "limiting dynamics.",
     inside=lambda n: hypotheses_of(_flows(n)),
-    residual=lambda n: np.where(
-        inside_of(_flows(n)) & cell_of(n.continued, 0).optimal, cell_of(n.continued, 0).gap, np.nan
-    ),
+    residual=lambda n: np.where(inside_of(_flows(n)) & n.continued.at(0).optimal, n.continued.at(0).gap, np.nan),
     bound=INSTANT,
     unit="duality gap of the flow's certificate",
     limit=True,

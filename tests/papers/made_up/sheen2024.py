@@ -30,14 +30,14 @@ def diagonal_flow(cells: int = 3, **changes: Any) -> Table:
     falling = 0.2 / np.log(mu + 2.0)
     entry = (np.log(mu) + 2.0) / np.log(np.maximum(mu, 2.0))
     fields: dict[str, Any] = {
-        "diagonal": one, "equal": 0.0 * one, "small": one, "ok": one > 0, "steps": one, "selects": one.astype(int),
+        "diagonal": one, "equal": 0.0 * one, "small": one, "ok": one > 0, "selects": one.astype(int),
         "apart": 1e-10 * path, "identity": 1e-9 * path, "conserved": 1e-12 * path, "size": mu, "margin": mu,
-        "cauchy": 1.0 / mu, "gap": 1.0 / mu, "second_gap": 1e-9 * path, "stationarity": falling,
+        "gap": 1.0 / mu, "stationarity": falling,
         "slackness": falling, "predicted": falling, "beta": np.stack([mu, 0.0 * mu], axis=-1),
         "coefficients": np.stack([mu, 0.0 * mu], axis=-1), "averaged": np.stack([entry, 0.0 * entry], axis=-1),
         "instantaneous": np.stack([path, 0.0 * path], axis=-1), "result": OPTIMAL * one.astype(int),
         "program_gap": 1e-12 * one, "kappa": KAPPA * one, "weights_gap": mu ** -(1.0 - KAPPA)[:, None],
-        "behind": 0.0 * one, "least_multiplier": one,
+        "behind": 0.0 * one,
     }  # fmt: skip
     return Table(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in
                                            changes.items()})  # fmt: skip
@@ -70,9 +70,9 @@ def aligned_flow(cells: int, **changes: Any) -> Table:
     one, path = np.ones((cells, 2)), np.ones((cells, 2, aligned_flows.LOG_TIMES.size))
     fields: dict[str, Any] = dict.fromkeys(("equal", "small", "orthogonal", "parallel", "paired"), 0.1 * one)
     fields |= dict.fromkeys(("oracle", "program_gap", "lifted_gap", "lifted_residual"), 1e-13 * one)
-    fields |= dict.fromkeys(("weights_excess", "velocity_excess", "flow_gap", "cauchy"), 1e-5 * path)
-    fields |= {"ok": one > 0, "steps": one, "conserved": 1e-15 * path, "alignment": 1e-15 * path, "margin": path}
-    fields |= {"attention": path / 3.0, "trained": np.stack([one, one], axis=-1), "oracle_excess": 1e-10 * path}
+    fields |= dict.fromkeys(("weights_excess", "velocity_excess", "flow_gap"), 1e-5 * path)
+    fields |= {"ok": one > 0, "conserved": 1e-15 * path, "alignment": 1e-15 * path, "margin": path}
+    fields |= {"attention": path / 3.0, "oracle_excess": 1e-10 * path}
     fields |= {"result": OPTIMAL * one.astype(int)}
     return Table(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in
                                           changes.items()})  # fmt: skip
