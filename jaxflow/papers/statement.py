@@ -41,9 +41,9 @@ class Statement(Generic[N]):
     r"""What a paper says about each instance, or about its limit, and how the numbers `N` test it.
 
     - `source`: which statement; `says`: the statement, in one sentence.
-    - `inside`: which instances satisfy the hypotheses, of any shape, empty where nothing was run; `residual`: of the
-      same shape, how far an instance is from the statement; NaN where this is not known (not followed, not solved): the
-      instance is undecided.
+    - `inside`: which instances satisfy the hypotheses (all, by default), of any shape, empty where nothing was run.
+    - `residual`: of the same shape, how far an instance is from the statement; NaN where this is not known (not
+      followed, not solved): the instance is undecided.
     - `bound`: the largest allowed residual; `unit`: the meaning of the residual; empty where the residual only counts
       (0 for yes, 1 for no, with the bound 0).
     - `found`: in at most 25 words, what is unusual about the instances that are inside and have a residual; the largest
@@ -83,8 +83,8 @@ class Statement(Generic[N]):
 
     source: str
     says: str
-    inside: Callable[[N], Mask]
     residual: Callable[[N], np.ndarray]
+    inside: Callable[[N], Mask] | None = None
     bound: float = 0.0
     unit: str = ""
     found: Callable[[N, Mask], str] | None = None
@@ -101,11 +101,16 @@ class Statement(Generic[N]):
         if self.limit is True and self.certified:
             raise ValueError(f"certified: the limit of {self.source} is certified, which needs no rate")
 
+    def measure(self, numbers: N) -> tuple[Mask, np.ndarray]:
+        """Which instances are inside, and the residuals of all."""
+        residual = np.asarray(self.residual(numbers), float)
+        inside = everyone(residual) if self.inside is None else np.asarray(self.inside(numbers), bool)
+        return inside, np.broadcast_to(residual, inside.shape)
+
 
 def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Finding:
     """What the numbers say of a statement; `draw`: where they were drawn, without which nothing is computed again."""
-    inside = np.asarray(statement.inside(numbers), bool)
-    residual = np.broadcast_to(np.asarray(statement.residual(numbers), float), inside.shape)
+    inside, residual = statement.measure(numbers)
     known = inside & ~np.isnan(residual)
     seen = residual[known]
     top = float(np.max(seen)) if seen.size and statement.unit else math.inf

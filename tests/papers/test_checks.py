@@ -26,14 +26,13 @@ def contradicted(paper: str, name: str, place: int) -> tuple[Any, Any, np.ndarra
     entry, given = entry_of(paper, name), PROBES[paper, name]()
     for numbers in itertools.chain(given, *map(changed, given), *map(worst, given)):
         statement = entry.said(numbers)[place]
-        inside = np.asarray(statement.inside(numbers), bool)
-        residual = np.broadcast_to(np.asarray(statement.residual(numbers), float), inside.shape)
+        inside, residual = statement.measure(numbers)
         wrong = inside & (residual > max(statement.bound, statement.late))
         if wrong.any():
             return statement, numbers, wrong
     assert place in SEVERAL[paper, name][0], "no made-up numbers contradict it"
     statement = entry.said(given[0])[place]
-    return statement, given[0], np.asarray(statement.inside(given[0]), bool)
+    return statement, given[0], statement.measure(given[0])[0]
 
 
 @pytest.mark.filterwarnings("ignore")

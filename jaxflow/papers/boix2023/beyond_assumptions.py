@@ -11,14 +11,13 @@ import optax
 from jaxflow.data import LinearData
 from jaxflow.losses import Logistic, Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.product_paths import algorithm_1, follow_products
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
-from jaxflow.theory import StageResult, incremental_learning
 
 P = 3
 TRIALS = {"quick": 4, "paper": 40, "large": 1000}
@@ -50,9 +49,7 @@ def follow_tail(key: Any, setting: None) -> Table:
         path = follow_products(risk, model.scaled(log_alpha), log_alpha, float(1.02 * stages.times[count - 1]))
         for k in range(count):
             i, time = int(stages.coordinates[k]), float(stages.times[k])
-            found = path.crossings(i, 0.5 * float(stages.products[k, i]))
-            if len(found):
-                passed[row, k] = found[np.argmin(np.abs(found - time))]
+            passed[row, k] = path.passes(i, 0.5 * float(stages.products[k, i]), time)
     return _learned(stages, count, passed)
 
 
@@ -73,7 +70,7 @@ def follow_adam(key: Any, setting: None) -> Table:
 
 def _first_stages(risk: Any, model: Any) -> tuple[Any, int]:
     """The stages, and how many of the first ones have coordinates of their own."""
-    stages = jax.tree.map(np.asarray, jax.device_get(_predict(risk, model)))
+    stages = jax.tree.map(np.asarray, jax.device_get(algorithm_1(risk, model, max_stages=P)))
     coordinates = stages.coordinates[: int(stages.count)].tolist()
     fresh = [coordinate not in coordinates[:k] for k, coordinate in enumerate(coordinates)]
     return stages, fresh.index(False) if False in fresh else len(fresh)
@@ -81,17 +78,11 @@ def _first_stages(risk: Any, model: Any) -> tuple[Any, int]:
 
 def _learned(stages: Any, count: int, passed: np.ndarray) -> Table:
     """One instance: the first `count` stages of Algorithm 1, in which no product comes twice, at `times` (NaN filled
-    up); whether a stage has no limit, `diverges`; when half of each product is `passed`, by the flow at a scales (in
-    rescaled time) or by Adam (in steps), NaN where it never is.
+    up); when half of each product is `passed`, by the flow at a scales (in rescaled time) or by Adam (in steps), NaN
+    where it never is.
     """
     times = np.where(np.arange(P) < count, stages.times[:P], np.nan)
-    diverges = np.any(np.asarray(stages.results.value) == StageResult.not_converged)
-    return Table(count=np.asarray(count), diverges=np.asarray(diverges), times=times, passed=passed)
-
-
-@eqx.filter_jit
-def _predict(risk: Any, model: Any) -> Any:
-    return incremental_learning(risk, model, max_stages=P)
+    return Table(count=np.asarray(count), times=times, passed=passed)
 
 
 @eqx.filter_jit

@@ -166,7 +166,6 @@ def predicts(way: str, criterion: int) -> Statement[Table]:
     return Statement(
         source="Beyond the paper",
         says=f"The stable rank of ΔW predicts the rank that suffices ({WAYS[way]}, {CRITERIA[criterion]}).",
-        inside=lambda n: np.ones(1, bool),
         residual=residual,
         bound=-1.0,
         found=lambda n, known: "Spearman's ρ = {:.2f}, p = {:.4f} by permutation".format(*both(n)),
@@ -183,7 +182,6 @@ def enough(way: str) -> Statement[Table]:
     return Statement(
         source="Beyond the paper",
         says=f"A rank of the stable rank, rounded up, suffices ({WAYS[way]}, {CRITERIA[0]}).",
-        inside=lambda n: np.ones(runs_of(n).full_loss.shape, bool),
         residual=residual,
     )
 

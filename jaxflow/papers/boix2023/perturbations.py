@@ -65,10 +65,9 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Table:
 
     Windows w in which the flow at the paper's smallest α has noise on its weights, NaN where there are fewer.
 
-    `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; how many
-    weights were `young`, smaller than the noise; whether it was followed; times and products of both flows, filled up.
-    Of its own shape: `start`, `noise`, `end`, `allowed`, `young`, `followed` `(w,)`; `times`, `plain_times` `(w, m)`;
-    `products`, `plain_products` `(w, m, p)`.
+    `start`; what the `noise` did to the products, the distance left at the `end` and what is `allowed`; whether it was
+    `followed`; times and products of both flows, filled up. Of its own shape: `start`, `noise`, `end`, `allowed`,
+    `followed` `(w,)`; `times`, `plain_times` `(w, m)`; `products`, `plain_products` `(w, m, p)`.
     """
     size, kind = setting
     task, noise = make_task(key, size), NOISES[kind]
@@ -76,13 +75,9 @@ def perturb(key: Any, setting: tuple[Size, str]) -> Table:
     windows = (entry_windows if noise.moves_clock else random_windows)(key, task, path, noise.count)
     found = [_window(subkey(key, f"{kind} {at}"), task, path, noise, *one) for at, one in enumerate(windows)]
     p, m = path.products.shape[1], size.saves
-    unknown, line, lines = np.asarray(np.nan), np.full(m, np.nan), np.full((m, p), np.nan)
+    line, lines = np.full(m, np.nan), np.full((m, p), np.nan)
     none = Table(
-        start=unknown,
-        noise=unknown,
-        end=unknown,
-        allowed=unknown,
-        young=np.asarray(0),
+        dict.fromkeys(("start", "noise", "end", "allowed"), np.asarray(np.nan)),
         followed=np.asarray(False),
         times=line,
         products=lines,
@@ -130,7 +125,6 @@ def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, 
     inside = (path.times >= time) & (path.times <= time + length)
     grid = np.unique(np.concatenate([[time], path.times[inside], [time + length]]))
     plain = path.products_at(grid)
-    weights = np.maximum(*np.abs(np.stack(model.log_weights.mantissas())))
     off = np.max(np.abs(moved.products[0] - plain[0]))
     if noise.moves_clock:
         later = path.products[path.times >= time]
@@ -139,13 +133,11 @@ def _window(key: Any, task: Task, path: ProductPath, noise: Noise, time: float, 
     else:
         there = path.products_at(np.minimum(time + moved.times, path.times[-1]))
         end, allowed = np.min(np.max(np.abs(moved.products - there), axis=1)), RETURNED * off
-    young = np.sum((weights > THRESHOLD) & (weights < noise.deviation))
     return Table(
         start=np.asarray(time),
         noise=off,
         end=np.asarray(end),
         allowed=np.asarray(allowed),
-        young=np.asarray(young),
         followed=np.asarray(reached(moved, length)),
         times=filled(time + moved.times, saves),
         products=filled(moved.products, saves),

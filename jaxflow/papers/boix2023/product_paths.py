@@ -17,6 +17,7 @@ from jaxflow.flow.solvers import as_controller, as_solver, with_tolerances
 from jaxflow.models import HadamardNetwork, LogWeights
 from jaxflow.papers.boix2023.stage_steps import StageSteps, stage_controller, stage_solver
 from jaxflow.risk import EmpiricalRisk
+from jaxflow.theory import incremental_learning
 from jaxflow.trajectory import Trajectory
 
 
@@ -63,6 +64,11 @@ class ProductPath(eqx.Module):
         steps = np.flatnonzero(~above[:-1] & above[1:])
         return np.array([self._root(coordinate, int(step), level) for step in steps])
 
+    def passes(self, coordinate: int, product: float, near: float) -> float:
+        """The crossing of this value that is nearest to a time; NaN where there is none."""
+        found = self.crossings(coordinate, product)
+        return float(found[np.argmin(np.abs(found - near))]) if len(found) else np.nan
+
     def _balance(self, coordinate: int, product: float) -> float:
         # w² = 2|a|(1 + sqrt(1 + (c/2a)²)): exact for balanced and unbalanced starts alike.
         return float(np.exp(2.0 * (self.log_conserved[coordinate] - np.log(2.0 * abs(product)))))
@@ -85,6 +91,10 @@ class ProductPath(eqx.Module):
             value = _hermite((times, values[:, coordinate], rates[:, coordinate]), middle)
             low, high = (middle, high) if (value < level) == below else (low, middle)
         return 0.5 * (low + high)
+
+
+# Algorithm 1, compiled.
+algorithm_1 = eqx.filter_jit(incremental_learning)
 
 
 @checked(least={"max_steps": 1})

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,17 +10,17 @@ from jaxflow.data import LinearData
 from jaxflow.flow import LogHadamard, RescaledTime, integrate
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import follow_products
+from jaxflow.papers.boix2023.product_paths import algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
-from jaxflow.theory import StageResult, incremental_learning
+from jaxflow.theory import StageResult
 
 FAMILIES = ("linear", "head")
 STAGES = 3
@@ -62,11 +61,6 @@ def draw(key: Any, family: str) -> tuple[EmpiricalRisk, HadamardNetwork]:
     return EmpiricalRisk(LinearData(inputs, targets), Squared()), model
 
 
-@eqx.filter_jit
-def _predict(risk: Any, model: Any, stages: int) -> Any:
-    return incremental_learning(risk, model, max_stages=stages)
-
-
 def measure(key: Any, family: str) -> Table:
     """One instance."""
     return compare(*draw(key, family))
@@ -77,29 +71,22 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
 
     One instance, at each of a `LOG_ALPHAS` and k stages; NaN where there is no such stage, or it was not reached.
 
-    `inside`: the stages are known, apart, and minima on their supports; `count` of them; `ok`: followed to the end;
+    `inside`: the stages are known, apart, and minima on their supports; `ok`: followed to the end;
     times `predicted` `(k,)` and `measured` `(a, k)`, `distance` of the products in the middle of the plateaus `(a, k)`;
     most products `entering` from one plateau to the next at the smallest α; `drift` of u² − v² (NaN: not integrated).
     """
     # One stage more than is measured: the last plateau ends where the next stage begins.
-    stages = jax.device_get(_predict(risk, model, most + 1))
+    stages = jax.device_get(algorithm_1(risk, model, max_stages=most + 1))
     results = np.asarray(stages.results.value)
     known = int(np.sum(results == StageResult.learned))
     count = min(known, most)
     predicted = np.full(most, np.nan)
     measured, distance = np.full((2, len(LOG_ALPHAS), most), np.nan)
-    nothing = {
-        "inside": False,
-        "count": count,
-        "ok": True,
-        "predicted": predicted,
-        "measured": measured,
-        "distance": distance,
-        "entering": 0,
-        "drift": np.nan,
-    }
+    nothing = Table(
+        inside=False, ok=True, predicted=predicted, measured=measured, distance=distance, entering=0, drift=np.nan
+    )
     if count == 0:
-        return Table(nothing)
+        return nothing
     # Algorithm 1 itself could not say what comes next: the instance says nothing about the theorem.
     decided = not np.isin(results, (StageResult.not_converged, StageResult.degenerate)).any()
     times, products = np.asarray(stages.times)[:count], np.asarray(stages.products)[:count]
@@ -115,18 +102,16 @@ def compare(risk: EmpiricalRisk, model: HadamardNetwork, most: int = STAGES) -> 
         controller = stage_controller(solver, start.log_weights.log_conserved, TOLERANCE)
         path = follow_products(risk, start, log_alpha, float(ends[-1]), solver=solver, controller=controller)
         if path.times[-1] < ends[-1] * (1 - 1e-12):
-            return Table(nothing, inside=inside, ok=False)
+            return nothing.replace(inside=inside, ok=False)
         for k in range(count):
             coordinate = int(stages.coordinates[k])
-            passed = path.crossings(coordinate, 0.5 * float(products[k, coordinate]))
-            if len(passed):
-                measured[step, k] = passed[np.argmin(np.abs(passed - times[k]))]
+            measured[step, k] = path.passes(coordinate, 0.5 * float(products[k, coordinate]), times[k])
         there = path.products_at(0.5 * (times + ends))
         distance[step, :count] = np.max(np.abs(there - products), axis=1)
     active = np.concatenate([np.zeros((1, products.shape[1]), bool), np.abs(there) > ACTIVE])
     entering = np.max(np.sum(active[1:] & ~active[:-1], axis=1))
     drift = np.asarray(_drift(risk, model, float(ends[-1])))
-    return Table(nothing, inside=inside, entering=entering, drift=drift)
+    return nothing.replace(inside=inside, entering=entering, drift=drift)
 
 
 def _drift(risk: EmpiricalRisk, model: HadamardNetwork, until: float) -> float:
@@ -154,14 +139,9 @@ FLOWS = Dataset(
 )
 
 
-def _lateness(flows: Table) -> np.ndarray:
-    """How far the measured times are from the predicted ones, `(2, b, a, k)`."""
-    return np.abs(flows.measured - flows.predicted[:, :, None, :])
-
-
 def _orders(flows: Table) -> np.ndarray:
     """The order of the lateness in 1/log(1/α) between the two smallest α, by stage `(2, b, k)`."""
-    late = _lateness(flows)
+    late = np.abs(flows.measured - flows.predicted[:, :, None, :])
     return np.log10(late[:, :, -2] / late[:, :, -1])
 
 
@@ -172,29 +152,17 @@ def _worst(flows: Table, values: np.ndarray) -> np.ndarray:
     return np.where(flows.ok & stages.any(axis=-1), found, np.nan)
 
 
-def _times(numbers: Table) -> np.ndarray:
-    return _worst(numbers.flows, np.abs(_orders(numbers.flows) - 1.0))
-
-
-def _tested(flows: Table) -> np.ndarray:
-    return np.asarray(flows.inside & flows.ok)
-
-
 def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     flows = numbers.flows
-    orders = _orders(flows)[_tested(flows)]
+    orders = _orders(flows)[flows.inside & flows.ok]
     return common_rate(orders[~np.isnan(orders)], 1.0, bias=ORDER, law="distance in time against log(1/α)")
-
-
-def _weights(numbers: Table) -> np.ndarray:
-    return _worst(numbers.flows, numbers.flows.distance[:, :, -1])
 
 
 TIMES = Statement[Table](
     source="Theorem 4.1 (times)",
     says="the flow passes half of the product of i_k at rescaled time T_{k+1} as α → 0",
     inside=lambda n: n.flows.inside,
-    residual=_times,
+    residual=lambda n: _worst(n.flows, np.abs(_orders(n.flows) - 1.0)),
     bound=ORDER,
     unit="|order of the distance in time − 1|",
     limit=True,
@@ -207,7 +175,7 @@ PLATEAUS = Statement[Table](
     source="Theorem 4.1 (weights)",
     says="θ(t log(1/α)) → θ^k in the middle of every plateau",
     inside=lambda n: n.flows.inside,
-    residual=_weights,
+    residual=lambda n: _worst(n.flows, n.flows.distance[:, :, -1]),
     bound=WEIGHTS,
     unit="distance of the products at e^(-10000)",
     # Products are of order one.
@@ -223,7 +191,6 @@ SPARSITY = Statement[Table](
 CONSERVED = Statement[Table](
     source="Lemma 4.2",
     says="u² − v² is conserved: log(u + v) and log(u − v) integrated separately",
-    inside=lambda n: everyone(n.flows.drift),
     residual=lambda n: n.flows.drift,
     bound=DRIFT,
     unit="relative drift of log(u² − v²) at e^(-10000)",

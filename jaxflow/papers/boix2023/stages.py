@@ -16,12 +16,11 @@ from jaxflow.papers.boix2023.toy import (
     SEPARATED,
     TIME,
     TOY,
-    Toy,
     entries,
     toy,
 )
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
@@ -44,9 +43,12 @@ ACTIVE = 1e-10
 STILL = 0.1
 
 
-def _times(numbers: Table) -> np.ndarray:
+def _smallest(numbers: Table) -> Table:
+    """What was measured at the smallest α."""
     seen = toy(numbers)
-    return np.abs(seen.lateness)[seen.smallest]
+    return Table(
+        {name: getattr(seen, name)[seen.smallest] for name in ("lateness", "distances", "crossings", "plateaus")}
+    )
 
 
 def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
@@ -60,30 +62,19 @@ def _time_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     return common_rate(fitted, 1.0, half=half, bias=RATE, law="lateness of the stages against log(1/α)")
 
 
-def _distances(numbers: Table) -> np.ndarray:
-    seen = toy(numbers)
-    return seen.distances[seen.smallest]
-
-
 def _disorder(crossings: np.ndarray) -> np.ndarray:
     """Stage by stage: 0 where it comes after all those before it, else 1; NaN where it was not reached."""
     before = np.fmax.accumulate(np.append(-np.inf, crossings[:-1]))
     return np.where(np.isnan(crossings), np.nan, np.where(crossings > before, 0.0, 1.0))
 
 
-def _order(numbers: Table) -> np.ndarray:
-    seen = toy(numbers)
-    return _disorder(seen.crossings[seen.smallest])
-
-
 def _entering(numbers: Table) -> np.ndarray:
     """How many products enter from the middle of one plateau of the flow to the next: Algorithm 1 lets one enter by
     construction. NaN unless both plateaus were reached."""
-    seen = toy(numbers)
-    there = seen.plateaus[seen.smallest]
-    supports = np.concatenate([np.zeros_like(there[:1], bool), np.abs(there) > ACTIVE])
+    last = _smallest(numbers)
+    supports = np.concatenate([np.zeros_like(last.plateaus[:1], bool), np.abs(last.plateaus) > ACTIVE])
     new = np.sum(supports[1:] & ~supports[:-1], axis=1)
-    arrived = seen.distances[seen.smallest] <= WEIGHT_ACCURACY
+    arrived = last.distances <= WEIGHT_ACCURACY
     return np.where(arrived & np.append(True, arrived[:-1]), new, np.nan)
 
 
@@ -101,22 +92,15 @@ def standing_still(times: np.ndarray, losses: np.ndarray) -> float:
     return float(np.mean(rate < 0.1 * np.mean(rate)))
 
 
-def _shares(numbers: Table) -> np.ndarray:
-    """By α, in the order of the scales."""
-    paths = numbers.paths
-    return np.asarray([standing_still(t, x) for t, x in zip(paths.times[:, 0], paths.losses[:, 0], strict=True)])
-
-
 def _early(numbers: Table) -> np.ndarray:
-    at = np.argmin(np.abs(toy(numbers).log_alphas - np.log(0.01)))
-    return -_shares(numbers)[[at]]
+    row = int(np.argmin(np.abs(toy(numbers).log_alphas - np.log(0.01))))
+    return np.asarray([-standing_still(numbers.paths.times[row, 0], numbers.paths.losses[row, 0])])
 
 
 TIMES = Statement[Table](
     source="Theorem 4.1",
     says="Each stage k + 1 starts at rescaled time T_{k+1} as α → 0.",
-    inside=lambda n: everyone(_times(n)),
-    residual=_times,
+    residual=lambda n: np.abs(_smallest(n).lateness),
     bound=TIME_ACCURACY,
     unit="relative distance in time",
     limit=True,
@@ -127,8 +111,7 @@ TIMES = Statement[Table](
 WEIGHTS = Statement[Table](
     source="Theorem 4.1",
     says="θ(t log(1/α)) → θ^k for t in (T_k, T_{k+1}).",
-    inside=lambda n: everyone(_distances(n)),
-    residual=_distances,
+    residual=lambda n: _smallest(n).distances,
     bound=WEIGHT_ACCURACY,
     unit="distance of the products",
     # In the middle of a plateau what is left is exponentially small; where it is not, the plateau is not reached.
@@ -138,26 +121,22 @@ WEIGHTS = Statement[Table](
 ORDER = Statement[Table](
     source="Algorithm 1",
     says="Coordinates become active in the order i_0, i_1, ...",
-    inside=lambda n: everyone(_order(n)),
-    residual=_order,
+    residual=lambda n: _disorder(_smallest(n).crossings),
 )
 ONE_AT_A_TIME = Statement[Table](
     source="Theorem 4.1",
     says="At each stage the sparsity increases by at most one.",
-    inside=lambda n: everyone(_entering(n)),
     residual=_entering,
     bound=1.0,
 )
 SUPPORT_STAYS = Statement[Table](
     source="Appendix A",
     says="No coordinates ever leave the support of θ^k (in the toy task), said of Algorithm 1.",
-    inside=lambda n: everyone(_leaving(n)),
     residual=_leaving,
 )
 EARLY = Statement[Table](
     source="Figure 2",
     says="Some stagewise learning behavior is already clear with α = 0.01.",
-    inside=lambda n: everyone(_early(n)),
     residual=_early,
     bound=-STILL,
     unit="minus the share of time that the loss stands still at α = 0.01",
@@ -188,7 +167,6 @@ def converges(figure: str, part: str) -> Statement[Table]:
     return Statement(
         source=figure,
         says="As α → 0, the training trajectories tend to a limiting trajectory.",
-        inside=lambda n: np.ones(1, bool),
         residual=lambda n: _gaps(n, part)[-1:] - _gaps(n, part)[:1],
         limit=True,
         rate=rate,
@@ -210,7 +188,6 @@ def rank(part: str) -> Statement[Table]:
     return Statement(
         source="Theorem 1.1",
         says="In each stage the number of nonnegligible entries increases by at most one.",
-        inside=lambda n: everyone(jumps(n)),
         residual=jumps,
         bound=1.0,
     )
@@ -248,7 +225,7 @@ def _symbol(log_alpha: float) -> str:
     return rf"e^{{{log_alpha:.0f}}}" if power < -400 else rf"10^{{{power:.0f}}}"
 
 
-def _stairs(seen: Toy, values: np.ndarray, start: float) -> tuple[np.ndarray, np.ndarray]:
+def _stairs(seen: Table, values: np.ndarray, start: float) -> tuple[np.ndarray, np.ndarray]:
     times = np.concatenate([[0.0], np.repeat(seen.times, 2), [seen.until]])
     return times, np.repeat(np.concatenate([[start], values]), 2)
 

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from jaxflow.data import LinearData
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalLinear, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_controller, stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
@@ -17,7 +16,7 @@ from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
-from jaxflow.theory import StageResult, Stages, incremental_learning
+from jaxflow.theory import StageResult, incremental_learning
 
 P = 3
 SAMPLES = 4
@@ -59,24 +58,10 @@ def draw(key: Any) -> tuple[EmpiricalRisk, HadamardNetwork]:
 def predict(key: Any, setting: None) -> Table:
     """Algorithm 1.
 
-    Algorithm 1 on one instance, by its k = `STAGES` stages: `results`, which of p products are on the `support`, the
-    slopes left there relative to those at zero, `residuals`; the `coordinates` that enter (−1: none), and when. Of its
-    own shape: `results`, `residuals`, `times` `(k,)`; `support` `(k, p)`.
+    On one instance, by its k = `STAGES` stages: `results` `(k,)`; which of p products are on the `support` `(k, p)`.
     """
     stages = incremental_learning(*draw(key), max_stages=STAGES)
-    support = stages.products != 0.0
-    return Table(
-        results=stages.results.value,
-        support=support,
-        residuals=stages.residuals,
-        coordinates=stages.coordinates,
-        times=stages.times,
-    )
-
-
-@eqx.filter_jit
-def _predict(risk: Any, model: Any) -> Stages:
-    return incremental_learning(risk, model, max_stages=STAGES)
+    return Table(results=stages.results.value, support=stages.products != 0.0)
 
 
 def follow(key: Any, setting: None) -> Table:
@@ -88,7 +73,7 @@ def follow(key: Any, setting: None) -> Table:
     Assumptions 4.3 and 4.4 met; `ok`: the integrations reached their ends.
     """
     risk, model = draw(key)
-    stages = jax.device_get(_predict(risk, model))
+    stages = jax.device_get(algorithm_1(risk, model, max_stages=STAGES))
     count = int(np.sum(stages.results.value == StageResult.learned))
     ended = bool(np.any(stages.results.value == StageResult.finished)) and count > 0
     slacks = (stages.gaps, stages.curvatures, stages.leaving)
@@ -145,17 +130,11 @@ SUPPORTS = Dataset(
 )
 
 
-def _steps(found: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For every learned stage of Algorithm 1 how many coordinates enter and how many leave."""
-    learned = found.results[0] == StageResult.learned
-    support = found.support[0]
-    before = np.concatenate([np.zeros_like(support[:, :1]), support[:, :-1]], axis=1)
-    entering, leaving = (np.sum(one, axis=-1) * learned for one in (support & ~before, before & ~support))
-    return learned, entering, leaving
-
-
 def _leaving(numbers: Table) -> np.ndarray:
-    return 1.0 * _steps(numbers.algorithm)[2].max(axis=1)
+    """By instance the most coordinates that leave in a learned stage of Algorithm 1."""
+    learned, support = numbers.algorithm.results[0] == StageResult.learned, numbers.algorithm.support[0]
+    before = np.concatenate([np.zeros_like(support[:, :1]), support[:, :-1]], axis=1)
+    return 1.0 * np.max(np.sum(before & ~support, axis=-1) * learned, axis=1)
 
 
 GROWS = Statement[Table](
@@ -168,7 +147,6 @@ GROWS = Statement[Table](
 LEAVES = Statement[Table](
     source="Appendix A (departures)",
     says="no coordinate ever leaves the support (said of the toy task; here of random linear networks)",
-    inside=lambda n: np.ones(_leaving(n).shape, bool),
     residual=_leaving,
     # Said of the toy task alone: what other tasks do neither proves nor refutes it.
     beyond=True,

@@ -7,14 +7,13 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
-from jaxflow.papers.boix2023.product_paths import ProductPath, follow_products
+from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_solver
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.table import Table
@@ -22,7 +21,7 @@ from jaxflow.plots import COLORS
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 from jaxflow.teachers import diagonal_head_task
-from jaxflow.theory import Stages, incremental_learning
+from jaxflow.theory import Stages
 
 # The scales of the paper, and two that no floating-point weight could have.
 PAPER = tuple(math.log(alpha) for alpha in (0.1, 0.01, 1e-4, 1e-8, 1e-16, 1e-32))
@@ -80,16 +79,11 @@ def _task(words: tuple[int, ...], size: Size) -> Task:
     data, _ = diagonal_head_task(subkey(key, "task"), size.n, size.T, size.d)
     risk = EmpiricalRisk(data, Squared())
     student = HadamardNetwork.init(subkey(key, "student"), DiagonalHead(), DiagonalHead.size(size.d))
-    stages = jax.device_get(_predict(risk, student, size.stages + 1))
+    stages = jax.device_get(algorithm_1(risk, student, max_stages=size.stages + 1))
     times, count = np.asarray(stages.times), int(stages.count)
     # To the middle of the last plateau whose end is known.
     until = 0.5 * (times[count - 2] + times[count - 1]) if count > size.stages else 1.1 * times[count - 1]
     return Task(risk, student, stages, float(until), size)
-
-
-@eqx.filter_jit
-def _predict(risk: Any, student: Any, stages: int) -> Stages:
-    return incremental_learning(risk, student, max_stages=stages)
 
 
 def predict(key: Any, size: Size) -> Table:
@@ -232,60 +226,28 @@ TOY = Dataset(
 )
 
 
-class Toy(NamedTuple):
-    """What was predicted, k stages, and the paths of a scales, without what was filled up."""
+def toy(numbers: Table) -> Table:
+    """The one task: what was predicted, k stages, and the paths of a scales, without what was filled up.
 
-    times: np.ndarray
-    next: np.ndarray
-    products: np.ndarray
-    losses: np.ndarray
-    gaps: np.ndarray
-    curvatures: np.ndarray
-    leaving: np.ndarray
-    initial_loss: float
-    until: float
-    log_alphas: np.ndarray
-    crossings: np.ndarray
-    plateaus: np.ndarray
-    distances: np.ndarray
-    ok: np.ndarray
-
-    @property
-    def smallest(self) -> int:
-        """The row of the smallest α."""
-        return int(np.argmin(self.log_alphas))
-
-    @property
-    def lateness(self) -> np.ndarray:
-        """Relative errors of the times, `(a, k)`."""
-        return self.crossings / self.times - 1.0
-
-    @property
-    def separated(self) -> np.ndarray:
-        """Which stages have both neighbours at a distance."""
-        before = np.concatenate([[0.0], self.times[:-1]])
-        return (self.times - before > SEPARATED * self.times) & (self.next - self.times > SEPARATED * self.times)
-
-
-def toy(numbers: Table) -> Toy:
-    """The one task."""
-    found, paths = numbers.stages, numbers.paths
-    real = found.coordinates[0, 0] >= 0
-    return Toy(
-        times=found.times[0, 0][real],
-        next=found.next[0, 0][real],
-        products=found.products[0, 0][real],
-        losses=found.losses[0, 0][real],
-        gaps=found.gaps[0, 0][real],
-        curvatures=found.curvatures[0, 0][real],
-        leaving=found.leaving[0, 0][real],
-        initial_loss=float(found.initial_loss[0, 0]),
-        until=float(found.until[0, 0]),
-        log_alphas=paths.log_alpha[:, 0],
-        crossings=paths.crossings[:, 0][:, real],
-        plateaus=paths.plateaus[:, 0][:, real],
-        distances=paths.distances[:, 0][:, real],
-        ok=paths.ok[:, 0],
+    With the row of the `smallest` α, relative errors of the times, `lateness` `(a, k)`, and which stages have both
+    neighbours at a distance, `separated`.
+    """
+    found, paths = numbers.stages.at((0, 0)), numbers.paths.at((slice(None), 0))
+    real = found.coordinates >= 0
+    of_stages = ("times", "next", "products", "losses", "gaps", "curvatures", "leaving")
+    kept = {name: getattr(found, name)[real] for name in of_stages}
+    kept |= {name: getattr(paths, name)[:, real] for name in ("crossings", "plateaus", "distances")}
+    times, after = kept["times"], kept["next"]
+    apart = (times - np.append(0.0, times)[:-1] > SEPARATED * times) & (after - times > SEPARATED * times)
+    return Table(
+        kept,
+        initial_loss=float(found.initial_loss),
+        until=float(found.until),
+        log_alphas=paths.log_alpha,
+        ok=paths.ok,
+        smallest=int(np.argmin(paths.log_alpha)),
+        lateness=kept["crossings"] / times - 1.0,
+        separated=apart,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
 from jaxflow.papers.dataset import Dataset, Part
-from jaxflow.papers.statement import Statement, everyone, met
+from jaxflow.papers.statement import Statement, met
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
 
@@ -132,7 +132,6 @@ def said(
     whole = Statement[Table](
         source=source,
         says=sentence,
-        inside=lambda n: everyone(theirs(n)),
         residual=theirs,
         found=lambda n, known: met(0.0, theirs(n)) if known.size else f"not run: {networks}",
     )

@@ -13,7 +13,7 @@ from jaxflow.models import ProductNetwork
 from jaxflow.papers.boix2023.beyond_assumptions import P, disorder, draw, well_apart
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.theory import StageResult, incremental_learning
 from jaxflow.theory.incremental_limit import product_slopes
@@ -193,7 +193,6 @@ IN_ORDER = Statement[Table](
 ENDS = Statement[Table](
     source="Beyond: where weight decay ends",
     says="every stage has a limit, and the last one minimises L + λ|a|₁ over the products a",
-    inside=lambda n: everyone(n.flows.excess),
     # A path whose end is not known decides nothing.
     residual=lambda n: n.flows.excess,
     bound=MINIMISER,

@@ -99,7 +99,6 @@ def _other_side(numbers: Table) -> np.ndarray:
 GAP = Statement[Table](
     source="Assumption 3",
     says='"If we start with β(0) = 0, Assumption 3 holds when the gap ... is sufficiently large": from which gap on.',
-    inside=lambda n: np.ones(n.gaps.slack.shape, bool),
     residual=_other_side,
     unit="slack beyond the bound",
 )

@@ -51,7 +51,6 @@ EQUAL_FLOWS = Statement[Table](
     source="Lemma 4.1",
     says="The dynamics of β and w are equivalent, i.e., β(t) = w(t) for all t ≥ 0: (ξ_k, ξ_q) and (w_+, w_-) from (5), "
     "at 25 times up to log t = 1e6.",
-    inside=lambda n: np.ones(n.flows.ok.shape, bool),
     residual=lambda n: followed(n.flows, np.max(n.flows.apart, axis=-1)),
     bound=EQUAL,
     unit="|β − w| / |β|, both largest entries",
@@ -60,7 +59,6 @@ EQUAL_FLOWS = Statement[Table](
 INTEGRAL_FORM = Statement[Table](
     source="Lemma A.1",
     says="For all t ≥ 0, β(t) = ω₀² ⊙ sinh(Bφ(t)).  (19)  With φ carried as an integral along the path to log t = 1e6.",
-    inside=lambda n: np.ones(n.flows.ok.shape, bool),
     residual=lambda n: followed(n.flows, np.max(n.flows.identity, axis=-1)),
     bound=IDENTITY,
     unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",

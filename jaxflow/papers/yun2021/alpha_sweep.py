@@ -11,7 +11,7 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
@@ -131,7 +131,6 @@ def _slowest(numbers: Table, known: np.ndarray) -> Rate | None:
 MINIMISES = Statement[Table](
     source="Theorem 4",
     says="β converges to the minimum of Q among interpolations.",
-    inside=lambda n: everyone(n.flows.found),
     residual=lambda n: np.where(n.flows.found, n.flows.error, np.nan),
     bound=POINT,
     unit="relative distance of β",
@@ -139,7 +138,6 @@ MINIMISES = Statement[Table](
 BETWEEN = Statement[Table](
     source="Remark 4",
     says="Q interpolates between the l1 norm (α → 0) and the l2 norm (α → ∞).",
-    inside=lambda n: everyone(_rises(n)),
     residual=_rises,
     unit="rise of the excess towards its end",
     limit=True,

@@ -13,7 +13,7 @@ from jaxflow.models.linear_convolution import LinearConvolutionalNetwork
 from jaxflow.models.profiles import angle_of, edge, height
 from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Statement, everyone
+from jaxflow.papers.statement import Again, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
 from jaxflow.papers.yun2021.flows import separable
@@ -148,7 +148,6 @@ FINDS = Statement[Table](
     source="Assumption 1",
     says="L = 2: a decomposition is found where there is one: random U_1, U_2, S (with more rows than columns "
     "too), full-length convolutions over the complex numbers",
-    inside=lambda n: everyone(_is_found(n)),
     residual=_is_found,
     bound=FOUND,
     unit="largest residual of (9), U^H U = I",
@@ -156,7 +155,6 @@ FINDS = Statement[Table](
 FINDS_NONE = Statement[Table](
     source="Assumption 1",
     says="L = 2: where there is none (short filters, random tensors) the residual says so",
-    inside=lambda n: everyone(_is_missing(n)),
     residual=_is_missing,
     bound=-MISSING,
     unit="minus the residual",
@@ -164,7 +162,6 @@ FINDS_NONE = Statement[Table](
 GIVEN = Statement[Table](
     source="Assumption 1",
     says="L = 3 and 4: the decompositions of D.2 and D.3, diagonal and full-length convolutional, are right",
-    inside=lambda n: everyone(n.fixed.given),
     residual=lambda n: n.fixed.given,
     bound=FOUND,
     unit="largest residual",
@@ -172,7 +169,6 @@ GIVEN = Statement[Table](
 MONOTONE = Statement[Table](
     source="Lemma 5.1",
     says="h_L is odd and strictly increasing on (−c_L, c_L), c_L = ∞, π/2, 1 for L = 2, 3, 4; L to 8",
-    inside=lambda n: everyone(n.fixed.odd),
     residual=lambda n: np.maximum(n.fixed.odd, -n.fixed.slope),
     bound=ODD,
     unit="oddness, or minus the least increase",
@@ -180,7 +176,6 @@ MONOTONE = Statement[Table](
 CONJUGATE = Statement[Table](
     source="Equation (38)",
     says="KKT: S* Σ μ_i y_i x_i, conjugated as the display after (38) has it, is a subgradient of ‖ρ‖₁",
-    inside=lambda n: everyone(n.programs.ok),
     residual=lambda n: n.programs.conjugate,
     bound=KKT,
     unit="misalignment",
@@ -188,7 +183,6 @@ CONJUGATE = Statement[Table](
 PLAIN = Statement[Table](
     source="Equation (38)",
     says="KKT with S Σ ν_i y_i x_i, unconjugated: what replacing μ by ν of (37) would give",
-    inside=lambda n: everyone(n.programs.ok),
     residual=lambda n: n.programs.plain,
     bound=KKT,
     unit="misalignment",

@@ -11,7 +11,7 @@ from jaxflow.limits import find_limit
 from jaxflow.models import Decomposition, DiagonalLinearNetwork, LinearTensorNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification
 from jaxflow.plots import CURVES, new_figure
@@ -103,7 +103,6 @@ def _more(numbers: Table) -> np.ndarray:
 SPARSER = Statement[Table](
     source="Remark 3",
     says="A network with S = T finds a solution with the desired sparsity under T (here: sparser than a diagonal one).",
-    inside=lambda n: everyone(n.limits.outcome[0]),
     residual=_more,
     bound=-1.0,
 )

@@ -76,7 +76,6 @@ def equation_66(row: int) -> Statement[Table]:
         source="Equation (66)",
         says=f"Diagonal networks, L = {DEPTHS[row]}, exponential loss: β of the layers' flow and of the dual form at "
         f"log t = {END:g}; multipliers y_i r_i < 0 on the flow.",
-        inside=lambda n: np.ones(n.pairs.error[row].shape, bool),
         residual=residual,
         bound=SAME,
         unit="relative distance of β",

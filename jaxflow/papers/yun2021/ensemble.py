@@ -52,7 +52,6 @@ LIMIT_POINT = Statement[Table](
     source="Theorem 4",
     says=f"Diagonal networks, L = 2, n = {N}, d = {D}, α = {ALPHA:g}: find_limit under vmap, every instance with its "
     "outcome.",
-    inside=lambda n: np.ones(n.limits.error.shape, bool),
     residual=lambda n: np.where(n.limits.outcome == Outcome.limit_point.value, n.limits.error, np.nan),
     bound=POINT,
     unit="relative distance of β",

@@ -82,7 +82,6 @@ def _resolved(numbers: Table) -> np.ndarray:
 ANY_LENGTH = Statement[Table](
     source="Theorem 3",
     says="v_1 and v_2 converge in direction to top singular vectors of M(x), for filters of any length.",
-    inside=lambda n: np.ones(n.limits.lengths.shape, bool),
     residual=_resolved,
     bound=DIRECTION,
     unit="distance of β from the predicted direction",
@@ -100,7 +99,6 @@ def aligned(length: int, says: str, aim: str) -> Statement[Table]:
     return Statement(
         source="Corollary 3" if length == D else "Corollary 4",
         says=says,
-        inside=lambda n: np.ones(1, bool),
         residual=lambda n: np.where((off(n) > CLOSE) & (off(n) <= OFF), np.nan, off(n)),
         bound=CLOSE,
         unit="distance of unit vectors",

@@ -11,7 +11,7 @@ from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DeepLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, fit
 from jaxflow.papers.yun2021.flows import distance, flow_end, normal_data, regression
@@ -125,7 +125,6 @@ def small_scale(row: int) -> Statement[Table]:
     return Statement(
         source="Theorem 6",
         says=f"part 2, L = {depth}, {start}: as α → 0, β tends to the minimum l2-norm solution",
-        inside=lambda n: everyone(n.approaches.followed[row][:, 0]),
         residual=residual,
         bound=ROUNDING,
         unit="error at any α" if exact else "growth of the error from one α to a smaller one",

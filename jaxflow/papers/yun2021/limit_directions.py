@@ -178,7 +178,6 @@ OWN_DUAL = f"the flow's own multipliers to {FLOOR:.0e}"
 SINGULAR = Statement[Table](
     source="Theorem 1",
     says="layers converge in direction to singular vectors of M(−u), u the direction of X^T r: residual of (8)",
-    inside=lambda n: everyone(n.limits.singular),
     residual=_singular,
     bound=SLOW,
     unit="residual of (8) relative to s",
@@ -272,7 +271,6 @@ APPROACH = Statement[Table](
     source="beyond the paper",
     says="diagonal networks, L = 3: entries of ρ off the support tend to constants, so that the direction of β "
     "approaches its limit like 1/‖β‖",
-    inside=lambda n: everyone(_slopes(n)),
     residual=lambda n: np.abs(_slopes(n) + 1.0),
     bound=FITTED,
     unit="|fitted exponent of ‖β‖ + 1|",

@@ -12,7 +12,7 @@ from jaxflow.flow import Dual
 from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
 from jaxflow.papers.dataset import Dataset, Part, arrays_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import flows
 from jaxflow.papers.yun2021.flows import POINT, distance, flow_end, normal_data, regression
@@ -135,7 +135,6 @@ def minimises(
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: everyone(off(n)),
         residual=off,
         bound=bound,
         unit=unit,
@@ -146,7 +145,6 @@ def minimises(
 AS_PRINTED = Statement[Table](
     source="Corollary 6",
     says="as printed, with argument [Fz]_j/(α^L |[Fw]_j|^L): a misprint",
-    inside=lambda n: everyone(n.even.ok),
     residual=lambda n: np.where(n.even.ok, n.even.printed, np.nan),
     bound=EVEN,
     unit="relative distance of β",

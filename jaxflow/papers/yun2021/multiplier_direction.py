@@ -118,7 +118,6 @@ def converges(row: int) -> Statement[Table]:
     return Statement(
         source="Remark 1",
         says=f"X^T r converges in direction ({NAMES[row]}): assumed, not proved.",
-        inside=lambda n: np.ones(n.paths.ok[row].shape, bool),
         residual=residual,
         bound=SAME,
         unit="1 − cos at three quarters of the path minus that at half",

@@ -14,7 +14,7 @@ from jaxflow.limits.linear_method import Interpolated
 from jaxflow.models import LinearConvolutionalNetwork, as_tensor_network
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
@@ -215,7 +215,6 @@ def _parallel_rate(numbers: Table, known: np.ndarray) -> Rate | None:
 PARALLEL_LIMIT = Statement[Table](
     source="Theorem 5",
     says="α → 0: limits become independent of the start (fully connected, α = 1e-4: β is parallel to x)",
-    inside=lambda n: everyone(n.ends.followed[0][:, 0]),
     residual=lambda n: _apart(n)[:, 0],
     bound=PARALLEL,
     unit="1 − cos(β, x)",
@@ -302,7 +301,6 @@ TIED = Statement[Table](
     source="Corollary 4",
     says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
     "filtered versions, chosen by the start",
-    inside=lambda n: everyone(n.tie.rest),
     residual=lambda n: np.maximum(n.tie.rest, -np.minimum(n.tie.least, 0.0)),
     bound=DIRECTION,
     unit="rest outside of their cone",

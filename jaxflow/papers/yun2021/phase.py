@@ -92,7 +92,6 @@ def _rate(numbers: Table, known: np.ndarray) -> Rate | None:
 STOPPING = Statement[Table](
     source="§6",
     says="Coefficients depend on initialization because training stops far from zero loss (1e-5).",
-    inside=lambda n: np.ones(n.diagram.error.shape[:2], bool),
     residual=_residual,
     bound=DEPENDS,
     unit="distance of directions at a loss of 1e-100",

@@ -16,7 +16,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.closed_forms import point_limit
 from jaxflow.papers.yun2021.flows import DIRECTIONS as CONTROLLER
@@ -195,7 +195,6 @@ POINT_5 = Statement[Any](
 DESCENT_ENDS = Statement[Any](
     source="§6",
     says="The prediction of limit points is accurate for the solution found by GD (η = 1e-3, 5,000 steps).",
-    inside=lambda n: everyone(n.regression.slack),
     residual=lambda n: np.linalg.norm(n.regression.descent[..., -1, :] - n.regression.limit, axis=-1),
     bound=DESCENT,
     unit="distance",
@@ -203,13 +202,11 @@ DESCENT_ENDS = Statement[Any](
 LESS_DEPENDENT = Statement[Table](
     source="§6",
     says="The solution is less dependent on initial directions when α is small.",
-    inside=lambda n: np.ones(len(NETWORKS), bool),
     residual=lambda n: _shrinks(n.regression.limit),
 )
 ALIGNS = Statement[Table](
     source="Theorem 2, Corollaries 1 to 3",
     says="The linear coefficients converge in direction to the l2, l1 and DFT-l1 max-margin solutions (the flow).",
-    inside=lambda n: everyone(n.classification.off),
     residual=lambda n: n.classification.off,
     bound=DIRECTION,
     unit="distance of unit vectors",
@@ -233,7 +230,6 @@ def _unit_descent(numbers: Table) -> np.ndarray:
 DEPENDENT = Statement[Table](
     source="§6",
     says="In contrast to the theory, the coefficients of gradient descent are quite dependent on initialization.",
-    inside=lambda n: np.ones(len(NETWORKS), bool),
     residual=lambda n: -_spread(_unit_descent(n)).max(axis=1),
     bound=-DEPENDS,
     unit="minus the largest distance of two directions",

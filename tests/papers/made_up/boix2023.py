@@ -91,7 +91,6 @@ def noise(end: float, noise: float = 1.0, followed: bool = True) -> Table:
             noise=noise * two,
             end=end * two,
             allowed=0.05 * noise * two,
-            young=np.zeros((2, 1, 3), int),
             followed=np.full((2, 1, 3), followed),
             times=line,
             products=lines,
@@ -161,7 +160,7 @@ def small(shift: float = 0.0, **changes: Any) -> Table:
     predicted = np.broadcast_to([1.0, 2.0], (*shape, 2))
     late = np.array([1e-1, 1e-2, 1e-3])[:, None] + shift
     fields: dict[str, Any] = {
-        "inside": np.ones(shape, bool), "count": np.full(shape, 2), "ok": np.ones(shape, bool),
+        "inside": np.ones(shape, bool), "ok": np.ones(shape, bool),
         "predicted": predicted, "measured": predicted[:, :, None, :] + late, "distance": 1e-9,
         "entering": 1, "drift": 1e-14,
     }  # fmt: skip
@@ -176,7 +175,7 @@ def orders() -> list[Table]:
 
     def learned(scales: int) -> Table:
         rows = np.repeat(times[:, :, None], scales, axis=2)
-        return Table(count=np.full((1, 2), 3), diverges=np.zeros((1, 2), bool), times=times, passed=rows)
+        return Table(count=np.full((1, 2), 3), times=times, passed=rows)
 
     return [Table(tails=learned(2), adam=learned(1))]
 
@@ -223,9 +222,6 @@ def support(second: float, other: bool = False, inside: bool = True) -> Table:
     found = Table(
         results=np.array([StageResult.learned] * 2 + [StageResult.finished]).astype(int),
         support=np.array([[True, False], [True, True], [True, True]]),
-        residuals=np.zeros(3),
-        coordinates=order,
-        times=np.array([1.0, 3.0, np.inf]),
     )
     times = np.array([[1.0, 3.0, np.nan], [1.0, second, np.nan]])
     orders = np.stack([order, order[[1, 0, 2]] if other else order])
