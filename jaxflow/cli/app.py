@@ -144,7 +144,7 @@ def reproduce(
         return print_json({"claims": [papers.as_json(claim) for claim in claims], "files": paths})
     table = Table("the paper says", "measured", "verdict", title=f"{paper} {figure}", show_lines=True)
     for claim in claims:
-        table.add_row(*map(Text, (claim.sentence, papers.told(claim), claim.verdict.value)))
+        table.add_row(*map(Text, (claim.says, papers.told(claim, with_worst=True), claim.verdict.value)))
     _show(console, table, paths)
 
 
@@ -186,7 +186,7 @@ def verify(
         "statement", "checked", "instances", "measured", "worst residual", "verdict", title=paper, show_lines=True
     )
     for row in rows:
-        cells = (row.source, row.checked, papers.counted(row), papers.told(row), papers.worst(row), row.verdict.value)
+        cells = (row.source, row.says, papers.counted(row), papers.told(row), papers.worst(row), row.verdict.value)
         table.add_row(*map(Text, cells))
     _show(console, table, paths)
     counts = Counter(row.verdict.value for row in rows)

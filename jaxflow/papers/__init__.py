@@ -5,7 +5,7 @@ from jaxflow.papers import cross_check as cross_check
 from jaxflow.papers import sheen2024 as sheen2024
 from jaxflow.papers import tarzanagh2023 as tarzanagh2023
 from jaxflow.papers import yun2021 as yun2021
-from jaxflow.papers.claims import Row as Row
+from jaxflow.papers.claims import Finding as Finding
 from jaxflow.papers.claims import as_json as as_json
 from jaxflow.papers.claims import counted as counted
 from jaxflow.papers.claims import told as told

@@ -1,4 +1,4 @@
-"""What a paper says, what was measured, and whether the two agree: findings, their two views, and their tables."""
+"""What a paper says, what was measured, and whether the two agree: findings and their tables."""
 
 import dataclasses
 import math
@@ -22,6 +22,16 @@ class Finding:
     - `worst`: the largest residual over the instances inside, in the sense of `unit`; +inf where the statement leaves
       nothing to measure.
     - `values`: the numbers behind the text.
+
+    **Example:**
+
+    ```python
+    from jaxflow.papers import Finding
+    from jaxflow.papers.verdicts import Evidence
+
+    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
+    assert finding.verdict.value == "holds"
+    ```
     """
 
     source: str
@@ -39,101 +49,24 @@ class Finding:
         return decide(self.evidence)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A finding beside a figure: `measured` names its denominator, `values` are the numbers behind it."""
-
-    source: str
-    sentence: str
-    measured: str
-    evidence: Evidence
-    values: Values
-
-    @staticmethod
-    def of(finding: Finding) -> "Claim":
-        """The view of a finding: the worst residual, which has a column of its own in the other, is told in words."""
-        words = finding.measured
-        if math.isfinite(finding.worst):
-            words = f"{finding.unit}: at most {finding.worst:.1e} on {finding.values.get('known', 'all')}; {words}"
-        return Claim(finding.source, finding.says, words, finding.evidence, finding.values)
-
-    @property
-    def finding(self) -> Finding:
-        """What it is a view of."""
-        return Finding(self.source, self.sentence, self.measured, self.evidence, values=self.values)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Decided by the evidence."""
-        return decide(self.evidence)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A finding in the table of a paper's statements: what was `checked`, the `instances` inside and `outside` the
-    hypotheses, and the `worst` of the residuals, in the sense of `residual`.
-
-    **Raises:** `ValueError` where `instances` is not the denominator of the evidence.
+@checked()
+def told(found: Finding, with_worst: bool = False) -> str:
+    """What was measured, after the `worst` residual where it has no column of its own, and before the counts, the rate
+    and the check that the verdict rests on.
 
     **Example:**
 
     ```python
-    from jaxflow.papers.claims import Finding, Row
+    from jaxflow.papers.claims import Finding, told
     from jaxflow.papers.verdicts import Evidence
 
-    finding = Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20), outside=4)
-    row = Row.of(finding)
-    assert (row.instances, row.outside) == (20, 4)
+    assert told(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))) == "20 of 20"
     ```
     """
-
-    source: str
-    checked: str
-    measured: str
-    instances: int
-    outside: int
-    worst: float
-    residual: str
-    evidence: Evidence
-    values: Values = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.instances != self.evidence.inside:
-            raise ValueError(f"instances: {self.instances} of {self.source}, but evidence of {self.evidence.inside}")
-
-    @staticmethod
-    def of(finding: Finding) -> "Row":
-        """The view of a finding."""
-        inside = finding.evidence.inside
-        return Row(
-            finding.source, finding.says, finding.measured, inside, finding.outside, finding.worst, finding.unit,
-            finding.evidence, finding.values,
-        )  # fmt: skip
-
-    @property
-    def finding(self) -> Finding:
-        """What it is a view of."""
-        return Finding(
-            self.source,
-            self.checked,
-            self.measured,
-            self.evidence,
-            self.outside,
-            self.worst,
-            self.residual,
-            self.values,
-        )
-
-    @property
-    def verdict(self) -> Verdict:
-        """Decided by the evidence."""
-        return decide(self.evidence)
-
-
-@checked()
-def with_evidence(measured: str, evidence: Evidence) -> str:
-    """What was measured, followed by the counts, the rate and the check that the verdict rests on."""
-    parts = [measured]
+    evidence, parts = found.evidence, []
+    if with_worst and math.isfinite(found.worst):
+        parts.append(f"{found.unit}: at most {found.worst:.1e} on {found.values.get('known', 'all')}")
+    parts.append(found.measured)
     if evidence.contradicted or evidence.undecided:
         counts = (
             f"of {evidence.inside} inside {evidence.contradicted} contradict it and {evidence.undecided} are undecided"
@@ -148,23 +81,7 @@ def with_evidence(measured: str, evidence: Evidence) -> str:
 
 
 @checked()
-def told(found: Row | Claim | Finding) -> str:
-    """What was measured, and what the verdict rests on.
-
-    **Example:**
-
-    ```python
-    from jaxflow.papers.claims import Finding, told
-    from jaxflow.papers.verdicts import Evidence
-
-    assert told(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20))) == "20 of 20"
-    ```
-    """
-    return with_evidence(found.measured, found.evidence)
-
-
-@checked()
-def counted(found: Row | Finding) -> str:
+def counted(found: Finding) -> str:
     """The instances in words.
 
     **Example:**
@@ -182,7 +99,7 @@ def counted(found: Row | Finding) -> str:
 
 
 @checked()
-def worst(found: Row | Finding) -> str:
+def worst(found: Finding) -> str:
     """The worst residual in words.
 
     **Example:**
@@ -195,8 +112,7 @@ def worst(found: Row | Finding) -> str:
     assert worst(finding) == "1.0e-12 (slack)"
     ```
     """
-    unit = found.residual if isinstance(found, Row) else found.unit
-    return f"{found.worst:.1e} ({unit})" if math.isfinite(found.worst) else "-"
+    return f"{found.worst:.1e} ({found.unit})" if math.isfinite(found.worst) else "-"
 
 
 Columns = Mapping[str, Callable[[Finding], str]]
@@ -205,7 +121,7 @@ Columns = Mapping[str, Callable[[Finding], str]]
 CLAIMS: Columns = {
     "source": lambda found: found.source,
     "the paper says": lambda found: found.says,
-    "measured": lambda found: told(Claim.of(found)),
+    "measured": lambda found: told(found, with_worst=True),
     "verdict": lambda found: f"**{found.verdict.value}**",
 }
 ROWS: Columns = {
@@ -229,23 +145,22 @@ def findings_markdown(title: str, columns: Columns, findings: Iterable[Finding],
 
 
 @checked()
-def as_json(view: Claim | Row) -> dict[str, Any]:
-    """A view as a dictionary for `json`, with None for what is not finite.
+def as_json(found: Finding) -> dict[str, Any]:
+    """A finding as a dictionary for `json`, with None for what is not finite.
 
     **Example:**
 
     ```python
-    from jaxflow.papers.claims import Finding, Row, as_json
+    from jaxflow.papers.claims import Finding, as_json
     from jaxflow.papers.verdicts import Evidence
 
-    row = Row.of(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20)))
-    assert as_json(row)["verdict"] == "holds" and as_json(row)["worst"] is None
+    found = as_json(Finding("Theorem 1", "All margins are positive.", "20 of 20", Evidence(20)))
+    assert found["verdict"] == "holds" and found["worst"] is None
     ```
     """
-    found = dataclasses.asdict(view)
-    found |= {"verdict": view.verdict.value, "evidence": evidence_json(view.evidence)}
-    found["values"] = {name: _finite(value) for name, value in view.values.items()}
-    return found | ({"worst": _finite(view.worst)} if isinstance(view, Row) else {})
+    made = dataclasses.asdict(found) | {"verdict": found.verdict.value, "evidence": evidence_json(found.evidence)}
+    made["values"] = {name: _finite(value) for name, value in found.values.items()}
+    return made | {"worst": _finite(found.worst)}
 
 
 def _finite(value: float | int) -> float | int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxflow._core import as_boolean, as_integer, require, unknown_name
 from jaxflow.papers.attempts import Took
-from jaxflow.papers.claims import CLAIMS, ROWS, Claim, Finding, Row, as_json, findings_markdown
+from jaxflow.papers.claims import CLAIMS, ROWS, Finding, as_json, findings_markdown
 from jaxflow.papers.dataset import Draw, Raw, load_arrays, save_arrays
 from jaxflow.papers.registry import SCALES, Entry, checks_of, default_folder, find_figure, find_paper
 from jaxflow.plots import save_figure
@@ -87,7 +87,7 @@ def reproduce(
     executor: Any = None,
     progress: bool = False,
     say: Say = print,
-) -> tuple[Paths, list[Claim]]:
+) -> tuple[Paths, list[Finding]]:
     """Computes a figure, saves its numbers, draws it from the saved numbers and tests the paper's claims on them.
 
     **Arguments:** `paper`, `figure`, `scale` by name; `seed`: of all instances; `out`: folder, `out/<paper>` by
@@ -97,7 +97,7 @@ def reproduce(
     If a call was killed at any moment, the same call (without `overwrite`) continues with the numbers that exist. Any
     other call that needs these numbers in this folder uses them too.
 
-    **Returns:** the files by kind, and the claims.
+    **Returns:** the files by kind, and a finding for each statement.
 
     **Raises:** as `plan`, before anything is computed; as `Dataset.collect`.
 
@@ -108,7 +108,7 @@ def reproduce(
 
     files, claims = papers.reproduce("yun2021", "alpha-sweep", out="alpha-sweep")
     for claim in claims:
-        print(claim.sentence, claim.verdict)
+        print(claim.says, claim.verdict)
     ```
     """
     entry, paths = plan(paper, figure, scale=scale, out=out, overwrite=overwrite)
@@ -119,12 +119,11 @@ def reproduce(
     findings, notes = entry.find(numbers[entry.dataset.name], Draw(entry.dataset, scale, seed))
     assert entry.draw is not None
     save_figure(entry.draw(numbers[entry.dataset.name]), paths["png"], paths["svg"])
-    claims = [Claim.of(finding) for finding in findings]
     title = f"{entry.paper} {entry.name}: {entry.title}"
-    record = {"title": title, "claims": [as_json(claim) for claim in claims], "notes": notes}
+    record = {"title": title, "claims": [as_json(finding) for finding in findings], "notes": notes}
     arguments = {"paper": paper, "figure": figure, "scale": scale}
     run.write(findings_markdown(title, CLAIMS, findings, notes), "claims", record, arguments)
-    return paths, claims
+    return paths, findings
 
 
 def verify(
@@ -138,14 +137,14 @@ def verify(
     executor: Any = None,
     progress: bool = False,
     say: Say = print,
-) -> tuple[Paths, list[Row]]:
+) -> tuple[Paths, list[Finding]]:
     """Tests the statements of a paper on instances: computes the numbers, saves them, and decides by the saved ones.
 
     **Arguments:** `only`: names of checks, all by default; the others as in `reproduce`.
 
     Until all checks are done, `verify-partial.md` has the rows of the finished ones.
 
-    **Returns:** the files by kind, and the rows.
+    **Returns:** the files by kind, and a finding for each statement.
 
     **Raises:** as `plan_verify`, before anything is computed; as `Dataset.collect`.
 
@@ -182,11 +181,10 @@ def verify(
     # Those that stood in the partial table are not judged again: the saved numbers have the same bits, and a check by
     # independent code may take longer than the experiment.
     findings = judged(numbers)
-    rows = [Row.of(finding) for finding in findings]
-    record = {"title": title, "rows": [as_json(row) for row in rows]}
+    record = {"title": title, "rows": [as_json(finding) for finding in findings]}
     arguments = {"paper": paper, "scale": scale, "only": list(only)}
     run.write(findings_markdown(title, ROWS, findings), "rows", record, arguments)
-    return paths, rows
+    return paths, findings
 
 
 class _Run:

@@ -7,7 +7,7 @@ import numpy as np
 
 import jaxflow as jf
 from jaxflow import papers, plots, report
-from jaxflow.papers.claims import Claim, Finding
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.verdicts import Evidence
 from tests.arguments.harness import Call, call
 from tests.arguments.kinds import (
@@ -81,7 +81,7 @@ THEORY: list[Call] = [
 ]
 
 FINDING = Finding("Theorem 1", "All margins are positive.", "3 of 3", Evidence(3))
-VIEW = (papers.Row.of(FINDING), instance())
+VIEW = (FINDING, instance())
 WAY = {name: np.ones(3) for name in ("log_time", "log_log_time", "log_norm", "log_gradient_norm", "turning")}
 LIMIT = {"log_times": [1.0], "gaps": [0.1], "gap_label": "gap", "limit": np.eye(2), "limit_label": "W", "title": "a"}
 BARS = {"x": [2], "x_label": "d", "panels": ["W"], "names": ["failed"], "percentage": [[[1.0]]], "denominator": [[1]]}
@@ -114,8 +114,8 @@ CALLS: list[Call] = [
     call(lambda paper: papers.find_paper(paper), row="find_paper", paper=PAPER),
     call(lambda paper, figure: papers.find_figure(paper, figure), row="find_figure", paper=PAPER, figure=FIGURE),
     *(call(f, paper=PAPER) for f in (papers.entries_of, papers.figures_of, papers.checks_of)),
-    *(call(f, found=VIEW) for f in (papers.told, papers.counted, papers.worst)),
-    call(papers.as_json, view=(Claim.of(FINDING), instance())),
+    *(call(f, found=VIEW) for f in (papers.counted, papers.worst, papers.as_json)),
+    call(papers.told, found=VIEW, with_worst=(False, boolean())),
     *(call(draw, data=(data, mapping(*lacking(data)))) for draw, data in DRAWINGS.items()),
     call(plots.draw_limits, data=({}, mapping())),
     call(plots.new_figure, "width", "height", "shared", columns=(1, count())),

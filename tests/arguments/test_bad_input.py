@@ -38,9 +38,9 @@ ROOMS = (
 # Public callables without a row in the tables, and why.
 RECORDS = """
     Assumption AttentionProgram Certificate ClosedForm Code Comparison Dataset Decomposition Diagnosis Entry Enumeration
-    FiniteComponentProgram HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane Limit
-    LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper
-    Part Prediction ProductNetwork Rate RecessionCone Row ScaledGradient Situation Solution Stages Statement
+    Finding FiniteComponentProgram HardMarginPath HardMarginState InterpolationLimit InterpolationProgram KKTPoint Lane
+    Limit LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper
+    Part Prediction ProductNetwork Rate RecessionCone ScaledGradient Situation Solution Stages Statement
     StationaryFacts Status Studies Sweep Table Theorem Trajectory GatedHead BackwardEuler AttentionFacts NetworkFacts
     ModelFacts LinearFacts AbstractPairs Pairs
 """.split()

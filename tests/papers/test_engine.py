@@ -21,7 +21,7 @@ import pytest
 from jaxflow import papers
 from jaxflow.papers import attempts, registry
 from jaxflow.papers import dataset as datasets
-from jaxflow.papers.claims import CLAIMS, Claim, Row, as_json, findings_markdown
+from jaxflow.papers.claims import CLAIMS, as_json, findings_markdown, told
 from jaxflow.papers.dataset import Draw, cell_of
 from jaxflow.papers.statement import Again, Statement, hold
 from jaxflow.papers.table import Table
@@ -370,8 +370,7 @@ def test_a_finding_counts_every_instance() -> None:
     found = hold(statement(), numbers)
     assert found.verdict is Verdict.holds and (found.evidence, found.outside) == (Evidence(3), 1)
     assert found.worst == 0.5 and found.measured == "3 seen"
-    assert Claim.of(found).measured == "size: at most 5.0e-01 on 3; 3 seen"
-    assert Row.of(found).finding == found and Claim.of(found).finding.evidence == found.evidence
+    assert told(found, with_worst=True) == "size: at most 5.0e-01 on 3; 3 seen"
     open_ = hold(statement(), numbers | {"residual": np.array([0.5, np.nan, 0.2, 9.0])})
     assert open_.verdict is Verdict.not_settled and open_.evidence == Evidence(3, 0, 1)
     above = numbers | {"residual": np.array([2.0, 0.1, np.inf, 9.0])}
@@ -392,7 +391,7 @@ def test_a_finding_counts_every_instance() -> None:
         check = hold(statement(again=again), above, draw).evidence.check
         assert check is not None and (check.agrees, check.tried) == (0, 2)
     nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
-    assert nobody.verdict is Verdict.outside_hypotheses and as_json(Row.of(nobody))["worst"] is None
+    assert nobody.verdict is Verdict.outside_hypotheses and as_json(nobody)["worst"] is None
     empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
     assert empty.verdict is Verdict.not_run and empty.outside == 0
     beyond = hold(statement(beyond=True), above)

@@ -14,7 +14,7 @@ from jaxflow import papers
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.boix2023 import toy
-from jaxflow.papers.claims import Claim
+from jaxflow.papers.claims import Finding
 from jaxflow.papers.sheen2024 import diagonal_flows, multipliers
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import (
@@ -41,7 +41,7 @@ HOLDS, RATE, OPEN = Verdict.holds, Verdict.holds_at_this_rate, Verdict.not_settl
 OUTSIDE = Verdict.outside_hypotheses
 
 
-def verdicts(claims: list[Claim]) -> list[Verdict]:
+def verdicts(claims: list[Finding]) -> list[Verdict]:
     return [claim.verdict for claim in claims]
 
 
@@ -53,7 +53,7 @@ def again(name: str, numbers: Any) -> list[tuple[str, Verdict]]:
 # Figures 1, 7 and 10: flows and descent against the programs
 
 
-def runs_in_the_plane(numbers: fig1.PlaneNumbers, claims: list[Claim]) -> None:
+def runs_in_the_plane(numbers: fig1.PlaneNumbers, claims: list[Finding]) -> None:
     assert len(claims) == 16
     for setting, tokens in (("described", 3), ("published", 5)):
         runs = numbers.runs(setting, "combined", "flow")
@@ -70,7 +70,7 @@ def runs_in_the_plane(numbers: fig1.PlaneNumbers, claims: list[Claim]) -> None:
         assert runs.own[runs.decided].max() < 1e-3
 
 
-def columns_of_the_factors(numbers: column_runs.ColumnNumbers, claims: list[Claim]) -> None:
+def columns_of_the_factors(numbers: column_runs.ColumnNumbers, claims: list[Finding]) -> None:
     assert len(claims) == 6
     for runs in (numbers.flow, numbers.descent):
         assert runs.misalignment.shape == (1, 2, 3) and runs.usable.any()
@@ -79,7 +79,7 @@ def columns_of_the_factors(numbers: column_runs.ColumnNumbers, claims: list[Clai
         assert np.all(runs.floor[:, 1][runs.usable[:, 1]] <= 1e-12)
 
 
-def biases_of_both_kinds(numbers: bias_runs.ConvergenceNumbers, claims: list[Claim]) -> None:
+def biases_of_both_kinds(numbers: bias_runs.ConvergenceNumbers, claims: list[Finding]) -> None:
     for kind, runs in numbers._asdict().items():
         assert len(runs.outcome) == 2 and not runs.among((Outcome.not_run, Outcome.failed)).any()
         kept, own = runs.among(fig7.DIRECTIONS), runs.own
@@ -95,7 +95,7 @@ def biases_of_both_kinds(numbers: bias_runs.ConvergenceNumbers, claims: list[Cla
 # Figure 5: percentages
 
 
-def outcomes_of_every_instance(numbers: percent.PercentNumbers, claims: list[Claim]) -> None:
+def outcomes_of_every_instance(numbers: percent.PercentNumbers, claims: list[Finding]) -> None:
     assert numbers.outcome.shape == (1, 2, 1, 4) and (numbers.outcome != Outcome.not_run).all()
     assert [numbers.cell(0, p, 0) for p in range(2)] == ["W, n=2, T=3, d=4", "(K, Q), n=2, T=3, d=4"]
     assert tally(numbers, tuple(code for code in Outcome if code))[0].sum() == 8
@@ -116,7 +116,7 @@ def outcomes_of_every_instance(numbers: percent.PercentNumbers, claims: list[Cla
 # Figures 9 and 12: the concave loss
 
 
-def penalties(numbers: fig9.PenaltyNumbers, claims: list[Claim]) -> None:
+def penalties(numbers: fig9.PenaltyNumbers, claims: list[Finding]) -> None:
     size, scores = numbers.targets.size, numbers.targets.scores
     assert numbers.flow.attention.shape == (3, 4, 10)
     assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
@@ -134,7 +134,7 @@ def penalties(numbers: fig9.PenaltyNumbers, claims: list[Claim]) -> None:
     assert ("Figure 9(a), survivors", OUTSIDE) in other and ("Figure 9(b), survivors", OUTSIDE) in other
 
 
-def conditions_of_lemma_6(numbers: fig12.Lemma6Numbers, claims: list[Claim]) -> None:
+def conditions_of_lemma_6(numbers: fig12.Lemma6Numbers, claims: list[Finding]) -> None:
     assert numbers.exact.size.shape == (2, 200)
     assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
     found = {claim.source: claim.verdict for claim in claims}
@@ -149,7 +149,7 @@ def conditions_of_lemma_6(numbers: fig12.Lemma6Numbers, claims: list[Claim]) -> 
 # The other papers
 
 
-def stages(numbers: Table, claims: list[Claim]) -> None:
+def stages(numbers: Table, claims: list[Finding]) -> None:
     assert numbers.paths.ok.all() and numbers.paths.crossings.shape == (2, 1, 2)
     # The same stages from e^(−10000) take at most three times the steps that they take from 1e-8.
     small, same, own = numbers.paths.effort[1, 0]
@@ -163,11 +163,11 @@ def stages(numbers: Table, claims: list[Claim]) -> None:
     assert verdicts(claims[:3]) == [OPEN, HOLDS, HOLDS]
 
 
-def trajectories(numbers: Table, claims: list[Claim]) -> None:
+def trajectories(numbers: Table, claims: list[Finding]) -> None:
     assert claims[1].verdict is HOLDS
 
 
-def perturbations(numbers: Any, claims: list[Claim]) -> None:
+def perturbations(numbers: Any, claims: list[Finding]) -> None:
     noise = numbers.noise
     there = ~np.isnan(noise.start)
     assert there[:, 0].any(axis=1).all() and noise.followed[there].all()
@@ -175,7 +175,7 @@ def perturbations(numbers: Any, claims: list[Claim]) -> None:
     assert [claim.source for claim in claims] == ["Figure 3 (a)", "Figure 3 (b)"]
 
 
-def equivalence(numbers: Table, claims: list[Claim]) -> None:
+def equivalence(numbers: Table, claims: list[Finding]) -> None:
     assert verdicts(claims[:2]) == [HOLDS, HOLDS]
     assert numbers.flows.apart.shape == (3, 1, 25) and numbers.flows.ok.all()
     # Where the multipliers of the flow are still off at log t = 1e6, it is certified where it ends, far beyond.
@@ -184,7 +184,7 @@ def equivalence(numbers: Table, claims: list[Claim]) -> None:
     assert on.log_time.min() > 1e10 and diagonal_flows.LOG_TIMES[-1] == pytest.approx(1e6)
 
 
-def one_datum(numbers: Table, claims: list[Claim]) -> None:
+def one_datum(numbers: Table, claims: list[Finding]) -> None:
     flow = numbers.regression.flow
     assert flow.shape == (3, 1, 2, DIRECTIONS, plane.SAVES, 2)
     # Every path starts at α² z̄: the first save point is t = e^−6.
@@ -206,7 +206,7 @@ SIZES = [
     (diagonal_flows.TRIALS, 1),
 ]
 # Figures of one data set stand one after another, and only the first of them computes.
-FIGURES: dict[tuple[str, str], Callable[[Any, list[Claim]], None]] = {
+FIGURES: dict[tuple[str, str], Callable[[Any, list[Finding]], None]] = {
     ("tarzanagh2023", "fig1"): runs_in_the_plane,
     ("tarzanagh2023", "fig5"): outcomes_of_every_instance,
     ("tarzanagh2023", "fig7"): biases_of_both_kinds,
@@ -237,7 +237,7 @@ def test_from_the_name_to_the_files(paper: str, name: str, folder: Path, monkeyp
     # Drawing and claims see the saved file alone.
     table = json.loads(paths["claims"].read_text(encoding="utf-8"))
     assert [row["verdict"] for row in table["claims"]] == [claim.verdict.value for claim in claims]
-    assert all(claim.sentence in paths["table"].read_text(encoding="utf-8") for claim in claims)
+    assert all(claim.says in paths["table"].read_text(encoding="utf-8") for claim in claims)
     dataset = papers.find_figure(paper, name).dataset
     saved: dict[str, dict[str, np.ndarray]] = {part: {} for part in dataset.parts}
     with np.load(paths["data"]) as archive:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxflow.papers.claims import CLAIMS, Claim, as_json, findings_markdown, told
+from jaxflow.papers.claims import CLAIMS, Finding, as_json, findings_markdown, told
 from jaxflow.papers.verdicts import Check, Evidence, Rate, Verdict, common_rate, count_evidence, decide, fit
 
 AGREES, DISAGREES = Rate(1.0, 0.1, 1.05), Rate(1.0, 0.1, 1.2)
@@ -134,7 +134,7 @@ def test_few_open_instances_of_many_leave_a_bound() -> None:
     few = Evidence(24_996, undecided=3)
     # Clopper and Pearson, three of 24,996: 7.754 / 24,996, nearly.
     assert few.exceptions == pytest.approx(3.10e-4, rel=0.01) and decide(few) is Verdict.holds
-    assert "3 are undecided: exceptions are at most 0.031% (95%)" in told(Claim("", "", "", few, {}))
+    assert "3 are undecided: exceptions are at most 0.031% (95%)" in told(Finding("", "", "", few))
     assert Evidence(24_996).exceptions == pytest.approx(3.0 / 24_996, rel=2e-3)
     assert decide(Evidence(100, undecided=2)) is Verdict.not_settled
     assert decide(Evidence(24_996, contradicted=1, undecided=3)) is Verdict.not_settled
@@ -142,9 +142,9 @@ def test_few_open_instances_of_many_leave_a_bound() -> None:
 
 
 def test_a_table_shows_what_a_verdict_rests_on() -> None:
-    broken = Claim("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, check=CONFIRMS), {"worst": 1.0})
-    rate = Claim("Lemma 2", "It tends.", "small", Evidence(5, limit=True, rate=AGREES), {})
-    text = findings_markdown("title", CLAIMS, [broken.finding, rate.finding], [])
+    broken = Finding("Lemma 1", "It holds.", "3 exceed", Evidence(5, 3, 1, check=CONFIRMS))
+    rate = Finding("Lemma 2", "It tends.", "small", Evidence(5, limit=True, rate=AGREES))
+    text = findings_markdown("title", CLAIMS, [broken, rate], [])
     assert "of 5 inside 3 contradict it and 1 are undecided; CVXPY agrees on 3 of 3, residuals at most 1e-09" in text
     assert "apart | **counterexample found** |" in text
     assert "exponent 1.000 ± 0.100, predicted 1.050 | **holds at this rate** |" in text

@@ -49,7 +49,7 @@ def silent(line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def smooth_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], list[papers.Row]]:
+def smooth_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], list[papers.Finding]]:
     folder = tmp_path_factory.mktemp("verify")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(smooth.TRIALS, "quick", 50)
@@ -62,14 +62,14 @@ def test_from_the_name_to_the_files(smooth_run: Any) -> None:
     saved = json.loads(paths["rows"].read_text(encoding="utf-8"))["rows"]
     assert [row["verdict"] for row in saved] == [row.verdict.value for row in rows]
     table = paths["table"].read_text(encoding="utf-8")
-    assert all(row.source in table and row.checked.replace("|", "\\|") in table for row in rows)
+    assert all(row.source in table and row.says.replace("|", "\\|") in table for row in rows)
 
 
 def test_the_constant_of_W_holds_and_those_of_K_and_Q_want_a_square(smooth_run: Any) -> None:
     rows = [row for row in smooth_run[1] if row.source == "Lemma 4"]
-    assert sum("as printed" in row.checked for row in rows) == 2 and len(rows) == 5
+    assert sum("as printed" in row.says for row in rows) == 2 and len(rows) == 5
     for row in rows:
-        printed = "as printed" in row.checked
+        printed = "as printed" in row.says
         assert row.verdict is (Verdict.counterexample_found if printed else Verdict.holds)
         assert (row.worst > 1.0) == printed
 

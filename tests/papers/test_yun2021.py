@@ -120,7 +120,7 @@ def test_the_bound_of_d_1_wants_the_loss_at_the_start(bounds: Table) -> None:
 @pytest.mark.slow
 def test_structure_from_the_name_to_the_rows(tmp_path: Path) -> None:
     _, rows = papers.verify("yun2021", only=["structure"], out=tmp_path, say=lambda line: None)
-    by_text = {row.checked: row.verdict for row in rows}
+    by_text = {row.says: row.verdict for row in rows}
     plain = [verdict for text, verdict in by_text.items() if "unconjugated" in text]
     assert plain == [Verdict.counterexample_found]
     assert sum(verdict is Verdict.holds for verdict in by_text.values()) == len(rows) - 1
