@@ -14,6 +14,7 @@ import pytest
 
 from jaxflow import papers
 from jaxflow.papers.verdicts import Verdict
+from tests.papers.findings import entry_of
 from tests.papers.made_up import boix2023, sheen2024, tarzanagh2023, yun2021
 
 PAPERS = {"boix2023": boix2023, "sheen2024": sheen2024, "tarzanagh2023": tarzanagh2023, "yun2021": yun2021}
@@ -48,14 +49,24 @@ WAYS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
 )
 
 
+def columns(numbers: Any) -> tuple[list[str], list[np.ndarray], Any]:
+    """Names, arrays, and what makes numbers of such arrays again."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
+    return [path[-1].name for path, _ in leaves], [np.asarray(leaf) for _, leaf in leaves], tree
+
+
+def in_every_way(numbers: Any, ways: Any, given: Callable[[np.ndarray], set[str]]) -> Iterator[Any]:
+    """The same numbers but for one column that is not `given`."""
+    names, found, tree = columns(numbers)
+    for kinds, way in ways:
+        for at, (name, column) in enumerate(zip(names, found, strict=True)):
+            if column.dtype.kind in kinds and name not in given(column):
+                yield jax.tree.unflatten(tree, [*found[:at], way(column), *found[at + 1 :]])
+
+
 def changed(numbers: Any) -> Iterator[Any]:
     """The same numbers but for one column, in every way."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
-    columns = [np.asarray(leaf) for _, leaf in leaves]
-    for kinds, way in WAYS:
-        for at, (path, _) in enumerate(leaves):
-            if columns[at].dtype.kind in kinds and path[-1].name not in GIVEN:
-                yield jax.tree.unflatten(tree, [*columns[:at], way(columns[at]), *columns[at + 1 :]])
+    return in_every_way(numbers, WAYS, lambda column: GIVEN)
 
 
 def test_every_figure_and_check_is_fed() -> None:
@@ -67,7 +78,7 @@ def test_every_figure_and_check_is_fed() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_the_verdict_of_every_statement_follows_its_numbers(paper: str, name: str) -> None:
-    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    entry = entry_of(paper, name)
     given = PROBES[paper, name]()
     seen: list[set[Verdict]] = [set() for _ in entry.find(given[0])[0]]
     free = set(range(len(seen))) - FIXED.get((paper, name), {}).keys()
@@ -116,14 +127,8 @@ SEVERAL: dict[tuple[str, str], tuple[set[int], str]] = {
 
 def worst(numbers: Any) -> Iterator[Any]:
     """The same numbers with one bad column, in every way."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
-    columns = [np.asarray(leaf) for _, leaf in leaves]
-    for kinds, way in WORST:
-        for at, (path, _) in enumerate(leaves):
-            # The own program of a limit is given; of Figure 1 it is a distance that was measured.
-            given = GIVEN - ({"own"} if columns[at].dtype.kind == "f" else set())
-            if columns[at].dtype.kind in kinds and path[-1].name not in given:
-                yield jax.tree.unflatten(tree, [*columns[:at], way(columns[at]), *columns[at + 1 :]])
+    # The own program of a limit is given; of Figure 1 it is a distance that was measured.
+    return in_every_way(numbers, WORST, lambda column: GIVEN - ({"own"} if column.dtype.kind == "f" else set()))
 
 
 @pytest.mark.slow
@@ -131,7 +136,7 @@ def worst(numbers: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_every_statement_can_be_contradicted(paper: str, name: str) -> None:
     """None whose residual cannot exceed its bound: there is a record that contradicts it."""
-    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    entry = entry_of(paper, name)
     given = PROBES[paper, name]()
     count = len(entry.find(given[0])[0])
     left = set(range(count)) - FIXED.get((paper, name), {}).keys() - SEVERAL.get((paper, name), (set(), ""))[0]
@@ -145,7 +150,7 @@ def test_every_statement_can_be_contradicted(paper: str, name: str) -> None:
 
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_no_row_is_outside_that_was_not_run(paper: str, name: str) -> None:
-    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    entry = entry_of(paper, name)
     for one in entry.find(PROBES[paper, name]()[0])[0]:
         assert (one.verdict is Verdict.not_run) == one.measured.startswith("not run"), one.source
 
@@ -157,14 +162,11 @@ NOTHING["u"] = NOTHING["i"]
 
 def without(numbers: Any) -> Iterator[Any]:
     """The same numbers without one column, without those of one kind, and without any."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(numbers)
-    columns = [np.asarray(leaf) for _, leaf in leaves]
-    found = [
-        at for at, (path, _) in enumerate(leaves) if path[-1].name not in GIVEN and columns[at].dtype.kind in NOTHING
-    ]
-    kinds = [[at for at in found if columns[at].dtype.kind in kind] for kind in ("f", "b", "iu")]
-    for gone in (*([at] for at in found), *kinds, found):
-        lost = [NOTHING[column.dtype.kind](column) if at in gone else column for at, column in enumerate(columns)]
+    names, found, tree = columns(numbers)
+    gone = [at for at, name in enumerate(names) if name not in GIVEN and found[at].dtype.kind in NOTHING]
+    kinds = [[at for at in gone if found[at].dtype.kind in kind] for kind in ("f", "b", "iu")]
+    for some in (*([at] for at in gone), *kinds, gone):
+        lost = [NOTHING[column.dtype.kind](column) if at in some else column for at, column in enumerate(found)]
         yield jax.tree.unflatten(tree, lost)
 
 
@@ -172,7 +174,7 @@ def without(numbers: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(("paper", "name"), list(PROBES))
 def test_numbers_that_are_missing_are_read_all_the_same(paper: str, name: str) -> None:
     """A failed run is data: no verdict raises, and where no number is known none holds at a rate."""
-    entry = next(entry for entry in papers.entries_of(paper) if entry.name == name)
+    entry = entry_of(paper, name)
     given = PROBES[paper, name]()[0]
     *_, nothing = [entry.find(numbers)[0] for numbers in without(given)]
     assert all(finding.evidence.rate is None or not finding.evidence.rate.agrees for finding in nothing)

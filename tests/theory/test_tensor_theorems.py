@@ -24,8 +24,8 @@ from jaxflow.models import (
 )
 from jaxflow.papers.yun2021.closed_forms import direction_limit, filtered_direction, point_limit
 from jaxflow.papers.yun2021.decomposing import find_decomposition, verify_decomposition
+from jaxflow.papers.yun2021.limit_directions import top_singular_share
 from jaxflow.papers.yun2021.loss_bounds import algebraic_bound, classification_rate, printed_bound, regression_rate
-from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
 from jaxflow.theory import (
     equal_layers,
     fully_connected_start,
@@ -232,9 +232,6 @@ def test_the_initial_conditions_of_the_theorems_have_signs():
     swapped = DeepLinearNetwork((jnp.eye(2), 2.0 * jnp.eye(2), jnp.asarray([3.0, 0.0])))
     inner, last = fully_connected_start(swapped)
     assert not bool(inner.holds) and not bool(last.holds)
-    still = jnp.tile(jnp.eye(2)[:1], (5, 1))
-    assert bool(push_converges(still).holds)
-    assert not bool(push_converges(still.at[-1].set(jnp.asarray([0.0, 1.0]))).holds)
 
 
 def test_the_residual_of_8_vanishes_at_singular_vectors_only():

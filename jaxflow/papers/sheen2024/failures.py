@@ -1,6 +1,6 @@
 """`reproduce sheen2024 failures`: what happens when Assumptions 2, 3 and 4 fail, one at a time."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -78,34 +78,15 @@ def _assumed(flows: Table) -> np.ndarray:
     return _feasible(flows) & np.asarray(flows.small >= 0)
 
 
-class Shares(NamedTuple):
-    """Of the instances of each cell with a feasible ℓ1-SVM, `(cells,)`: how many, wrong selections with Wilson 95%,
-    right ones, and those of Assumption 3."""
-
-    total: np.ndarray
-    wrong: np.ndarray
-    right: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    assumed: np.ndarray
-
-    def of(self, count: np.ndarray) -> np.ndarray:
-        """A count in percent."""
-        return 100.0 * count / np.maximum(self.total, 1)
-
-    @property
-    def open(self) -> np.ndarray:
-        """Undecided ones."""
-        return self.total - self.wrong - self.right
-
-
-def shares(flows: Table) -> Shares:
-    """What becomes of the tokens, cell by cell."""
+def shares(flows: Table) -> Table:
+    """What becomes of the tokens, `(cells,)`: percent of the instances with a feasible ℓ1-SVM that select a wrong one,
+    `wrong` with Wilson 95% (`low`, `high`), that are `open`, and that satisfy Assumption 3, `assumed`."""
     inside, selects = _feasible(flows), wrong(flows)
     total, bad = inside.sum(axis=1), (inside & (selects == 1.0)).sum(axis=1)
+    counts = {"wrong": bad, "open": (inside & np.isnan(selects)).sum(axis=1), "assumed": _assumed(flows).sum(axis=1)}
     low, high = wilson(bad, total)
-    right, assumed = (inside & (selects == 0.0)).sum(axis=1), _assumed(flows).sum(axis=1)
-    return Shares(total, bad, right, 100.0 * low, 100.0 * high, assumed)
+    percent = {name: 100.0 * count / np.maximum(total, 1) for name, count in counts.items()}
+    return Table(percent, low=100.0 * low, high=100.0 * high)
 
 
 SELECTS = Statement[Table](
@@ -153,7 +134,6 @@ def quantiles(numbers: Table, part: int) -> np.ndarray:
 
 def broken(part: int) -> Statement[Table]:
     """One part of Assumption 4 fails."""
-
     return Statement(
         source=f"Assumption 4 {PARTS[part]}",
         says="Alignment is preserved and the limit solves (W⋆-SVM) if Assumption 4 holds.",
@@ -181,19 +161,18 @@ def draw(numbers: Table) -> Any:
         (axes[1], SPREADS, numbers.spreads, "spread of the other scores / gap", "(b) Assumption 2, relaxed"),
     ):
         found = shares(flows)
-        share = found.of(found.wrong)
+        bars = np.maximum([found.wrong - found.low, found.high - found.wrong], 0.0)
         axis.errorbar(
-            x, share, yerr=np.maximum([share - found.low, found.high - share], 0.0), fmt="-o", markersize=4, capsize=3,
-            color=COLORS["factored"], label="wrong token selected, Wilson 95%",
+            x, found.wrong, yerr=bars, fmt="-o", markersize=4, capsize=3, color=COLORS["factored"],
+            label="wrong token selected, Wilson 95%",
         )  # fmt: skip
-        axis.plot(x, found.of(found.open), "--", color=COLORS["faint"], label="undecided")
-        axis.plot(x, found.of(found.assumed), ":", color=COLORS["combined"], label="Assumption 3 holds")
+        axis.plot(x, found.open, "--", color=COLORS["faint"], label="undecided")
+        axis.plot(x, found.assumed, ":", color=COLORS["combined"], label="Assumption 3 holds")
         axis.set(xlabel=label, ylabel="% of instances", ylim=(-3, 103))
         axis.set_title(title, fontsize=10)
     sphere = shares(numbers.random)
     label = "wrong, tokens and head on the sphere"
-    share = float(sphere.of(sphere.wrong)[0])
-    axes[0].axhline(share, color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
+    axes[0].axhline(float(sphere.wrong[0]), color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
     axes[0].axhspan(float(sphere.low[0]), float(sphere.high[0]), color=COLORS["diagonal"], alpha=0.12, linewidth=0)
     for color, part in zip(CURVES, range(3), strict=False):
         low, middle, high = np.maximum(quantiles(numbers, part).T, 1e-12)

@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from jaxflow._core import Outcome, linalg
+from jaxflow._core import Outcome, checked, linalg
 from jaxflow.data import LinearData
 from jaxflow.limits import find_limit
 from jaxflow.models import (
+    AbstractLinearNetwork,
     Decomposition,
     DeepLinearNetwork,
     DiagonalLinearNetwork,
@@ -23,7 +25,6 @@ from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
-from jaxflow.papers.yun2021.pushes import push_converges, top_singular_share
 from jaxflow.study import subkey
 from jaxflow.theory import push_direction
 
@@ -33,8 +34,6 @@ FLOOR = 1e-5
 SLOW = 1e-2
 # L = 3: the exponent is fitted where ‖β‖ grows by a factor of eight only, with margins not yet equal.
 FITTED = 0.25
-# What `push_converges` allows is added to its slack.
-STILL = 1e-6
 # Networks by name; "transformed": a random S with more rows than columns, and random orthonormal U_1, U_2.
 KINDS = ("fully connected", "diagonal", "convolutional", "transformed", "diagonal, L = 3", "convolutional, L = 3")
 CONNECTED, DIAGONAL, CONVOLUTIONAL, TRANSFORMED, DIAGONAL_3, CONVOLUTIONAL_3 = range(len(KINDS))
@@ -108,11 +107,24 @@ def follow(key: Any, setting: Setting) -> Table:
         singular=limit.singular_residual,
         share=share,
         apart=direction_distance(beta, aim),
-        drift=STILL - push_converges(pushes, STILL).slack,
+        drift=0.5 * jnp.sum((pushes[-1] - pushes[len(pushes) // 2]) ** 2),
         exponent=limit.rate.exponent,
         predicted=limit.rate.predicted,
         slope=_approach(saved, beta),
     )
+
+
+@checked()
+def top_singular_share(
+    network: AbstractLinearNetwork, decomposition: Decomposition, data: LinearData, multipliers: Float[Array, " n"]
+) -> Float[Array, ""]:
+    r"""Theorem 2 for L = 2: the least $|[S u]_j|/\max_k|[Su]_k|$ over components that stay in ρ, weighted.
+
+    $\sum_j|\rho_j||[Su]_j|/(\sum_j|\rho_j|\max_k|[Su]_k|)$, one exactly where ρ lives on top singular vectors only.
+    """
+    push = jnp.abs(decomposition.transform @ push_direction(data.inputs, multipliers))
+    rho = jnp.abs(decomposition.singular_coefficients(network.layers))
+    return jnp.sum(rho * push) / (jnp.sum(rho) * jnp.max(push))
 
 
 def _approach(saved: Any, beta: Any) -> Any:
