@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.dataset import Draw
-from jaxflow.papers.verdicts import CONFIDENCE, Check, Evidence, Rate, count_evidence
+from jaxflow.papers.verdicts import CONFIDENCE, Check, Evidence, Rate, count_evidence, decide
 
 N = TypeVar("N")
 
@@ -118,18 +118,16 @@ def hold(statement: Statement[N], numbers: N, draw: Draw | None = None) -> Findi
     values: dict[str, float | int] = {"known": seen.size}
     if statement.unit:
         values["largest"] = top
-    words = (
-        statement.found(numbers, known) if statement.found else _measured(statement, residual[inside], inside.size > 0)
-    )
-    words += f"; certified by {statement.certified}" if statement.certified else ""
     evidence = _evidence(statement, numbers, inside, known, residual, draw)
+    words = statement.found(numbers, known) if statement.found else _measured(statement, residual[inside], evidence)
+    words += f"; certified by {statement.certified}" if statement.certified else ""
     return Finding(statement.source, statement.says, words, evidence, outside, top, statement.unit, values)
 
 
-def _measured(statement: Statement[Any], residual: np.ndarray, ran: bool) -> str:
+def _measured(statement: Statement[Any], residual: np.ndarray, evidence: Evidence) -> str:
     """How many of these residuals are within the bound; their median, where that has a unit."""
     if not residual.size:
-        return "none inside" if ran else "not run"
+        return "none inside" if evidence.ran else decide(evidence).value
     known = residual[~np.isnan(residual)]
     middle = f", median {np.median(known):.1e}" if statement.unit and known.size else ""
     return met(statement.bound, residual) + middle
