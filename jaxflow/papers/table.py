@@ -56,6 +56,10 @@ class Table:
             raise ValueError(f"changes: there is no column {', '.join(sorted(unknown))}")
         return Table(self.named | changes)
 
+    def split(self, *shape: int) -> "Table":
+        """The first axis of every column as several: that of cells as those of the factors that make them."""
+        return jax.tree.map(lambda column: column.reshape(*shape, *column.shape[1:]), self)
+
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
         """The columns in their order."""
         return [(jax.tree_util.GetAttrKey(name), column) for name, column in self.named.items()], tuple(self.named)

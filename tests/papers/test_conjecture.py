@@ -22,7 +22,7 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         data = dict(archive)
-    found = conjecture.Enumerated(*(data[f"instances.{name}"] for name in conjecture.Enumerated._fields))
+    found = Table({name: data[f"instances.{name}"] for name in conjecture.COLUMNS})
     assert found.outcome.shape == (2, 4) and np.all(found.outcome != Outcome.not_run)
     # What implies the other does so on every instance that was enumerated.
     assert not np.any((found.support == YES) & (found.D == NO))
@@ -30,14 +30,12 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert len(claims) == 5
 
 
-def made_up(
-    flow: list[int], b1: list[int], d: list[int], unique: list[int], **others: list[int]
-) -> conjecture.ConjectureNumbers:
+def made_up(flow: list[int], b1: list[int], d: list[int], unique: list[int], **others: list[int]) -> Table:
     columns = {"outcome": flow, "descent": flow, "B1": b1, "D": d, "support": d, "unique": unique}
     columns |= {"locally_optimal": [1] * len(flow), **others}
     instances = {name: np.array([[int(x) for x in values]]) for name, values in columns.items()}
     grid = Table(d=np.array([7]), n=np.asarray(5), T=np.asarray(5))
-    return conjecture.ConjectureNumbers(grid, conjecture.Enumerated(**instances))
+    return Table(grid=grid, instances=Table(instances))
 
 
 def test_verdicts_follow_the_numbers() -> None:

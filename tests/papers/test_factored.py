@@ -28,11 +28,11 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert int(limit.outcome) == data["ends.outcome"][0, 2]
 
 
-def made_up(outcomes: list[Outcome], excess: list[float], own: list[float], m: int = 5) -> factored.FactoredNumbers:
+def made_up(outcomes: list[Outcome], excess: list[float], own: list[float], m: int = 5) -> Table:
     n = len(outcomes)
-    return factored.FactoredNumbers(
-        Table(d=np.array([5]), m=np.array([m]), seed=np.asarray(0)),
-        Table(
+    return Table(
+        pairs=Table(d=np.array([5]), m=np.array([m]), seed=np.asarray(0)),
+        ends=Table(
             outcome=np.array([[int(x) for x in outcomes]]),
             excess=np.array([excess]),
             flow_gap=np.array([own]),

@@ -261,28 +261,9 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
     def of(numbers: PlaneNumbers) -> Runs:
         return numbers.runs(setting, kind, way)
 
-    def distances_in_words(numbers: PlaneNumbers, known: Mask) -> str:
-        near, far = (values[of(numbers).decided] for values in (of(numbers).own, of(numbers).other))
-        # Both programs may have one solution; then neither is nearer. Rounding of 1 - corr is 1e-15.
-        different = np.abs(far - near) > 1e-9
-        shown = f"median {median(near):.1e}, largest {near.max():.1e}" if len(near) else "of nothing"
-        return (
-            f"1 - corr {shown} on {len(near)} runs, at most {ALIGNED} on {int(np.sum(near <= ALIGNED))}; nearer to it "
-            f"than to the other program on {int(np.sum((near < far)[different]))} of {int(different.sum())} where "
-            "they differ"
-        )
-
     def rate(numbers: PlaneNumbers, known: Mask) -> Rate | None:
         fitted, half = exponents(of(numbers))[of(numbers).decided].T
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
-
-    def falls_in_words(numbers: PlaneNumbers, known: Mask) -> str:
-        kept, steps = of(numbers).decided & of(numbers).reached.any(axis=1), tenfolds(of(numbers))
-        medians = ", ".join(f"{value:.1e}" for value in np.median(steps[kept], axis=0)) if kept.any() else "none"
-        return (
-            f"1 - corr falls over each of the last two tenfolds of the arc length on {int(falling(steps)[kept].sum())} "
-            f"of {int(kept.sum())} runs; medians {medians}"
-        )
 
     towards = Statement[PlaneNumbers](
         source="Figure 1, caption",
@@ -293,7 +274,6 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         residual=lambda n: np.where(of(n).decided, of(n).own, np.nan),
         bound=ALIGNED,
         late=1.0,
-        found=distances_in_words,
         limit=True,
         rate=rate,
     )
@@ -303,7 +283,6 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
         f"solution as k increases: {symbol} {who}.",
         inside=lambda n: of(n).asked,
         residual=lambda n: np.where(of(n).decided & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
-        found=falls_in_words,
     )
     return [towards, incremental]
 

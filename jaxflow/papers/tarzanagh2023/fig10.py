@@ -26,21 +26,6 @@ def _enough(way: str) -> Statement[ColumnNumbers]:
         change = runs.log_time[at] / runs.halfway_log_time[at]
         return np.log(runs.halfway[at] / runs.misalignment[at]) / np.log(change)
 
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        runs, at = numbers.runs(way), kept(numbers)
-        values = runs.misalignment[at]
-        worst = float(values.max()) if len(values) else np.nan
-        text = (
-            f"{NAMES[way]}: 1 - corr median {median(values):.1e}, largest {worst:.1e} on {len(values)} runs with m >= "
-        )
-        text += "rank"
-        if way == "flow":
-            text += (
-                f"; it fell over the second half of the path on {int(np.sum(values < runs.halfway[at]))}, like "
-                f"(log t)^-{median(rates(numbers)):.2f} (median)"
-            )
-        return f"{text}; at most {ALIGNED} on {int(np.sum(values <= ALIGNED))}"
-
     def rate(numbers: ColumnNumbers, known: Mask) -> Rate | None:
         return common_rate(rates(numbers), None, law="1 − corr against log t")
 
@@ -53,7 +38,6 @@ def _enough(way: str) -> Statement[ColumnNumbers]:
         unit="1 − corr",
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
         late=1.0,
-        found=in_words,
         # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
         limit=way == "flow",
         rate=rate if way == "flow" else None,
@@ -65,20 +49,12 @@ def _floor(way: str) -> Statement[ColumnNumbers]:
         runs = numbers.runs(way)
         return np.where(runs.usable, runs.floor - runs.misalignment, np.nan)
 
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        below = nearer(numbers)[known]
-        return (
-            f"{NAMES[way]}: {int(np.sum(below > ROUNDING))} of {len(below)} runs are nearer than any matrix of rank m; "
-            f"median distance above that floor {median(-below):.1e}"
-        )
-
     return Statement(
         source="App. F, Figure 10 (what rank m allows)",
         says="With fewer columns than rank W*mm, K Q^T cannot align with W*mm.",
         inside=lambda n: n.runs(way).feasible & (n.m < n.runs(way).rank),
         residual=nearer,
         bound=ROUNDING,
-        found=in_words,
     )
 
 
@@ -104,21 +80,11 @@ def _more_n(way: str) -> Statement[ColumnNumbers]:
         small, large, differences = compared(numbers)
         return np.isfinite(differences) & (large > small)
 
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        small, large, differences = compared(numbers)
-        more, less = (int(np.sum(differences * sign > 2)) for sign in (1, -1))
-        return (
-            f"{NAMES[way]}: mean 1 - corr at equal m < {small} for n = {large} against n = {small}: larger at {more} "
-            f"and smaller at {less} of {int(np.isfinite(differences).sum())} values of m by more than two standard "
-            "errors"
-        )
-
     return Statement(
         source="App. F, Figure 10 (lower)",
         says="A larger n necessitates a larger m for K Q^T to accurately converge to the SVM solution.",
         inside=judgeable,
         residual=judged,
-        found=in_words,
     )
 
 

@@ -25,14 +25,6 @@ DIRECTIONS, OPEN = (*LOCAL, Outcome.not_locally_optimal), (Outcome.undecided, Ou
 SOURCE = "Section 4.2, Figure 7"
 
 
-def _selected_in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-    parts = [
-        f"{name}: {int(np.sum(runs.smallest[at] >= 1.0 - PROBABILITY_ONE))} of {at.sum()} decided instances"
-        for name, runs, at in zip(NAMES.values(), numbers, known, strict=True)
-    ]
-    return "every sequence gives one token probability 1 to 1e-12; " + ", ".join(parts)
-
-
 SELECTED = Statement[ConvergenceNumbers](
     source=SOURCE,
     says="Both scenarios result in probability 1, which indicates that attention weights succeed in selecting one "
@@ -40,7 +32,6 @@ SELECTED = Statement[ConvergenceNumbers](
     inside=lambda n: everyone(np.stack([runs.outcome for runs in n])),
     residual=lambda n: np.stack([np.where(runs.among(OPEN), np.nan, 1.0 - runs.smallest) for runs in n]),
     bound=PROBABILITY_ONE,
-    found=_selected_in_words,
 )
 
 
@@ -53,18 +44,6 @@ def _converges(kind: str, where: str, name: str) -> Statement[ConvergenceNumbers
         rates = of(numbers).rates[of(numbers).among(LOCAL) & (of(numbers).last > REACHED)]
         return common_rate(rates, None, law="objective above the optimum against log t")
 
-    def in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-        runs, local = of(numbers), of(numbers).among(LOCAL)
-        if not local.any():
-            return "no instance selected locally optimal tokens"
-        last, above, rates = runs.last[local], runs.excess[runs.own][local, -1], runs.rates[local]
-        return (
-            f"at log t = {runs.log_time[-1]:.0e}, {local.sum()} locally optimal instances: 1 - corr median "
-            f"{median(last):.1e}, largest {last.max():.1e}; objective above the optimum by a median of "
-            f"{median(above):.1e}, at most {above.max():.1e}, falling like (log t)^-e with e = {median(rates):.2f} "
-            f"(median), {rates.min():.2f} (slowest)"
-        )
-
     return Statement(
         source=f"{SOURCE} {where}",
         says=f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[OWN[kind]]}.",
@@ -74,20 +53,9 @@ def _converges(kind: str, where: str, name: str) -> Statement[ConvergenceNumbers
         unit="1 − corr",
         # What is far from a correlation of 1 is late, unless it points away.
         late=1.0,
-        found=in_words,
         limit=lambda n: largest(of(n).last[of(n).among(LOCAL)]) > REACHED,
         rate=rate,
     )
-
-
-def _bias_in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-    parts = [
-        f"{name} nearer to {program} on {int(np.sum(runs.last[at] < runs.other[at]))} of {at.sum()} (1 - corr to the "
-        f"other program: median {median(runs.other[at]):.1e})"
-        for name, program, runs, at in zip(NAMES.values(), PROGRAMS.values(), numbers, known, strict=True)
-        if at.any()
-    ]
-    return "; ".join(parts) or "no instance tends to a direction"
 
 
 BIASED = Statement[ConvergenceNumbers](
@@ -95,7 +63,6 @@ BIASED = Statement[ConvergenceNumbers](
     says="These demonstrate the Frobenius norm bias of W(k) and the nuclear norm bias of K(k)Q(k)^T.",
     inside=lambda n: np.stack([runs.among(DIRECTIONS + OPEN) for runs in n]),
     residual=lambda n: np.stack([np.where(runs.among(OPEN), np.nan, ~(runs.last < runs.other)) for runs in n]),
-    found=_bias_in_words,
 )
 
 # Where the published ridge on the gradient norms of K and Q, 2.22e-16, overtakes the gradients: e^-36.

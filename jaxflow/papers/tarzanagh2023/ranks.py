@@ -199,24 +199,14 @@ def _bounded(source: str, says: str, bound: Callable[[Any, Any], Any]) -> Statem
     def above(numbers: RankNumbers) -> np.ndarray:
         return numbers.flat(lambda one: np.where(one.solved, one.rank - one.bound(bound), np.nan))
 
-    def in_words(numbers: RankNumbers, known: Mask) -> str:
-        top = int(numbers.flat(lambda one: one.rank)[known].max(initial=0))
-        return f"{int(np.sum(above(numbers) > 0))} of {known.sum()} solutions have a larger rank; the largest is {top}"
-
     return Statement(source=source, says=says, inside=lambda n: n.flat(lambda one: one.feasible), residual=above,
-                     found=in_words)  # fmt: skip
+                     )  # fmt: skip
 
 
 def _fewer(numbers: RankNumbers) -> np.ndarray:
     """By how much the rank of (Att-SVM*) is larger; NaN unless both are solved."""
     nuclear, frobenius = numbers.nuclear, numbers.frobenius
     return np.where(nuclear.solved & frobenius.solved, nuclear.rank - frobenius.rank, np.nan)
-
-
-def _means(numbers: RankNumbers, known: Mask) -> str:
-    nuclear, frobenius = (float(one.rank[known].mean()) if known.any() else 0.0 for one in reversed(numbers))
-    more = int(np.sum(_fewer(numbers) > 0))
-    return f"mean rank {nuclear:.2f} of W^mm_* against {frobenius:.2f} of W^mm; larger in {more} of {known.sum()}"
 
 
 def _leaves(one: Solutions) -> np.ndarray:
@@ -244,7 +234,6 @@ STATEMENTS: list[Statement[RankNumbers]] = [
         says="The nuclear norm objective inherently encourages a low-rank solution.",
         inside=lambda n: n.frobenius.feasible & n.nuclear.feasible,
         residual=_fewer,
-        found=_means,
     ),
 ]
 
@@ -256,16 +245,6 @@ def _lemma1(norm: str, program: str) -> Statement[RankNumbers]:
         one: Solutions = getattr(numbers, norm)
         return np.where(one.rank > one.bound(np.minimum), np.inf, _leaves(one))
 
-    def in_words(numbers: RankNumbers, known: Mask) -> str:
-        one: Solutions = getattr(numbers, norm)
-        bound = one.bound(np.minimum)
-        above, at = (int(np.sum(known & found)) for found in (one.rank > bound, one.rank == bound))
-        return (
-            f"{above} of {known.sum()} have a larger rank than min(n, d), {at} have exactly that; "
-            f"{int(np.sum(known & (one.outside > INSIDE)))} leave the span; {int(np.sum(~one.feasible))} programs "
-            f"infeasible, {int(np.sum(one.feasible & ~one.solved))} not solved to the tolerance"
-        )
-
     return Statement(
         source="Lemma 1",
         says=f"solutions of {program} have rank ≤ n (so ≤ min(n, d)) and rows within span{{z_i}}",
@@ -273,7 +252,6 @@ def _lemma1(norm: str, program: str) -> Statement[RankNumbers]:
         residual=leaves,
         bound=INSIDE,
         unit="share outside of the span",
-        found=in_words,
     )
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023 import concave_ends, fig9, fig12
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
     cone_lemmas,
@@ -201,14 +200,14 @@ def lemmas_of_cones() -> list[Any]:
     return [cone_lemmas.ConeLemmaNumbers(optimal, local, filled(Table, (2,), least=1.0, projected=1.0))]
 
 
-def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Any:
+def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Table:
     """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
     shape = (len(sizes), 4)
     size = np.broadcast_to(np.array(sizes)[:, None], shape)
     penalty = np.broadcast_to(np.array(lam)[:, None], shape)
     scores = np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))
-    targets = concave_ends.Targets(penalty, scores, size, np.zeros(shape, bool))
-    ends = concave_ends.Ends(
+    targets = Table(lam=penalty, scores=scores, size=size, near_tie=np.zeros(shape, bool))
+    ends = Table(
         attention=np.where(np.arange(10) < size[..., None], 1.0, 0.0),
         good=np.ones(shape, bool),
         direction=np.ones(shape),
@@ -217,8 +216,8 @@ def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], l
         spanned=np.ones(shape),
         solved=np.ones(shape, bool),
     )
-    flow = concave_ends.Flows(
-        **ends._asdict(),
+    flow = Table(
+        ends.named,
         target=ends.attention,
         error=np.full(shape, 0.0 if good else 1.0),
         error_early=np.zeros(shape),
@@ -226,26 +225,26 @@ def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], l
         length=np.ones(shape),
         moved=1.0 - np.tile(moved, (*shape, 1)),
     )
-    return targets, flow, ends
+    return Table(targets=targets, flow=flow, descent=ends)
 
 
 def figure9() -> list[Any]:
     # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
     falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
     lambdas = [0.0, 1.0, 2.5]
-    well = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [1, 5, 10], lambdas))
+    well = concave_runs(True, 0.0, falling, [1, 5, 10], lambdas)
     # As many tokens for every penalty, so that one rate is that of all.
-    even = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [5, 5, 5], lambdas))
-    bad = fig9.PenaltyNumbers(*concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas))
+    even = concave_runs(True, 0.0, falling, [5, 5, 5], lambdas)
+    bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas)
     # Scores so far apart that no penalty of these takes all tokens.
-    return [well, even, bad._replace(targets=bad.targets._replace(scores=100.0 * bad.targets.scores))]
+    return [well, even, bad.replace(targets=bad.targets.replace(scores=100.0 * bad.targets.scores))]
 
 
 def figure12() -> list[Any]:
     sizes = [2, 3, 4]
     size = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
-    exact = fig12.Exact(np.array([3, 5, 7]), size, np.zeros((3, 6), bool), np.full((3, 6), 2))
-    return [fig12.Lemma6Numbers(*concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3]), exact)]
+    exact = Table(tau=np.array([3, 5, 7]), size=size, near_tie=np.zeros((3, 6), bool), draws=np.full((3, 6), 2))
+    return [Table(concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3]).named, exact=exact)]
 
 
 def regularization_paths() -> list[Any]:

@@ -21,7 +21,6 @@ from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 # Flows of two cells fill one batch of 32 at the quick size.
 TRIALS = {"quick": 16, "paper": 256, "large": 2048}
@@ -166,19 +165,6 @@ def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if W is None else float(np.max(np.sum(rows * W, axis=(1, 2)))) - 1.0
 
 
-def _proxy_in_words(numbers: Table, known: Mask) -> str:
-    found = numbers.support
-    exact, proxy, total = found.solved & found.exact, found.proxy, found.result.shape[1]
-    shares = "; ".join(
-        f"d = {d}: {100 * one.sum() / total:.0f}% exactly, {100 * other.sum() / total:.0f}% by the proxy"
-        for d, one, other in zip(DIMENSIONS, exact, proxy, strict=True)
-    )
-    return (
-        f"{int((proxy & ~exact).sum())} of {int(proxy.sum())} instances that pass the proxy have a token that is no "
-        f"support vector; {total} instances for each d, {shares}"
-    )
-
-
 PROXY_MEANS = Statement[Table](
     source="Assumption B.1",
     says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
@@ -187,19 +173,11 @@ PROXY_MEANS = Statement[Table](
     residual=_beyond,
     bound=SUPPORT,
     unit="margin − 1 of a token under the proxy",
-    found=_proxy_in_words,
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
 BOUND = (T + N) * np.log(T + N)
 ENOUGH = np.asarray(DIMENSIONS) >= BOUND
-
-
-def _bound_in_words(numbers: Table, known: Mask) -> str:
-    met = (numbers.support.solved & numbers.support.exact)[ENOUGH]
-    dimensions = np.asarray(DIMENSIONS)[ENOUGH]
-    shares = ", ".join(f"{100 * one.mean():.0f}% at d = {d}" for d, one in zip(dimensions, met, strict=True))
-    return f"it holds on {int(met.sum())} of {met.size}: {shares}"
 
 
 SUFFICES = Statement[Table](
@@ -209,7 +187,6 @@ SUFFICES = Statement[Table](
     residual=_beyond,
     bound=SUPPORT,
     unit="margin − 1 of a token",
-    found=_bound_in_words,
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
@@ -220,7 +197,6 @@ NO_STATIONARY_POINT = Statement[Table](
     residual=lambda n: n.support.push,
     bound=BELOW_ZERO,
     unit="cosine of ∇L and W^mm; below 0",
-    found=lambda n, known: f"{int(np.sum(n.support.push[known] >= 0))} of {int(known.sum())} fail",
 )
 
 
@@ -235,18 +211,6 @@ def converges(number: int) -> Statement[Table]:
         ends = cell_of(numbers.flows, number)
         return ends.distance(ends.astray)
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        ends, holds = cell_of(numbers.flows, number), numbers.separating.holds[number]
-        total, count = int(inside(numbers).sum()), int((known & ends.reached).sum())
-        low, high = wilson(int(holds.sum()), holds.size)
-        apart = ~holds & ends.inside
-        return (
-            f"{count} of {total} do, {int(known.sum()) - count} converge elsewhere, {total - int(known.sum())} are "
-            f"undecided; Assumption C holds in {100 * float(holds.mean()):.0f}% [{100 * float(low):.0f}, "
-            f"{100 * float(high):.0f}] of {holds.size}; without it {int((apart & ends.reached).sum())} of "
-            f"{int(apart.sum())} converge to W^mm"
-        )
-
     return Statement(
         source="Theorem 6",
         says=f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
@@ -254,7 +218,6 @@ def converges(number: int) -> Statement[Table]:
         residual=residual,
         bound=ALIGNED,
         unit="1 − corr with W^mm",
-        found=in_words,
     )
 
 

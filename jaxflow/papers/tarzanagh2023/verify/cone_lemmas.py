@@ -16,7 +16,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, largest, least
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.verdicts import Rate, fit
@@ -248,7 +248,6 @@ CONE_LEMMAS = Dataset(
 
 Of = Callable[[ConeLemmaNumbers], Cone]
 SIZES = f"n = {N}, T = {T}, d = {D}"
-NORMS = ", ".join(f"{x:g}" for x in FACTORS)
 
 
 def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> Statement[ConeLemmaNumbers]:
@@ -270,10 +269,6 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> St
         slope, half = fit(np.log(np.asarray(FACTORS)[seen]), np.log(largest_pi[seen]))
         return Rate(-slope, half, None, law="the largest π needed against R")
 
-    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-        sizes = ", ".join(f"{x:.1e}" for x in needed(numbers))
-        return f"the largest π needed at {NORMS} times the proof's R_μ is {sizes}"
-
     return Statement(
         source=source,
         says=f"⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for every π > 0 from some R on, {where}, {SIZES}",
@@ -283,7 +278,6 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> St
         unit=f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before",
         # It may fall like 1/R further out, unless it is above the largest before.
         late=0.5 * FACTORS[-1] / FACTORS[-2],
-        found=in_words,
         limit=True,
         rate=rate,
     )
@@ -299,14 +293,6 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> S
         push = np.where(not_positive, 1.0, cone.push)
         return np.where(not_positive, np.inf, cone.lower / push), np.where(not_positive, np.inf, push / cone.upper)
 
-    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-        below, above = (share[known] for share in shares(numbers))
-        bad = np.sum(np.maximum(below, above) > 1.0 + ROUNDING)
-        return (
-            f"not at {bad} of {below.size} points ({known.sum()} instances at {NORMS} R); the lower bound is at most "
-            f"{largest(below):.2f} of it, and it at most {largest(above):.2f} of the upper"
-        )
-
     return Statement(
         source=source,
         says=f"−⟨∇L(W), V⟩ lies between the bounds of the proof, so that there is no stationary point, {where}, "
@@ -315,16 +301,6 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> S
         residual=lambda n: np.maximum(*shares(n)).max(axis=-1),
         bound=1.0 + ROUNDING,
         unit="lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
-        found=in_words,
-    )
-
-
-def _sign_in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-    # The statement is for all R from some on: judged at the largest.
-    bad, mended = (int(np.sum(push[known, -1] <= 0)) for push in numbers.local.push)
-    return (
-        f"not in {bad} of {known.sum()} instances at {FACTORS[-1]:g} R; with a δ over the tokens of all sequences, "
-        f"those without support tokens too, not in {mended}"
     )
 
 
@@ -335,7 +311,6 @@ POSITIVE = Statement[ConeLemmaNumbers](
     residual=lambda n: -n.printed.push[:, -1],
     bound=BELOW_ZERO,
     unit="⟨∇L, V⟩ on its own scale; below 0",
-    found=_sign_in_words,
 )
 
 FULL = Statement[ConeLemmaNumbers](
@@ -346,10 +321,6 @@ FULL = Statement[ConeLemmaNumbers](
     residual=lambda n: -n.ranks.least,
     bound=-np.nextafter(RANK_LOST, 1.0),
     unit="−(least singular value); below 0",
-    found=lambda n, known: (
-        f"{np.sum(n.ranks.least[known] <= RANK_LOST)} of {known.sum()} do not; the least singular "
-        f"value is {least(n.ranks.least[known]):.1e}"
-    ),
 )
 
 

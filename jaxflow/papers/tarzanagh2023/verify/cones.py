@@ -12,7 +12,7 @@ from jaxflow.margin import ProgramResult
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, largest
+from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
 
@@ -139,17 +139,6 @@ def in_cone(
 
     bound = -np.nextafter(CLEAR, 1.0) if member else SUPPORT
 
-    def in_words(numbers: X, known: Mask) -> str:
-        found = choices(numbers)
-        wrong = int(np.sum(residual(numbers)[known] > bound))
-        apart = int((group(found) & ~found.decided).sum())
-        text = f"{wrong} of {int(known.sum())} are not"
-        depth = found.depth[known]
-        if np.isneginf(depth).any():
-            text += f", {int(np.isneginf(depth).sum())} of them select a token with the lowest score of its sequence"
-            text += f", the others miss it by {largest(-depth[np.isfinite(depth)]):.1e} at most" * member
-        return text + f"; {apart} too close to call" * (apart > 0)
-
     def again(numbers: X, draw: Draw, at: tuple[int, ...]) -> float:
         return (-1.0 if member else 1.0) * depth_again(*chosen(numbers, draw, at[0]))
 
@@ -160,7 +149,6 @@ def in_cone(
         residual=residual,
         bound=bound,
         unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
-        found=in_words,
         again=Again("NNLS of SciPy", again, CLEAR),
     )
 

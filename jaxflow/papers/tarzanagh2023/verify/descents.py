@@ -18,7 +18,7 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, median
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, Ends, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
@@ -268,23 +268,6 @@ def grows(name: str) -> Statement[Table]:
         exponents = -np.log10(one.last(one.fall)[one.inside])
         return common_rate(exponents, 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k")
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = cell_of(numbers.growing, cell)
-        (steps, later), total = one.steps[0], int(one.inside.sum())
-        at_once, again = np.sum(one.grows[one.inside], axis=0).tolist()
-        text = f"from step {steps // 10} to {steps} the gradient at least halves and the norm grows in {at_once} of "
-        text += f"{total}" + (total > at_once) * (
-            f", and from step {later // 10} to {later} in {again} of the other {total - at_once}"
-        )
-        if not total:
-            return text
-        exponent, rise = np.log10(one.fall[one.inside, 0]), one.rise[one.inside, 0]
-        return (
-            f"{text}; up to step {steps} ‖∇L‖ ~ k^p with p from {exponent.min():.2f} to {exponent.max():.2f} (median "
-            f"{median(exponent):.2f}), to {np.exp(one.log_gradient[one.inside, 0, 2].max()):.1e} at most, ‖W‖ grows by "
-            f"{rise.min():.2f} to {rise.max():.2f}"
-        )
-
     return Statement(
         source="Theorem 3",
         says=f"descent with η = 1/L_W from random W(0), Assumption {name}, n = {n}, T = {T}, d = {d}: ‖∇L(W(k))‖ → 0 "
@@ -293,7 +276,6 @@ def grows(name: str) -> Statement[Table]:
         residual=residual,
         bound=FALL,
         unit="‖∇L‖ over its value at a tenth of the steps",
-        found=in_words,
         limit=True,
         rate=rate,
         # The gradient has not fallen at all.
@@ -313,15 +295,6 @@ def converges(size: int, index: int) -> Statement[Table]:
         # The proof's first step is larger than the statement allows wherever this ratio is above one.
         return met & (ratio <= 1.0) if index == 2 else met
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        met, found = numbers.first.met[size], ends(numbers)
-        total, count, astray = (int(np.sum(met & x)) for x in (met, found.reached, found.astray))
-        return (
-            f"after {int(numbers.first.lead)} steps {count} of {total} reach it, {astray} converge elsewhere, "
-            f"{total - count - astray} are undecided; η(0) is {median(numbers.first.first[size, met, index]):.3g} in "
-            "the median"
-        )
-
     return Statement(
         source="Theorem 6",
         says=f"Assumption C, W(0) = 0, descent with η(0) = {FIRST[index]}"
@@ -331,7 +304,6 @@ def converges(size: int, index: int) -> Statement[Table]:
         residual=lambda n: ends(n).distance(ends(n).astray),
         bound=ALIGNED,
         unit="1 − corr with W^mm",
-        found=in_words,
     )
 
 
@@ -339,15 +311,6 @@ def _ratio_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     shape = SEPARATING[at[0]]
     key = _keys(draw.scale, draw.key("first"))[shape][at[1]]
     return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
-
-
-def _ratios_in_words(numbers: Table, known: Mask) -> str:
-    ratio = numbers.first.ratio[known]
-    low, middle, high = np.quantile(ratio, (0.0, 0.5, 1.0)) if ratio.size else np.full(3, np.nan)
-    return (
-        f"in {int((ratio <= 1.0).sum())} of {ratio.size}: the least η(0) of the proof is {low:.0f} to {high:.0f} "
-        f'(median {middle:.0f}) times 1/‖W^mm‖; it says "for sufficiently large" where the statement bounds η(0) above'
-    )
 
 
 ALLOWED = Statement[Table](
@@ -358,7 +321,6 @@ ALLOWED = Statement[Table](
     residual=lambda n: n.first.ratio,
     bound=1.0,
     unit="the proof's η(0) times ‖W^mm‖; at most 1",
-    found=_ratios_in_words,
     again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, PROGRAMS),
 )
 

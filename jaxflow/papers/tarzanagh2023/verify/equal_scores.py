@@ -43,7 +43,6 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     stack,
 )
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 # Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
 M0, M1 = 0.25, 1.0
@@ -189,15 +188,6 @@ def _flow_residual(numbers: Table) -> np.ndarray:
     return ends.distance(_flow_loses(numbers), ends.certified & (ends.misaligned <= ALIGNED))
 
 
-def _flow_in_words(numbers: Table, known: Mask) -> str:
-    case, ends = numbers.explicit, numbers.flow
-    return (
-        f"score gap {float(case.score_gap):.4f}, other scores equal, (Att-SVM) feasible (gap "
-        f"{float(case.program_gap):.0e}); at log t = {ends.log_time[0]:.0e} an optimal token has attention "
-        f"{ends.target_attention[0]:.0e}, and the flow certifies another selection's program to {ends.flow_gap[0]:.0e}"
-    )
-
-
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     case, given = numbers.explicit, explicit_instance()
     tokens = tokens_of(given.data, given.head)
@@ -206,26 +196,15 @@ def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if aim is None else misaligned(W, aim)
 
 
-def _descent_in_words(numbers: Table, known: Mask) -> str:
-    case = numbers.explicit
-    return (
-        f"with η = 1/L_W = {float(case.rate):.4f}, after {int(case.steps)} steps ‖W‖ = {float(case.norm):.1f}, and the "
-        f"optimal token of the second sequence has attention {case.attention[1, 1]:.0e}, {case.attention[0, 1]:.5f} "
-        "that of the first"
-    )
-
-
 EXPLICIT_FLOW = _on_explicit(
     "the flow",
     residual=_flow_residual,
-    found=_flow_in_words,
     again=Again(FLOWS, lambda n, draw, at: limit_again(explicit_instance()), PROGRAMS),
 )
 EXPLICIT_DESCENT = _on_explicit(
     "descent with η = 1/L_W",
     # A token with attention has not been lost yet.
     residual=lambda n: np.atleast_1d(n.explicit.misaligned if n.explicit.loses else np.nan),
-    found=_descent_in_words,
     again=Again("LSODA of SciPy in place of descent, and NNLS", _explicit_again, STEPPED),
 )
 
@@ -250,24 +229,6 @@ def random_data(number: int) -> Statement[Table]:
         # An optimal token without attention may get it back late: only a certified limit is wrong.
         return found.distance((lost & found.certified) | apart, right)
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        found, right, lost, apart = ends(numbers)
-        total, count = int(found.inside.sum()), int((known & ~right).sum())
-        low, high = wilson(count, total)
-        rest = f" ({int(apart.sum())} of the wrong ones for a program without the lost sequences)" * bool(apart.any())
-        unsure = lost & ~known
-        if unsure.any():
-            least, most = found.log_time[unsure].min(), found.log_time[unsure].max()
-            rest += (
-                f", {int(unsure.sum())} of them with attention below {UNSELECTED:g} on an optimal token at "
-                f"log t = {least:.0f} to {most:.0f}"
-            )
-        return (
-            f"{count} of {total} are certified by the flow for other tokens ({100 * count / max(total, 1):.1f}%, "
-            f"Wilson 95% [{100 * float(low):.1f}, {100 * float(high):.1f}]); {int(right.sum())} reach W^mm, "
-            f"{total - int(known.sum())} are undecided{rest}"
-        )
-
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
         return limit_again(jax.tree.map(lambda x: x[0], _random(*CELLS[number], key[None])))
@@ -280,7 +241,6 @@ def random_data(number: int) -> Statement[Table]:
         residual=residual,
         bound=ALIGNED,
         unit="1 − corr with W^mm",
-        found=in_words,
         again=Again(FLOWS, again, PROGRAMS),
     )
 

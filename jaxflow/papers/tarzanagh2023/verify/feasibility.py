@@ -14,7 +14,7 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, least
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 
@@ -140,16 +140,6 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
         infeasible = one.result == ProgramResult.infeasible.value
         return np.where(infeasible, np.inf, np.where(one.separated, gap, np.nan))[:, :, pick]
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = numbers.programs.of(kind)
-        infeasible = (one.result == ProgramResult.infeasible.value)[:, :, pick]
-        total, below = infeasible[one.above], infeasible[~one.above]
-        return (
-            f"{int(total.sum())} infeasible and {total.size - int(known.sum())} undecided of {total.size} for d at the "
-            f"bound or above (least eigenvalue of the constraints' Gram matrix {least(one.least[one.above]):.0e}); one "
-            f"below it, {int(below.sum())} of {below.size} are infeasible"
-        )
-
     queries = "z_i = x_i1" if KINDS[kind] == "self" else "z_i drawn"
     tokens = "the optimal tokens" if optimal else f"{CHOICES} random choices of tokens on each instance"
     return Statement(
@@ -159,7 +149,6 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
         residual=residual,
         bound=SOLVED,
         unit="duality gap",
-        found=in_words,
     )
 
 

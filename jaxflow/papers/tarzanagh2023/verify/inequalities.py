@@ -17,7 +17,7 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone, least
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
@@ -193,13 +193,6 @@ INEQUALITIES = Dataset(
 KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 
-def _fail(residual: Callable[[Table], np.ndarray], bound: float) -> Callable[..., str]:
-    def in_words(numbers: Table, known: Mask) -> str:
-        return f"{int(np.sum(residual(numbers)[known] > bound))} of {int(known.sum())} fail"
-
-    return in_words
-
-
 def _at_points(
     source: str, says: str, of: Callable[[Gradients], np.ndarray], unit: str, bound: float
 ) -> Statement[Table]:
@@ -215,7 +208,6 @@ def _at_points(
         residual=residual,
         bound=bound,
         unit=unit,
-        found=_fail(residual, bound),
     )
 
 
@@ -228,20 +220,12 @@ def _least_push(numbers: Table) -> np.ndarray:
     return numbers.gradients.solved(np.abs(numbers.gradients.far_push))
 
 
-def _no_constant(numbers: Table, known: Mask) -> str:
-    return (
-        f"at W = {FAR:g} W^mm it is as small as {least(_least_push(numbers)[known]):.0e}: no positive c is below all "
-        "values, and none can be, since ∇L(R W^mm) → 0"
-    )
-
-
 ONE_CONSTANT = Statement[Table](
     source="Lemma 9",
     says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
     inside=lambda n: n.gradients.inside,
     residual=lambda n: ROUNDING - _least_push(n),
     unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
-    found=_no_constant,
     again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
 )
 
@@ -251,20 +235,11 @@ def _counts_wrong(numbers: Table) -> np.ndarray:
     return ((found.nonzero < 2) | (found.nonzero > found.tau)).astype(float)
 
 
-def _nonzero(numbers: Table, known: Mask) -> str:
-    found = numbers.concave
-    return (
-        f"{int(_counts_wrong(numbers).sum())} of {known.size} fail; they are {int(found.nonzero.min())} to "
-        f"{int(found.nonzero.max())}; s* is optimal to {float(np.abs(found.kkt).max()):.1e}"
-    )
-
-
 ENTRIES = Statement[Table](
     source="Lemma 6",
     says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
     inside=lambda n: everyone(n.concave.tau),
     residual=_counts_wrong,
-    found=_nonzero,
 )
 
 DIFFERENCE = Statement[Table](
@@ -274,17 +249,7 @@ DIFFERENCE = Statement[Table](
     residual=lambda n: n.centred.over,
     bound=ROUNDING,
     unit="left − right; at most 0",
-    found=_fail(lambda n: n.centred.over, ROUNDING),
 )
-
-
-def _ratios(numbers: Table, known: Mask) -> str:
-    ratios = ", ".join(f"{x:.4f}" for x in numbers.explicit.ratio)
-    return (
-        f"the ratio of the two products (at most 1 + π if it holds) is {ratios} at ‖W‖ = "
-        f"{', '.join(f'{x:g}' for x in RADII)}: the proof finds one sequence with a margin below 1 and uses that of "
-        "every sequence (with n = 1 it stands)"
-    )
 
 
 WRONG_LIMIT = Statement[Table](
@@ -295,7 +260,6 @@ WRONG_LIMIT = Statement[Table](
     residual=lambda n: n.explicit.ratio[-1:] - 1.0,
     bound=SMALL_PI,
     unit="π that would be needed",
-    found=_ratios,
     again=Again("NNLS of SciPy and a gradient in NumPy", _ratio_again, SMALL_PI),
 )
 

@@ -15,7 +15,7 @@ from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
@@ -39,8 +39,6 @@ M0, M1 = 0.25, 1.0
 STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
 # Normalised steps, of this share of ‖W(0)‖: 1 − corr falls like the norm to the power −2, down to that share squared.
 NORMALISED, SHARE = 2_000, 0.01
-# Attention that a token keeps while it is selected.
-KEPT = 0.5
 
 
 class Runs(NamedTuple):
@@ -188,24 +186,6 @@ def converges(column: int) -> Statement[Table]:
         distance = np.where(one.both, one.misaligned.max(axis=0), np.nan)
         return distance if beyond else np.where(one.astray, np.inf, distance)
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = cell_of(numbers.runs, column)
-        flow, total = one.reached[0], one.mu.size
-        reached, left, stationary = (np.sum(x, axis=1) for x in (one.reached, one.left, one.stationary))
-        other = int(np.sum(~(flow | one.left[0] | one.stationary[0])))
-        text = (
-            f"the flow: {reached[0]} of {total} ({100 * reached[0] / max(total, 1):.1f}%) converge to W^mm_α (largest "
-            f"gap of the flow {largest(one.flow_gap[0, flow]):.0e}), {left[0]} to another direction, {stationary[0]} "
-            f"to a stationary point, {other} undecided; of {one.empty.sum()} with an empty T_i, "
-            f"{np.sum(flow & one.empty)} converge to it; {one.steps} steps of descent (η {median(one.rate):.1e} in the "
-            f"median) move W by {largest(one.moved):.0e} at most, and then {reached[1]} converge to it, {left[1]} to "
-            f"another direction, {stationary[1]} to a stationary point; {NORMALISED} normalised steps of "
-            f"{SHARE:g} ‖W(0)‖: the tokens of α keep their attention in {np.sum(one.attention >= KEPT)} of {total}, "
-            f"1 − corr falls in {np.sum(one.near_last < one.near_first)}, from {median(one.near_first):.1e} to "
-            f"{median(one.near_last):.1e} in the median"
-        )
-        return text if beyond else f"{text}; μ(α) is {median(one.mu):.0e} in the median"
-
     where = f"{CORRELATIONS[column]:g}" if beyond else "μ(α) of (67)"
     return Statement(
         source="Theorem 7",
@@ -215,7 +195,6 @@ def converges(column: int) -> Statement[Table]:
         residual=residual,
         bound=ALIGNED,
         unit="1 − corr with W^mm_α of those that converge to it",
-        found=in_words,
         beyond=beyond,
     )
 

@@ -26,7 +26,6 @@ from jaxflow.papers.tarzanagh2023.verify.follow import (
     limit_again,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, instance, padded, stack
-from jaxflow.study import wilson
 
 # Flows go in batches of 32: the four spreads of these fill one for each size, and seven.
 TRIALS = {"quick": 7, "paper": 49, "large": 4095}
@@ -112,19 +111,6 @@ def _pair_again(numbers: NearlyEqualNumbers, draw: Draw, at: tuple[int, ...]) ->
     return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
 
 
-def _pairs_in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
-    ends = numbers.pairs
-    inside, right = ends.inside[1:], (known & ends.reached)[1:]
-    wrong = known & _elsewhere(ends)
-    total, count = int(inside.sum()), int(wrong[1:].sum())
-    low, high = wilson(count, total)
-    return (
-        f"the explicit case {'is certified for another token' if wrong[0] else 'does not leave the optimal tokens'}; "
-        f"{count} of {total} random ones are ({100 * count / max(total, 1):.1f}%, Wilson 95% [{100 * float(low):.1f}, "
-        f"{100 * float(high):.1f}]), {int(right.sum())} reach W^mm, {total - int(known[1:].sum())} are undecided"
-    )
-
-
 TWO_TOKENS = Statement[NearlyEqualNumbers](
     source="Theorem 5",
     says="T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case "
@@ -133,7 +119,6 @@ TWO_TOKENS = Statement[NearlyEqualNumbers](
     residual=lambda n: n.pairs.distance(_elsewhere(n.pairs)),
     bound=ALIGNED,
     unit="1 − corr with W^mm",
-    found=_pairs_in_words,
     again=Again(FLOWS, _pair_again, PROGRAMS),
 )
 
@@ -160,19 +145,6 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
         # The residual of one that ends elsewhere at every δ is that at the least.
         return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
 
-    def in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
-        inside, right, wrong, _ = ends(numbers)
-        counts = "; ".join(
-            f"δ = {spread:g}: {int((right[i] & inside).sum())} reach W^mm, {int((wrong[i] & inside).sum())} another "
-            f"limit, {int((inside & ~right[i] & ~wrong[i]).sum())} are undecided"
-            for i, spread in enumerate(SPREADS)
-        )
-        reached = known & right[1:3].any(axis=0)
-        return (
-            f"{int(reached.sum())} of {int(inside.sum())} reach W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}, "
-            f"{int((known & ~reached).sum())} end elsewhere at every δ from 0 to {SPREADS[2]:g}; {counts}"
-        )
-
     return Statement(
         source="Theorem 5",
         says=f"|γ_it − γ_iτ| ≤ δ for non-optimal tokens, the same draws for every δ, W(0) = 0, n = {n}, T = {T}, "
@@ -181,7 +153,6 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
         residual=residual,
         bound=ALIGNED,
         unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
-        found=in_words,
         again=Again(FLOWS, again, PROGRAMS),
     )
 

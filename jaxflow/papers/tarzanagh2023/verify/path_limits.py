@@ -14,7 +14,7 @@ from jaxflow.data import TokenData, optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
-from jaxflow.papers.statement import Mask, Statement, largest
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, choices_of_tokens, factors, programs_of, unit
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import PathStatus, RegularizationPath, regularization_path
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -27,8 +27,6 @@ LAST = 3
 SLOPE = -0.9
 # No larger at the end than this many times 1/R; constants are of the order of ‖W^mm‖² log(T/gap).
 NEAR = 1e-2
-# Above this exponent a distance does not fall to zero in any sense of the statement.
-STUCK = -0.5
 # Distances that have reached rounding fall no further.
 FLOOR = 1e-7
 # Objectives within this of the least, relative to it, are the least: points are stationary to 1e-6.
@@ -129,23 +127,6 @@ def tends(
 ) -> Statement[N]:
     """That these paths tend to the solution of their program; `more` is told besides."""
 
-    def in_words(numbers: N, known: Mask) -> str:
-        one = paths(numbers)
-        inside, total, rates = one.inside, int(one.inside.sum()), one.rates
-        ended, others = inside & (one.direct | one.others), one.others
-        far = inside & one.found[:, -1] & ~ended & (one.end > NEAR)
-        stuck = int(np.sum(far & (rate_of(one.radii, one.distance) > STUCK)))
-        astray = f", {stuck} do not approach it" if stuck else ""
-        slope = f", exponents of R {rates.min():.3f} to {rates.max():.3f}" if rates.size else ""
-        other = int(others.sum())
-        of_others = f"; {other} tend to another solution of equal norm, to {one.above[others, -1].max(initial=-1):.0e}"
-        return (
-            f"{int(ended.sum())} of {total}{astray}: distances at R = {one.radii[-1]:.0f} at most "
-            f"{largest(one.end[known]):.1e}{slope}; {int(one.elsewhere[inside].sum())} of {int(one.starts) * total} "
-            f"starts end on other local paths or none; stationarity of the least ones ≤ "
-            f"{largest(one.residual[one.found]):.0e}{more(numbers)}{of_others * (other > 0)}"
-        )
-
     def rate(numbers: N, known: Mask) -> Rate | None:
         return common_rate(-paths(numbers).rates, 1.0, bias=1.0 + SLOPE, law="distance of unit matrices against R")
 
@@ -156,7 +137,6 @@ def tends(
         residual=lambda n: paths(n).end,
         bound=NEAR,
         unit="distance of unit matrices at the largest R",
-        found=in_words,
         limit=True,
         rate=rate,
         # One that does not approach it may have been followed too short, or by another path than the least: it is open,

@@ -14,10 +14,10 @@ from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, optimal_program
+from jaxflow.papers.tarzanagh2023.verify.path_instances import optimal_program
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
     PathOf,
     Paths,
@@ -223,21 +223,6 @@ def _norms_in_words(cell: int, m: int) -> Callable[[PathNumbers], str]:
     return in_words
 
 
-def _values_in_words(numbers: PathNumbers, known: Mask) -> str:
-    found, error = numbers.programs, numbers.programs.error
-    beyond = found.convex & (found.rank[0] > found.m)
-    # Solutions may differ where there are several; values may not.
-    moved = apart(found.weights[1], found.weights[0])[known] > SAME**0.5
-    above = found.answered & beyond & (error > SAME)
-    equal = found.answered & beyond & (np.abs(error) <= SAME)
-    return (
-        f"{int(np.sum(np.abs(error[known]) > SAME))} of {int(known.sum())} differ, {int(moved.sum())} by another "
-        f"solution; where the convex solution found has a larger rank, C* is above C_cvx in {int(above.sum())} and "
-        f"equal in {int(equal.sum())} of {int(beyond.sum())}; {int(np.sum(found.convex & ~found.answered))} programs "
-        "with the rank bound have no answer"
-    )
-
-
 def lemma3(m: int) -> Statement[PathNumbers]:
     """With this bound on the rank."""
     return Statement(
@@ -248,15 +233,6 @@ def lemma3(m: int) -> Statement[PathNumbers]:
         residual=lambda n: np.where(n.programs.answered, np.abs(n.programs.error), np.nan),
         bound=SAME,
         unit="|C*/C_cvx − 1|",
-        found=_values_in_words,
-    )
-
-
-def _points_in_words(numbers: PathNumbers, known: Mask) -> str:
-    size, balance = numbers.factored.size[known], numbers.factored.balance[known]
-    return (
-        f"{int(np.sum(_unbalanced(numbers)[known] > BALANCED))} of {size.size} points of the paths do not; ‖KQᵀ‖_*/R "
-        f"is {size.min(initial=1.0):.9f} to {size.max(initial=1.0):.9f}, ‖KᵀK − QᵀQ‖/R at most {largest(balance):.0e}"
     )
 
 
@@ -273,7 +249,6 @@ LEMMA15 = Statement[PathNumbers](
     residual=_unbalanced,
     bound=BALANCED,
     unit="|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
-    found=_points_in_words,
 )
 
 

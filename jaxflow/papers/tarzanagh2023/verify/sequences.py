@@ -28,8 +28,6 @@ FACTORED = {"quick": 4, "paper": 64, "large": 512}
 WIDTH = 16
 # The flow's certified directions of W agree with the program's solution to about 1e-10.
 ALIGNED = 1e-8
-# Programs whose optima differ by more than this, relatively, are different programs.
-DIFFERENT = 1e-6
 
 
 class Cell(NamedTuple):
@@ -157,23 +155,6 @@ def solves(number: int) -> Statement[SequenceNumbers]:
         far = np.where(wrong, np.inf, np.where(local, found.misaligned, np.nan))
         return np.where(certified(numbers), far, np.nan)
 
-    def in_words(numbers: SequenceNumbers, known: Mask) -> str:
-        found, held = numbers.cell(number), inside(numbers)
-        right = known & (residual(numbers) <= bound)
-        optimal = right & (found.status == SelectionStatus.global_.value)
-        text = (
-            f"{right.sum()} of {held.sum()} solve the program of a locally-optimal selection (Definition 4), "
-            f"{optimal.sum()} of the globally-optimal one; {np.sum(known & ~right)} certify another direction, "
-            f"{np.sum(held & ~known)} are undecided; of all {held.size}, {np.sum(~held)} end at a stationary point"
-        )
-        if causal:
-            text += (
-                f"; constraints on future tokens would change the program of "
-                f"{np.sum(right & (found.unmasked > 1.0 + DIFFERENT))}; the first output is on the first token in "
-                f"{found.first.sum()} of {held.size}"
-            )
-        return text
-
     norm = "nuclear" if factored else "Frobenius"
     return Statement(
         source="§7, App. D",
@@ -183,7 +164,6 @@ def solves(number: int) -> Statement[SequenceNumbers]:
         residual=residual,
         bound=bound,
         unit="norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
-        found=in_words,
         certified="the multipliers of the flow or of the program against the flow's own norm at margin one",
     )
 

@@ -16,7 +16,7 @@ from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, everyone
+from jaxflow.papers.statement import Again, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
@@ -140,15 +140,6 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         found = getattr(numbers.pairs, part)
         return found / np.asarray(SIZES) if corrected else found
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        found = ratios(numbers)
-        text = f"{int((found > 1.0).sum())} of {found.size} pairs change the gradient by more; largest ratio "
-        text += f"{found.max():.3g} of the constant"
-        if found.ndim < 3:
-            return text
-        by_size = ", ".join(f"{x:.2g}" for x in found.max(axis=(0, 1)))
-        return f"{text} (at ‖·‖ = {', '.join(f'{x:g}' for x in SIZES)}: {by_size})"
-
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         loss, trial, size = at
         key = _keys(loss, draw.scale, draw.key("pairs"))[trial]
@@ -173,18 +164,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         residual=ratios,
         bound=1.0,
         unit="ratio; at most 1",
-        found=in_words,
         again=None if part == "W" or corrected else Again("a gradient in NumPy", again, RESOLVED),
-    )
-
-
-def _descents_in_words(numbers: Table, known: Mask) -> str:
-    clear = numbers.pairs.descent[known]
-    once, twice = (float(part.max(initial=-np.inf)) for part in clear.T)
-    return (
-        f"{int((clear.max(axis=1) > RESOLVED).sum())} of {len(clear)} starts fall short; 1 + 2ΔL/(η‖∇L‖²) is at most "
-        f"{once:.2g} for η = 1/L_W and {twice:.2g} for 2/L_W; {int((~known).sum())} decreases below {MEASURABLE:g} are "
-        "lost in rounding"
     )
 
 
@@ -196,7 +176,6 @@ DESCENT = Statement[Table](
     residual=lambda n: n.pairs.descent.max(axis=-1),
     bound=RESOLVED,
     unit="1 + 2ΔL/(η‖∇L‖²); at most 0",
-    found=_descents_in_words,
 )
 
 
