@@ -5,17 +5,17 @@ import numpy as np
 from jaxflow import papers
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023 import column_runs, fig1
+from jaxflow.papers.tarzanagh2023 import fig1
 from jaxflow.papers.verdicts import Verdict
 
 
-def made_up(misalignment: float, floor: float) -> column_runs.ColumnNumbers:
+def made_up(misalignment: float, floor: float) -> Table:
     """Two values of n, two runs each; rank 2; m = 1 as given (a little more for the larger n), m = 2 aligned."""
-    shape = (2, 2, 2)
+    shape = (4, 2)
     runs = [
-        column_runs.Runs(
-            misalignment=np.repeat([[[misalignment], [1e-3]], [[misalignment + 0.01], [1e-3]]], 2, axis=2),
-            floor=np.repeat([[[floor], [0.0]]] * 2, 2, axis=2),
+        Table(
+            misalignment=np.repeat([[misalignment], [1e-3], [misalignment + 0.01], [1e-3]], 2, axis=1),
+            floor=np.repeat([[floor], [0.0]] * 2, 2, axis=1),
             rank=np.full(shape, 2),
             result=np.ones(shape, int),
             settled=np.ones(shape, bool),
@@ -28,23 +28,23 @@ def made_up(misalignment: float, floor: float) -> column_runs.ColumnNumbers:
         for _ in range(2)
     ]
     grid = Table(shapes=np.array([[2, 3], [3, 3]]), columns=np.array([1, 2]), d=np.asarray(4))
-    return column_runs.ColumnNumbers(grid, *runs)
+    return Table(grid=grid, flow=runs[0], descent=runs[1])
 
 
 def test_verdicts_follow_the_numbers() -> None:
     rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled
 
-    def verdicts(numbers: column_runs.ColumnNumbers) -> list[Verdict]:
+    def verdicts(numbers: Table) -> list[Verdict]:
         return [found.verdict for found in papers.find_figure("tarzanagh2023", "fig10").find(numbers)[0]]
 
     assert verdicts(made_up(0.3, 0.2)) == [rate, holds, holds, holds, holds, holds]
     assert verdicts(made_up(0.1, 0.2)) == [rate, open_, holds, holds, open_, holds]
     # Falling is not enough: at 0.06 from W*mm nothing is reached.
     far = made_up(0.3, 0.2)
-    far.flow.misalignment[:, 1], far.flow.halfway[:] = 0.06, 0.5
+    far.flow.misalignment[1::2], far.flow.halfway[:] = 0.06, 0.5
     assert verdicts(far)[0] == open_
     numbers = made_up(0.3, 0.2)
-    numbers.flow.misalignment[1, 0] = 0.25  # no worse for the larger n
+    numbers.flow.misalignment[2] = 0.25  # no worse for the larger n
     numbers.flow.halfway[:] = 1e-4  # and moving away
     assert verdicts(numbers) == [open_, holds, open_, holds, holds, holds]
     for runs in (numbers.flow, numbers.descent):
@@ -58,13 +58,13 @@ def test_verdicts_follow_the_numbers() -> None:
 
 def plane_numbers(
     power: float, status: int = fig1.LOCALLY_OPTIMAL[0], settled: bool = True, stationary: bool = False
-) -> fig1.PlaneNumbers:
+) -> Table:
     """In both settings for both kinds both ways four runs whose 1 − corr falls like this power of the length, from 1e-2
     at a length of 10 to one of 1,000; `settled` and `stationary` are of the first of the four."""
     lengths, shape = np.linspace(np.log(10.0), np.log(1000.0), 21), (2, 2, 4)
     distances = np.tile(1e-2 * np.exp(-power * (lengths - lengths[0])), (*shape, 1))
     end, first = distances[..., -1], np.broadcast_to(np.arange(4) == 0, shape)
-    runs = fig1.Runs(
+    runs = Table(
         tokens=np.zeros((*shape, 2, 5, 2)),
         visible=np.ones((*shape, 2, 5), bool),
         optimal=np.ones((*shape, 2, 5), bool),
@@ -83,14 +83,14 @@ def plane_numbers(
         status=np.full(shape, status),
         log_time=np.full(shape, 30.0),
     )
-    return fig1.PlaneNumbers(runs, runs)
+    return Table(flow=runs, descent=runs)
 
 
 def test_verdicts_on_the_plane_follow_the_numbers() -> None:
-    def found(numbers: fig1.PlaneNumbers) -> list[Finding]:
+    def found(numbers: Table) -> list[Finding]:
         return papers.find_figure("tarzanagh2023", "fig1").find(numbers)[0]
 
-    def verdicts(numbers: fig1.PlaneNumbers) -> list[Verdict]:
+    def verdicts(numbers: Table) -> list[Verdict]:
         return [finding.verdict for finding in found(numbers)]
 
     rate, holds, open_ = Verdict.holds_at_this_rate, Verdict.holds, Verdict.not_settled

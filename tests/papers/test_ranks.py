@@ -8,8 +8,8 @@ import pytest
 from jaxflow import papers
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.statement import hold
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023 import ranks
-from jaxflow.papers.tarzanagh2023.ranks import RankNumbers, Solutions
 from jaxflow.papers.verdicts import Verdict
 
 TINY = ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))
@@ -31,17 +31,18 @@ def test_from_the_name_to_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert [claim.verdict for claim in claims] == [Verdict.holds] * 5
 
 
-def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> RankNumbers:
-    def program(rank: int) -> Solutions:
-        one = np.ones((1, 1, 1))
+def made_up(rank: int, outside: float = 0.0, result: ProgramResult = ProgramResult.optimal) -> Table:
+    def program(rank: int) -> Table:
+        one = np.ones((1, 1))
         count = np.full(one.shape, rank)
-        found = (np.full(one.shape, result.value), count, count, 0.0 * one, outside * one)
-        return Solutions(np.array([[3, 3]]), np.array([4]), *found)
+        code = np.full(one.shape, result.value)
+        return Table(result=code, rank=count, relative_rank=count, gap=0.0 * one, outside=outside * one)
 
-    return RankNumbers(program(3), program(rank))
+    grid = Table(shapes=np.array([[3, 3]]), dimensions=np.array([4]))
+    return Table(grid=grid, frobenius=program(3), nuclear=program(rank))
 
 
-def verdicts(numbers: RankNumbers) -> list[Verdict]:
+def verdicts(numbers: Table) -> list[Verdict]:
     return [hold(statement, numbers).verdict for statement in ranks.STATEMENTS]
 
 

@@ -145,8 +145,8 @@ def predictivity(
 ) -> tuple[Array, ...]:
     r"""How well the programs of a set of selected tokens predict W, and the solution of (Gen-SVM).
 
-    `direction`, `combined`: correlations of W with that solution and with $W^{SVMeq}$; `spanned`: with the latter of what
-    attention sees of W; `solved`: whether the programs are.
+    `direction`, `combined`: correlations of W with that solution and with $W^{SVMeq}$; `spanned`: with the latter of
+    what attention sees of W; `solved`: whether the programs are.
 
     Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
     and $W^{SVMeq}=W^{fin}$. `spanned` takes of W only what attention sees, its part in the span of
@@ -243,9 +243,9 @@ def notes_of(numbers: Table) -> list[str]:
     error = np.max(np.abs(descent.attention - flow.target), axis=-1)
     return [
         *(
-            f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(kept(ends).sum())} of {ends.good.size} "
-            f"ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed, {int(np.sum(~ends.solved))} have a program "
-            "without a certified solution."
+            f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(kept(ends).sum())} of "
+            f"{ends.good.size} ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed, {int(np.sum(~ends.solved))} "
+            "have a program without a certified solution."
             for name, ends in (("flow", flow), ("descent", descent))
         ),
         f"The published descent ends at a distance from s* of {np.median(error):.1e} (median) and {error.max():.1e} "

@@ -105,9 +105,7 @@ TOGETHER = Statement[Table](
     says="The results indicate a positive correlation among τ, λ, and the number of selected tokens.",
     inside=lambda n: np.full(3, n.targets.size.size > 1),
     residual=lambda n: np.array([not value > 0 for value in _correlations(n)]),
-    found=lambda n, known: "correlations: τ and number {:.2f}, λ and number {:.2f}, τ and λ {:.2f}".format(
-        *_correlations(n)
-    ),
+    found=lambda n, known: "τ and number {:.2f}, λ and number {:.2f}, τ and λ {:.2f}".format(*_correlations(n)),
 )
 
 

@@ -193,9 +193,7 @@ LESS_PREDICTED = Statement[Table](
     # Of two runs and more there is one correlation.
     inside=lambda n: np.array([np.sum(kept(n.descent) & n.descent.solved) > 1]),
     residual=lambda n: np.array([not _slopes(n)[0] > 0]),
-    found=lambda n, known: "correlation {:.2f} over survivors of the published descent, {:.2f} over flows".format(
-        *_slopes(n)
-    ),
+    found=lambda n, known: "correlation {:.2f} over survivors of descent, {:.2f} over flows".format(*_slopes(n)),
 )
 
 
