@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow._core import Outcome
-from jaxflow.papers.table import Table
 from jaxflow.study import AbstractExperiment
 from jaxflow.study.experiment import import_named
 
@@ -35,14 +34,14 @@ class PartExperiment(AbstractExperiment):
         setting = part.settings(self.scale)[factors["cell"]]
         setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
         if part.way == "as a block":
-            return lambda keys: _with_outcome(by_column(part.one(keys, setting)))
+            return lambda keys: _with_outcome(part.one(keys, setting).named)
         if part.way != "on host":
             # An accelerator steps all lanes at a time; how much it gains has not been measured.
             mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
-            return lambda keys: _with_outcome(by_column(mapped(part.one, setting, keys)))
+            return lambda keys: _with_outcome(mapped(part.one, setting, keys).named)
 
         def one_after_the_other(keys: Any) -> dict[str, Any]:
-            records = [by_column(part.one(key, setting)) for key in keys]
+            records = [part.one(key, setting).named for key in keys]
             return _with_outcome({name: np.stack([record[name] for record in records]) for name in records[0]})
 
         return one_after_the_other
@@ -73,11 +72,6 @@ class PartExperiment(AbstractExperiment):
     def _found(self) -> tuple[Any, Any]:
         dataset = import_named(self.where)
         return dataset, dataset.parts[self.part]
-
-
-def by_column(record: Any) -> dict[str, Any]:
-    """The columns of a `Table` or a `NamedTuple`."""
-    return record.named if isinstance(record, Table) else record._asdict()
 
 
 @eqx.filter_jit

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -68,3 +69,13 @@ class Table:
     def tree_unflatten(cls, names: tuple[str, ...], columns: Iterable[Any]) -> "Table":
         """Columns under these names again; JAX puts other things than arrays there, too."""
         return cls(zip(names, columns, strict=True))
+
+
+def stacked(tables: Iterable[Table]) -> Table:
+    """Tables of the same columns as one, along a new first axis."""
+    return jax.tree.map(lambda *columns: np.stack(columns), *tables)
+
+
+def joined(tables: Iterable[Table]) -> Table:
+    """Tables of the same columns as one, the rows of one after those of another."""
+    return jax.tree.map(lambda *columns: np.concatenate(columns), *tables)

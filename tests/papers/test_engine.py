@@ -246,8 +246,8 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
             raise Killed
         return Table(x=np.zeros(5), drawn=np.zeros(()))
 
-    numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)}, numbers=lambda curve: curve)
-    zero = statement(source="Lemma 2", inside=lambda n: n.x == 0, residual=lambda n: n.x)
+    numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)})
+    zero = statement(source="Lemma 2", inside=lambda n: n.curve.x == 0, residual=lambda n: n.curve.x)
     times = dict.fromkeys(papers.SCALES, "no time")
     registry.register(numbers, "late", title="Lemma 2", run_times=times, statements=[zero], verified=True)
     tried: list[Any] = []

@@ -14,7 +14,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.papers.dataset import Part, Say, Sweep
 from jaxflow.papers.statement import Mask, Statement, everyone
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.concave import problem, scores_of, support_sizes, target
 from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
@@ -214,7 +214,7 @@ def parts(
             for name, instances in batches(scale, key):
                 say(f"{name}: {what} of {len(instances.lam)} instances")
                 rows.append(of(instances))
-            return jax.tree.map(lambda *cells: np.stack(cells), *rows)
+            return stacked(rows)
 
         return Sweep(compute, draw_from)
 

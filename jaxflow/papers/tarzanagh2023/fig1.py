@@ -20,7 +20,7 @@ from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, tok
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import Rate, common_rate, fit
@@ -100,7 +100,7 @@ def compute(way: str, scale: str, seed: int, say: Say) -> Table:
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(size.trials))
         risks, models = _start(as_keys(words), jnp.full(size.trials, setting == "described"))
         rows += [run(kind, size, risks, models[kind]) for kind in KINDS]
-    return jax.tree.map(lambda *cells: np.stack(cells), *rows).split(len(SETTINGS), len(KINDS))
+    return stacked(rows).split(len(SETTINGS), len(KINDS))
 
 
 @jax.jit

@@ -9,7 +9,7 @@ import numpy as np
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement, everyone
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
 from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, notes_of, parts, pearson, reaches, selected
 from jaxflow.plots import COLORS, CURVES, new_figure
@@ -64,7 +64,7 @@ def _exact(scale: str, key: Any, say: Say) -> Table:
         scores, lam, draws = draw_conditions(tau, size.T, size.d, jax.random.split(key_exact, size.exact))
         sizes, near = support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam))
         rows.append(Table(tau=np.asarray(tau), size=sizes, near_tie=near, draws=np.asarray(draws)))
-    return jax.tree.map(lambda *cells: np.stack(cells), *rows)
+    return stacked(rows)
 
 
 def _draw_from(seed: int) -> Any:

@@ -55,7 +55,8 @@ def _converges(kind: str, where: str, name: str) -> Statement[Table]:
     def rate(numbers: Table, known: Mask) -> Rate | None:
         """Of those that are still on their way."""
         runs, at = local(numbers)
-        return common_rate(rates(runs)[at & (last(runs) > REACHED)], None, law="excess of the objective against log t")
+        going = at & (last(runs) > REACHED)
+        return common_rate(rates(runs)[going], None, law="objective above the optimum against log t")
 
     def residual(numbers: Table) -> np.ndarray:
         runs, at = local(numbers)

@@ -84,8 +84,8 @@ def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
 def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> Table:
     """The flow at `saves` + 1 points, the last of which is its end, and how it ended.
 
-    - `way`: columns of `_measure` at these points; `selection` `(n, T)`: the tokens of largest attention; `smallest`: the
-      least of these attentions over the sequences.
+    - `way`: columns of `_measure` at these points; `selection` `(n, T)`: the tokens of largest attention; `smallest`:
+      the least of these attentions over the sequences.
     - `settled`: attention is on one token a sequence; `stationary`: the gradient vanishes.
     - `good`: the flow was followed to where it was to end; `spent`: its steps were used up.
     """
@@ -144,8 +144,9 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Boo
 
 
 def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Table:
-    """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`, duality `gap`, whether
-    it is `solved` or `infeasible`, and what Definition 2 (or 4) says of the selection, `status` (`SelectionStatus`)."""
+    """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`, duality `gap`,
+    whether it is `solved` or `infeasible`, and what Definition 2 (or 4) says of the selection, `status`
+    (`SelectionStatus`)."""
     risk, model = _instance("combined", size, key)  # the data; the start does not matter
     solution = solve(attention_svm(risk.data, selection, norm))  # pyright: ignore[reportArgumentType]
     return Table(

@@ -6,23 +6,15 @@ import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
-    cone_lemmas,
-    equal_scores,
     hypotheses,
     inequalities,
-    local_convergence,
     local_paths,
-    paths,
     sequence_paths,
     smooth,
 )
-from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
-from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
-from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
-from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from tests.papers import (
     test_composition,
     test_conjecture,
@@ -83,7 +75,7 @@ def factored() -> list[Any]:
 
 def tarzanagh_assumptions() -> list[Any]:
     support = filled(
-        assumptions.Support,
+        Table,
         (len(assumptions.DIMENSIONS), 2),
         result=OPTIMAL,
         exact=True,
@@ -96,7 +88,7 @@ def tarzanagh_assumptions() -> list[Any]:
 
 
 def cones() -> list[Any]:
-    choices = cone_checks.Choices(
+    choices = Table(
         status=np.array([LOCAL] * 4 + [OTHER]),
         empty=np.array([False, True, True, True, False]),
         near=np.zeros(5, bool),
@@ -115,7 +107,7 @@ def equal_cells() -> list[Any]:
         one = {"score_gap": 0.1, "score_spread": 0.0, "optimal_tokens": 1, "program_result": OPTIMAL}
         one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
         one |= {"misaligned": 0.5, "norm": 8.0}
-        explicit = equal_scores.Explicit(**{name: np.asarray(value) for name, value in one.items()})
+        explicit = Table({name: np.asarray(value) for name, value in one.items()})
         return Table(explicit=explicit, flow=flow, cells=cells)
 
     return [numbers(True, 1.0), numbers(False, 1e-30)]
@@ -123,8 +115,8 @@ def equal_cells() -> list[Any]:
 
 def feasibility() -> list[Any]:
     sizes, one = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1])), np.ones((2, 3, 5))
-    programs = feasible.Programs(*sizes, np.full(one.shape, OPTIMAL), 1e-15 * one, one > 0, 0.1 * one)
-    return [Table(programs=programs)]
+    found = {"result": np.full(one.shape, OPTIMAL), "gap": 1e-15 * one, "separated": one > 0, "least": 0.1 * one}
+    return [Table(programs=Table(zip(("n", "T", "d", "kind"), sizes, strict=True), **found))]
 
 
 def assumed() -> list[Any]:
@@ -143,11 +135,9 @@ def inequalities_data() -> list[Any]:
     def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
         limit = 0.0 if sign > 0 else 1.0
         return Table(
-            gradients=filled(
-                inequalities.Gradients, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far
-            ),
-            concave=filled(inequalities.Concave, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
-            centred=filled(inequalities.Centred, (2,), over=-sign),
+            gradients=filled(Table, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far),
+            concave=filled(Table, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
+            centred=filled(Table, (2,), over=-sign),
             explicit=Table(ratio=ratio),
         )
 
@@ -158,7 +148,7 @@ def local_convergence_numbers(selected: bool, certified: bool, descends: bool = 
     """Three starts near and three far, by flow and by descent."""
     ends = np.array([selected, selected and descends])[None, :, None] & np.ones((2, 2, 3), bool)
     plain = np.ones((2, 3))
-    runs = local_convergence.Runs(
+    runs = Table(
         reached=ends & certified,
         left=~ends & certified,
         stationary=np.zeros_like(ends),
@@ -187,17 +177,17 @@ def local_paths_data() -> list[Any]:
 
 
 def nearly_equal() -> list[Any]:
-    ends = test_verify_paths.ends
-    return [NearlyEqualNumbers(*[ends(np.ones((4, 2), bool))] * 2, ends([True] * 2))]
+    cells = test_verify_paths.ends(np.ones((4, 2), bool))
+    return [Table(single=cells, several=cells, pairs=test_verify_paths.ends([True] * 2))]
 
 
 def lemmas_of_cones() -> list[Any]:
     yes, one, at = np.ones(4, bool), np.ones(4), np.ones((4, 4))
     ratios = 1.0 + np.array([0.64, 0.16, 0.04, 0.01]) * at
-    optimal = cone_lemmas.Cone(yes, ~yes, at, ratios, 0.5 * at, 2.0 * at, one, one)
-    choices = optimal._replace(empty=np.array([False, False, False, True]))
-    local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in choices))
-    return [cone_lemmas.ConeLemmaNumbers(optimal, local, filled(Table, (2,), least=1.0, projected=1.0))]
+    more = {"lower": 0.5 * at, "upper": 2.0 * at, "bound": one, "mu": one}
+    optimal = Table(inside=yes, empty=~yes, push=at, ratio=ratios, **more)
+    local = stacked([optimal.replace(empty=np.array([False, False, False, True]))] * 2)
+    return [Table(optimal=optimal, local=local, ranks=filled(Table, (2,), least=1.0, projected=1.0))]
 
 
 def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Table:
@@ -249,7 +239,7 @@ def figure12() -> list[Any]:
 
 def regularization_paths() -> list[Any]:
     one = paths_of(4.0, 8)
-    programs = paths.Programs(
+    programs = Table(
         result=np.full((2, 3), OPTIMAL),
         value=np.full((2, 3), 3.0),
         rank=np.full((2, 3), 2),
@@ -257,12 +247,12 @@ def regularization_paths() -> list[Any]:
         shape=np.array([3, 3, 3]),
         columns=np.array([3]),
     )
-    return [paths.PathNumbers(one, paths.Paths(*(field[None] for field in one)), programs)]
+    return [Table(combined=one, factored=one.at(None), programs=programs)]
 
 
 def paths_of_sequences() -> list[Any]:
     sizes = len(sequence_paths.CONES)
-    choices = sequence_paths.Choices(
+    choices = Table(
         size=np.repeat(np.arange(sizes), 4),
         status=np.tile([GLOBAL, LOCAL, LOCAL, OTHER], sizes),
         empty=np.tile([False, False, True, False], sizes),
@@ -273,15 +263,14 @@ def paths_of_sequences() -> list[Any]:
         optimal=np.tile([True, False, False, False], sizes),
         anywhere=np.tile([np.inf, 0.1, -0.1, 0.3], sizes),
     )
-    six = paths.Paths(*(np.stack([field] * 6) for field in paths_of(4.0, 8)))
-    return [sequence_paths.SequenceNumbers(six, choices)]
+    return [Table(paths=stacked([paths_of(4.0, 8)] * 6), choices=choices)]
 
 
 def sequences() -> list[Any]:
     best = Outcome.globally_optimal.value
     combined, factored = (
         filled(
-            sequence_checks.Limits,
+            Table,
             (cells, 2),
             outcome=best,
             status=GLOBAL,
@@ -294,12 +283,12 @@ def sequences() -> list[Any]:
         )
         for cells in (3, 1)
     )
-    return [sequence_checks.SequenceNumbers(combined, factored)]
+    return [Table(combined=combined, factored=factored)]
 
 
 def smoothness() -> list[Any]:
     sized = np.full((2, 2, len(smooth.SIZES)), 0.5)
-    ratios = smooth.Ratios(np.full((2, 2), 0.5), sized, sized, np.full((2, 2, 2), -0.5))
+    ratios = Table(W=np.full((2, 2), 0.5), K=sized, Q=sized, descent=np.full((2, 2, 2), -0.5))
     return [Table(pairs=ratios)]
 
 

@@ -1,24 +1,24 @@
 """Assumptions B.1 (exactly, and by the paper's proxy) and C: how often they hold; Theorems 3 and 6 where they do."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, checksum_key
 from jaxflow.papers.independent import least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, Ends, follow_all
+from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, astray, distance, follow_all, has_program
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 from jaxflow.risk import EmpiricalRisk
 
@@ -36,30 +36,14 @@ MARGINS, SOLVED = "NNLS of SciPy", 1e-7
 SEPARATING = ((2, 3, 6), (3, 4, 6))
 
 
-class Support(NamedTuple):
-    """Random instances at each of `DIMENSIONS`: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are
-    support vectors (`exact`); `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
-
-    result: Int[Any, "k b"]
-    exact: Bool[Any, "k b"]
-    average: Float[Any, "k b"]
-    largest: Float[Any, "k b"]
-    push: Float[Any, "k b"]
-
-    @property
-    def solved(self) -> Mask:
-        return self.result == ProgramResult.optimal.value
-
-    @property
-    def proxy(self) -> Mask:
-        """The average margin is that of support vectors, nearly."""
-        return self.solved & (self.average < PROXY)
+def solved(support: Table) -> Mask:
+    """(Att-SVM) is."""
+    return support.result == ProgramResult.optimal.value
 
 
-def _supports(scale: str, key: Any, say: Say) -> Support:
+def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
-    cells = [_support(_support_keys(scale, key, d), d) for d in DIMENSIONS]
-    return jax.tree.map(lambda *values: np.stack(values), *cells)
+    return stacked(_support(_support_keys(scale, key, d), d) for d in DIMENSIONS)
 
 
 def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
@@ -72,7 +56,7 @@ def _hold(scale: str, key: Any, say: Say) -> Table:
     return Table(holds=np.stack([holds for _, holds in _instances(scale, key)]))
 
 
-def _flows(scale: str, key: Any, say: Say) -> Ends:
+def _flows(scale: str, key: Any, say: Say) -> Table:
     say(f"Theorem 6: {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
     return follow_all([given for given, _ in _instances(scale, key)])
 
@@ -94,8 +78,11 @@ def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
 
 
 @jax.jit
-def _support(keys: Array, d: Any) -> Support:
-    def one(key: Array) -> Support:
+def _support(keys: Array, d: Any) -> Table:
+    """Random instances: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are support vectors (`exact`);
+    `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
+
+    def one(key: Array) -> Table:
         *_, key_W, key_size = jax.random.split(key, 5)
         data, head = _unit_data(key, d)
         best = optimal_tokens(token_scores(data, head), data.visible)
@@ -107,7 +94,7 @@ def _support(keys: Array, d: Any) -> Support:
         model = CombinedAttention(W, head)
         gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model).gradient
         sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
-        return Support(
+        return Table(
             result=solution.result.value,
             exact=jnp.all(local.support | best),
             average=jnp.sum(margins) / (N * (T - 1)),
@@ -139,9 +126,9 @@ ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
     {
-        "support": Sweep(_supports, KEY, record=Support),
+        "support": Sweep(_supports, KEY),
         "separating": Sweep(_hold, KEY),
-        "flows": Sweep(_flows, KEY, record=Ends),
+        "flows": Sweep(_flows, KEY),
     },
     where=f"{__name__}:ASSUMPTIONS",
 )
@@ -153,7 +140,7 @@ def _beyond(numbers: Table) -> np.ndarray:
     off = np.maximum(found.largest - 1.0, 0.0)
     # Which tokens are support is Definition 2's decision, whatever rounding makes of the margins at its edge.
     off = np.where(found.exact, np.minimum(off, SUPPORT), np.maximum(off, 2.0 * SUPPORT))
-    return np.where(found.solved, off, np.nan)
+    return np.where(solved(found), off, np.nan)
 
 
 def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -169,7 +156,8 @@ PROXY_MEANS = Statement[Table](
     source="Assumption B.1",
     says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
     f"n = T = {N}",
-    inside=lambda n: n.support.proxy,
+    # The average margin is that of support vectors, nearly.
+    inside=lambda n: solved(n.support) & (n.support.average < PROXY),
     residual=_beyond,
     bound=SUPPORT,
     unit="margin − 1 of a token under the proxy",
@@ -193,7 +181,7 @@ SUFFICES = Statement[Table](
 NO_STATIONARY_POINT = Statement[Table](
     source="Theorem 3",
     says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
-    inside=lambda n: n.support.solved & n.support.exact,
+    inside=lambda n: solved(n.support) & n.support.exact,
     residual=lambda n: n.support.push,
     bound=BELOW_ZERO,
     unit="cosine of ∇L and W^mm; below 0",
@@ -205,11 +193,11 @@ def converges(number: int) -> Statement[Table]:
     n, T, d = SEPARATING[number]
 
     def inside(numbers: Table) -> Mask:
-        return numbers.separating.holds[number] & cell_of(numbers.flows, number).inside
+        return numbers.separating.holds[number] & has_program(numbers.flows.at(number))
 
     def residual(numbers: Table) -> np.ndarray:
-        ends = cell_of(numbers.flows, number)
-        return ends.distance(ends.astray)
+        ends = numbers.flows.at(number)
+        return distance(ends, astray(ends))
 
     return Statement(
         source="Theorem 6",
