@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow.papers.attempts import Took, timed, total
-from jaxflow.papers.part_experiment import PartExperiment
+from jaxflow.papers.part_experiment import Computed, PartExperiment
 from jaxflow.papers.table import Table
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
@@ -25,7 +25,6 @@ from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
 from jaxflow.study.shapes import CPU, device_shapes
 
-N = TypeVar("N")
 R = TypeVar("R")
 
 Say = Callable[[str], None]
@@ -137,7 +136,7 @@ class Studies:
 
 
 @dataclass(frozen=True)
-class Dataset(Generic[N]):
+class Dataset:
     """The numbers of an experiment: a `Table` of one table for each of its `parts`.
 
     `where` is `module:NAME` of this object, by which another process finds it.
@@ -247,7 +246,10 @@ class Dataset(Generic[N]):
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
-            return {str(name): column.values for name, column in results.data_vars.items()}
+            # An outcome that the part has not given itself is the study's, and no number of the experiment.
+            meanings = results["outcome"].attrs["flag_meanings"].split()
+            added = {"outcome"} if Computed.computed.name in meanings else set()
+            return {str(name): column.values for name, column in results.data_vars.items() if name not in added}
 
     def _ran(
         self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
@@ -283,7 +285,7 @@ class Dataset(Generic[N]):
 class Draw(NamedTuple):
     """Where numbers were drawn: their dataset, scale and seed. Every instance can be drawn again."""
 
-    dataset: Dataset[Any]
+    dataset: Dataset
     scale: str
     seed: int
 

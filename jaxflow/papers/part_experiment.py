@@ -1,5 +1,6 @@
 """A part of a dataset as an experiment of a study."""
 
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -10,9 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import Outcome
+from jaxflow._core import Code
 from jaxflow.study import AbstractExperiment
 from jaxflow.study.experiment import import_named
+
+
+class Computed(enum.IntEnum):
+    """How an instance of a part without an `outcome` of its own ended: nothing is claimed of it."""
+
+    not_run = 0
+    computed = 1
+    failed = 9
 
 
 class PartExperiment(AbstractExperiment):
@@ -85,8 +94,8 @@ def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
 
 
 def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
-    """Results with an outcome: their own, or `failed` where they are not `ok` and else `undecided`, no claim."""
+    """Results with an outcome: their own, or of `Computed` where they are `ok`."""
     if "outcome" in results:
         return results
     ok = np.asarray(results.get("ok", np.ones(len(next(iter(results.values()))), bool)))
-    return results | {"outcome": np.where(ok, Outcome.undecided.value, Outcome.failed.value)}
+    return results | {"outcome": Code(np.where(ok, Computed.computed, Computed.failed), Computed)}

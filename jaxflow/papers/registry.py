@@ -76,7 +76,7 @@ class Entry:
     name: str
     title: str
     run_times: Mapping[str, str]
-    dataset: Dataset[Any]
+    dataset: Dataset
     said: Callable[[Any], Sequence[Statement[Any]]]
     notes: Callable[[Any], list[str]]
     draw: Callable[[Any], Any] | None = None
@@ -103,7 +103,7 @@ def register_paper(paper: Paper) -> Paper:
 
 
 def register(
-    dataset: Dataset[N],
+    dataset: Dataset,
     name: str,
     *,
     title: str,

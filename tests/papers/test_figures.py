@@ -12,7 +12,7 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
-from jaxflow.margin import ProgramResult
+from jaxflow.margin import AssumptionStatus, ProgramResult
 from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.claims import Claim
 from jaxflow.papers.sheen2024 import diagonal_flows, multipliers
@@ -22,12 +22,15 @@ from jaxflow.papers.tarzanagh2023 import (
     column_runs,
     concave,
     concave_ends,
+    conjecture,
+    factored,
     fig1,
     fig5,
     fig7,
     fig9,
     fig12,
     percent,
+    ranks,
 )
 from jaxflow.papers.tarzanagh2023.paths import Size
 from jaxflow.papers.tarzanagh2023.percent import table, tally
@@ -149,6 +152,36 @@ def conditions_of_lemma_6(numbers: Table, claims: list[Claim]) -> None:
     assert other["Lemma 6"] == other["(9), Figure 12"] == OPEN and other["Figure 12(c), flow"] == HOLDS
 
 
+# Figure 4, sections 5.2 and 9
+
+
+def ranks_of_solutions(numbers: Table, claims: list[Claim]) -> None:
+    assert numbers.nuclear.rank.shape == (2 * 2, 4)
+    solved = numbers.nuclear.result == ProgramResult.optimal
+    # Infeasible programs are counted and have no rank; nothing else is without one.
+    assert solved.any() and np.all((numbers.nuclear.rank >= 0) == solved)
+    assert np.all(solved | (numbers.nuclear.result == ProgramResult.infeasible))
+    assert verdicts(claims) == [HOLDS] * 5
+
+
+def every_choice_enumerated(numbers: Table, claims: list[Claim]) -> None:
+    found, yes, no = numbers.instances, AssumptionStatus.holds, AssumptionStatus.violated
+    assert found.outcome.shape == (2, 4) and np.all(found.outcome != Outcome.not_run)
+    # What implies the other does so on every instance that was enumerated.
+    assert not np.any((found.support == yes) & (found.D == no))
+    assert not np.any((found.D == yes) & (found.unique == no) & (found.locally_optimal > 0))
+    assert len(claims) == 5
+
+
+def limits_of_the_factors(numbers: Table, claims: list[Claim]) -> None:
+    assert numbers.ends.outcome.shape == (1, 6)
+    # No pair has fewer columns than rows: the question is asked once.
+    assert len(claims) == 2 and claims[1].verdict is HOLDS
+    # An instance comes back by its number, with the same outcome.
+    limit = factored.study_of(factored.SIZES["quick"], int(numbers.pairs.seed), 3, 3).replay(trial=2)
+    assert int(limit.outcome) == numbers.ends.outcome[0, 2]
+
+
 # The other papers
 
 
@@ -202,6 +235,9 @@ SIZES = [
     (fig1.SIZES, fig1.Size(4, steps=300)),
     (column_runs.SIZES, column_runs.Size(3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
     (bias_runs.SIZES, Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)),
+    (ranks.SIZES, ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
+    (conjecture.SIZES, conjecture.Size(4, (3, 20), steps=50, n=2, T=3)),
+    (factored.SIZES, factored.Size(6, ((3, 3),), 6)),
     (fig5.SIZES, percent.Size(trials=4, d=(4,), settings=((2, 3),))),
     (fig9.SIZES, fig9.Size(4, (0.0, 0.3, 2.5))),
     (fig12.SIZES, fig12.Size(4, 200, taus=(3, 9))),
@@ -211,6 +247,9 @@ SIZES = [
 # Figures of one data set stand one after another, and only the first of them computes.
 FIGURES: dict[tuple[str, str], Callable[[Any, list[Claim]], None]] = {
     ("tarzanagh2023", "fig1"): runs_in_the_plane,
+    ("tarzanagh2023", "fig4"): ranks_of_solutions,
+    ("tarzanagh2023", "conjecture"): every_choice_enumerated,
+    ("tarzanagh2023", "factored"): limits_of_the_factors,
     ("tarzanagh2023", "fig5"): outcomes_of_every_instance,
     ("tarzanagh2023", "fig7"): biases_of_both_kinds,
     ("tarzanagh2023", "fig9"): penalties,

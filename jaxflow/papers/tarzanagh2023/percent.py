@@ -71,7 +71,7 @@ def names(numbers: Table) -> list[str]:
 
 def dataset_of(
     name: str, where: str, sizes: Mapping[str, Size], more: tuple[str, ...] = (), experiment: Any = None
-) -> Dataset[Table]:
+) -> Dataset:
     """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study.
 
     `grid`: what is varied, `n`, `T` `(s,)`, `d` `(k,)`, `parametrization` `(p,)`, and the `score_gap`; `accepted`

@@ -128,7 +128,7 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
     }
 
 
-def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset[Table]:
+def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
     def cells(norm: str, scale: str) -> dict[str, Cell]:
         size = sizes[scale]
         found = [Cell(norm, n, T, d, max(size.dimensions)) for n, T in size.shapes for d in size.dimensions]

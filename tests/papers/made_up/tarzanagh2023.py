@@ -17,12 +17,8 @@ from jaxflow.papers.tarzanagh2023.verify import (
 )
 from tests.papers import (
     test_composition,
-    test_conjecture,
-    test_factored,
-    test_fig1_and_10,
-    test_fig7,
     test_percentages,
-    test_ranks,
+    test_tarzanagh2023,
     test_verify_paths,
 )
 from tests.papers.made_up.records import filled, programs
@@ -32,7 +28,7 @@ GLOBAL, LOCAL, OTHER = (SelectionStatus[name].value for name in ("global_", "loc
 
 
 def plane() -> list[Any]:
-    numbers = test_fig1_and_10.plane_numbers
+    numbers = test_tarzanagh2023.plane_numbers
     return [numbers(2.0), numbers(-0.5)]
 
 
@@ -63,12 +59,12 @@ def figure6() -> list[Any]:
 
 
 def conjecture() -> list[Any]:
-    yes = [test_conjecture.YES]
-    return [test_conjecture.made_up([Outcome.globally_optimal], yes, yes, yes)]
+    yes = [test_tarzanagh2023.YES]
+    return [test_tarzanagh2023.conjecture_numbers([Outcome.globally_optimal], yes, yes, yes)]
 
 
 def factored() -> list[Any]:
-    made_up = test_factored.made_up
+    made_up = test_tarzanagh2023.factored_numbers
     good, other = Outcome.locally_optimal, Outcome.prediction_contradicted
     return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
 
@@ -301,12 +297,12 @@ PROBES = {
     "descents": lambda: [test_verify_paths.descended()],
     "fig1": plane,
     "fig2": figure2,
-    "fig4": lambda: [test_ranks.made_up(2)],
+    "fig4": lambda: [test_tarzanagh2023.rank_numbers(2)],
     "fig5": figure5,
     "fig6": figure6,
-    "fig7": lambda: [test_fig7.numbers()],
+    "fig7": lambda: [test_tarzanagh2023.bias_numbers()],
     "fig8": lambda: [test_composition.made_up()],
-    "fig10": lambda: [test_fig1_and_10.made_up(0.3, 0.2)],
+    "fig10": lambda: [test_tarzanagh2023.column_numbers(0.3, 0.2)],
     "fig11": lambda: [test_composition.made_up()],
     "conjecture": conjecture,
     "factored": factored,
@@ -319,7 +315,7 @@ PROBES = {
     "local-convergence": lambda: [local_convergence_numbers(True, True)],
     "local-paths": local_paths_data,
     "nearly-equal-scores": nearly_equal,
-    "ranks": lambda: [test_ranks.made_up(2)],
+    "ranks": lambda: [test_tarzanagh2023.rank_numbers(2)],
     "sequences": sequences,
     "sequence-paths": paths_of_sequences,
     "smoothness": smoothness,
