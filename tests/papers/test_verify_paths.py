@@ -243,7 +243,7 @@ def test_descents_that_do_not_grow_yet_go_on(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_theorem_6_is_judged_where_assumption_C_holds() -> None:
     def found(index: int, flows: Table, **first: Any) -> Any:
-        return hold(descents.converges(0, index), descended(**first).replace(flows=flows))
+        return hold(descents.stepped(0, index), descended(**first).replace(flows=flows))
 
     flows = ends(np.broadcast_to([True, False], (2, 3, 2)))
     large = np.full((2, 2), 60.0)

@@ -18,7 +18,7 @@ from jaxflow.papers.independent import least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, astray, distance, follow_all, has_program
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, converges, follow_all, has_program
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 from jaxflow.risk import EmpiricalRisk
 
@@ -188,24 +188,14 @@ NO_STATIONARY_POINT = Statement[Table](
 )
 
 
-def converges(number: int) -> Statement[Table]:
+def separated(number: int) -> Statement[Table]:
     """Of one size."""
     n, T, d = SEPARATING[number]
-
-    def inside(numbers: Table) -> Mask:
-        return numbers.separating.holds[number] & has_program(numbers.flows.at(number))
-
-    def residual(numbers: Table) -> np.ndarray:
-        ends = numbers.flows.at(number)
-        return distance(ends, astray(ends))
-
-    return Statement(
-        source="Theorem 6",
-        says=f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
-        inside=inside,
-        residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+    return converges(
+        "Theorem 6",
+        f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
+        lambda n: n.flows.at(number),
+        lambda n: n.separating.holds[number] & has_program(n.flows.at(number)),
     )
 
 
@@ -218,6 +208,6 @@ register(
         "paper": "256 instances for each of 7 sizes",
         "large": "2,048 instances for each of 7 sizes",
     },
-    statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(converges(number) for number in range(len(SEPARATING)))],
+    statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(separated(number) for number in range(len(SEPARATING)))],
     verified=True,
 )

@@ -20,7 +20,7 @@ from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table, stacked
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, astray, distance, follow_all
+from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, SHAPE, converges, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -272,7 +272,7 @@ def grows(name: str) -> Statement[Table]:
     )
 
 
-def converges(size: int, index: int) -> Statement[Table]:
+def stepped(size: int, index: int) -> Statement[Table]:
     """Of one size, after one first step."""
     n, T, d = SEPARATING[size]
 
@@ -281,19 +281,13 @@ def converges(size: int, index: int) -> Statement[Table]:
         # The proof's first step is larger than the statement allows wherever this ratio is above one.
         return met(numbers.first)[size] & ((ratio <= 1.0) | (index != 2))
 
-    def residual(numbers: Table) -> np.ndarray:
-        ends = numbers.flows.at((size, index))
-        return distance(ends, astray(ends))
-
-    return Statement(
-        source="Theorem 6",
-        says=f"Assumption C, W(0) = 0, descent with η(0) = {FIRST[index]}"
-        f"{', more than the statement allows' * (index == 2)}, η(k) = 1/L_W, then the flow, n = {n}, T = {T}, d = {d}: "
-        "W^mm",
-        inside=inside,
-        residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
+    more = ", more than the statement allows" * (index == 2)
+    return converges(
+        "Theorem 6",
+        f"Assumption C, W(0) = 0, descent with η(0) = {FIRST[index]}{more}, η(k) = 1/L_W, then the flow, n = {n}, "
+        f"T = {T}, d = {d}: W^mm",
+        lambda n: n.flows.at((size, index)),
+        inside,
     )
 
 
@@ -336,7 +330,7 @@ register(
     },
     statements=[
         *(grows(name) for name in GROWING),
-        *(converges(size, index) for size in range(len(SEPARATING)) for index in range(len(FIRST))),
+        *(stepped(size, index) for size in range(len(SEPARATING)) for index in range(len(FIRST))),
         ALLOWED,
         SEPARATES,
     ],

@@ -1,6 +1,6 @@
 """Limits of the flow of W for many instances with one compiled program."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.independent import limit_apart, tokens_of
-from jaxflow.papers.statement import Mask
+from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
@@ -162,6 +162,25 @@ def _without_lost(given: Instance, final: Any, attention: Array) -> Array:
     # `direction` has the least margin one. An added sequence of one token loses nothing.
     stays = jnp.any(lost) & jnp.all(jnp.where(lost[:, 0], ahead > 1.0, True))
     return jnp.where(stays, certificate.duality_gap, jnp.inf)
+
+
+def converges(
+    source: str,
+    says: str,
+    ends: Callable[[Table], Table],
+    inside: Callable[[Table], Mask] | None = None,
+    again: Again[Table] | None = None,
+) -> Statement[Table]:
+    """That flows converge to $W^{mm}$ of their targets, by default where its program has a solution."""
+    return Statement(
+        source=source,
+        says=says,
+        inside=inside or (lambda n: has_program(ends(n))),
+        residual=lambda n: distance(ends(n), astray(ends(n))),
+        bound=ALIGNED,
+        unit="1 − corr with W^mm",
+        again=again,
+    )
 
 
 def limit_again(given: Instance) -> float:

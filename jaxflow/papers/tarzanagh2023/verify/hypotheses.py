@@ -16,7 +16,7 @@ from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, 
 from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
@@ -43,7 +43,7 @@ SHORT = 1e-6
 def _slopes(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption A: {100 * TRIALS[scale]} pairs of points for each loss")
     key = jax.random.fold_in(key, 0)
-    return _stacked([losses(name, key, TRIALS[scale]) for name in LOSSES])
+    return stacked(losses(name, key, TRIALS[scale]) for name in LOSSES)
 
 
 def _equals(scale: str, key: Any, say: Say) -> Table:
@@ -53,7 +53,7 @@ def _equals(scale: str, key: Any, say: Say) -> Table:
 def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
     keys = [jax.random.split(jax.random.fold_in(key, 100 + k), TRIALS[scale]) for k in range(len(DIMENSIONS))]
-    return _stacked([_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True)])
+    return stacked(_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True))
 
 
 def _tops(scale: str, key: Any, say: Say) -> Table:
@@ -62,10 +62,6 @@ def _tops(scale: str, key: Any, say: Say) -> Table:
     """
     keys = jax.random.split(jax.random.fold_in(key, 2), TRIALS[scale])
     return Table(excess=np.stack([top_score(name, keys) for name in HEADS]))
-
-
-def _stacked(records: list[Any]) -> Any:
-    return jax.tree.map(lambda *values: np.stack(values), *records)
 
 
 def losses(name: str, key: Any, count: int) -> Table:
@@ -233,6 +229,7 @@ C = Statement[Table](
     inside=lambda n: everyone(n.support.separating[:, 0]),
     # Random draws among which there is none do not prove that there is none.
     residual=lambda n: np.where(np.any(n.support.separating, axis=1), 0.0, np.nan),
+    found=lambda n, known: f"{np.sum(n.support.separating)} of {n.support.separating.size} draws satisfy it",
 )
 
 

@@ -196,7 +196,7 @@ def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsi
 
         def start(weights: Any, bar: Array) -> Any:
             cone, size = SeparatingCone(a, bar, high, e), sizes_of(weights, r)
-            return regularization_path(risk, model_of(weights, v), size, reference=selection, constraint=cone)
+            return regularization_path(risk, [model_of(weights, v)], size, reference=selection, constraint=cone)
 
         # One start a call, each with a cone of its own: their axis is the first of two.
         paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, bars))

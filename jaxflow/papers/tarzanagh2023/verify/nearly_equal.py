@@ -21,9 +21,8 @@ from jaxflow.papers.tarzanagh2023.verify.follow import (
     FLOWS,
     PROGRAMS,
     SHAPE,
-    astray,
     certified,
-    distance,
+    converges,
     follow,
     follow_all,
     has_program,
@@ -104,14 +103,11 @@ def _pair_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
 
 
-TWO_TOKENS = Statement[Table](
-    source="Theorem 5",
-    says="T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case "
-    f"of Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
-    inside=lambda n: has_program(n.pairs),
-    residual=lambda n: distance(n.pairs, astray(n.pairs)),
-    bound=ALIGNED,
-    unit="1 − corr with W^mm",
+TWO_TOKENS = converges(
+    "Theorem 5",
+    "T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case of "
+    f"Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
+    lambda n: n.pairs,
     again=Again(FLOWS, _pair_again, PROGRAMS),
 )
 
