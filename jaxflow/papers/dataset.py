@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Array, Key
 
 from jaxflow.papers.attempts import Took, timed, total
-from jaxflow.papers.part_experiment import PartExperiment, by_column
+from jaxflow.papers.part_experiment import Computed, PartExperiment
 from jaxflow.papers.table import Table
 from jaxflow.study import OtherStudy, Study, TwoResults, trial_key
 from jaxflow.study.blocks import crowded, device_kind, release_programs
@@ -25,7 +25,6 @@ from jaxflow.study.manifest import manifest, mixed
 from jaxflow.study.plan import Plan
 from jaxflow.study.shapes import CPU, device_shapes
 
-N = TypeVar("N")
 R = TypeVar("R")
 
 Say = Callable[[str], None]
@@ -88,7 +87,6 @@ class Part:
     own_instances: bool = False
     draw_from: Callable[[int, Any], Any] | None = None
     way: Literal["together", "in turn", "on host", "as a block"] = "together"
-    record: Callable[..., Any] = Table
 
     def settings(self, scale: str) -> Mapping[str, Any]:
         """The cells at a scale."""
@@ -123,7 +121,6 @@ class Sweep:
 
     compute: Callable[[str, Any, Say], Any]
     draw_from: Callable[[int], Any] | None = None
-    record: Callable[..., Any] = Table
 
 
 @dataclass(frozen=True)
@@ -136,12 +133,11 @@ class Studies:
 
     columns: tuple[str, ...]
     studies: Callable[[str, int], Mapping[str, Study]]
-    record: Callable[..., Any] = Table
 
 
 @dataclass(frozen=True)
-class Dataset(Generic[N]):
-    """The numbers of an experiment: a `Table` of one table for each of its `parts`, or what `numbers` makes of these.
+class Dataset:
+    """The numbers of an experiment: a `Table` of one table for each of its `parts`.
 
     `where` is `module:NAME` of this object, by which another process finds it.
 
@@ -166,7 +162,6 @@ class Dataset(Generic[N]):
     name: str
     parts: Mapping[str, Part | Sweep | Studies]
     where: str = ""
-    numbers: Callable[..., Any] = Table
 
     def collect(
         self, folder: Path, *, scale: str, seed: int, say: Say, executor: Any = None, progress: bool = False
@@ -200,9 +195,9 @@ class Dataset(Generic[N]):
             say(f"{self.name}, {name}: {time.monotonic() - started:.0f} s")
         return found
 
-    def typed(self, raw: Raw) -> Any:
-        """The numbers, each field by its name."""
-        return self.numbers(**{name: _recorded(part.record, raw[name]) for name, part in self.parts.items()})
+    def typed(self, raw: Raw) -> Table:
+        """The numbers, each column by its name."""
+        return Table({name: Table(raw[name]) for name in self.parts})
 
     def took(self, folder: Path, *, scale: str, seed: int) -> Took:
         """How long all attempts at the numbers in the folder have taken so far."""
@@ -251,7 +246,10 @@ class Dataset(Generic[N]):
         store = target.with_suffix(".zarr")
         store.parent.mkdir(parents=True, exist_ok=True)
         with self.study(name, scale, seed).run(store, executor, progress) as results:
-            return {str(name): column.values for name, column in results.data_vars.items()}
+            # An outcome that the part has not given itself is the study's, and no number of the experiment.
+            meanings = results["outcome"].attrs["flag_meanings"].split()
+            added = {"outcome"} if Computed.computed.name in meanings else set()
+            return {str(name): column.values for name, column in results.data_vars.items() if name not in added}
 
     def _ran(
         self, part: Studies, target: Path, scale: str, seed: int, say: Say, executor: Any, progress: bool
@@ -279,7 +277,7 @@ class Dataset(Generic[N]):
                 raise OtherStudy(f"numbers in {file} are others: {'; '.join(differing)}")
             return arrays
         made = part.compute(scale, self.key(name, seed), say)
-        arrays = {field: np.asarray(value) for field, value in by_column(made).items()}
+        arrays = {field: np.asarray(value) for field, value in made.named.items()}
         save_arrays(file, arrays | {"manifest": np.asarray(json.dumps(now))})
         return arrays
 
@@ -287,7 +285,7 @@ class Dataset(Generic[N]):
 class Draw(NamedTuple):
     """Where numbers were drawn: their dataset, scale and seed. Every instance can be drawn again."""
 
-    dataset: Dataset[Any]
+    dataset: Dataset
     scale: str
     seed: int
 
@@ -339,10 +337,6 @@ def load_arrays(file: Path) -> dict[str, np.ndarray]:
 def _by_cell(results: Any) -> np.ndarray:
     """The factors in one axis."""
     return results.values.reshape(-1, *results.shape[results.dims.index("trial") :])
-
-
-def _recorded(record: Callable[..., Any], columns: Mapping[str, np.ndarray]) -> Any:
-    return record(**{name: columns[name] for name in getattr(record, "_fields", columns)})
 
 
 def cell_of(record: R, at: int) -> R:

@@ -1,5 +1,6 @@
 """A part of a dataset as an experiment of a study."""
 
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -10,10 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxflow._core import Outcome
-from jaxflow.papers.table import Table
+from jaxflow._core import Code
 from jaxflow.study import AbstractExperiment
 from jaxflow.study.experiment import import_named
+
+
+class Computed(enum.IntEnum):
+    """How an instance of a part without an `outcome` of its own ended: nothing is claimed of it."""
+
+    not_run = 0
+    computed = 1
+    failed = 9
 
 
 class PartExperiment(AbstractExperiment):
@@ -35,14 +43,14 @@ class PartExperiment(AbstractExperiment):
         setting = part.settings(self.scale)[factors["cell"]]
         setting = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
         if part.way == "as a block":
-            return lambda keys: _with_outcome(by_column(part.one(keys, setting)))
+            return lambda keys: _with_outcome(part.one(keys, setting).named)
         if part.way != "on host":
             # An accelerator steps all lanes at a time; how much it gains has not been measured.
             mapped = _in_turn if part.way == "in turn" and jax.default_backend() == "cpu" else _together
-            return lambda keys: _with_outcome(by_column(mapped(part.one, setting, keys)))
+            return lambda keys: _with_outcome(mapped(part.one, setting, keys).named)
 
         def one_after_the_other(keys: Any) -> dict[str, Any]:
-            records = [by_column(part.one(key, setting)) for key in keys]
+            records = [part.one(key, setting).named for key in keys]
             return _with_outcome({name: np.stack([record[name] for record in records]) for name in records[0]})
 
         return one_after_the_other
@@ -75,11 +83,6 @@ class PartExperiment(AbstractExperiment):
         return dataset, dataset.parts[self.part]
 
 
-def by_column(record: Any) -> dict[str, Any]:
-    """The columns of a `Table` or a `NamedTuple`."""
-    return record.named if isinstance(record, Table) else record._asdict()
-
-
 @eqx.filter_jit
 def _together(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
     return jax.vmap(lambda key: one(key, setting))(keys)
@@ -91,8 +94,8 @@ def _in_turn(one: Callable[..., Any], setting: Any, keys: Array) -> Any:
 
 
 def _with_outcome(results: dict[str, Any]) -> dict[str, Any]:
-    """Results with an outcome: their own, or `failed` where they are not `ok` and else `undecided`, no claim."""
+    """Results with an outcome: their own, or of `Computed` where they are `ok`."""
     if "outcome" in results:
         return results
     ok = np.asarray(results.get("ok", np.ones(len(next(iter(results.values()))), bool)))
-    return results | {"outcome": np.where(ok, Outcome.undecided.value, Outcome.failed.value)}
+    return results | {"outcome": Code(np.where(ok, Computed.computed, Computed.failed), Computed)}

@@ -75,7 +75,7 @@ class Entry:
     paper: str
     name: str
     title: str
-    dataset: Dataset[Any]
+    dataset: Dataset
     said: Callable[[Any], Sequence[Statement[Any]]]
     notes: Callable[[Any], list[str]]
     draw: Callable[[Any], Any] | None = None
@@ -110,7 +110,7 @@ def register_paper(paper: Paper) -> Paper:
 
 
 def register(
-    dataset: Dataset[N],
+    dataset: Dataset,
     name: str,
     *,
     title: str,

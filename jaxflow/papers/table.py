@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -56,6 +57,10 @@ class Table:
             raise ValueError(f"changes: there is no column {', '.join(sorted(unknown))}")
         return Table(self.named | changes)
 
+    def split(self, *shape: int) -> "Table":
+        """The first axis of every column as several: that of cells as those of the factors that make them."""
+        return jax.tree.map(lambda column: column.reshape(*shape, *column.shape[1:]), self)
+
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
         """The columns in their order."""
         return [(jax.tree_util.GetAttrKey(name), column) for name, column in self.named.items()], tuple(self.named)
@@ -64,3 +69,13 @@ class Table:
     def tree_unflatten(cls, names: tuple[str, ...], columns: Iterable[Any]) -> "Table":
         """Columns under these names again; JAX puts other things than arrays there, too."""
         return cls(zip(names, columns, strict=True))
+
+
+def stacked(tables: Iterable[Table]) -> Table:
+    """Tables of the same columns as one, along a new first axis."""
+    return jax.tree.map(lambda *columns: np.stack(columns), *tables)
+
+
+def joined(tables: Iterable[Table]) -> Table:
+    """Tables of the same columns as one, the rows of one after those of another."""
+    return jax.tree.map(lambda *columns: np.concatenate(columns), *tables)

@@ -30,8 +30,8 @@ STUDIES = [page for page in PAGES if page.path.stem in ("README", "studies", "pe
 # Commands that are looked at and not run, which the tests named here do.
 ELSEWHERE = {
     "verify": ROOT / "tests" / "papers" / "test_whole_verify.py",
-    "factored": ROOT / "tests" / "papers" / "test_factored.py",
-    "conjecture": ROOT / "tests" / "papers" / "test_conjecture.py",
+    "factored": ROOT / "tests" / "papers" / "test_figures.py",
+    "conjecture": ROOT / "tests" / "papers" / "test_figures.py",
     "lora": ROOT / "tests" / "papers" / "test_boix2023_practical.py",
     "equivalence": ROOT / "tests" / "papers" / "test_figures.py",
     "demo": ROOT / "tests" / "cli" / "test_demo.py",

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 
 from jaxflow import papers
-from jaxflow.data import TokenData
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve_cvxpy
 from jaxflow.papers.statement import hold
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     MASKED,
     SIZES,
-    Descent,
     Fate,
-    Instances,
     Size,
+    attention_columns,
     cells,
+    data_of,
     descents,
     directions,
     draw,
@@ -28,10 +27,11 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     fates_in_words,
     finite_components,
     instances_of,
+    kept,
     kinks,
     measured,
 )
-from jaxflow.papers.tarzanagh2023.composition import FlowEnd, Flows, key_of
+from jaxflow.papers.tarzanagh2023.composition import FlowEnd, key_of
 from jaxflow.papers.tarzanagh2023.fig8 import ORDERED, rank_correlation
 from jaxflow.papers.tarzanagh2023.fig11 import EXPONENTS, by_threshold
 from jaxflow.papers.verdicts import Verdict
@@ -42,7 +42,7 @@ HOLDS, OPEN, OUTSIDE = Verdict.holds, Verdict.not_settled, Verdict.outside_hypot
 
 
 @pytest.fixture(scope="module")
-def found() -> Instances:
+def found() -> Table:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "quick", TINY)
         rows = [instances_of(jax.random.split(key_of(0, cell), TINY.trials), cell) for cell in cells("quick").values()]
@@ -57,45 +57,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", ["fig8", "fig11"])
-def test_from_the_name_to_the_files(
-    figure: str, found: Instances, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_from_the_name_to_the_files(figure: str, found: Table, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(SIZES, "quick", TINY)
     paths, claims = papers.reproduce("tarzanagh2023", figure, out=folder, say=lambda line: None)
     assert all(path.stat().st_size > 0 for path in paths.values())
     with np.load(paths["data"]) as archive:
         # Both figures see the same instances, and the same seed gives the same numbers.
-        for name, values in found._asdict().items():
+        for name, values in found.named.items():
             np.testing.assert_array_equal(archive[f"instances.{name}"], values)
-        flows = Flows(**{name: archive[f"flows.{name}"] for name in Flows._fields})
+        flows = Table({name: archive[f"flows.{name}"] for name in ("end", "apart", "log_time", "distance")})
     # Each flow goes to the time of its descent, and ends near it: another instance would be of order one apart.
     assert flows.apart.shape == (2, 2, 3) and np.any(flows.end == FlowEnd.reached)
     reached = flows.end == FlowEnd.reached
     np.testing.assert_allclose(flows.log_time[reached], found.log_time[:, :2][reached], rtol=1e-12)
     assert np.median(flows.distance[reached]) < 0.1
     assert len(claims) == (7 if figure == "fig8" else 3)
-    notes = paths["table"].read_text()
-    assert "The paper shows the kept ones only." in notes
-    for fate in found.fate:
-        assert f"{np.sum(fate == Fate.kept)} kept" in notes or not np.any(fate == Fate.kept)
 
 
-def test_every_instance_has_a_fate(found: Instances) -> None:
+def test_every_instance_has_a_fate(found: Table) -> None:
     assert found.fate.shape == (2, 8)
     assert np.all(found.fate != Fate.not_run)
-    assert found.kept.any()
+    assert kept(found).any()
     # What is kept has all its numbers, and a masked token.
     for curve in (found.svmeq, found.mm):
         assert curve.shape == (2, 8, 5)
-        assert np.all(np.isfinite(curve[found.kept]))
+        assert np.all(np.isfinite(curve[kept(found)]))
         # The greatest correlation is no less than that of either combination.
-        assert np.all(found.best[found.kept] <= curve[found.kept][:, -1] + 1e-12)
-    assert np.all(found.log_masked[found.kept] < np.log10(MASKED))
+        assert np.all(found.best[kept(found)] <= curve[kept(found)][:, -1] + 1e-12)
+    assert np.all(found.log_masked[kept(found)] < np.log10(MASKED))
 
 
 def test_instances_follow_the_paper() -> None:
     keys = jax.random.split(jax.random.key(3), 200)
-    tokens, queries, labels, V, W = jax.vmap(partial(draw, 3, 4, 4, 6))(keys)
+    tokens, queries, labels, V, W = jax.vmap(partial(draw, 3, 4, 4, 6))(keys).named.values()
     assert tokens.shape == (200, 3, 4, 6)
     for padded in (tokens, queries, V, W):
         assert np.all(padded[..., 4:] == 0)
@@ -126,7 +120,7 @@ def test_zeros_around_an_instance_change_nothing() -> None:
 def test_the_fit_of_a_combination_finds_it() -> None:
     key = jax.random.key(7)
     problem = draw(3, 4, 6, 6, key)
-    data: TokenData = problem.data
+    data = data_of(problem)
     selected = jnp.asarray([[True, True, False, False], [False, True, False, False], [False, False, True, True]])
     attention = jnp.where(selected, 0.5 + 0.3 * jnp.cos(jnp.arange(12.0).reshape(3, 4)), 0.0)
     # An interior point of another library answers to about 1e-7.
@@ -134,7 +128,13 @@ def test_the_fit_of_a_combination_finds_it() -> None:
     finite = solve_cvxpy(finite_component(data, selected, attention)).primal
     truth = finite + 30.0 * direction / jnp.linalg.norm(direction)
     weights = jnp.stack([2.0 * direction] * 4 + [truth])
-    path = Descent(weights, jnp.log(attention), jnp.zeros(()), jnp.asarray(False), jnp.asarray(True))
+    path = Table(
+        weights=weights,
+        log_time=jnp.zeros(()),
+        at_rest=jnp.asarray(False),
+        good=jnp.asarray(True),
+        **attention_columns(jnp.log(attention)),
+    )
     # Eight times the same, in the shapes of the table: nothing is compiled again.
     single = jax.nn.one_hot(jnp.asarray([0, 1, 2]), 4, dtype=bool)
     problems, path, selected, single, attention = jax.tree.map(
@@ -180,7 +180,7 @@ def made_up(
     fate = np.full((2, 12), int(Fate.kept))
     fate[:, -2:] = Fate.between
     zero, ones, flows = np.zeros((2, 12)), np.ones((2, 12, 3)), np.ones((2, 3), int)
-    instances = Instances(
+    instances = Table(
         fate=fate,
         labels=-ones,
         tokens_selected=ones.astype(int),
@@ -200,7 +200,17 @@ def made_up(
     # The constants of single instances scatter about one.
     apart = rates**exponent * (1.0 + 0.05 * np.arange(6.0).reshape(2, 3, 1) * (rates > 1e-3))
     reached = np.full((2, 3), int(FlowEnd.reached))
-    ends = Flows(reached, 0.0 * flows, 100 * flows, flows, flows, flows, 0.0 * flows, apart, 0.0 * apart)
+    ends = Table(
+        end=reached,
+        log_time=0.0 * flows,
+        steps=100 * flows,
+        crossed=flows,
+        met=flows,
+        sliding=flows,
+        distance=0.0 * flows,
+        apart=apart,
+        apart_log_time=0.0 * apart,
+    )
     return Table(
         grid=Table(dimensions=np.array([4, 8]), steps=np.array([0, 2000]), rates=rates), instances=instances, flows=ends
     )
@@ -209,7 +219,7 @@ def made_up(
 def none_kept() -> Table:
     numbers = made_up()
     fate = np.full_like(numbers.instances.fate, Fate.between)
-    return numbers.replace(instances=numbers.instances._replace(fate=fate))
+    return numbers.replace(instances=numbers.instances.replace(fate=fate))
 
 
 def verdicts(data: Table, figure: str = "fig8") -> list[Verdict]:

@@ -246,8 +246,8 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
             raise Killed
         return Table(x=np.zeros(5), drawn=np.zeros(()))
 
-    numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)}, numbers=lambda curve: curve)
-    zero = statement(source="Lemma 2", inside=lambda n: n.x == 0, residual=lambda n: n.x)
+    numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)})
+    zero = statement(source="Lemma 2", inside=lambda n: n.curve.x == 0, residual=lambda n: n.curve.x)
     registry.register(numbers, "late", title="Lemma 2", statements=[zero], verified=True)
     tried: list[Any] = []
     again = Again("NumPy", lambda n, draw, at: float(tried.append(at) is None), within=1e-6)

@@ -12,7 +12,7 @@ import pytest
 
 from jaxflow import papers
 from jaxflow._core import Outcome
-from jaxflow.margin import ProgramResult
+from jaxflow.margin import AssumptionStatus, ProgramResult
 from jaxflow.papers.boix2023 import toy
 from jaxflow.papers.claims import Finding
 from jaxflow.papers.sheen2024 import diagonal_flows, multipliers
@@ -22,15 +22,18 @@ from jaxflow.papers.tarzanagh2023 import (
     column_runs,
     concave,
     concave_ends,
+    conjecture,
+    factored,
     fig1,
     fig5,
     fig7,
     fig9,
     fig12,
     percent,
+    ranks,
 )
 from jaxflow.papers.tarzanagh2023.paths import Size
-from jaxflow.papers.tarzanagh2023.percent import tally
+from jaxflow.papers.tarzanagh2023.percent import table, tally
 from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import plane
 from jaxflow.papers.yun2021.starts import DIRECTIONS, directions
@@ -53,56 +56,59 @@ def again(name: str, numbers: Any) -> list[tuple[str, Verdict]]:
 # Figures 1, 7 and 10: flows and descent against the programs
 
 
-def runs_in_the_plane(numbers: fig1.PlaneNumbers, claims: list[Finding]) -> None:
+def runs_in_the_plane(numbers: Table, claims: list[Finding]) -> None:
     assert len(claims) == 16
     for setting, tokens in (("described", 3), ("published", 5)):
-        runs = numbers.runs(setting, "combined", "flow")
+        runs = fig1.runs_of(numbers, setting, "combined", "flow")
         assert (runs.visible.sum(axis=-1) == tokens).all()
         # Cross-attention: queries drawn apart from the tokens, of length one like these.
         assert np.array_equal(runs.queries, runs.tokens[:, :, 0]) == (setting == "published")
         assert np.allclose(np.linalg.norm(runs.queries, axis=-1), 1.0) == (setting == "described")
         # The same instances for all.
-        assert all(np.array_equal(numbers.runs(setting, "factored", way).tokens, runs.tokens) for way in fig1.WAYS)
-        assert runs.decided.any() and runs.path.shape == (4, fig1.POINTS, 2, 2)
+        assert all(
+            np.array_equal(fig1.runs_of(numbers, setting, "factored", way).tokens, runs.tokens) for way in fig1.WAYS
+        )
+        assert fig1.decided(runs).any() and runs.path.shape == (4, fig1.POINTS, 2, 2)
         # Hidden tokens are never selected.
         assert not (runs.selection & ~runs.visible).any()
         # The distance that an arc length of 1,000 leaves.
-        assert runs.own[runs.decided].max() < 1e-3
+        assert runs.own[fig1.decided(runs)].max() < 1e-3
 
 
-def columns_of_the_factors(numbers: column_runs.ColumnNumbers, claims: list[Finding]) -> None:
+def columns_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
     assert len(claims) == 6
-    for runs in (numbers.flow, numbers.descent):
-        assert runs.misalignment.shape == (1, 2, 3) and runs.usable.any()
+    for way in column_runs.NAMES:
+        runs = column_runs.runs_of(numbers, way)
+        usable = column_runs.usable(runs)
+        assert runs.misalignment.shape == (1, 2, 3) and usable.any()
         # No matrix with m columns correlates better than its rank allows.
-        assert np.all((runs.misalignment >= runs.floor - 1e-9)[runs.usable])
-        assert np.all(runs.floor[:, 1][runs.usable[:, 1]] <= 1e-12)
+        assert np.all((runs.misalignment >= runs.floor - 1e-9)[usable])
+        assert np.all(runs.floor[:, 1][usable[:, 1]] <= 1e-12)
 
 
-def biases_of_both_kinds(numbers: bias_runs.ConvergenceNumbers, claims: list[Finding]) -> None:
-    for kind, runs in numbers._asdict().items():
-        assert len(runs.outcome) == 2 and not runs.among((Outcome.not_run, Outcome.failed)).any()
-        kept, own = runs.among(fig7.DIRECTIONS), runs.own
+def biases_of_both_kinds(numbers: Table, claims: list[Finding]) -> None:
+    for runs in bias_runs.both(numbers):
+        assert len(runs.outcome) == 2 and not bias_runs.among(runs, (Outcome.not_run, Outcome.failed)).any()
+        kept, last = bias_runs.among(runs, fig7.DIRECTIONS), bias_runs.last(runs)
         # The flow of either parametrisation approaches the program of its own norm.
-        assert np.all(runs.last[kept] < runs.distance[own][kept, 0])
-        assert np.all(runs.excess[own][kept, -1] > 0)
-        if kind == "combined":
-            assert runs.among(fig7.LOCAL).any() and runs.log_time[-1] == 1e6
+        assert np.all(last[kept] < runs.distance[kept, runs.own, 0])
+        assert np.all(runs.excess[kept, runs.own, -1] > 0)
+        if runs.own == 0:
+            local = bias_runs.among(runs, fig7.LOCAL)
+            assert local.any() and runs.log_time[-1] == 1e6
             # The paper's curve of W ends near a correlation of 0.997.
-            assert runs.last[runs.among(fig7.LOCAL)].max() <= 1e-10
+            assert last[local].max() <= 1e-10
 
 
 # Figure 5: percentages
 
 
-def outcomes_of_every_instance(numbers: percent.PercentNumbers, claims: list[Finding]) -> None:
-    assert numbers.outcome.shape == (1, 2, 1, 4) and (numbers.outcome != Outcome.not_run).all()
-    assert [numbers.cell(0, p, 0) for p in range(2)] == ["W, n=2, T=3, d=4", "(K, Q), n=2, T=3, d=4"]
+def outcomes_of_every_instance(numbers: Table, claims: list[Finding]) -> None:
+    assert table(numbers).shape == (1, 2, 1, 4) and (table(numbers) != Outcome.not_run).all()
+    assert [percent.cell(numbers, 0, p, 0) for p in range(2)] == ["W, n=2, T=3, d=4", "(K, Q), n=2, T=3, d=4"]
     assert tally(numbers, tuple(code for code in Outcome if code))[0].sum() == 8
-    notes = " ".join(papers.find_figure("tarzanagh2023", "fig5").find(numbers)[1])
-    assert all(f"{name}, n=2, T=3, d=4: 4 instances" in notes for name in ("W", "(K, Q)"))
-    solved = numbers.table("optimal_program") == ProgramResult.optimal
-    mean, largest = numbers.table("mean_margin")[solved], numbers.table("largest_margin")[solved]
+    solved = table(numbers, "optimal_program") == ProgramResult.optimal
+    mean, largest = table(numbers, "mean_margin")[solved], table(numbers, "largest_margin")[solved]
     assert solved.any() and (largest >= mean).all() and (mean >= 1 - 1e-9).all()
     # The second pass meets the instances of the first, which are those of a study of its own.
     factors = {"n": 2, "T": 3, "d": 4, "score_gap": percent.SCORE_GAP}
@@ -110,17 +116,17 @@ def outcomes_of_every_instance(numbers: percent.PercentNumbers, claims: list[Fin
     key = trial_key(0, TokenSelection().name(), factors, trial)
     found = fig5._support("frobenius", *fig5.EXPERIMENT.setup(key, **factors, parametrization="W"))
     assert int(found["optimal_program"]) == ProgramResult.optimal
-    np.testing.assert_allclose(found["largest_margin"], numbers.table("largest_margin")[0, 0, 0, trial], rtol=1e-9)
+    np.testing.assert_allclose(found["largest_margin"], table(numbers, "largest_margin")[0, 0, 0, trial], rtol=1e-9)
 
 
 # Figures 9 and 12: the concave loss
 
 
-def penalties(numbers: fig9.PenaltyNumbers, claims: list[Finding]) -> None:
+def penalties(numbers: Table, claims: list[Finding]) -> None:
     size, scores = numbers.targets.size, numbers.targets.scores
     assert numbers.flow.attention.shape == (3, 4, 10)
     assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
-    np.testing.assert_array_equal(numbers.lambdas, (0.0, 0.3, 2.5))
+    np.testing.assert_array_equal(fig9.lambdas(numbers), (0.0, 0.3, 2.5))
     np.testing.assert_array_equal(size[0], 1)
     assert size[1].min() >= 2
     # The same heads for every λ.
@@ -128,22 +134,52 @@ def penalties(numbers: fig9.PenaltyNumbers, claims: list[Finding]) -> None:
     found = {claim.source: claim.verdict for claim in claims}
     assert found["Figure 9(a)"] == found["(9), Figure 9"] == HOLDS and found["(6), Figure 9"] == RATE
     # Attention between masked and selected: the filter keeps none.
-    descent = numbers.descent._replace(attention=np.full_like(numbers.descent.attention, 1e-5))
-    other = again("fig9", numbers._replace(targets=numbers.targets._replace(size=size[::-1]), descent=descent))
+    descent = numbers.descent.replace(attention=np.full_like(numbers.descent.attention, 1e-5))
+    other = again("fig9", numbers.replace(targets=numbers.targets.replace(size=size[::-1]), descent=descent))
     assert ("Figure 9(a)", OPEN) in other
     assert ("Figure 9(a), survivors", OUTSIDE) in other and ("Figure 9(b), survivors", OUTSIDE) in other
 
 
-def conditions_of_lemma_6(numbers: fig12.Lemma6Numbers, claims: list[Finding]) -> None:
+def conditions_of_lemma_6(numbers: Table, claims: list[Finding]) -> None:
     assert numbers.exact.size.shape == (2, 200)
     assert np.all(numbers.flow.good) and numbers.flow.error.max() <= 1e-8
     found = {claim.source: claim.verdict for claim in claims}
     assert found["Lemma 6"] == found["Figure 12(c), flow"] == HOLDS
     # Four tokens are too many for τ = 3; an error of 2e-8 is none of the flow's tokens.
-    exact = numbers.exact._replace(size=np.where(np.arange(200) == 7, 4, numbers.exact.size))
-    flow = numbers.flow._replace(error=np.full_like(numbers.flow.error, 2e-8))
-    other = dict(again("fig12", numbers._replace(exact=exact, flow=flow)))
+    exact = numbers.exact.replace(size=np.where(np.arange(200) == 7, 4, numbers.exact.size))
+    flow = numbers.flow.replace(error=np.full_like(numbers.flow.error, 2e-8))
+    other = dict(again("fig12", numbers.replace(exact=exact, flow=flow)))
     assert other["Lemma 6"] == other["(9), Figure 12"] == OPEN and other["Figure 12(c), flow"] == HOLDS
+
+
+# Figure 4, sections 5.2 and 9
+
+
+def ranks_of_solutions(numbers: Table, claims: list[Finding]) -> None:
+    assert numbers.nuclear.rank.shape == (2 * 2, 4)
+    solved = numbers.nuclear.result == ProgramResult.optimal
+    # Infeasible programs are counted and have no rank; nothing else is without one.
+    assert solved.any() and np.all((numbers.nuclear.rank >= 0) == solved)
+    assert np.all(solved | (numbers.nuclear.result == ProgramResult.infeasible))
+    assert verdicts(claims) == [HOLDS] * 5
+
+
+def every_choice_enumerated(numbers: Table, claims: list[Finding]) -> None:
+    found, yes, no = numbers.instances, AssumptionStatus.holds, AssumptionStatus.violated
+    assert found.outcome.shape == (2, 4) and np.all(found.outcome != Outcome.not_run)
+    # What implies the other does so on every instance that was enumerated.
+    assert not np.any((found.support == yes) & (found.D == no))
+    assert not np.any((found.D == yes) & (found.unique == no) & (found.locally_optimal > 0))
+    assert len(claims) == 5
+
+
+def limits_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
+    assert numbers.ends.outcome.shape == (1, 6)
+    # No pair has fewer columns than rows: the question is asked once.
+    assert len(claims) == 2 and claims[1].verdict is HOLDS
+    # An instance comes back by its number, with the same outcome.
+    limit = factored.study_of(factored.SIZES["quick"], int(numbers.pairs.seed), 3, 3).replay(trial=2)
+    assert int(limit.outcome) == numbers.ends.outcome[0, 2]
 
 
 # The other papers
@@ -199,6 +235,9 @@ SIZES = [
     (fig1.SIZES, fig1.Size(4, steps=300)),
     (column_runs.SIZES, column_runs.Size(3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
     (bias_runs.SIZES, Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)),
+    (ranks.SIZES, ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
+    (conjecture.SIZES, conjecture.Size(4, (3, 20), steps=50, n=2, T=3)),
+    (factored.SIZES, factored.Size(6, ((3, 3),), 6)),
     (fig5.SIZES, percent.Size(trials=4, d=(4,), settings=((2, 3),))),
     (fig9.SIZES, fig9.Size(4, (0.0, 0.3, 2.5))),
     (fig12.SIZES, fig12.Size(4, 200, taus=(3, 9))),
@@ -208,6 +247,9 @@ SIZES = [
 # Figures of one data set stand one after another, and only the first of them computes.
 FIGURES: dict[tuple[str, str], Callable[[Any, list[Finding]], None]] = {
     ("tarzanagh2023", "fig1"): runs_in_the_plane,
+    ("tarzanagh2023", "fig4"): ranks_of_solutions,
+    ("tarzanagh2023", "conjecture"): every_choice_enumerated,
+    ("tarzanagh2023", "factored"): limits_of_the_factors,
     ("tarzanagh2023", "fig5"): outcomes_of_every_instance,
     ("tarzanagh2023", "fig7"): biases_of_both_kinds,
     ("tarzanagh2023", "fig9"): penalties,

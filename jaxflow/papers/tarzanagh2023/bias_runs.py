@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.papers.compiling import compile_together
-from jaxflow.papers.dataset import Dataset, Part, Sweep, cell_of
+from jaxflow.papers.dataset import Dataset, Part, Sweep
 from jaxflow.papers.statement import Mask
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.paths import FlowPath, Reference, Size, descent_path, flow_path, reference
+from jaxflow.papers.tarzanagh2023.paths import Size, descent_path, flow_path, reference
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 
 NAMES = {"combined": "W", "factored": "(K, Q)"}
@@ -25,8 +25,6 @@ OWN = {"combined": "frobenius", "factored": "nuclear"}
 
 # Instances of a block: one takes as long as its slowest flow.
 BATCH = 10
-# Fields of `Runs` that have an axis of two norms, before that of the instances.
-PAIRS = ("distance", "excess", "gap", "descent_distance")
 
 SIZES = {
     # W to log t = 1e6, where 1 − corr, which falls like 1/(log t)², is past ten digits.
@@ -36,58 +34,38 @@ SIZES = {
 }
 
 
-class Runs(NamedTuple):
-    r"""One parametrisation: b instances by the flow at g values of log t, and by descent at k of its steps.
-
-    - `shape`: n, T and d; `own`: the place in `NORMS` of the norm whose program it is biased to.
-    - `outcome`: of the flow, by the program in the own norm.
-    - `attention`: the mean over the sequences of the largest attention; `smallest`: the least of these at the end.
-    - `distance`: 1 − corr of the combined weights with the solutions of (Att-SVM) and (Att-SVM*) of the tokens that the
-      flow selects; `excess`: of their norm at equal margin over the optimum; `gap`: the duality gaps of the solutions.
-    - `descent_...`: of descent; `agrees`: it selects the tokens of the flow.
-    """
-
-    shape: Int[Any, "3"]
-    own: Int[Any, ""]
-    log_time: Float[Any, " g"]
-    outcome: Int[Any, " b"]
-    attention: Float[Any, "b g"]
-    smallest: Float[Any, " b"]
-    distance: Float[Any, "2 b g"]
-    excess: Float[Any, "2 b g"]
-    gap: Float[Any, "2 b"]
-    descent_log_time: Float[Any, "b k"]
-    descent_attention: Float[Any, "b k"]
-    descent_distance: Float[Any, "2 b k"]
-    agrees: Bool[Any, " b"]
-
-    def among(self, outcomes: tuple[Outcome, ...]) -> Mask:
-        """Whose flow has one of these outcomes."""
-        return np.isin(self.outcome, outcomes)
-
-    @property
-    def last(self) -> np.ndarray:
-        """1 − corr at the end with the solution in the own norm."""
-        return self.distance[self.own][:, -1]
-
-    @property
-    def other(self) -> np.ndarray:
-        """1 − corr at the end with the solution in the other norm."""
-        return self.distance[1 - self.own][:, -1]
-
-    @property
-    def rates(self) -> np.ndarray:
-        """By which power of 1/log t the excess in the own norm falls over the last decade of log t."""
-        early, above = int(np.searchsorted(self.log_time, self.log_time[-1] / 10.0)), self.excess[self.own]
-        fall = np.log(above[:, early] / np.maximum(above[:, -1], 1e-300))
-        return fall / np.log(self.log_time[-1] / self.log_time[early])
+def runs_of(numbers: Table, kind: str) -> Table:
+    """Of one parametrisation: columns of `compute`, the g values of `log_time`, and the place `own` in `NORMS` of the
+    norm whose program it is biased to."""
+    at, cells = list(NAMES).index(kind), getattr(numbers, kind)
+    return Table(cells.at(0).named, log_time=numbers.axes.log_time[at], own=NORMS.index(OWN[kind]))
 
 
-class ConvergenceNumbers(NamedTuple):
-    """The same instances for W and (K, Q)."""
+def both(numbers: Table) -> list[Table]:
+    """Of W and of (K, Q)."""
+    return [runs_of(numbers, kind) for kind in NAMES]
 
-    combined: Runs
-    factored: Runs
+
+def among(runs: Table, outcomes: tuple[Outcome, ...]) -> Mask:
+    """The instances whose flow has one of these outcomes."""
+    return np.isin(runs.outcome, outcomes)
+
+
+def last(runs: Table) -> np.ndarray:
+    """1 − corr at the end with the solution in the own norm."""
+    return runs.distance[:, runs.own, -1]
+
+
+def other(runs: Table) -> np.ndarray:
+    """1 − corr at the end with the solution in the other norm."""
+    return runs.distance[:, 1 - runs.own, -1]
+
+
+def rates(runs: Table) -> np.ndarray:
+    """By which power of 1/log t the excess in the own norm falls over the last decade of log t."""
+    early, above = int(np.searchsorted(runs.log_time, runs.log_time[-1] / 10.0)), runs.excess[:, runs.own]
+    fall = np.log(above[:, early] / np.maximum(above[:, -1], 1e-300))
+    return fall / np.log(runs.log_time[-1] / runs.log_time[early])
 
 
 @cache
@@ -104,16 +82,22 @@ def _programs(kind: str, size: Size, count: int) -> dict[str, Callable[..., Any]
 
 
 def compute(keys: Array, cell: tuple[str, Size]) -> Table:
-    """All numbers of a parametrisation.
+    r"""All numbers of a parametrisation: instances by the flow at g values of log t, and by descent at k of its steps.
 
-    What a part keeps of one instance: see `Runs`. Of its own shape: `attention` `(g,)`; `distance`, `excess` `(2, g)`;
-    `gap` `(2,)`; `descent_log_time`, `descent_attention` `(k,)`; `descent_distance` `(2, k)`.
+    - `outcome`: of the flow, by the program in the own norm.
+    - `attention` `(g,)`: the mean over the sequences of the largest attention; `smallest`: the least of these at the
+      end.
+    - `distance` `(2, g)`: 1 − corr of the combined weights with the solutions of (Att-SVM) and (Att-SVM*) of the tokens
+      that the flow selects; `excess` `(2, g)`: of their norm at equal margin over the optimum; `gap` `(2,)`: the
+      duality gaps of the solutions.
+    - `descent_log_time`, `descent_attention` `(k,)`, `descent_distance` `(2, k)`: of descent; `agrees`: it selects the
+      tokens of the flow.
     """
     kind, size = cell
     run = _programs(kind, size, len(keys))
-    flow: FlowPath = _to_numpy(run["flow"](keys))
+    flow = _to_numpy(run["flow"](keys))
     steps, selection = _to_numpy(run["descent"](keys))
-    programs: list[Reference] = [_to_numpy(run[norm](keys, jnp.asarray(flow.selection))) for norm in NORMS]
+    programs = [_to_numpy(run[norm](keys, jnp.asarray(flow.selection))) for norm in NORMS]
     own, way = NORMS.index(OWN[kind]), flow.way
     drawn = partial(on_grid, np.geomspace(1.0, size.until(kind), size.grid), way.log_time)
     above = [excess(norm, way.weights, way.margin, one.optimum) for norm, one in zip(NORMS, programs, strict=True)]
@@ -135,7 +119,7 @@ def _to_numpy(tree: Any) -> Any:
     return jax.tree.map(np.asarray, tree)
 
 
-def outcomes(flow: FlowPath, programs: list[Reference], own: int) -> np.ndarray:
+def outcomes(flow: Table, programs: list[Table], own: int) -> np.ndarray:
     """One `Outcome` for each instance, of the program in the parametrisation's own norm; later lines prevail."""
     outcome = np.full(len(flow.settled), int(Outcome.undecided), np.uint8)
     for found, meaning in (
@@ -181,20 +165,10 @@ def on_grid(grid: np.ndarray, log_time: np.ndarray, values: np.ndarray) -> np.nd
 
 
 def _axes(scale: str, key: Any, say: Callable[[str], None]) -> Table:
-    """Of `Runs`, for both parametrisations. Of its own shape: `shape` `(3,)`; `log_time` `(2, g)`."""
+    """n, T and d, `shape` `(3,)`, and of both parametrisations the values of `log_time` `(2, g)`."""
     size = SIZES[scale]
     times = [np.geomspace(1.0, size.until(kind), size.grid) for kind in NAMES]
     return Table(shape=np.array([size.n, size.T, size.d]), log_time=np.stack(times))
-
-
-def _numbers(axes: Table, **parts: Table) -> ConvergenceNumbers:
-    found = []
-    for log_time, (kind, cells) in zip(axes.log_time, parts.items(), strict=True):
-        one = cell_of(cells, 0)
-        columns = {name: getattr(one, name) for name in Runs._fields[3:]}
-        both = {name: np.moveaxis(columns[name], 1, 0) for name in PAIRS}
-        found.append(Runs(axes.shape, np.asarray(NORMS.index(OWN[kind])), log_time, **(columns | both)))
-    return ConvergenceNumbers(*found)
 
 
 FIGURE7 = Dataset(
@@ -213,5 +187,4 @@ FIGURE7 = Dataset(
         for kind in NAMES
     },
     where=f"{__name__}:FIGURE7",
-    numbers=_numbers,
 )

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import good, linalg
 from jaxflow.data import random_tokens
@@ -54,49 +54,19 @@ SIZES = {
 }
 
 
-class Runs(NamedTuple):
-    r"""Where runs end, with b instances for each (n, T) and m; a part has a cell for each of both.
-
-    - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
-    - `rank` of $W^{mm}_\star$, −1 without a solution; `result`: of its program (`ProgramResult`).
-    - `settled`: attention is on one token a sequence; `good`: of the run; `status`: of the selection.
-    - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
-    """
-
-    misalignment: Float[Any, "s k b"]
-    floor: Float[Any, "s k b"]
-    rank: Int[Any, "s k b"]
-    result: Int[Any, "s k b"]
-    settled: Bool[Any, "s k b"]
-    good: Bool[Any, "s k b"]
-    status: Int[Any, "s k b"]
-    log_time: Float[Any, "s k b"]
-    halfway: Float[Any, "s k b"]
-    halfway_log_time: Float[Any, "s k b"]
-
-    @property
-    def feasible(self) -> Mask:
-        return self.rank >= 0
-
-    @property
-    def usable(self) -> Mask:
-        """Attention settled on one token a sequence and the program has a solution."""
-        return self.settled & self.feasible
+def runs_of(numbers: Table, way: str) -> Table:
+    """By flow or descent, for each (n, T) and m `(s, k, b)`."""
+    return getattr(numbers, way).split(len(numbers.grid.shapes), len(numbers.grid.columns))
 
 
-class ColumnNumbers(NamedTuple):
-    """The same instances for every m, both ways."""
+def feasible(runs: Table) -> Mask:
+    """The program has a solution."""
+    return runs.rank >= 0
 
-    grid: Table
-    flow: Runs
-    descent: Runs
 
-    def runs(self, way: str) -> Runs:
-        return getattr(self, way)
-
-    @property
-    def m(self) -> np.ndarray:
-        return self.grid.columns[None, :, None]
+def usable(runs: Table) -> Mask:
+    """Attention settled on one token a sequence and the program has a solution."""
+    return runs.settled & feasible(runs)
 
 
 def _grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
@@ -113,15 +83,16 @@ def _cells(scale: str) -> dict[str, Cell]:
     return {f"n = {n}, T = {T}, m = {m}": (size, n, T, m) for n, T in size.shapes for m in size.columns}
 
 
-def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Runs:
-    """Flow or descent for one (n, T) and m."""
+def compute(run: Callable[..., dict[str, Any]], keys: Array, cell: Cell) -> Table:
+    r"""Where flow or descent ends for one (n, T) and m.
+
+    - `misalignment`: $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$; `floor`: the least that m columns allow.
+    - `rank` of $W^{mm}_\star$, −1 without a solution; `result`: of its program (`ProgramResult`).
+    - `settled`: attention is on one token a sequence; `good`: of the run; `status`: of the selection; `log_time`.
+    - `halfway`, `halfway_log_time`: misalignment and log t at half of the flow's length; NaN of descent.
+    """
     size, n, T, m = cell
-    return Runs(**run(size, *_start(size, n, T, keys, jnp.asarray(m))))
-
-
-def _numbers(grid: Table, **runs: Runs) -> ColumnNumbers:
-    cells = len(grid.shapes), len(grid.columns)
-    return ColumnNumbers(grid, **{way: Runs(*(x.reshape(*cells, -1) for x in one)) for way, one in runs.items()})
+    return Table(run(size, *_start(size, n, T, keys, jnp.asarray(m))))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
@@ -214,10 +185,8 @@ FIGURE10 = Dataset(
                 jax.random.fold_in(jax.random.key(seed), 10), 100 * cell[1] + cell[2]
             ),
             way="as a block",
-            record=Runs,
         )
         for way, run in (("flow", _flow), ("descent", _descent))
     },
     where=f"{__name__}:FIGURE10",
-    numbers=_numbers,
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
@@ -20,6 +20,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.models import CombinedAttention, MLPHead
 from jaxflow.papers.statement import Mask
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
@@ -71,109 +72,40 @@ class Size(NamedTuple):
 SIZES = {"quick": Size(200, flows=20, dimensions=(4, 8)), "paper": Size(10_000), "large": Size(50_000)}
 
 
-class Instances(NamedTuple):
-    r"""All b instances of each d, with n sequences.
-
-    - `fate` (`Fate`); `labels`; `tokens_selected`: how many of each sequence; `log_masked`: log10 of the largest
-      softmax of the others, −inf where there is none; `units_off`: all units of the head are; `kink_distance`: of
-      what attention composes from the nearest kink.
-    - `log_time` of the last step; `at_rest`: the gradient is exactly zero there; `progress`: how far the second half
-      of the steps leads, over their length (a descent that goes in a direction is as far from its middle as the steps
-      in between are long).
-    - `svmeq`, `mm`, `one`: $1-\mathrm{corr}$ of the descent's weights with each baseline, at every saved step; NaN
-      without a solution. $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ is fitted to the last weights and held fixed, as
-      published: γ attains $\min_\gamma\|W^{fin}+\gamma\bar W^{mm}-W\|_F$; $W^{mm}$ solves (Gen-SVM), $W^{1token}$
-      (Att-SVM) for the top tokens.
-    - `best`: the same with the combination of greatest correlation, `best_gamma`, at the last step.
-    """
-
-    fate: Int[Any, "*b"]
-    labels: Float[Any, "*b n"]
-    tokens_selected: Int[Any, "*b n"]
-    log_masked: Float[Any, "*b"]
-    units_off: Bool[Any, "*b n"]
-    kink_distance: Float[Any, "*b n"]
-    log_time: Float[Any, "*b"]
-    at_rest: Bool[Any, "*b"]
-    progress: Float[Any, "*b"]
-    svmeq: Float[Any, "*b m"]
-    mm: Float[Any, "*b m"]
-    one: Float[Any, "*b m"]
-    gamma: Float[Any, "*b"]
-    best: Float[Any, "*b"]
-    best_gamma: Float[Any, "*b"]
-
-    @property
-    def kept(self) -> Mask:
-        """The paper's filter keeps it."""
-        return self.fate == Fate.kept
-
-    @property
-    def several(self) -> Mask:
-        """The sequences of which several tokens are selected."""
-        return self.tokens_selected > 1
+def kept(found: Table) -> Mask:
+    """The instances that the paper's filter keeps."""
+    return found.fate == Fate.kept
 
 
-class Problem(NamedTuple):
-    """Tokens, queries, labels, V of the head and W(0), with zeros up to the widest d: one program serves all d."""
-
-    tokens: Float[Any, "*b n T d"]
-    queries: Float[Any, "*b n d"]
-    labels: Float[Any, "*b n"]
-    V: Float[Any, "*b d d"]
-    W: Float[Any, "*b d d"]
-
-    @property
-    def data(self) -> TokenData:
-        return TokenData(self.tokens, self.queries, self.labels)
-
-    @property
-    def risk(self) -> EmpiricalRisk:
-        return EmpiricalRisk(self.data, Logistic())
-
-    @property
-    def model(self) -> CombinedAttention:
-        return CombinedAttention(self.W, MLPHead(self.V))
+def several(found: Table) -> Mask:
+    """The sequences of which several tokens are selected."""
+    return found.tokens_selected > 1
 
 
-class Descent(NamedTuple):
-    """The published descent: saved weights, the last logarithm of softmax and of time; whether it is at rest there, and
-    whether it went well."""
-
-    weights: Float[Any, "*b m d d"]
-    log_attention: Float[Any, "*b n T"]
-    log_time: Float[Any, "*b"]
-    at_rest: Bool[Any, "*b"]
-    good: Bool[Any, "*b"]
-
-    @property
-    def attention(self) -> Array:
-        return jnp.exp(self.log_attention)
-
-    @property
-    def selected(self) -> Array:
-        return self.attention > SELECTED
-
-    @property
-    def top(self) -> Array:
-        """The token of each sequence with the largest softmax."""
-        tokens = self.log_attention.shape[-1]
-        return jax.nn.one_hot(jnp.argmax(self.log_attention, axis=-1), tokens, dtype=bool)
+def data_of(problem: Table) -> TokenData:
+    """The data of what `draw` gives."""
+    return TokenData(problem.tokens, problem.queries, problem.labels)
 
 
-class Solved(NamedTuple):
-    """The solution of a program, and how it was found (`ProgramResult`)."""
-
-    weights: Float[Any, "*b d d"]
-    result: Int[Any, "*b"]
+def risk_of(problem: Table) -> EmpiricalRisk:
+    """Of these data, with the logistic loss."""
+    return EmpiricalRisk(data_of(problem), Logistic())
 
 
-def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Problem:
+def model_of(problem: Table) -> CombinedAttention:
+    """At its start."""
+    return CombinedAttention(problem.W, MLPHead(problem.V))
+
+
+def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Table:
     r"""One instance. Tokens $x_{it}$ and queries $z_i$ are uniform on the unit sphere.
 
     The paper writes the head as $1^\top\mathrm{ReLU}(x)$ and v, which it does not use, as a point of the unit sphere;
     here V `(d, d)` is one, $\|V\|_F=1$ (d units), as in the published code. Labels are uniform on the $2^n-1$ sign
     patterns with a −1, which is the law of fair labels drawn again until one is −1. W(0) has entries $U(\pm1/\sqrt d)$.
+
+    **Returns:** `tokens` `(n, T, d)`, `queries` `(n, d)`, `labels` `(n,)`, `V` and `W` `(d, d)`, with zeros up to the
+    `widest` d: one program serves all d.
     """
     key_tokens, key_queries, key_labels, key_head, key_start = jax.random.split(key, 5)
     tokens, queries = _sphere(key_tokens, n, T, d), _sphere(key_queries, n, d)
@@ -186,7 +118,7 @@ def draw(n: int, T: int, d: int, widest: int, key: Key[Array, ""]) -> Problem:
     def pad(x: Array, axes: int) -> Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - axes) + [(0, widest - d)] * axes)
 
-    return Problem(pad(tokens, 1), pad(queries, 1), labels, pad(V, 2), pad(W, 2))
+    return Table(tokens=pad(tokens, 1), queries=pad(queries, 1), labels=labels, V=pad(V, 2), W=pad(W, 2))
 
 
 def _sphere(key: Key[Array, ""], *shape: int) -> Array:
@@ -195,59 +127,84 @@ def _sphere(key: Key[Array, ""], *shape: int) -> Array:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def draws(n: int, T: int, d: int, widest: int, keys: Array) -> Problem:
+def draws(n: int, T: int, d: int, widest: int, keys: Array) -> Table:
     return jax.vmap(partial(draw, n, T, d, widest))(keys)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def descents(steps: int, every: int, problems: Problem) -> Descent:
-    """The published protocol on a batch."""
+def descents(steps: int, every: int, problems: Table) -> Table:
+    """The published protocol on a batch: saved `weights` `(m, d, d)`, columns of `attention_columns` `(n, T)` and
+    `log_time` of the last step; whether it is `at_rest` there, and whether it went well, `good`."""
 
-    def one(problem: Problem) -> Descent:
-        protocol = {**published_protocol(problem.model), "learning_rate": LEARNING_RATE, "steps": steps}
-        save_at = jnp.arange(0, steps + 1, every)
-        path = descend(problem.risk, problem.model, save_at=save_at, throw=False, **protocol)
+    def one(problem: Table) -> Table:
+        risk, model = risk_of(problem), model_of(problem)
+        protocol = {**published_protocol(model), "learning_rate": LEARNING_RATE, "steps": steps}
+        path = descend(risk, model, save_at=jnp.arange(0, steps + 1, every), throw=False, **protocol)
         final, saved = path.final, path.saved
-        log_s = jax.nn.log_softmax(final.model.logits(problem.data), axis=-1)
-        at_rest = final.log_gradient_norm == -jnp.inf
-        weights = saved.model.W  # pyright: ignore[reportOptionalMemberAccess]
-        return Descent(weights, log_s, final.log_time, at_rest, jnp.asarray(good(path.result)))
+        return Table(
+            weights=saved.model.W,  # pyright: ignore[reportOptionalMemberAccess]
+            log_time=final.log_time,
+            at_rest=final.log_gradient_norm == -jnp.inf,
+            good=jnp.asarray(good(path.result)),
+            **attention_columns(jax.nn.log_softmax(final.model.logits(risk.data), axis=-1)),
+        )
 
     return jax.vmap(one)(problems)
 
 
+def attention_columns(log_attention: Array) -> dict[str, Array]:
+    """Of logarithms of softmax: which tokens are `selected`, and the `top` one of each sequence."""
+    attention, tokens = jnp.exp(log_attention), log_attention.shape[-1]
+    return {
+        "log_attention": log_attention,
+        "attention": attention,
+        "selected": attention > SELECTED,
+        "top": jax.nn.one_hot(jnp.argmax(log_attention, axis=-1), tokens, dtype=bool),
+    }
+
+
 @jax.jit
-def directions(problems: Problem, selection: Array) -> Solved:
+def directions(problems: Table, selection: Array) -> Table:
     """(Gen-SVM) of the sets; (Att-SVM) where each has one token."""
-    return jax.vmap(lambda problem, chosen: _answer(attention_svm(problem.data, chosen)))(problems, selection)
+    return jax.vmap(lambda problem, chosen: _answer(attention_svm(data_of(problem), chosen)))(problems, selection)
 
 
 @jax.jit
-def finite_components(problems: Problem, selection: Array, attention: Array) -> Solved:
+def finite_components(problems: Table, selection: Array, attention: Array) -> Table:
     """Equation (7), with the last attention of the descent for s*."""
 
-    def one(problem: Problem, chosen: Array, s: Array) -> Solved:
-        return _answer(finite_component(problem.data, chosen, s))
+    def one(problem: Table, chosen: Array, s: Array) -> Table:
+        return _answer(finite_component(data_of(problem), chosen, s))
 
     return jax.vmap(one)(problems, selection, attention)
 
 
-def _answer(program: Any) -> Solved:
+def _answer(program: Any) -> Table:
+    """The solution of a program, `weights`, and how it was found, `result` (`ProgramResult`)."""
     solution = solve(program, tolerance=GAP)
-    return Solved(solution.primal, solution.result.value)
+    return Table(weights=solution.primal, result=solution.result.value)
 
 
 @partial(jax.jit, static_argnums=0)
-def measured(
-    every: int, problems: Problem, path: Descent, direction: Solved, single: Solved, finite: Solved
-) -> Instances:
-    """What descents of a batch select and mask, and how well the solutions of their programs predict them."""
+def measured(every: int, problems: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
+    r"""What descents of a batch select and mask, and how well the solutions of their programs predict them.
+
+    - `fate` (`Fate`); `labels`, `tokens_selected`, how many, of each sequence; `log_masked`: log10 of the largest
+      softmax of the others, −inf where there is none; `units_off`: all units of the head are; `kink_distance`: of
+      what attention composes from the nearest kink.
+    - `log_time` of the last step; `at_rest`: the gradient is exactly zero there; `progress`: how far the second half
+      of the steps leads, over their length (a descent that goes in a direction is as far from its middle as the steps
+      in between are long).
+    - `svmeq`, `mm`, `one` `(m,)`: $1-\mathrm{corr}$ of the descent's weights with each baseline, at every saved step;
+      NaN without a solution. $W^{SVMeq}=W^{fin}+\gamma\bar W^{mm}$ is fitted to the last weights and held fixed, as
+      published: γ attains $\min_\gamma\|W^{fin}+\gamma\bar W^{mm}-W\|_F$; $W^{mm}$ solves (Gen-SVM), $W^{1token}$
+      (Att-SVM) for the top tokens.
+    - `best`: the same with the combination of greatest correlation, `best_gamma`, at the last step.
+    """
     return jax.vmap(partial(_measured, every))(problems, path, direction, single, finite)
 
 
-def _measured(
-    every: int, problem: Problem, path: Descent, direction: Solved, single: Solved, finite: Solved
-) -> Instances:
+def _measured(every: int, problem: Table, path: Table, direction: Table, single: Table, finite: Table) -> Table:
     selected, attention, weights = path.selected, path.attention, path.weights
     half = weights.shape[0] // 2
     length = LEARNING_RATE * every * (weights.shape[0] - 1 - half)
@@ -264,7 +221,7 @@ def _measured(
     def curve(target: Array, usable: Bool[Array, ""]) -> Array:
         return jnp.where(usable, jax.vmap(partial(decorrelation, target))(weights), jnp.nan)
 
-    return Instances(
+    return Table(
         fate=fate_of(direction.result, finite.result, jnp.any(~selected), between, path.good),
         labels=problem.labels,
         tokens_selected=jnp.sum(selected, axis=-1),
@@ -297,7 +254,7 @@ def fate_of(direction: Array, finite: Array, sparse: Array, between: Array, good
     return fate
 
 
-def kinks(problem: Problem, attention: Array) -> tuple[Array, Array]:
+def kinks(problem: Table, attention: Array) -> tuple[Array, Array]:
     """Of each sequence: whether all units are off at what attention composes, and how far the nearest kink is."""
     units = jnp.einsum("rd,ntd,nt->nr", problem.V, problem.tokens, attention)
     rows = jnp.linalg.norm(problem.V, axis=-1)
@@ -327,13 +284,13 @@ def cells(scale: str) -> dict[str, Cell]:
     return {f"d = {d}": Cell(SIZES[scale], d) for d in SIZES[scale].dimensions}
 
 
-def problems_of(keys: Array, cell: Cell) -> Problem:
+def problems_of(keys: Array, cell: Cell) -> Table:
     """The instances of these keys."""
     size = cell.size
     return draws(size.n, size.T, cell.d, max(size.dimensions), keys)
 
 
-def instances_of(keys: Array, cell: Cell) -> Instances:
+def instances_of(keys: Array, cell: Cell) -> Table:
     """The published descent and its programs."""
     size, problems = cell.size, problems_of(keys, cell)
     path = descents(size.steps, size.every, problems)

@@ -7,31 +7,31 @@ integrator shrink there and get nowhere (229 of 240 flows spent 3,000 of them); 
 
 import enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Key
 
 from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
     Cell,
-    Instances,
-    Problem,
     cells,
     decorrelation,
     descents,
     instances_of,
+    model_of,
     problems_of,
+    risk_of,
 )
 from jaxflow.papers.verdicts import common_rate
 
@@ -60,54 +60,40 @@ class FlowEnd(enum.IntEnum):
     sliding = 5
 
 
-class Flows(NamedTuple):
-    """The flows of the first f instances of each d, to the log t of their descents.
-
-    - `end` (`FlowEnd`), `log_time`, `steps`; how many kinks were `crossed` and `met` to slide on, and on how many the
-      flow ends, `sliding`; `distance`: 1 − corr with the published descent at its end.
-    - `apart`: of descent with steps of each length, the distance from the flow at its end, `apart_log_time`, relative
-      to the length of the way.
-    """
-
-    end: Int[Any, "k f"]
-    log_time: Float[Any, "k f"]
-    steps: Int[Any, "k f"]
-    crossed: Int[Any, "k f"]
-    met: Int[Any, "k f"]
-    sliding: Int[Any, "k f"]
-    distance: Float[Any, "k f"]
-    apart: Float[Any, "k f r"]
-    apart_log_time: Float[Any, "k f r"]
-
-    @property
-    def decided(self) -> Mask:
-        return (self.end == FlowEnd.reached) | (self.end == FlowEnd.stationary)
+def _decided(flows: Table) -> Mask:
+    return (flows.end == FlowEnd.reached) | (flows.end == FlowEnd.stationary)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def small_descents(length: float, rate: float, problems: Problem) -> tuple[Array, Array]:
+def small_descents(length: float, rate: float, problems: Table) -> tuple[Array, Array]:
     """Normalised descent of a batch with steps of length `rate` over a path of `length`: its last weights and log t."""
 
-    def one(problem: Problem) -> tuple[Array, Array]:
-        path = descend(problem.risk, problem.model, steps=round(length / rate), learning_rate=rate, throw=False)
+    def one(problem: Table) -> tuple[Array, Array]:
+        path = descend(risk_of(problem), model_of(problem), steps=round(length / rate), learning_rate=rate, throw=False)
         return path.final.model.W, path.final.log_time
 
     return jax.vmap(one)(problems)
 
 
 @jax.jit
-def flows_of(problems: Problem, last: Array, log_time: Array, descended: Array, readings: Array) -> Flows:
+def flows_of(problems: Table, last: Array, log_time: Array, descended: Array, readings: Array) -> Table:
     """The flows of a batch until `log_time` `(b,)`, against `last` `(b, d, d)`, and at the `readings` `(b, r)` of log t
-    against what small steps `descended` to, `(b, r, d, d)`."""
+    against what small steps `descended` to, `(b, r, d, d)`.
+
+    - `end` (`FlowEnd`), `log_time`, `steps`; how many kinks were `crossed` and `met` to slide on, and on how many the
+      flow ends, `sliding`; `distance`: 1 − corr with the published descent at its end.
+    - `apart` `(r,)`: of descent with steps of each length, the distance from the flow at its end, `apart_log_time`,
+      relative to the length of the way.
+    """
     # One after another: on a CPU none waits for the slowest.
     return jax.lax.map(lambda parts: _flow(*parts), (problems, last, log_time, descended, readings))
 
 
-def _flow(problem: Problem, last: Array, log_time: Array, descended: Array, readings: Array) -> Flows:
+def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readings: Array) -> Table:
     order = jnp.argsort(readings)
     path = integrate(
-        problem.risk,
-        problem.model,
+        risk_of(problem),
+        model_of(problem),
         clock="log_time",
         coordinates=Scores(),
         until=log_time,
@@ -131,7 +117,7 @@ def _flow(problem: Problem, last: Array, log_time: Array, descended: Array, read
     ):
         end = jnp.where(path.result == result, code.value, end)
     way = jnp.linalg.norm(descended - problem.W[None], axis=(1, 2))
-    return Flows(
+    return Table(
         end=end,
         log_time=final.log_time,
         steps=path.stats["num_steps"],
@@ -156,7 +142,7 @@ def _grid(scale: str, key: Any, say: Say) -> Table:
     )
 
 
-def _flows(keys: Array, cell: Cell) -> Flows:
+def _flows(keys: Array, cell: Cell) -> Table:
     """The flow of the first instances, and descent with smaller steps."""
     size, problems, count = cell.size, problems_of(keys, cell), len(keys)
     # As wide as the batches of instances, to the same roundings, which kinks multiply.
@@ -185,7 +171,6 @@ COMPOSITION = Dataset(
             block=BATCH,
             draw_from=key_of,
             way="as a block",
-            record=Instances,
         ),
         "flows": Part(
             _flows,
@@ -194,19 +179,10 @@ COMPOSITION = Dataset(
             block=60,
             draw_from=key_of,
             way="as a block",
-            record=Flows,
         ),
     },
     where=f"{__name__}:COMPOSITION",
 )
-
-
-def _alike_in_words(numbers: Table, known: Mask) -> str:
-    distance = numbers.flows.distance[known]
-    far = np.sort(distance[distance > LIMIT])[::-1]
-    text = f"{known.sum()} of {known.size} flows decided, {known.sum() - far.size} with a correlation above "
-    others = f"; 1 − corr of the others {', '.join(f'{x:.1e}' for x in far[:8])}"
-    return f"{text}{CORRELATION}{others * bool(far.size)}"
 
 
 FLOW_ALIKE = Statement[Table](
@@ -214,9 +190,8 @@ FLOW_ALIKE = Statement[Table](
     says="(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
     "descent does: a correlation above 0.99 at the same log t.",
     inside=lambda n: everyone(n.flows.end),
-    residual=lambda n: np.where(n.flows.decided, n.flows.distance, np.nan),
+    residual=lambda n: np.where(_decided(n.flows), n.flows.distance, np.nan),
     bound=LIMIT,
-    found=_alike_in_words,
 )
 
 
@@ -226,27 +201,13 @@ def _slopes(numbers: Table) -> np.ndarray:
     return np.log(apart[..., 0] / apart[..., -1]) / np.log(rates[0] / rates[-1])
 
 
-def _limit_in_words(numbers: Table, known: Mask) -> str:
-    flows, slopes = numbers.flows, _slopes(numbers)[known]
-    middles = [median(apart) for apart in flows.apart[known].T]
-    parts = ", ".join(f"{x:.1e} at η = {rate:g}" for x, rate in zip(middles, numbers.grid.rates, strict=True))
-    text = (
-        f"median distance, relative to the way, {parts} on {known.sum()} of {known.size} flows, "
-        f"{np.sum(known & (flows.met > 0))} of which slide; at the smallest η at most "
-        f"{largest(flows.apart[known, -1]):.1e}"
-    )
-    spread = f"; exponents of single instances from {slopes.min():.2f} to {slopes.max():.2f}" if slopes.size > 2 else ""
-    return text + spread
-
-
 FLOW_LIMIT = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
     "solution: the distance at equal times falls like η.",
     inside=lambda n: everyone(n.flows.end),
     # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
-    residual=lambda n: np.where(n.flows.decided, n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
-    found=_limit_in_words,
+    residual=lambda n: np.where(_decided(n.flows), n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
     limit=True,
     rate=lambda n, known: common_rate(
         _slopes(n)[known], 1.0, bias=BIAS, law="distance of descent from the flow against η"
@@ -254,18 +215,7 @@ FLOW_LIMIT = Statement[Table](
 )
 
 
-def flow_in_words(numbers: Table) -> str:
+def flow_ends(numbers: Table) -> str:
     """How the gradient flows ended."""
-    flows, of = numbers.flows, {code: int(np.sum(numbers.flows.end == code)) for code in FlowEnd}
-    first = flows.end.shape[1]
-    several, met = np.any(numbers.instances.several[:, :first], axis=-1), flows.met > 0
-    return (
-        f"The gradient flow on the first {first} instances of each d, along its kinks (Filippov's solution; "
-        f"Tsit5 between them, at most {MAX_STEPS} steps), to the log t of their descents: {of[FlowEnd.reached]} of "
-        f"{flows.end.size} get there, {of[FlowEnd.stationary]} end at a stationary point before, "
-        f"{of[FlowEnd.budget_spent]} spend the budget, {of[FlowEnd.sliding]} end where too many kinks meet, "
-        f"{of[FlowEnd.failed]} fail; in {np.median(flows.steps):.0f} steps (median; at most {np.max(flows.steps)}). "
-        f"{met.sum()} slide along kinks on their way, {np.sum(flows.sliding > 0)} at its end; of the {several.sum()} "
-        f"whose descent composes several tokens {np.sum(met & several)}. They cross {np.sum(flows.crossed):,} "
-        f"kinks and meet {np.sum(flows.met):,} to slide on."
-    )
+    counts = ", ".join(f"{int(np.sum(numbers.flows.end == code))} {code.name}" for code in FlowEnd if code)
+    return f"The flow along its kinks (Filippov's solution) of the first instances of each d: {counts}."

@@ -7,7 +7,7 @@ $\gamma/2\lambda$.
 
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from jaxflow.data import TokenData
 from jaxflow.losses import Correlation
 from jaxflow.models import CombinedAttention, ConcaveHead
+from jaxflow.papers.table import Table
 from jaxflow.risk import EmpiricalRisk
 
 # Thresholds of (9) nearer to 2λ than this, a thousand rounding errors, are compared in rational arithmetic.
 NEAR_TIE = 1e-12
-
-
-class Instance(NamedTuple):
-    """Tokens `(T, d)`, query, head vector `(d,)`, λ, and the start of W `(d, d)`."""
-
-    tokens: Float[Array, "T d"]
-    query: Float[Array, " d"]
-    v: Float[Array, " d"]
-    lam: Float[Array, ""]
-    start: Float[Array, "d d"]
 
 
 def _sphere(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
@@ -38,17 +29,21 @@ def _sphere(key: Key[Array, ""], d: int) -> Float[Array, " d"]:
     return x / jnp.linalg.norm(x)
 
 
-def draw(T: int, d: int, key: Key[Array, ""], lam: Any, scores: Any = None) -> Instance:
+def draw(T: int, d: int, key: Key[Array, ""], lam: Any, scores: Any = None) -> Table:
     r"""Haar-orthonormal tokens, query and head uniform on the sphere, W started at $U(\pm1/\sqrt d)$.
 
     **Arguments:** `scores`: $\gamma$ and, where T < d, the head's other coordinates in the completed basis,
     `(d,)`; None for a head independent of the tokens, which has them uniform on the sphere.
+
+    **Returns:** `tokens` `(T, d)`, `query`, head vector `v` `(d,)`, λ `lam`, and the `start` of W `(d, d)`.
     """
     key_basis, key_query, key_head, key_start = jax.random.split(key, 4)
     basis = jax.random.orthogonal(key_basis, d)
     scores = _sphere(key_head, d) if scores is None else scores
     start = jax.random.uniform(key_start, (d, d), minval=-1.0, maxval=1.0) / np.sqrt(d)
-    return Instance(basis[:T], _sphere(key_query, d), scores @ basis, jnp.asarray(lam, float), start)
+    return Table(
+        tokens=basis[:T], query=_sphere(key_query, d), v=scores @ basis, lam=jnp.asarray(lam, float), start=start
+    )
 
 
 def draw_condition(tau: int, T: int, d: int, key: Key[Array, ""]) -> tuple[Array, Array, Int[Array, ""]]:
@@ -79,7 +74,7 @@ def draw_condition(tau: int, T: int, d: int, key: Key[Array, ""]) -> tuple[Array
     return scores, low + (high - low) * jax.random.uniform(key_lam), draws
 
 
-def scores_of(instance: Instance) -> Float[Array, " T"]:
+def scores_of(instance: Table) -> Float[Array, " T"]:
     r"""$\gamma=Xv$."""
     return instance.tokens @ instance.v
 
@@ -121,7 +116,7 @@ def support_sizes(scores: np.ndarray, lam: np.ndarray) -> tuple[np.ndarray, np.n
     return sizes, near
 
 
-def problem(instance: Instance) -> tuple[EmpiricalRisk, CombinedAttention]:
+def problem(instance: Table) -> tuple[EmpiricalRisk, CombinedAttention]:
     """The risk −h with label 1, and the model at its start."""
     data = TokenData(instance.tokens[None], instance.query[None], jnp.ones(1))
     model = CombinedAttention(instance.start, ConcaveHead(instance.v, instance.lam))
@@ -129,7 +124,7 @@ def problem(instance: Instance) -> tuple[EmpiricalRisk, CombinedAttention]:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def draw_batch(T: int, d: int, keys: Any, lam: Any, scores: Any = None) -> Instance:
+def draw_batch(T: int, d: int, keys: Any, lam: Any, scores: Any = None) -> Table:
     """`draw` for a batch of keys."""
     return jax.vmap(partial(draw, T, d))(keys, lam, scores)
 

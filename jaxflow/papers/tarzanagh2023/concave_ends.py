@@ -1,21 +1,22 @@
 """Where the flow and the published descent of a concave head end, and what the programs say of it: figures 9 and 12."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxflow._core import good, positive_or_one
 from jaxflow.flow import ArcLength, LogTime, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.papers.dataset import Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.combination import best_combination
-from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch, problem, scores_of, support_sizes, target
+from jaxflow.papers.tarzanagh2023.concave import problem, scores_of, support_sizes, target
 from jaxflow.papers.tarzanagh2023.mixture import Mixture, Near, mixture_solver
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 
@@ -40,86 +41,17 @@ REACHED = 1e-8
 NAMES = {"flow": "the flow", "descent": "the published descent"}
 
 
-class Targets(NamedTuple):
-    """c cells of b instances: λ, scores γ, how many tokens s* has, and whether that was decided in rational
-    arithmetic."""
-
-    lam: Float[Any, "c b"]
-    scores: Float[Any, "c b T"]
-    size: Int[Any, "c b"]
-    near_tie: Bool[Any, "c b"]
-
-    @property
-    def T(self) -> int:
-        return self.scores.shape[-1]
+def selected(ends: Table) -> np.ndarray:
+    """How many tokens the paper's criterion calls selected where flow or descent ends."""
+    return np.sum(ends.attention > SELECTED, axis=-1)
 
 
-class Ends(NamedTuple):
-    r"""Where descent ends: its attention, and whether it is `good`.
-
-    `direction`, `combined`: correlations of W with the solution of (Gen-SVM) and with $W^{SVMeq}$ for the selected
-    tokens; `spanned`: with the latter of what attention sees of W; `solved`: whether the programs are.
-    """
-
-    attention: Float[Any, "c b T"]
-    good: Bool[Any, "c b"]
-    direction: Float[Any, "c b"]
-    combined: Float[Any, "c b"]
-    spanned: Float[Any, "c b"]
-    solved: Bool[Any, "c b"]
-
-    @property
-    def selected(self) -> np.ndarray:
-        """How many tokens the paper's criterion calls selected."""
-        return np.sum(self.attention > SELECTED, axis=-1)
-
-    @property
-    def kept(self) -> Mask:
-        """Whether the paper's criterion keeps an instance: no probability between masked and selected."""
-        return self.good & ~np.any((self.attention <= SELECTED) & (self.attention >= MASKED), axis=-1)
+def kept(ends: Table) -> Mask:
+    """Whether the paper's criterion keeps an instance: no probability between masked and selected."""
+    return ends.good & ~np.any((ends.attention <= SELECTED) & (ends.attention >= MASKED), axis=-1)
 
 
-class Flows(NamedTuple):
-    """What `Ends` has, of the flow and for the exact support of s*, the `target`, and how the flow got there.
-
-    - `error`: how far attention is from it, at most, at the end, and (`error_early`) at log t = `REACH`.
-    - `late`: it was not there by then, and had to be followed along the arc length, for this `length`.
-    - `moved`: correlations of its motion over the last two stretches of log t with the solution of (Gen-SVM).
-    """
-
-    attention: Float[Any, "c b T"]
-    target: Float[Any, "c b T"]
-    error: Float[Any, "c b"]
-    error_early: Float[Any, "c b"]
-    late: Bool[Any, "c b"]
-    length: Float[Any, "c b"]
-    good: Bool[Any, "c b"]
-    direction: Float[Any, "c b"]
-    combined: Float[Any, "c b"]
-    spanned: Float[Any, "c b"]
-    solved: Bool[Any, "c b"]
-    moved: Float[Any, "c b 2"]
-
-    @property
-    def ends(self) -> Ends:
-        return Ends(*(getattr(self, field) for field in Ends._fields))
-
-
-class FlowEnd(NamedTuple):
-    """Of one instance: as `Flows`, with the weights, and how they moved over the two stretches."""
-
-    attention: Float[Array, " T"]
-    target: Float[Array, " T"]
-    error: Float[Array, ""]
-    error_early: Float[Array, ""]
-    late: Bool[Array, ""]
-    length: Float[Array, ""]
-    good: Bool[Array, ""]
-    weights: Float[Array, "d d"]
-    moved: Float[Array, "2 d d"]
-
-
-def flow_end(instance: Instance) -> FlowEnd:
+def flow_end(instance: Table) -> Table:
     r"""Where the flow of W ends, in up to three parts.
 
     The first goes to log t = `REACH`, and says how W moved over the last two stretches. Attention may then still
@@ -127,6 +59,12 @@ def flow_end(instance: Instance) -> FlowEnd:
     as long as $ts$ is small against $1/\delta$, δ its multiplier in (9), and explodes when that is reached, at
     $\log t\sim(T/k)\log(1/\delta)$. Steps in log t cannot follow that; the second part goes on along the arc
     length until s* is near. (Its log t is not read: the explosion takes no time.)
+
+    **Returns:** the last `attention`, the exact `target` `(T,)`, and whether all went well, `good`.
+
+    - `error`: how far attention is from the target, at most, at the end, and (`error_early`) at log t = `REACH`.
+    - `late`: it was not there by then, and had to be followed along the arc length, for this `length`.
+    - `weights` `(d, d)`; `moved` `(2, d, d)`: their motion over the last two stretches of log t.
     """
     risk, model = problem(instance)
     exact = target(scores_of(instance), instance.lam)
@@ -176,7 +114,7 @@ def flow_end(instance: Instance) -> FlowEnd:
     )
     late = last.final.model
     attention = jnp.where(there, early, late.attention(risk.data)[0])
-    return FlowEnd(
+    return Table(
         attention=attention,
         target=exact,
         error=jnp.max(jnp.abs(attention - exact)),
@@ -189,7 +127,7 @@ def flow_end(instance: Instance) -> FlowEnd:
     )
 
 
-def descent_end(instance: Instance) -> tuple[Array, Array, Array]:
+def descent_end(instance: Table) -> tuple[Array, Array, Array]:
     """Where the published protocol (normalised descent, η = 0.1, 2,000 steps) ends: attention, `good`, weights."""
     risk, model = problem(instance)
     path = descend(risk, model, throw=False, **published_protocol(model))
@@ -203,9 +141,12 @@ def _correlation(a: Array, b: Array) -> Array:
 
 
 def predictivity(
-    instance: Instance, selection: Bool[Array, " T"], attention: Float[Array, " T"], weights: Float[Array, "d d"]
+    instance: Table, selection: Bool[Array, " T"], attention: Float[Array, " T"], weights: Float[Array, "d d"]
 ) -> tuple[Array, ...]:
-    r"""`direction`, `combined`, `spanned`, `solved` of `Ends` for a set of selected tokens; the solution of (Gen-SVM).
+    r"""How well the programs of a set of selected tokens predict W, and the solution of (Gen-SVM).
+
+    `direction`, `combined`: correlations of W with that solution and with $W^{SVMeq}$; `spanned`: with the latter of
+    what attention sees of W; `solved`: whether the programs are.
 
     Where all tokens are selected (Gen-SVM) has no constraint and is solved by zero: no correlation with it (NaN),
     and $W^{SVMeq}=W^{fin}$. `spanned` takes of W only what attention sees, its part in the span of
@@ -235,84 +176,57 @@ _predict = jax.jit(jax.vmap(predictivity))
 _correlations = jax.jit(jax.vmap(jax.vmap(_correlation, (0, None))))
 
 
-def targets(instances: Instance) -> Targets:
-    """Of a batch: a row of `Targets`."""
+def targets(instances: Table) -> Table:
+    """Of a batch: λ `lam`, the `scores` γ `(T,)`, how many tokens s* has, `size`, and whether that was decided in
+    rational arithmetic, `near_tie`."""
     scores = np.asarray(jax.vmap(scores_of)(instances))
-    return Targets(instances.lam, scores, *support_sizes(scores, np.asarray(instances.lam)))
+    size, near = support_sizes(scores, np.asarray(instances.lam))
+    return Table(lam=instances.lam, scores=scores, size=size, near_tie=near)
 
 
-def flows(instances: Instance) -> Flows:
-    """Of a batch, held against the programs of the exact support of s*: a row of `Flows`."""
-    end: FlowEnd = flow_batch(instances)
+def flows(instances: Table) -> Table:
+    """Of a batch, held against the programs of the exact support of s*: columns of `flow_end` and `predictivity`, with
+    the correlations of `moved` with the solution of (Gen-SVM), `(2,)`, and without `weights`."""
+    end = flow_batch(instances)
     direction, combined, spanned, solved, solution = _predict(instances, end.target > 0, end.target, end.weights)
     fit = {"direction": direction, "combined": combined, "spanned": spanned, "solved": solved}
-    numbers = {field: value for field, value in end._asdict().items() if field != "weights"}
-    return Flows(**{**numbers, **fit, "moved": _correlations(end.moved, solution)})
+    found = {name: column for name, column in end.named.items() if name != "weights"}
+    return Table(found | fit | {"moved": _correlations(end.moved, solution)})
 
 
-def descents(instances: Instance) -> Ends:
-    """Of a batch, held against the programs of the tokens that the paper's criterion calls selected: a row of
-    `Ends`."""
+def descents(instances: Table) -> Table:
+    """Of a batch, held against the programs of the tokens that the paper's criterion calls selected: `attention`
+    `(T,)`, `good`, and columns of `predictivity`."""
     attention, ended, weights = _descent(instances)
-    *correlations, _ = _predict(instances, attention > SELECTED, attention, weights)
-    return Ends(attention, ended, *correlations)
+    direction, combined, spanned, solved, _ = _predict(instances, attention > SELECTED, attention, weights)
+    fit = {"direction": direction, "combined": combined, "spanned": spanned, "solved": solved}
+    return Table(fit, attention=attention, good=ended)
 
 
 def parts(
-    batches: Callable[[str, Any], Iterable[tuple[str, Instance]]], draw_from: Callable[[int], Any]
+    batches: Callable[[str, Any], Iterable[tuple[str, Table]]], draw_from: Callable[[int], Any]
 ) -> dict[str, Part | Sweep]:
     """`targets`, `flow` and `descent` of the batches of a scale and a key, a cell for each, by what it is called."""
 
-    def sweep(record: Any, what: str, of: Callable[[Instance], tuple]) -> Sweep:
-        def compute(scale: str, key: Any, say: Say) -> Any:
+    def sweep(what: str, of: Callable[[Table], Table]) -> Sweep:
+        def compute(scale: str, key: Any, say: Say) -> Table:
             rows = []
             for name, instances in batches(scale, key):
                 say(f"{name}: {what} of {len(instances.lam)} instances")
                 rows.append(of(instances))
-            return record(*(np.stack(fields) for fields in zip(*rows, strict=True)))
+            return stacked(rows)
 
-        return Sweep(compute, draw_from, record=record)
+        return Sweep(compute, draw_from)
 
     return {
-        "targets": sweep(Targets, "exact targets", targets),
-        "flow": sweep(Flows, "flow and programs", flows),
-        "descent": sweep(Ends, "published descent and programs", descents),
+        "targets": sweep("exact targets", targets),
+        "flow": sweep("flow and programs", flows),
+        "descent": sweep("published descent and programs", descents),
     }
-
-
-class Penalty(NamedTuple):
-    """One λ, and the size of its instances."""
-
-    T: int
-    d: int
-    lam: float
-
-
-def flow_part(
-    cells: Callable[[str], Mapping[str, Penalty]], trials: Callable[[str], int], draw_from: Callable[[int], Any]
-) -> Part:
-    """`flow` of the same instances for each λ."""
-
-    def one(keys: Array, cell: Penalty) -> Flows:
-        return flows(draw_batch(cell.T, cell.d, keys, jnp.full(len(keys), cell.lam)))
-
-    return Part(
-        one, cells, trials, block=100, draw_from=lambda seed, cell: draw_from(seed), way="as a block", record=Flows
-    )
 
 
 def reaches(source: str) -> Statement[Any]:
     """Of numbers with `flow`."""
-
-    def in_words(numbers: Any, known: Mask) -> str:
-        flow: Flows = numbers.flow
-        errors, late = flow.error[flow.good], flow.good & flow.late
-        return (
-            f"attention of the flow against Proj(γ/2λ): farther than 1e-8 in {int(np.sum(~(errors <= REACHED)))} of "
-            f"{errors.size}, worst {largest(errors):.1e} ({int(late.sum())} of them only after log t = 30, where they "
-            f"were up to {largest(flow.error_early[late]):.1e} away); {int(np.sum(~flow.good))} of {flow.good.size} "
-            "flows did not finish"
-        )
 
     return Statement(
         source=source,
@@ -320,29 +234,24 @@ def reaches(source: str) -> Statement[Any]:
         inside=lambda n: everyone(n.flow.good),
         residual=lambda n: np.where(n.flow.good, n.flow.error, np.nan),
         bound=REACHED,
-        found=in_words,
     )
 
 
-def notes_of(targets: Targets, flow: Flows, descent: Ends) -> list[str]:
-    """The filter, where descent ends, late flows, and programs that were not solved."""
-    error, late = np.max(np.abs(descent.attention - flow.target), axis=-1), flow.late
-    both = {"flow": flow.ends, "descent": descent}
-    unsolved = ", ".join(f"{int(np.sum(~ends.solved))} ({name})" for name, ends in both.items())
+def notes_of(numbers: Table) -> list[str]:
+    """The filter, where descent ends, and late flows."""
+    flow, descent = numbers.flow, numbers.descent
+    error = np.max(np.abs(descent.attention - flow.target), axis=-1)
     return [
         *(
-            f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(ends.kept.sum())} of {ends.kept.size} "
-            f"ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed."
-            for name, ends in both.items()
+            f"The paper's filter (no attention between 1e-8 and 1e-3) keeps {int(kept(ends).sum())} of "
+            f"{ends.good.size} ends of {NAMES[name]}; {int(np.sum(~ends.good))} failed, {int(np.sum(~ends.solved))} "
+            "have a program without a certified solution."
+            for name, ends in (("flow", flow), ("descent", descent))
         ),
         f"The published descent ends at a distance from s* of {np.median(error):.1e} (median) and {error.max():.1e} "
-        "(largest); more than 1e-3 of attention goes to another number of tokens than s* has in "
-        f"{int(np.sum(descent.selected != targets.size))} of {error.size} instances.",
-        f"{int(late.sum())} of {late.size} flows are not yet within 5e-9 of s* at log t = 30: a token of its support, "
-        "with multiplier δ in (9) while the other k are in place, loses attention like t^(k/T − 1) until about log t = "
-        "(T/k) log 1/δ, and only then gets its share. They are followed along the arc length "
-        f"({largest(flow.length[late]):.0f} at most) to within 1e-6, and settle from there.",
-        f"Programs without a certified solution: {unsolved} of {late.size} each.",
+        "(largest).",
+        f"{int(flow.late.sum())} of {error.size} flows are not within 5e-9 of s* at log t = 30, and are followed along "
+        "the arc length.",
     ]
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.gradient_descent import descend
@@ -20,7 +19,7 @@ from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import interval
 from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
 from jaxflow.plots import draw_percentage_curves
-from jaxflow.study import Study, TokenSelection, settled_selections, wilson
+from jaxflow.study import Study, TokenSelection, settled_selections
 
 
 class Size(NamedTuple):
@@ -41,37 +40,21 @@ SIZES = {
 }
 # What is decided of an instance by enumeration, as `AssumptionStatus`.
 ASSUMPTIONS = ("B1", "D", "support", "unique")
+# Besides, how many choices are locally optimal, and codes of `Outcome`: of the flow (`outcome`) and of `descent`, which
+# ends long before its direction is certified, by the selection it has settled on.
+COLUMNS = (*ASSUMPTIONS, "locally_optimal", "outcome", "descent")
 
 
-class Enumerated(NamedTuple):
-    """Of every instance: codes of `AssumptionStatus`, how many choices are locally optimal, and of `Outcome`: of the
-    flow (`outcome`) and of `descent`, which ends long before its direction is certified, by the selection it has
-    settled on."""
-
-    B1: Int[Any, "k b"]
-    D: Int[Any, "k b"]
-    support: Int[Any, "k b"]
-    unique: Int[Any, "k b"]
-    locally_optimal: Int[Any, "k b"]
-    outcome: Int[Any, "k b"]
-    descent: Int[Any, "k b"]
+def reached(numbers: Table, way: str = "outcome") -> Mask:
+    """The instances that the flow, or descent, takes to the optimal tokens."""
+    return getattr(numbers.instances, way) == Outcome.globally_optimal
 
 
-class ConjectureNumbers(NamedTuple):
-    """A row for each d."""
-
-    grid: Table
-    instances: Enumerated
-
-    def reached(self, way: str = "outcome") -> Mask:
-        """Whom the flow, or descent, takes to the optimal tokens."""
-        return getattr(self.instances, way) == Outcome.globally_optimal
-
-    def met(self, name: str) -> Mask:
-        """Who is known to satisfy a condition."""
-        if name == "B1 and D":
-            return self.met("B1") & self.met("D")
-        return getattr(self.instances, name) == AssumptionStatus.holds
+def met(numbers: Table, name: str) -> Mask:
+    """The instances that are known to satisfy a condition."""
+    if name == "B1 and D":
+        return met(numbers, "B1") & met(numbers, "D")
+    return getattr(numbers.instances, name) == AssumptionStatus.holds
 
 
 def beside(steps: int, factors: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
@@ -136,62 +119,34 @@ def _studies(scale: str, seed: int) -> Mapping[str, Study]:
 CONJECTURE = Dataset(
     "tarzanagh2023",
     "conjecture",
-    {"grid": Sweep(_grid), "instances": Studies(Enumerated._fields, _studies, record=Enumerated)},
+    {"grid": Sweep(_grid), "instances": Studies(COLUMNS, _studies)},
     where=f"{__name__}:CONJECTURE",
-    numbers=ConjectureNumbers,
 )
 
 
-def _against(numbers: ConjectureNumbers) -> Mask:
+def _against(numbers: Table) -> Mask:
     """A path that was not followed to its end is no counterexample."""
     return np.isin(numbers.instances.outcome, [Outcome.locally_optimal, Outcome.finite_stationary_point])
 
 
-def _converges(source: str, says: str, name: str) -> Statement[ConjectureNumbers]:
-    def in_words(numbers: ConjectureNumbers, known: Mask) -> str:
-        inside, flow, descent = numbers.met(name), numbers.reached(), numbers.reached("descent")
-        total, count = int(inside.sum()), int((inside & flow).sum())
-        low = float(wilson(np.asarray(count), np.asarray(total))[0]) if total else 0.0
-        return (
-            f"of {total:,} instances that meet it the flow converges to W^mm on {count:,} (95% lower bound "
-            f"{100 * low:.1f}%), against it {int((inside & _against(numbers)).sum())}; descent on "
-            f"{int((inside & descent).sum()):,}; of the {inside.size - total:,} others the flow does on "
-            f"{int((~inside & flow).sum()):,}"
-        )
-
+def _converges(source: str, says: str, name: str) -> Statement[Table]:
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: n.met(name),
-        residual=lambda n: np.where(n.reached(), 0.0, np.where(_against(n), 1.0, np.nan)),
-        found=in_words,
+        inside=lambda n: met(n, name),
+        residual=lambda n: np.where(reached(n), 0.0, np.where(_against(n), 1.0, np.nan)),
     )
 
 
-def _rarer_in_words(numbers: ConjectureNumbers, known: Mask) -> str:
-    b1, flow = numbers.met("B1"), numbers.reached()
-    return (
-        f"at every d: {'yes' if np.all(b1.sum(1) <= flow.sum(1)) else 'no'}; {int(b1.sum()):,} instances with B.1, "
-        f"{int(flow.sum()):,} with global convergence; B.1 without it: {int((b1 & ~flow).sum())}"
-    )
-
-
-def _implies(first: str, second: str, says: str) -> Statement[ConjectureNumbers]:
-    def residual(numbers: ConjectureNumbers) -> np.ndarray:
+def _implies(first: str, second: str, says: str) -> Statement[Table]:
+    def residual(numbers: Table) -> np.ndarray:
         status = getattr(numbers.instances, second)
         return np.where(status == AssumptionStatus.undecided, np.nan, status == AssumptionStatus.violated)
 
-    def in_words(numbers: ConjectureNumbers, known: Mask) -> str:
-        inside = numbers.met(first)
-        return (
-            f"{int((residual(numbers)[inside] == 1.0).sum())} of {int(inside.sum()):,} instances break it; "
-            f"{int((~inside & numbers.met(second)).sum()):,} have the consequence alone"
-        )
-
-    return Statement(source="Section 5.2", says=says, inside=lambda n: n.met(first), residual=residual, found=in_words)
+    return Statement(source="Section 5.2", says=says, inside=lambda n: met(n, first), residual=residual)
 
 
-STATEMENTS: list[Statement[ConjectureNumbers]] = [
+STATEMENTS: list[Statement[Table]] = [
     _converges(
         "Section 5.2, conjecture",
         "Suppose opt are the unique optimal indices and Assumptions B.1 and D hold. Then, for almost all datasets, GD "
@@ -208,8 +163,7 @@ STATEMENTS: list[Statement[ConjectureNumbers]] = [
         source="Section 5.2, on Figure 5",
         says="Assumption B.1 occurs less frequently than global convergence.",
         inside=lambda n: everyone(n.grid.d),
-        residual=lambda n: n.met("B1").sum(1) > n.reached().sum(1),
-        found=_rarer_in_words,
+        residual=lambda n: met(n, "B1").sum(1) > reached(n).sum(1),
     ),
     _implies(
         "support", "D", "A stronger condition that implies Assumption D: all optimal indices are support vectors."
@@ -218,40 +172,28 @@ STATEMENTS: list[Statement[ConjectureNumbers]] = [
 ]
 
 
-def _notes(numbers: ConjectureNumbers) -> list[str]:
-    instances = numbers.instances
-    both, alone = (100 * numbers.met(name).mean(axis=1) for name in ("B1 and D", "unique"))
-    shares = "; ".join(f"d={d}: {a:.1f}% ({b:.1f}%)" for d, a, b in zip(numbers.grid.d, both, alone, strict=True))
-    unsure = {name: int((getattr(instances, name) == AssumptionStatus.undecided).sum()) for name in ASSUMPTIONS}
+def _notes(numbers: Table) -> list[str]:
+    unsure = {name: int((getattr(numbers.instances, name) == AssumptionStatus.undecided).sum()) for name in ASSUMPTIONS}
     return [
-        f"{instances.outcome.shape[1]} instances for each d, none dropped. Share with B.1 and D (with one "
-        f"locally-optimal choice): {shares}.",
         f"Undecided, because a margin lies within 1e-6 of one or a program is inaccurate: {unsure}. They count as not "
         "met.",
         "Descent is counted by the tokens that it has settled on, not by a certificate of its direction.",
-        f"Other outcomes of the flow: {_others(instances.outcome)}; of descent: {_others(instances.descent)}.",
         "Infeasible choices have no support indices; Assumption D is read over feasible ones.",
     ]
 
 
-def _others(outcome: np.ndarray) -> str:
-    counts = np.bincount(outcome.ravel(), minlength=len(Outcome))
-    parts = [f"{counts[c]} {c.name.replace('_', ' ')}" for c in Outcome if counts[c] and c != Outcome.globally_optimal]
-    return ", ".join(parts) or "none"
-
-
-def draw(numbers: ConjectureNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     """Shares of all instances against d: of global convergence solid, of the conditions dashed."""
     followed = {
-        "flow converges globally": numbers.reached(),
-        "normalised descent, 2,000 steps": numbers.reached("descent"),
+        "flow converges globally": reached(numbers),
+        "normalised descent, 2,000 steps": reached(numbers, "descent"),
     }
     conditions = {
-        "opt is the only locally-optimal choice": numbers.met("unique"),
-        "Assumption D": numbers.met("D"),
-        "all optimal tokens are support, always": numbers.met("support"),
-        "Assumption B.1": numbers.met("B1"),
-        "Assumptions B.1 and D": numbers.met("B1 and D"),
+        "opt is the only locally-optimal choice": met(numbers, "unique"),
+        "Assumption D": met(numbers, "D"),
+        "all optimal tokens are support, always": met(numbers, "support"),
+        "Assumption B.1": met(numbers, "B1"),
+        "Assumptions B.1 and D": met(numbers, "B1 and D"),
     }
     curves = followed | conditions
     shares = [interval(met.sum(1), np.full(len(met), met.shape[1])) for met in curves.values()]

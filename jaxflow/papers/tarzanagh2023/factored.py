@@ -8,9 +8,9 @@ import numpy as np
 from jaxflow._core import Outcome
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, largest, median
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, interval
+from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, listed
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import Study, TokenSelection
 
@@ -32,8 +32,6 @@ SIZES = {
 GAP = TokenSelection.gap
 # The two numbers are sums of a few hundred rounded products of order one.
 ROUNDING = 1e-12
-# Exceptions that a note names one by one.
-LISTED = 8
 
 GROUPS = {
     "minimises the nuclear norm": (
@@ -53,20 +51,9 @@ COLORS = ("#0072B2", "#D55E00", "#999999", "#F0E442")
 COLUMNS = ("outcome", "excess", "flow_gap", "program_gap", "num_steps", "rounds")
 
 
-class FactoredNumbers(NamedTuple):
-    """A row for each pair."""
-
-    pairs: Table
-    ends: Table
-
-    def among(self, *groups: str) -> Mask:
-        """Who ended in one of these of `GROUPS`."""
-        return np.isin(self.ends.outcome, [int(code) for group in groups for code in GROUPS[group]])
-
-    @property
-    def counts(self) -> np.ndarray:
-        """How many instances of each pair are in each of `GROUPS`: `(p, groups)`."""
-        return np.stack([self.among(name).sum(axis=-1) for name in NAMES], axis=-1)
+def among(numbers: Table, *groups: str) -> Mask:
+    """The flows that ended in one of these of `GROUPS`: `(p, b)`."""
+    return np.isin(numbers.ends.outcome, [int(code) for group in groups for code in GROUPS[group]])
 
 
 def study_of(size: Size, seed: int, d: int, m: int) -> Study:
@@ -96,32 +83,12 @@ FACTORED = Dataset(
     "factored",
     {"pairs": Sweep(_pairs, lambda seed: seed), "ends": Studies(COLUMNS, _studies)},
     where=f"{__name__}:FACTORED",
-    numbers=FactoredNumbers,
 )
 
 
-def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[FactoredNumbers]:
-    def asked(numbers: FactoredNumbers, *groups: str) -> Mask:
-        return numbers.among(*groups) & of(numbers.pairs)[:, None]
-
-    def excess(numbers: FactoredNumbers) -> float:
-        return largest(numbers.ends.excess[asked(numbers, ANOTHER)])
-
-    def in_words(numbers: FactoredNumbers, known: Mask) -> str:
-        parts, rows = [], of(numbers.pairs)
-        pairs = zip(numbers.pairs.d[rows], numbers.pairs.m[rows], numbers.counts[rows], strict=True)
-        for d, m, (yes, no, _, left) in pairs:
-            share, low, high = interval(yes, yes + no)
-            parts.append(f"d={d}, m={m}: {yes:,} of {yes + no:,} ({share:.2f}% [{low:.2f}, {high:.2f}]), open {left:,}")
-        points = int(asked(numbers, POINT).sum())
-        text = f"{'; '.join(parts)}. {points:,} of the flows end at finite stationary points"
-        if asked(numbers, ANOTHER).any():
-            text += f"; the largest excess of another direction is {excess(numbers):.2g}"
-        above = numbers.ends.excess[asked(numbers, OPEN)]
-        above = above[np.isfinite(above)]
-        return text + (
-            f"; open ones stand {median(above):.2g} above the convex bound in the median" if len(above) else ""
-        )
+def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[Table]:
+    def asked(numbers: Table, *groups: str) -> Mask:
+        return among(numbers, *groups) & of(numbers.pairs)[:, None]
 
     return Statement(
         source=f"Section 9, (K, Q) parameterization, {which}",
@@ -129,68 +96,52 @@ def _open_question(which: str, of: Callable[[Table], Mask]) -> Statement[Factore
         "gradient descent (read here as: the flow's own limit minimises the nuclear norm globally, for the tokens it "
         "selects).",
         inside=lambda n: asked(n, MINIMISES, ANOTHER, OPEN),
-        residual=lambda n: np.where(n.among(OPEN), np.nan, n.among(ANOTHER)),
-        found=in_words,
+        residual=lambda n: np.where(among(n, OPEN), np.nan, among(n, ANOTHER)),
     )
 
 
-def _claimed(numbers: FactoredNumbers) -> Mask:
+def _claimed(numbers: Table) -> Mask:
     """Flows whose own multipliers certify their direction."""
     return np.isfinite(numbers.ends.flow_gap) & (numbers.ends.flow_gap <= GAP)
 
 
-def _unconfirmed(numbers: FactoredNumbers) -> Mask:
+def _unconfirmed(numbers: Table) -> Mask:
     """The flow's dual bounds the optimum: what it claims is at least its true excess, by a solver that never saw it."""
     ends = numbers.ends
     return ~(ends.excess <= ends.flow_gap + ends.program_gap + ROUNDING)
 
 
-def _confirmed_in_words(numbers: FactoredNumbers, known: Mask) -> str:
-    certified, claimed = numbers.among(MINIMISES), _claimed(numbers)
-    gaps, programs = numbers.ends.flow_gap[certified], numbers.ends.program_gap[certified]
-    return (
-        f"{int(claimed.sum()):,} flows claim a gap of at most {GAP:.0e}; the excess over the program's own solution is "
-        f"larger for {int((claimed & _unconfirmed(numbers)).sum()):,}. Of {len(gaps):,} certified directions "
-        f"{int((gaps <= GAP).sum()):,} have that gap by their own multipliers, the largest is {largest(gaps):.1e}; "
-        f"largest gap of a program {largest(programs):.1e}"
-    )
-
-
-CONFIRMED = Statement[FactoredNumbers](
+CONFIRMED = Statement[Table](
     source="Certificates of this library",
     says="A gap that a flow claims is confirmed by a program that is solved from the data alone.",
     inside=_claimed,
     residual=_unconfirmed,
-    found=_confirmed_in_words,
 )
 FULL_RANK = _open_question("m = d", lambda pairs: pairs.m >= pairs.d)
 LOW_RANK = _open_question("m < d", lambda pairs: pairs.m < pairs.d)
 
 
-def _statements(numbers: FactoredNumbers) -> list[Statement[FactoredNumbers]]:
+def _statements(numbers: Table) -> list[Statement[Table]]:
     fewer = np.any(numbers.pairs.m < numbers.pairs.d)
     return [FULL_RANK, *([LOW_RANK] if fewer else []), CONFIRMED]
 
 
-def _notes(numbers: FactoredNumbers) -> list[str]:
-    pairs, ends = numbers.pairs, numbers.ends
-    notes = [
-        f"{ends.outcome.shape[1]:,} instances for each pair, none dropped; replay: `{__name__}.study_of(SIZES[scale], "
-        f"{int(pairs.seed)}, d, m).replay(trial=k)`."
+def _notes(numbers: Table) -> list[str]:
+    pairs, shown = numbers.pairs, (ANOTHER, OPEN)
+    return [
+        f"Replay: `{__name__}.study_of(SIZES[scale], {int(pairs.seed)}, d, m).replay(trial=k)`.",
+        *(
+            f"{name.capitalize()}, d={d}, m={m}: trials {listed(row)}."
+            for name in shown
+            for d, m, row in zip(pairs.d, pairs.m, among(numbers, name), strict=True)
+            if row.any()
+        ),
     ]
-    for name in (ANOTHER, OPEN):
-        for d, m, row in zip(pairs.d, pairs.m, numbers.among(name), strict=True):
-            where = np.flatnonzero(row)
-            if len(where):
-                more = f" and {len(where) - LISTED:,} more" if len(where) > LISTED else ""
-                notes.append(f"{name.capitalize()}, d={d}, m={m}: trials {', '.join(map(str, where[:LISTED]))}{more}.")
-    again = int((ends.rounds > 1).sum())
-    return [*notes, f"{again:,} flows left a selection again; steps: median {np.median(ends.num_steps):.0f}."]
 
 
-def draw(numbers: FactoredNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     """How the flows of each pair ended, as shares of all."""
-    counts = numbers.counts
+    counts = np.stack([among(numbers, name).sum(axis=-1) for name in NAMES], axis=-1)
     total = counts.sum(axis=-1)
     return draw_percentage_bars(
         {

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import RESULTS, SelectionStatus, good
 from jaxflow.data import TokenData, optimal_tokens
@@ -20,7 +19,8 @@ from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, sol
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, median
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import Rate, common_rate, fit
@@ -66,69 +66,41 @@ class Size(NamedTuple):
 SIZES = {"quick": Size(16), "paper": Size(200), "large": Size(5000)}
 
 
-class Runs(NamedTuple):
-    """The b instances of both settings (s), for W and (K, Q) (k), trained one way.
+def decided(runs: Table) -> Mask:
+    """Settled on locally optimal tokens, with both programs solved."""
+    solved = ~np.isnan(runs.own) & ~np.isnan(runs.other)
+    return runs.settled & solved & np.isin(runs.status, LOCALLY_OPTIMAL)
 
-    - `tokens`, which of them are `visible` and which `optimal`, and `queries`: the same for both k.
-    - `path`: $Wz_i$ at p saved points, `reached` or not, of arc length `log_length`.
-    - `distances`: 1 − corr with the own program's solution, NaN where it has none; `own`, `other`: at the end, with the
-      program of the own and of the other norm.
-    - `frobenius`, `nuclear`: $W^{mm}z_i$ of both programs for the `selection`.
+
+def asked(runs: Table) -> Mask:
+    """Whom the sentences are about: not those at rest, nor those on tokens that are not locally optimal."""
+    return ~runs.stationary & (~runs.settled | np.isin(runs.status, LOCALLY_OPTIMAL))
+
+
+def runs_of(numbers: Table, setting: str, kind: str, way: str) -> Table:
+    """The runs of a setting and a kind, their axes dropped."""
+    return getattr(numbers, way).at((list(SETTINGS).index(setting), list(KINDS).index(kind)))
+
+
+def compute(way: str, scale: str, seed: int, say: Say) -> Table:
+    """The b instances of both settings (s), for W and (K, Q) (k), by the flow or by descent: columns `(s, k, b, ...)`.
+
+    - `tokens` `(2, T, 2)`, which of them are `visible` and which `optimal` `(2, T)`, and `queries` `(2, 2)`: the same
+      for both k.
+    - `path` `(p, 2, 2)`: $Wz_i$ at p saved points, `reached` or not, of arc length `log_length`.
+    - `distances` `(p,)`: 1 − corr with the own program's solution, NaN where it has none; `own`, `other`: at the end,
+      with the program of the own and of the other norm.
+    - `frobenius`, `nuclear` `(2, 2)`: $W^{mm}z_i$ of both programs for the `selection` `(2, T)`.
     - `settled`: every sequence's attention is on one token; `stationary`: stopped where the gradient vanishes;
       `status`: Definition 2 (`SelectionStatus`); `log_time`.
     """
-
-    tokens: Float[Any, "s k b 2 T 2"]
-    visible: Bool[Any, "s k b 2 T"]
-    optimal: Bool[Any, "s k b 2 T"]
-    queries: Float[Any, "s k b 2 2"]
-    path: Float[Any, "s k b p 2 2"]
-    reached: Bool[Any, "s k b p"]
-    log_length: Float[Any, "s k b p"]
-    distances: Float[Any, "s k b p"]
-    own: Float[Any, "s k b"]
-    other: Float[Any, "s k b"]
-    frobenius: Float[Any, "s k b 2 2"]
-    nuclear: Float[Any, "s k b 2 2"]
-    selection: Bool[Any, "s k b 2 T"]
-    settled: Bool[Any, "s k b"]
-    stationary: Bool[Any, "s k b"]
-    status: Int[Any, "s k b"]
-    log_time: Float[Any, "s k b"]
-
-    @property
-    def decided(self) -> Mask:
-        """Settled on locally optimal tokens, with both programs solved."""
-        solved = ~np.isnan(self.own) & ~np.isnan(self.other)
-        return self.settled & solved & np.isin(self.status, LOCALLY_OPTIMAL)
-
-    @property
-    def asked(self) -> Mask:
-        """Whom the sentences are about: not those at rest, nor those on tokens that are not locally optimal."""
-        return ~self.stationary & (~self.settled | np.isin(self.status, LOCALLY_OPTIMAL))
-
-
-class PlaneNumbers(NamedTuple):
-    """The same instances both ways."""
-
-    flow: Runs
-    descent: Runs
-
-    def runs(self, setting: str, kind: str, way: str) -> Runs:
-        """The runs of a setting and a kind, their axes dropped."""
-        at = list(SETTINGS).index(setting), list(KINDS).index(kind)
-        return Runs(*(field[at] for field in getattr(self, way)))
-
-
-def compute(way: str, scale: str, seed: int, say: Say) -> Runs:
-    """All runs by the flow or by descent."""
     size, run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
         say(f"{SETTINGS[setting]}: {size.trials} instances of W and (K, Q), by {WAYS[way]}")
         words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(size.trials))
         risks, models = _start(as_keys(words), jnp.full(size.trials, setting == "described"))
-        rows.append([run(kind, size, risks, models[kind]) for kind in KINDS])
-    return Runs(*(np.asarray([[getattr(one, field) for one in row] for row in rows]) for field in Runs._fields))
+        rows += [run(kind, size, risks, models[kind]) for kind in KINDS]
+    return stacked(rows).split(len(SETTINGS), len(KINDS))
 
 
 @jax.jit
@@ -157,7 +129,7 @@ def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
 
 
 @eqx.filter_jit
-def _flow(kind: str, size: Size, risks: Any, models: Any) -> Runs:
+def _flow(kind: str, size: Size, risks: Any, models: Any) -> Table:
     controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
     drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 50_000)
     grid = jnp.geomspace(0.05, LENGTHS[kind], POINTS)
@@ -172,17 +144,17 @@ def _flow(kind: str, size: Size, risks: Any, models: Any) -> Runs:
 
 
 @eqx.filter_jit
-def _descent(kind: str, size: Size, risks: Any, models: Any) -> Runs:
+def _descent(kind: str, size: Size, risks: Any, models: Any) -> Table:
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
 
-    def one(risk: Any, model: Any) -> Runs:
+    def one(risk: Any, model: Any) -> Table:
         protocol = {**published_protocol(model), "steps": size.steps}
         return _measure(kind, risk, descend(risk, model, save_at=grid, throw=False, **protocol))
 
     return eqx.filter_vmap(one)(risks, models)
 
 
-def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
+def _measure(kind: str, risk: Any, trajectory: Any) -> Table:
     model, data = trajectory.final.model, risk.data
     attention = model.attention(data)
     selection = jax.nn.one_hot(jnp.argmax(attention, axis=-1), TOKENS, dtype=bool)
@@ -191,7 +163,7 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
     own, other = (solutions[name] for name in sorted(KINDS.values(), key=lambda name: name != KINDS[kind]))
     own_solved, other_solved = (one.result == ProgramResult.optimal for one in (own, other))
     final = model.combined_weights()
-    return Runs(
+    return Table(
         tokens=data.tokens,
         visible=data.visible,
         optimal=optimal_tokens(token_scores(data, model.head), data.visible),
@@ -222,13 +194,12 @@ def _measure(kind: str, risk: Any, trajectory: Any) -> Runs:
 FIGURE1 = Dataset(
     "tarzanagh2023",
     "fig1",
-    {way: Sweep(partial(compute, way), lambda seed: seed, record=Runs) for way in WAYS},
+    {way: Sweep(partial(compute, way), lambda seed: seed) for way in WAYS},
     where=f"{__name__}:FIGURE1",
-    numbers=PlaneNumbers,
 )
 
 
-def exponents(runs: Runs) -> np.ndarray:
+def exponents(runs: Table) -> np.ndarray:
     """The power of 1/length by which 1 − corr falls over the last tenfold, and half its interval; NaN at rounding."""
     found = np.full((len(runs.own), 2), np.nan)
     for i in np.flatnonzero(runs.reached.any(axis=1)):
@@ -239,7 +210,7 @@ def exponents(runs: Runs) -> np.ndarray:
     return found
 
 
-def tenfolds(runs: Runs) -> np.ndarray:
+def tenfolds(runs: Table) -> np.ndarray:
     """1 − corr at a hundredth, at a tenth and at all of the length of each run: `(b, 3)`; NaN of no length."""
     found = np.full((len(runs.own), 3), np.nan)
     for i in np.flatnonzero(runs.reached.any(axis=1)):
@@ -255,55 +226,34 @@ def falling(steps: np.ndarray) -> Mask:
     return np.all((np.diff(steps, axis=1) < 0) | (steps[:, 1:] <= FLOOR), axis=1)
 
 
-def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumbers]]:
+def _statements(setting: str, kind: str, way: str) -> list[Statement[Table]]:
     symbol, power, who = ", ".join(NAMES[kind]), POWER[kind], f"({SETTINGS[setting]}, {WAYS[way]})"
 
-    def of(numbers: PlaneNumbers) -> Runs:
-        return numbers.runs(setting, kind, way)
+    def of(numbers: Table) -> Table:
+        return runs_of(numbers, setting, kind, way)
 
-    def distances_in_words(numbers: PlaneNumbers, known: Mask) -> str:
-        near, far = (values[of(numbers).decided] for values in (of(numbers).own, of(numbers).other))
-        # Both programs may have one solution; then neither is nearer. Rounding of 1 - corr is 1e-15.
-        different = np.abs(far - near) > 1e-9
-        shown = f"median {median(near):.1e}, largest {near.max():.1e}" if len(near) else "of nothing"
-        return (
-            f"1 - corr {shown} on {len(near)} runs, at most {ALIGNED} on {int(np.sum(near <= ALIGNED))}; nearer to it "
-            f"than to the other program on {int(np.sum((near < far)[different]))} of {int(different.sum())} where "
-            "they differ"
-        )
-
-    def rate(numbers: PlaneNumbers, known: Mask) -> Rate | None:
-        fitted, half = exponents(of(numbers))[of(numbers).decided].T
+    def rate(numbers: Table, known: Mask) -> Rate | None:
+        fitted, half = exponents(of(numbers))[decided(of(numbers))].T
         return common_rate(fitted, power, half=half, bias=BIAS if power else 0.0, law="1 − corr against the arc length")
 
-    def falls_in_words(numbers: PlaneNumbers, known: Mask) -> str:
-        kept, steps = of(numbers).decided & of(numbers).reached.any(axis=1), tenfolds(of(numbers))
-        medians = ", ".join(f"{value:.1e}" for value in np.median(steps[kept], axis=0)) if kept.any() else "none"
-        return (
-            f"1 - corr falls over each of the last two tenfolds of the arc length on {int(falling(steps)[kept].sum())} "
-            f"of {int(kept.sum())} runs; medians {medians}"
-        )
-
-    towards = Statement[PlaneNumbers](
+    towards = Statement[Table](
         source="Figure 1, caption",
         says=f"Arrows illustrating GD trajectories converging towards these SVM directions: {symbol} {who}.",
-        inside=lambda n: of(n).asked,
+        inside=lambda n: asked(of(n)),
         # Those that are not there may be late, and what has not settled may do so: at a finite length both are open,
         # unless the weights point away from the program.
-        residual=lambda n: np.where(of(n).decided, of(n).own, np.nan),
+        residual=lambda n: np.where(decided(of(n)), of(n).own, np.nan),
         bound=ALIGNED,
         late=1.0,
-        found=distances_in_words,
         limit=True,
         rate=rate,
     )
-    incremental = Statement[PlaneNumbers](
+    incremental = Statement[Table](
         source="§3",
         says="Figure 1 provides a clear depiction of the incremental alignment with the respective attention SVM "
         f"solution as k increases: {symbol} {who}.",
-        inside=lambda n: of(n).asked,
-        residual=lambda n: np.where(of(n).decided & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
-        found=falls_in_words,
+        inside=lambda n: asked(of(n)),
+        residual=lambda n: np.where(decided(of(n)) & of(n).reached.any(axis=1), ~falling(tenfolds(of(n))), np.nan),
     )
     return [towards, incremental]
 
@@ -311,24 +261,22 @@ def _statements(setting: str, kind: str, way: str) -> list[Statement[PlaneNumber
 CELLS = [(setting, kind, way) for setting in SETTINGS for kind in KINDS for way in WAYS]
 
 
-def _note(numbers: PlaneNumbers, setting: str, kind: str, way: str) -> str:
-    runs = numbers.runs(setting, kind, way)
-    best = (runs.selection == runs.optimal).all(axis=(1, 2)) & runs.settled
+def _note(numbers: Table, setting: str, kind: str, way: str) -> str:
+    runs = runs_of(numbers, setting, kind, way)
     return (
-        f"{NAMES[kind][0]} ({SETTINGS[setting]}, {WAYS[way]}): {len(best)} instances, {int(runs.settled.sum())} "
-        f"settled on one token a sequence, {int(best.sum())} of these on the optimal ones, {int(runs.decided.sum())} "
-        f"on locally optimal ones; {int(runs.stationary.sum())} stopped at a finite stationary point; median log t = "
-        f"{median(runs.log_time[runs.settled]):.3g}."
+        f"{NAMES[kind][0]} ({SETTINGS[setting]}, {WAYS[way]}): of {len(runs.own)} instances {int(runs.settled.sum())} "
+        f"settle on one token a sequence, {int(decided(runs).sum())} on locally optimal ones; "
+        f"{int(runs.stationary.sum())} stop at a finite stationary point."
     )
 
 
-def shown(numbers: PlaneNumbers, setting: str) -> int | None:
+def shown(numbers: Table, setting: str) -> int | None:
     """The instance whose two programs differ most, none where no instance will do.
 
     Of the instances on which both flows have settled on the same tokens and arrived (1 − corr at most `ALIGNED`).
     """
-    W, KQ = (numbers.runs(setting, kind, "flow") for kind in KINDS)
-    ready = np.all([runs.decided & (runs.own <= ALIGNED) for runs in (W, KQ)], axis=0)
+    W, KQ = (runs_of(numbers, setting, kind, "flow") for kind in KINDS)
+    ready = np.all([decided(runs) & (runs.own <= ALIGNED) for runs in (W, KQ)], axis=0)
     ready &= (W.selection == KQ.selection).all(axis=(1, 2))
     rays = [ray.reshape(len(ready), -1) for ray in (W.frobenius, W.nuclear)]
     rays = [ray / np.maximum(np.linalg.norm(ray, axis=1, keepdims=True), 1e-300) for ray in rays]
@@ -341,7 +289,7 @@ TOKEN_COLORS = ("#009E73", "#E69F00")
 PATH_COLORS = ("#D55E00", "#0072B2")
 
 
-def draw_plane(numbers: PlaneNumbers) -> Any:
+def draw_plane(numbers: Table) -> Any:
     r"""Tokens, the optimal ones as stars; lines $W^{mm}z_i$ (solid) and $W^{mm}_\star z_i$ (dashed); curves $W(t)z_i$.
 
     A row for each setting that has an instance to be shown. Lengths of the curves are drawn as $r\mapsto\log(1+r)$,
@@ -364,10 +312,10 @@ def draw_plane(numbers: PlaneNumbers) -> Any:
     return figure
 
 
-def _draw(axis: Any, numbers: PlaneNumbers, setting: str, kind: str, at: int) -> None:
+def _draw(axis: Any, numbers: Table, setting: str, kind: str, at: int) -> None:
     axis.set_aspect("equal", adjustable="datalim")
     axis.set_ylabel("second coordinate")
-    flow, descent = (numbers.runs(setting, kind, way) for way in WAYS)
+    flow, descent = (runs_of(numbers, setting, kind, way) for way in WAYS)
     for i, color in enumerate(PATH_COLORS):
         tokens, best = flow.tokens[at, i], flow.optimal[at, i]
         axis.plot(*tokens[flow.visible[at, i] & ~best].T, "o", color=TOKEN_COLORS[i], markersize=5)

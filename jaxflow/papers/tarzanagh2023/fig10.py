@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, median
-from jaxflow.papers.tarzanagh2023.column_runs import FIGURE10, NAMES, ColumnNumbers, Runs
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.column_runs import FIGURE10, NAMES, feasible, runs_of, usable
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import CURVES, new_figure
 
@@ -16,137 +17,107 @@ ALIGNED = 0.05
 ROUNDING = 1e-9
 
 
-def _enough(way: str) -> Statement[ColumnNumbers]:
-    def kept(numbers: ColumnNumbers) -> Mask:
-        runs = numbers.runs(way)
-        return runs.usable & (numbers.m >= runs.rank)
+def _enough(way: str) -> Statement[Table]:
+    def inside(numbers: Table) -> Mask:
+        runs = runs_of(numbers, way)
+        return feasible(runs) & (numbers.grid.columns[None, :, None] >= runs.rank)
 
-    def rates(numbers: ColumnNumbers) -> np.ndarray:
-        runs, at = numbers.runs(way), kept(numbers)
+    def rate(numbers: Table, known: Mask) -> Rate | None:
+        runs, at = runs_of(numbers, way), known
         change = runs.log_time[at] / runs.halfway_log_time[at]
-        return np.log(runs.halfway[at] / runs.misalignment[at]) / np.log(change)
-
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        runs, at = numbers.runs(way), kept(numbers)
-        values = runs.misalignment[at]
-        worst = float(values.max()) if len(values) else np.nan
-        text = (
-            f"{NAMES[way]}: 1 - corr median {median(values):.1e}, largest {worst:.1e} on {len(values)} runs with m >= "
-        )
-        text += "rank"
-        if way == "flow":
-            text += (
-                f"; it fell over the second half of the path on {int(np.sum(values < runs.halfway[at]))}, like "
-                f"(log t)^-{median(rates(numbers)):.2f} (median)"
-            )
-        return f"{text}; at most {ALIGNED} on {int(np.sum(values <= ALIGNED))}"
-
-    def rate(numbers: ColumnNumbers, known: Mask) -> Rate | None:
-        return common_rate(rates(numbers), None, law="1 − corr against log t")
+        rates = np.log(runs.halfway[at] / runs.misalignment[at]) / np.log(change)
+        return common_rate(rates, None, law="1 − corr against log t")
 
     return Statement(
         source="App. F, Figure 10",
         says="W converges directionally towards W*mm as long as m is at least about n (here: m >= rank W*mm).",
-        inside=lambda n: n.runs(way).feasible & (n.m >= n.runs(way).rank),
-        residual=lambda n: np.where(n.runs(way).usable, n.runs(way).misalignment, np.nan),
+        inside=inside,
+        residual=lambda n: of_usable(runs_of(n, way), runs_of(n, way).misalignment),
         bound=ALIGNED,
         unit="1 − corr",
         # Those that are not there may be late: at a finite length they decide nothing, unless they point away.
         late=1.0,
-        found=in_words,
         # The flow is exact, and slow: at any finite length it has to be on its way. Descent stops, and is where it is.
         limit=way == "flow",
         rate=rate if way == "flow" else None,
     )
 
 
-def _floor(way: str) -> Statement[ColumnNumbers]:
-    def nearer(numbers: ColumnNumbers) -> np.ndarray:
-        runs = numbers.runs(way)
-        return np.where(runs.usable, runs.floor - runs.misalignment, np.nan)
+def of_usable(runs: Table, values: np.ndarray) -> np.ndarray:
+    """NaN of the other runs."""
+    return np.where(usable(runs), values, np.nan)
 
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        below = nearer(numbers)[known]
-        return (
-            f"{NAMES[way]}: {int(np.sum(below > ROUNDING))} of {len(below)} runs are nearer than any matrix of rank m; "
-            f"median distance above that floor {median(-below):.1e}"
-        )
+
+def _floor(way: str) -> Statement[Table]:
+    def inside(numbers: Table) -> Mask:
+        runs = runs_of(numbers, way)
+        return feasible(runs) & (numbers.grid.columns[None, :, None] < runs.rank)
+
+    def nearer(numbers: Table) -> np.ndarray:
+        runs = runs_of(numbers, way)
+        return of_usable(runs, runs.floor - runs.misalignment)
 
     return Statement(
         source="App. F, Figure 10 (what rank m allows)",
         says="With fewer columns than rank W*mm, K Q^T cannot align with W*mm.",
-        inside=lambda n: n.runs(way).feasible & (n.m < n.runs(way).rank),
+        inside=inside,
         residual=nearer,
         bound=ROUNDING,
-        found=in_words,
     )
 
 
-def _more_n(way: str) -> Statement[ColumnNumbers]:
+def _more_n(way: str) -> Statement[Table]:
     """Mean misalignment at equal m, for the smallest and the largest n at equal T, where m is below both ranks."""
 
-    def compared(numbers: ColumnNumbers) -> tuple[int, int, np.ndarray]:
+    def compared(numbers: Table) -> tuple[int, int, np.ndarray]:
         """The two n, and for each m the difference in standard errors of the difference of the means; NaN where one
         of them has no run."""
-        grid, runs = numbers.grid, numbers.runs(way)
+        grid, runs = numbers.grid, runs_of(numbers, way)
         rows = [i for i, (_, T) in enumerate(grid.shapes) if T == grid.shapes[0][1]]
         rows = [min(rows, key=lambda i: grid.shapes[i][0]), max(rows, key=lambda i: grid.shapes[i][0])]
         small, large = (int(grid.shapes[row][0]) for row in rows)
         pairs = [[_mean(runs, row, column) for row in rows] for column in np.flatnonzero(grid.columns < small)]
         return small, large, np.array([(b[0] - a[0]) / max(np.hypot(a[1], b[1]), 1e-12) for a, b in pairs])
 
-    def judged(numbers: ColumnNumbers) -> np.ndarray:
+    def judged(numbers: Table) -> np.ndarray:
         differences = compared(numbers)[2]
         # Within two it may be the draw of the instances.
         return np.where(differences > 2, 0.0, np.where(differences < -2, 1.0, np.nan))
 
-    def judgeable(numbers: ColumnNumbers) -> Mask:
+    def judgeable(numbers: Table) -> Mask:
         small, large, differences = compared(numbers)
         return np.isfinite(differences) & (large > small)
-
-    def in_words(numbers: ColumnNumbers, known: Mask) -> str:
-        small, large, differences = compared(numbers)
-        more, less = (int(np.sum(differences * sign > 2)) for sign in (1, -1))
-        return (
-            f"{NAMES[way]}: mean 1 - corr at equal m < {small} for n = {large} against n = {small}: larger at {more} "
-            f"and smaller at {less} of {int(np.isfinite(differences).sum())} values of m by more than two standard "
-            "errors"
-        )
 
     return Statement(
         source="App. F, Figure 10 (lower)",
         says="A larger n necessitates a larger m for K Q^T to accurately converge to the SVM solution.",
         inside=judgeable,
         residual=judged,
-        found=in_words,
     )
 
 
-def _mean(runs: Runs, row: int, column: Any) -> tuple[float, float]:
+def _mean(runs: Table, row: int, column: Any) -> tuple[float, float]:
     """Mean and its standard error over the usable runs."""
-    values = runs.misalignment[row, column][runs.usable[row, column]]
+    values = runs.misalignment[row, column][usable(runs)[row, column]]
     if not len(values):
         return np.nan, np.nan
     return float(values.mean()), float(values.std() / np.sqrt(len(values)))
 
 
-def _notes(numbers: ColumnNumbers) -> list[str]:
-    return [note for way in NAMES for note in _notes_of(numbers.runs(way), NAMES[way])]
+def _notes(numbers: Table) -> list[str]:
+    return [_notes_of(runs_of(numbers, way), name) for way, name in NAMES.items()]
 
 
-def _notes_of(runs: Runs, name: str) -> list[str]:
-    ranks = runs.rank[runs.feasible]
+def _notes_of(runs: Table, name: str) -> str:
+    ranks = runs.rank[feasible(runs)]
     counts = ", ".join(f"{n} of rank {r}" for r, n in zip(*np.unique(ranks, return_counts=True), strict=True))
-    return [
-        f"{name}: {runs.rank.size} runs, {int(runs.settled.sum())} settled on one token a sequence, {len(ranks)} with "
-        f"a solution of (Att-SVM*) to a gap of 1e-10, {int(runs.usable.sum())} with both; the means are over these. At "
-        f"log t = {median(runs.log_time[runs.usable]):.3g} (median).",
-        f"{name}: solutions of (Att-SVM*): {counts}. Where no difference is beyond two standard errors there "
-        "are too few instances to tell, and the claim is not settled.",
-    ]
+    return (
+        f"{name}: {int(runs.settled.sum())} of {runs.rank.size} runs settled on one token a sequence; solutions of "
+        f"(Att-SVM*): {counts}."
+    )
 
 
-def draw_columns(numbers: ColumnNumbers) -> Any:
+def draw_columns(numbers: Table) -> Any:
     r"""Mean of $1-\mathrm{corr}(W^{mm}_{\star,\alpha},KQ^\top)$ against m: flow solid, descent dashed, floor dotted.
 
     α are the tokens selected at the end of the run, and $W^{mm}_{\star,\alpha}$ solves (Att-SVM*) for them with
@@ -166,9 +137,15 @@ def draw_columns(numbers: ColumnNumbers) -> Any:
         for color, row in zip(CURVES, rows, strict=False):
             value = shapes[row][index]
             for way, line in (("flow", "-o"), ("descent", "--s")):
-                mean = _drawn(numbers.runs(way), "misalignment", row)
+                mean = _drawn(runs_of(numbers, way), "misalignment", row)
                 axis.plot(columns, mean, line, color=color, markersize=4, label=rf"{way}, ${varied}={value}$")
-            axis.plot(columns, np.maximum(_drawn(numbers.flow, "floor", row), 1e-16), ":", color=color, linewidth=1)
+            axis.plot(
+                columns,
+                np.maximum(_drawn(runs_of(numbers, "flow"), "floor", row), 1e-16),
+                ":",
+                color=color,
+                linewidth=1,
+            )
         axis.set_yscale("log")
         axis.set_ylim(bottom=1e-4)
         axis.set_xlabel(r"$m$")
@@ -179,9 +156,9 @@ def draw_columns(numbers: ColumnNumbers) -> Any:
     return figure
 
 
-def _drawn(runs: Runs, field: str, row: int) -> np.ndarray:
+def _drawn(runs: Table, field: str, row: int) -> np.ndarray:
     """Means over the usable runs of a row; NaN where there is none."""
-    kept = runs.usable[row]
+    kept = usable(runs)[row]
     count = kept.sum(axis=1)
     total = np.where(kept, getattr(runs, field)[row], 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

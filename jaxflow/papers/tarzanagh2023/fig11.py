@@ -7,6 +7,7 @@ import numpy as np
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.composed_instances import kept
 from jaxflow.papers.tarzanagh2023.composition import COMPOSITION, LIMIT
 from jaxflow.papers.tarzanagh2023.fig8 import (
     LARGE_D,
@@ -30,7 +31,7 @@ def by_threshold(numbers: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     **Returns:** the mean, NaN of none; its standard error, NaN of fewer than two; how many.
     """
     found = numbers.instances
-    below = found.kept[..., None] & (found.log_masked[..., None] < EXPONENTS)
+    below = kept(found)[..., None] & (found.log_masked[..., None] < EXPONENTS)
     rows = zip(found.svmeq[..., -1], below, strict=True)
     cells = np.array([[mean_error(distance[at]) for at in row.T] for distance, row in rows])
     return cells[..., 0], cells[..., 1], below.sum(axis=1)
@@ -42,24 +43,12 @@ def _above(where: str, these: Any) -> Statement[Table]:
     def inside(numbers: Table) -> Mask:
         return these(numbers.grid.dimensions[:, None], 10.0 ** EXPONENTS[None]) & (by_threshold(numbers)[2] > 0)
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        (mean, error, count), some = by_threshold(numbers), inside(numbers)
-        if not some.any():
-            return "no kept instance"
-        at = np.unravel_index(np.argmax(np.where(some, mean, -np.inf)), mean.shape)
-        return (
-            f"not so in {np.sum(some & (mean > LIMIT))} of {some.sum()} pairs (d, Γ) with instances; lowest mean "
-            f"correlation {1 - mean[at]:.4f} ± {error[at]:.4f}, at d = {numbers.grid.dimensions[at[0]]} over "
-            f"{count[at]} of {numbers.instances.fate.shape[1]} instances"
-        )
-
     return Statement(
         source="App. F, Figure 11",
         says=f"For d >= 8 or Γ <= 1e-9, the GD solution W achieves a correlation of > 0.99 with W^SVMeq. ({where})",
         inside=inside,
         residual=lambda n: near(*by_threshold(n)[:2]),
         bound=LIMIT,
-        found=in_words,
     )
 
 
@@ -74,8 +63,8 @@ def draw_thresholds(numbers: Table) -> Any:
     gamma = 10.0**EXPONENTS
     for row, (color, d) in enumerate(zip(CURVES, numbers.grid.dimensions, strict=False)):
         style: Any = {"color": color, "label": rf"$d={d}$"}
-        kept = found.svmeq[row][found.kept[row]]
-        mean = kept.mean(axis=0) if len(kept) else np.full(len(numbers.grid.steps), np.nan)
+        curves = found.svmeq[row][kept(found)[row]]
+        mean = curves.mean(axis=0) if len(curves) else np.full(len(numbers.grid.steps), np.nan)
         axes[0].plot(numbers.grid.steps, np.maximum(mean, ROUNDING), **style)
         axes[1].plot(gamma, np.maximum(below[row], ROUNDING), ".-", **style)
         axes[2].plot(gamma, 100 * count[row] / found.fate.shape[1], ".-", **style)

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int
 
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone
-from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch, draw_conditions, support_sizes
-from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, Ends, Flows, Targets, notes_of, parts, pearson, reaches
+from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
+from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, notes_of, parts, pearson, reaches, selected
 from jaxflow.plots import COLORS, CURVES, new_figure
 
 
@@ -28,34 +28,17 @@ class Size(NamedTuple):
 SIZES = {"quick": Size(20, 10_000), "paper": Size(100, 100_000), "large": Size(2000, 1_000_000)}
 
 
-class Exact(NamedTuple):
-    """For each τ the sizes of m exact targets, whether they were decided in rational arithmetic, and how many heads
-    were drawn before one left an interval for λ."""
-
-    tau: Int[Any, " c"]
-    size: Int[Any, "c m"]
-    near_tie: Bool[Any, "c m"]
-    draws: Int[Any, "c m"]
+def taus(numbers: Table) -> np.ndarray:
+    """τ of the cells, `(c, 1)`."""
+    return numbers.exact.tau[:, None]
 
 
-class Lemma6Numbers(NamedTuple):
-    """A cell for each τ."""
-
-    targets: Targets
-    flow: Flows
-    descent: Ends
-    exact: Exact
-
-    @property
-    def taus(self) -> np.ndarray:
-        return self.exact.tau[:, None]
-
-    def counted(self, who: str) -> tuple[np.ndarray, Any]:
-        """How many tokens the exact targets have, or the flow or descent selects; and whose count is known."""
-        if who == "exact":
-            return self.exact.size, True
-        ends = self.flow.ends if who == "flow" else self.descent
-        return ends.selected, ends.good
+def counted(numbers: Table, who: str) -> tuple[np.ndarray, Any]:
+    """How many tokens the exact targets have, or the flow or descent selects; and whose count is known."""
+    if who == "exact":
+        return numbers.exact.size, True
+    ends = getattr(numbers, who)
+    return selected(ends), ends.good
 
 
 def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
@@ -65,20 +48,23 @@ def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
         yield tau, jax.random.split(jax.random.fold_in(key, tau), 3)
 
 
-def _batches(scale: str, key: Any) -> Iterator[tuple[str, Instance]]:
+def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
     size = SIZES[scale]
     for tau, (key_condition, key_rest, _) in _keys(scale, key):
         scores, lam, _ = draw_conditions(tau, size.T, size.d, jax.random.split(key_condition, size.trials))
         yield f"τ = {tau}", draw_batch(size.T, size.d, jax.random.split(key_rest, size.trials), lam, scores)
 
 
-def _exact(scale: str, key: Any, say: Say) -> Exact:
+def _exact(scale: str, key: Any, say: Say) -> Table:
+    """For each τ, `tau`, the `size` of m exact targets, whether they were decided in rational arithmetic, `near_tie`,
+    and how many heads were drawn before one left an interval for λ, `draws`, `(c, m)` each."""
     size, rows = SIZES[scale], []
     for tau, (_, _, key_exact) in _keys(scale, key):
         say(f"τ = {tau}: the exact targets of {size.exact} instances")
         scores, lam, draws = draw_conditions(tau, size.T, size.d, jax.random.split(key_exact, size.exact))
-        rows.append((tau, *support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam)), draws))
-    return Exact(*(np.asarray(fields) for fields in zip(*rows, strict=True)))
+        sizes, near = support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam))
+        rows.append(Table(tau=np.asarray(tau), size=sizes, near_tie=near, draws=np.asarray(draws)))
+    return stacked(rows)
 
 
 def _draw_from(seed: int) -> Any:
@@ -89,84 +75,64 @@ def _draw_from(seed: int) -> Any:
 FIGURE12 = Dataset(
     "tarzanagh2023",
     "fig12",
-    {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from, record=Exact)},
+    {**parts(_batches, _draw_from), "exact": Sweep(_exact, _draw_from)},
     where=f"{__name__}:FIGURE12",
-    numbers=Lemma6Numbers,
 )
 
 
-def _between(source: str, who: str, name: str) -> Statement[Lemma6Numbers]:
-    def residual(numbers: Lemma6Numbers) -> np.ndarray:
-        counts, followed = numbers.counted(who)
-        return np.where(followed, (counts < 2) | (counts > numbers.taus), np.nan)
-
-    def in_words(numbers: Lemma6Numbers, known: Mask) -> str:
-        counts = numbers.counted(who)[0]
-        few, many = counts < 2, counts > numbers.taus
-        text = (
-            f"{name}: fewer than 2 in {int(few[known].sum())}, more than τ in {int(many[known].sum())} of "
-            f"{int(known.sum())} instances"
-        )
-        if who == "descent":
-            kept = known & numbers.descent.kept
-            text += f"; of its {int(kept.sum())} survivors {int(np.sum(kept & (few | many)))} are outside"
-        return text
+def _between(source: str, who: str, name: str) -> Statement[Table]:
+    def residual(numbers: Table) -> np.ndarray:
+        counts, followed = counted(numbers, who)
+        return np.where(followed, (counts < 2) | (counts > taus(numbers)), np.nan)
 
     return Statement(
         source=source,
         says="The optimal solution s* contains at least 2 and at most τ nonzero entries.",
-        inside=lambda n: everyone(n.counted(who)[0]),
+        inside=lambda n: everyone(counted(n, who)[0]),
         residual=residual,
-        found=in_words,
     )
 
 
-def _correlations(numbers: Lemma6Numbers) -> tuple[float, float, float]:
+def _correlations(numbers: Table) -> tuple[float, float, float]:
     """Of τ and number, of λ and number, of τ and λ."""
     lam, size = numbers.targets.lam.ravel(), numbers.targets.size.ravel()
-    tau = np.broadcast_to(numbers.taus, numbers.targets.size.shape).ravel()
+    tau = np.broadcast_to(taus(numbers), numbers.targets.size.shape).ravel()
     return pearson(tau, size), pearson(lam, size), pearson(tau, lam)
 
 
-TOGETHER = Statement[Lemma6Numbers](
+TOGETHER = Statement[Table](
     source="Figure 12",
     says="The results indicate a positive correlation among τ, λ, and the number of selected tokens.",
     inside=lambda n: np.full(3, n.targets.size.size > 1),
     residual=lambda n: np.array([not value > 0 for value in _correlations(n)]),
-    found=lambda n, known: (
-        f"correlation coefficients over {n.targets.size.size} instances: τ and number "
-        "{:.2f}, λ and number {:.2f}, τ and λ {:.2f}".format(*_correlations(n))
-    ),
+    found=lambda n, known: "τ and number {:.2f}, λ and number {:.2f}, τ and λ {:.2f}".format(*_correlations(n)),
 )
 
 
-def _notes(numbers: Lemma6Numbers) -> list[str]:
+def _notes(numbers: Table) -> list[str]:
     exact = numbers.exact
     accepted = [
-        f"τ = {tau}: {draws.size / draws.sum():.1%} of random heads leave an interval for λ in (8)"
-        for tau, draws in zip(exact.tau, exact.draws, strict=True)
+        f"{draws.size / draws.sum():.1%} (τ = {tau})" for tau, draws in zip(exact.tau, exact.draws, strict=True)
     ]
-    attained = [f"τ = {tau}: {np.mean(sizes == tau):.0%}" for tau, sizes in zip(exact.tau, exact.size, strict=True)]
     return [
-        f"Acceptance, before an instance exists ({exact.draws.shape[1]} instances each): {'; '.join(accepted)}.",
+        f"Random heads that leave an interval for λ in (8): {', '.join(accepted)}.",
         f"{int(exact.near_tie.sum())} of {exact.size.size} counts were near ties and decided in rational arithmetic.",
-        "Exactly, s* has at least 2 entries where λ > gap_1/2 and at most τ where 2λ is at most the sum of m gap_m "
-        f"over m ≤ τ: (8) requires more than that on both sides. The bound τ is attained on {', '.join(attained)}.",
         "The proof in App. C.2 bounds the sum of s_i^2 over the top τ tokens by S_1^2/τ from above; by Cauchy-Schwarz "
         "it is at least that (equal for equal entries only), so the chain of implications breaks there. The lemma is "
         "true all the same: in the order of the scores token j has weight in s* exactly where the sum of "
         "m gap_m over m < j is below 2λ.",
-        *notes_of(numbers.targets, numbers.flow, numbers.descent),
+        *notes_of(numbers),
     ]
 
 
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
-def draw_token_histograms(numbers: Lemma6Numbers) -> Any:
+def draw_token_histograms(numbers: Table) -> Any:
     """(a) λ and (b) the number of selected tokens, for each τ of condition (8); (c) how that number is distributed."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
-    taus, exact, selected = numbers.exact.tau, numbers.exact.size, numbers.flow.ends.selected
+    taus, exact = numbers.exact.tau, numbers.exact.size
+    flow, descent = selected(numbers.flow), selected(numbers.descent)
     axes[0].boxplot(list(numbers.targets.lam), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
     axes[0].set_ylabel(r"$\lambda$")
     axes[0].set_title(r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", fontsize=10)
@@ -174,8 +140,8 @@ def draw_token_histograms(numbers: Lemma6Numbers) -> Any:
     axes[1].plot(taus, np.full(len(taus), 2), "--", color=COLORS["faint"])
     for counts, color, shift, label in (
         (numbers.targets.size, "black", -0.15, r"$|\mathrm{supp}\,s^\star|$"),
-        (selected, FLOW, 0.0, "flow"),
-        (numbers.descent.selected, DESCENT, 0.15, "descent"),
+        (flow, FLOW, 0.0, "flow"),
+        (descent, DESCENT, 0.15, "descent"),
     ):
         mean = counts.mean(axis=1)
         spread = np.stack([mean - counts.min(axis=1), counts.max(axis=1) - mean])
@@ -186,10 +152,10 @@ def draw_token_histograms(numbers: Lemma6Numbers) -> Any:
     for axis in axes[:2]:
         axis.set_xlabel(r"$\tau$")
         axis.set_xticks(taus)
-    each, width = np.arange(1, numbers.targets.T + 1), 0.8 / len(taus)
+    each, width = np.arange(1, numbers.targets.scores.shape[-1] + 1), 0.8 / len(taus)
     for i, (tau, color) in enumerate(zip(taus, CURVES, strict=False)):
         place = each + (i - (len(taus) - 1) / 2) * width
-        shares, of_exact = ([np.mean(counts[i] == number) for number in each] for counts in (selected, exact))
+        shares, of_exact = ([np.mean(counts[i] == number) for number in each] for counts in (flow, exact))
         axes[2].bar(place, shares, width, color=color, alpha=0.7, label=rf"$\tau={tau}$")
         axes[2].plot(place, of_exact, "k_", markersize=5)
     axes[2].plot([], [], "k_", label=rf"exact, {exact.shape[1]:,} instances")

@@ -15,24 +15,19 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import (
-    GLOBAL,
     OPEN,
-    Judged,
-    PercentNumbers,
-    Series,
+    Curves,
     Size,
-    SupportedEnds,
     convergence,
     convergence_bars,
     dataset_of,
     interval,
-    judged,
     notes_of,
-    percent,
     rising,
+    table,
     tally,
-    where,
 )
 from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
 from jaxflow.plots import draw_percentage_bars
@@ -90,129 +85,87 @@ def _support(norm: str, risk: Any, model: Any) -> dict[str, Any]:
     }
 
 
+# How the program of the optimal tokens ended, and margins of the other tokens in its solution.
+MARGINS = ("optimal_program", "mean_margin", "largest_margin")
 EXPERIMENT = SelectionAnd(more=f"{__name__}:margins")
-FIGURE5 = dataset_of("fig5", f"{__name__}:FIGURE5", SIZES, SupportedEnds, EXPERIMENT)
+FIGURE5 = dataset_of("fig5", f"{__name__}:FIGURE5", SIZES, MARGINS, EXPERIMENT)
 
 
-def supported(numbers: PercentNumbers) -> Mask:
+def supported(numbers: Table) -> Mask:
     """Instances that ran and satisfy Assumption B.1 as stated, of which only a solution has the margins."""
-    return _solved(numbers) & (numbers.table("largest_margin") <= 1.0 + SUPPORT)
+    return _solved(numbers) & (table(numbers, "largest_margin") <= 1.0 + SUPPORT)
 
 
-def _solved(numbers: PercentNumbers) -> Mask:
-    ran = numbers.outcome != Outcome.not_run
-    return ran & (numbers.table("optimal_program") == ProgramResult.optimal)
+def _solved(numbers: Table) -> Mask:
+    ran = table(numbers) != Outcome.not_run
+    return ran & (table(numbers, "optimal_program") == ProgramResult.optimal)
 
 
-def assumption_counts(numbers: PercentNumbers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Instances with Assumption B.1 as stated, and by the published rule; and all that ran: `(s, p, k)` each."""
-    published = _solved(numbers) & (numbers.table("mean_margin") < PUBLISHED_AVERAGE)
-    return supported(numbers).sum(-1), published.sum(-1), (numbers.outcome != Outcome.not_run).sum(-1)
+def assumption_counts(numbers: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Instances with Assumption B.1 as stated, and by the published rule; and all that ran: `(p, k)` each."""
+    published = _solved(numbers) & (table(numbers, "mean_margin") < PUBLISHED_AVERAGE)
+    return supported(numbers)[0].sum(-1), published[0].sum(-1), tally(numbers)[1][0]
 
 
-def _stated(numbers: PercentNumbers) -> list[Series]:
-    exact, _, total = (table[0] for table in assumption_counts(numbers))
-    return [(f"{name}: Assumption B.1", exact[p], total[p]) for p, name in enumerate(numbers.names)]
-
-
-def _by_rule(numbers: PercentNumbers) -> list[Series]:
-    _, published, total = (table[0] for table in assumption_counts(numbers))
-    return [(f"{name}: average margin below 1.1", published[p], total[p]) for p, name in enumerate(numbers.names)]
-
-
-def assumption_statements(parametrizations: Any) -> list[Statement[PercentNumbers]]:
+def assumption_statements(parametrizations: Any) -> list[Statement[Table]]:
     """Assumption B.1 in figure 5: its trend, its frequency beside that of global convergence, Theorem 3."""
-    grows = "Assumption B.1 holds with higher probability (green bars) as d grows."
-    less = "Assumption B.1 occurs less frequently than global convergence."
-    ways = ((_stated, ""), (_by_rule, ", rule of the published bars"))
-    return [
-        *(
-            judged(f"Section 4.2, Figure 5{more}", grows, lambda n, p=p, of=of: rising([of(n)[p]], n.grid.d))
-            for of, more in ways
-            for p in range(len(parametrizations))
-        ),
-        *(judged(f"Section 5.2, Figure 5{more}", less, partial(_less_frequent, of)) for of, more in ways),
-        THEOREM3,
-    ]
+    said = []
+    for rule, more in enumerate(("", ", rule of the published bars")):
+        for p in range(len(parametrizations)):
 
+            def of(numbers: Table, rule: int = rule, p: int = p) -> Curves:
+                counts = assumption_counts(numbers)
+                return counts[rule][p : p + 1], counts[2][p : p + 1]
 
-def _less_frequent(of: Callable[[PercentNumbers], list[Series]], numbers: PercentNumbers) -> list[Judged]:
-    """Met where it is rarer than global convergence beyond the intervals for some d, and for none more frequent."""
-    found, d = [], numbers.grid.d
-    for (subject, count, total), often in zip(of(numbers), tally(numbers, GLOBAL)[0][0], strict=True):
-        _, rare_low, rare_high = interval(count, total)
-        _, low, high = interval(often, total)
-        less, more = rare_high < low, rare_low > high
-        text = f"{subject} less frequent beyond the intervals at {less.sum()} of {len(d)} values of d"
-        if more.any():
-            at = int(np.argmax(more))
-            text += (
-                f", more frequent at d={', '.join(str(x) for x in d[more])} (d={d[at]}: "
-                f"{percent(count, total, at)} against {percent(often, total, at)})"
+            grows = "Assumption B.1 holds with higher probability (green bars) as d grows."
+            said.append(rising(f"Section 4.2, Figure 5{more}", grows, of))
+    for rule, more in enumerate(("", ", rule of the published bars")):
+        said.append(
+            Statement[Table](
+                source=f"Section 5.2, Figure 5{more}",
+                says="Assumption B.1 occurs less frequently than global convergence.",
+                inside=lambda n: np.any(assumption_counts(n)[2] > 0, axis=1),
+                residual=lambda n, rule=rule: rarer(assumption_counts(n)[rule], *(x[0] for x in tally(n))),
             )
-        found.append(Judged(text, bool(np.any(total > 0)), bool(more.any()), bool(less.any())))
-    return found
+        )
+    return [*said, THEOREM3]
 
 
-def _supported_W(numbers: PercentNumbers) -> Mask:
-    combined = (numbers.grid.parametrization == "W")[None, :, None, None]
-    return supported(numbers) & combined
-
-
-def _theorem3_in_words(numbers: PercentNumbers, known: Mask) -> str:
-    holds = _supported_W(numbers)
-    against = holds & (numbers.outcome == Outcome.finite_stationary_point)
-    listed = f" ({where(numbers, against)})" if against.any() else ""
-    return (
-        f"W: of {int(holds.sum()):,} instances with Assumption B.1, {int(against.sum())} flows end in a finite "
-        f"stationary point{listed}; "
-        f"{int(np.sum(holds & (numbers.outcome == Outcome.globally_optimal))):,} converge globally"
-    )
+def rarer(count: np.ndarray, often: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """0 where it is rarer beyond the intervals for some d, and more frequent for none; 1 where it is for some."""
+    (_, rare_low, rare_high), (_, low, high) = interval(count, total), interval(often, total)
+    less, more = np.any(rare_high < low, axis=1), np.any(rare_low > high, axis=1)
+    return np.where(more, 1.0, np.where(less, 0.0, np.nan))
 
 
 # On the instances of W that satisfy Assumption B.1.
-THEOREM3 = Statement[PercentNumbers](
+THEOREM3 = Statement[Table](
     source="Theorem 3",
     says="There is no W with a vanishing gradient, and the norm of W(k) goes to infinity.",
-    inside=_supported_W,
-    residual=lambda n: np.where(np.isin(n.outcome, OPEN), np.nan, n.outcome == Outcome.finite_stationary_point),
-    found=_theorem3_in_words,
+    inside=lambda n: supported(n) & (n.grid.parametrization == "W")[None, :, None, None],
+    residual=lambda n: np.where(np.isin(table(n), OPEN), np.nan, table(n) == Outcome.finite_stationary_point),
 )
 
 
-def assumption_notes(numbers: PercentNumbers) -> list[str]:
-    notes = [
-        "Assumption B.1 is decided for the optimal tokens, as it is stated, in the norm of the parametrisation: every "
-        f"margin of the certified solution within {SUPPORT:g} of 1. The published bars count an average margin below "
-        "1.1. Both have all instances as their denominator; an infeasible program has no such solution.",
-    ]
-    result = numbers.table("optimal_program")
-    for p, name in enumerate(numbers.names):
-        exact, published, total = (table[0, p] for table in assumption_counts(numbers))
-        cells = [
-            f"d={d} {exact[k]:,} and {published[k]:,} of {total[k]:,}, {np.sum(result[0, p, k] == 3):,} infeasible"
-            for k, d in enumerate(numbers.grid.d)
-        ]
-        notes.append(f"{name}, Assumption B.1 as stated, and as published: {'; '.join(cells)}.")
-    solved = result == ProgramResult.optimal
-    excess = numbers.table("largest_margin") - 1.0
+def assumption_notes(numbers: Table) -> list[str]:
+    result, excess = table(numbers, "optimal_program"), table(numbers, "largest_margin") - 1.0
+    solved, infeasible = (result == code for code in (ProgramResult.optimal, ProgramResult.infeasible))
     close = solved & (excess > SUPPORT) & (excess <= CLOSE)
-    open_ = ~solved & (result != ProgramResult.infeasible)
-    notes.append(
-        f"Largest margin between {SUPPORT:g} and {CLOSE:g} above 1: {int(close.sum())} instances. Programs of the "
-        f"optimal tokens that were neither solved nor certified to be infeasible: {int(open_.sum())}"
-        + (f" ({where(numbers, open_)})." if open_.any() else ".")
-    )
-    return notes
+    return [
+        "Assumption B.1 is decided for the optimal tokens in the norm of the parametrisation; both bars have all "
+        f"instances as their denominator. {int(infeasible.sum()):,} programs are infeasible, "
+        f"{int(np.sum(~solved & ~infeasible)):,} have no answer.",
+        f"Largest margin between {SUPPORT:g} and {CLOSE:g} above 1: {int(close.sum())} instances.",
+    ]
 
 
-def draw(numbers: PercentNumbers) -> Any:
+def draw(numbers: Table) -> Any:
     """Red: the optimal tokens are selected. Blue on top: other tokens, locally optimal by Definition 2. Teal: the
     complement. Green: Assumption B.1 as it is stated (every margin of the optimal tokens' program within 1e-6 of
     1), and in outline by the rule behind the published bars (average margin below 1.1). (a) W, (b) (K, Q), on
     the same instances. The flow's limit stands in place of 2,000 steps of normalised descent; the text gives
     no values of d, those here cover 2 to 20."""
-    exact, published, ran = (counts[0] for counts in assumption_counts(numbers))
+    exact, published, ran = assumption_counts(numbers)
     return draw_percentage_bars(
         {
             **convergence_bars(numbers),
@@ -224,7 +177,7 @@ def draw(numbers: PercentNumbers) -> Any:
     )
 
 
-def _statements(numbers: PercentNumbers) -> list[Statement[PercentNumbers]]:
+def _statements(numbers: Table) -> list[Statement[Table]]:
     kinds = numbers.grid.parametrization
     return [
         *convergence(

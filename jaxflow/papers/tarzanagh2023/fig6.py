@@ -5,21 +5,18 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import (
-    GLOBAL,
     SYMBOLS,
-    Judged,
-    PercentNumbers,
-    Series,
+    Curves,
     Size,
     approaching,
     dataset_of,
     interval,
-    judged,
     locally_optimal,
+    names,
     notes_of,
-    percent,
     rising,
     tally,
 )
@@ -36,87 +33,12 @@ SIZES = {
 FIGURE6 = dataset_of("fig6", f"{__name__}:FIGURE6", SIZES)
 
 
-def settings_of(numbers: PercentNumbers) -> list[tuple[int, int]]:
+def settings_of(numbers: Table) -> list[tuple[int, int]]:
     """The pairs (n, T)."""
     return [(int(n), int(T)) for n, T in zip(numbers.grid.n, numbers.grid.T, strict=True)]
 
 
-def _series(numbers: PercentNumbers, p: int) -> list[Series]:
-    count, total = tally(numbers, GLOBAL)
-    return [(f"n={n}, T={T}:", count[s, p], total[s, p]) for s, (n, T) in enumerate(settings_of(numbers))]
-
-
-def _statements(numbers: PercentNumbers) -> list[Statement[PercentNumbers]]:
-    said = []
-    for p, name in enumerate(numbers.names):
-        said += [
-            judged(
-                f"Figure 6, caption ({name})",
-                "For both attention models, as d increases (due to over-parameterization), attention weights tend to "
-                "select optimal tokens.",
-                lambda n, p=p: rising(_series(n, p), n.grid.d),
-            ),
-            judged(
-                f"Section 4.2, Figure 6 ({name})",
-                "The percentages of achieving global convergence reach 100 with larger d.",
-                lambda n, p=p: approaching(_series(n, p), n.grid.d),
-            ),
-        ]
-    rarer = judged(
-        "beyond the paper, Figure 6",
-        "At equal d, larger n or T makes global convergence rarer.",
-        lambda n: harder(_groups(n), n.grid.d),
-    )
-    return [*said, SUFFICES, rarer, locally_optimal("Figure 6")]
-
-
-def _suffices_in_words(numbers: PercentNumbers, known: Mask) -> str:
-    parts: list[str] = []
-    count, total = tally(numbers, GLOBAL)
-    for p, name in enumerate(numbers.names):
-        for s, (n, T) in enumerate(settings_of(numbers)):
-            enough = numbers.grid.d >= (T + n) * np.log(T + n)
-            ran, met = int(total[s, p][enough].sum()), int(count[s, p][enough].sum())
-            parts += [f"{name}, n={n}, T={T}: {met:,} of {ran:,}"] if ran else []
-    return "global convergence where d is that large: " + ("; ".join(parts) or "no such d")
-
-
-# Said of Assumption B.1, whose margins are not among these numbers: the check `assumptions` has them.
-SUFFICES = Statement[PercentNumbers](
-    source="Section 4.1, Figure 6",
-    says="d >= (T + n) log(T + n) will suffice (posited for Assumption B.1, which global convergence does not need).",
-    inside=lambda n: ~everyone(n.grid.d),
-    residual=lambda n: np.full(len(n.grid.d), np.nan),
-    found=_suffices_in_words,
-)
-
-
-def harder(groups: list[tuple[str, list[Series]]], d: Any) -> list[Judged]:
-    """Whether later series of a group have fewer global convergences at equal d.
-
-    Met where the last lies below the first beyond the intervals for some d and no later one above an earlier one for
-    any.
-    """
-    found = []
-    for group, series in groups:
-        bounds = [interval(count, total)[1:] for _, count, total in series]
-        pairs = [(a, b) for a in range(len(series)) for b in range(a + 1, len(series))]
-        rises = [
-            f"{series[b][0]} above {series[a][0]} at d={d[at]}"
-            for a, b in pairs
-            for at in np.flatnonzero(bounds[b][0] > bounds[a][1])
-        ]
-        lower = np.asarray(bounds[-1][1] < bounds[0][0]) if len(series) > 1 else np.zeros(len(d), bool)
-        text = f"{group}: {series[-1][0]} below {series[0][0]} beyond the intervals at {lower.sum()} of {len(d)} d"
-        if lower.any():
-            at = int(np.argmax(lower))
-            text += f" (d={d[at]}: {percent(*series[-1][1:], at)} against {percent(*series[0][1:], at)})"
-        text += f"; but {', '.join(rises)}" if rises else ""
-        found.append(Judged(text, bool(np.any(series[0][2] > 0)), bool(rises), bool(lower.any())))
-    return found
-
-
-def _varied(numbers: PercentNumbers, which: int) -> list[int]:
+def _varied(numbers: Table, which: int) -> list[int]:
     """The settings in which n (0) or T (1) varies and the other is at its smallest, in rising order."""
     settings = settings_of(numbers)
     fixed = min(setting[1 - which] for setting in settings)
@@ -124,22 +46,67 @@ def _varied(numbers: PercentNumbers, which: int) -> list[int]:
     return sorted(found, key=lambda s: settings[s][which])
 
 
-def _groups(numbers: PercentNumbers) -> list[tuple[str, list[Series]]]:
-    settings = settings_of(numbers)
-    count, total = tally(numbers, GLOBAL)
+def harder(count: np.ndarray, total: np.ndarray) -> float:
+    """Whether later curves `(curves, k)` have fewer global convergences at equal d: 0 or 1.
+
+    Met where the last lies below the first beyond the intervals for some d and no later one above an earlier one for
+    any.
+    """
+    _, low, high = interval(count, total)
+    above = any(np.any(low[b] > high[a]) for a in range(len(low)) for b in range(a + 1, len(low)))
+    return 1.0 if above else 0.0 if np.any(high[-1] < low[0]) else np.nan
+
+
+def _groups(numbers: Table) -> list[Curves]:
+    """Of each parametrisation the curves of growing n, and those of growing T."""
+    count, total = tally(numbers)
+    rows = [_varied(numbers, which) for which in (0, 1)]
+    return [(count[at, p], total[at, p]) for p in range(count.shape[1]) for at in rows]
+
+
+def _enough(numbers: Table) -> tuple[int, int]:
+    """The instances with d >= (T + n) log(T + n) that converge globally, and all of those."""
+    large = np.array([numbers.grid.d >= (T + n) * np.log(T + n) for n, T in settings_of(numbers)])
+    count, total = (int(np.sum(values * large[:, None])) for values in tally(numbers))
+    return count, total
+
+
+def _statements(numbers: Table) -> list[Statement[Table]]:
+    said = []
+    for p, name in enumerate(names(numbers)):
+
+        def of(numbers: Table, p: int = p) -> Curves:
+            count, total = tally(numbers)
+            return count[:, p], total[:, p]
+
+        attend = "For both attention models, as d increases (due to over-parameterization), attention weights tend to "
+        said.append(rising(f"Figure 6, caption ({name})", f"{attend}select optimal tokens.", of))
+        percentages = "The percentages of achieving global convergence reach 100 with larger d."
+        said.append(approaching(f"Section 4.2, Figure 6 ({name})", percentages, of))
     return [
-        (
-            f"{name}, varying {'nT'[which]}",
-            [(f"{'nT'[which]}={settings[s][which]}", count[s, p], total[s, p]) for s in _varied(numbers, which)],
-        )
-        for p, name in enumerate(numbers.names)
-        for which in (0, 1)
+        *said,
+        # Said of Assumption B.1, whose margins are not among these numbers: the check `assumptions` has them.
+        Statement[Table](
+            source="Section 4.1, Figure 6",
+            says="d >= (T + n) log(T + n) will suffice (posited for Assumption B.1, which global convergence does not "
+            "need).",
+            inside=lambda n: ~everyone(n.grid.d),
+            residual=lambda n: np.full(len(n.grid.d), np.nan),
+            found=lambda n, known: "global convergence where d is that large: {:,} of {:,}".format(*_enough(n)),
+        ),
+        Statement[Table](
+            source="beyond the paper, Figure 6",
+            says="At equal d, larger n or T makes global convergence rarer.",
+            inside=lambda n: np.array([np.any(total[0] > 0) for _, total in _groups(n)]),
+            residual=lambda n: np.array([harder(*curves) if len(curves[0]) else np.nan for curves in _groups(n)]),
+        ),
+        locally_optimal("Figure 6"),
     ]
 
 
-def panels(numbers: PercentNumbers) -> dict[str, Any]:
+def panels(numbers: Table) -> dict[str, Any]:
     """Two panels for `jaxflow.plots.draw_percentage_curves`; NaN where a panel has no such curve."""
-    share, low, high = interval(*tally(numbers, GLOBAL))
+    share, low, high = interval(*tally(numbers))
     settings, kinds = settings_of(numbers), numbers.grid.parametrization
     curves = [
         (which, p, s, place)

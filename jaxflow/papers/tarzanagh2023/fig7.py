@@ -6,8 +6,20 @@ import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
-from jaxflow.papers.tarzanagh2023.bias_runs import FIGURE7, NAMES, NORMS, OWN, PROGRAMS, ConvergenceNumbers, Runs
+from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.bias_runs import (
+    FIGURE7,
+    NAMES,
+    OWN,
+    PROGRAMS,
+    among,
+    both,
+    last,
+    other,
+    rates,
+    runs_of,
+)
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, SYMBOLS, new_figure
 
@@ -25,77 +37,50 @@ DIRECTIONS, OPEN = (*LOCAL, Outcome.not_locally_optimal), (Outcome.undecided, Ou
 SOURCE = "Section 4.2, Figure 7"
 
 
-def _selected_in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-    parts = [
-        f"{name}: {int(np.sum(runs.smallest[at] >= 1.0 - PROBABILITY_ONE))} of {at.sum()} decided instances"
-        for name, runs, at in zip(NAMES.values(), numbers, known, strict=True)
-    ]
-    return "every sequence gives one token probability 1 to 1e-12; " + ", ".join(parts)
-
-
-SELECTED = Statement[ConvergenceNumbers](
+SELECTED = Statement[Table](
     source=SOURCE,
     says="Both scenarios result in probability 1, which indicates that attention weights succeed in selecting one "
     "token per input.",
-    inside=lambda n: everyone(np.stack([runs.outcome for runs in n])),
-    residual=lambda n: np.stack([np.where(runs.among(OPEN), np.nan, 1.0 - runs.smallest) for runs in n]),
+    inside=lambda n: everyone(np.stack([runs.outcome for runs in both(n)])),
+    residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, 1.0 - runs.smallest) for runs in both(n)]),
     bound=PROBABILITY_ONE,
-    found=_selected_in_words,
 )
 
 
-def _converges(kind: str, where: str, name: str) -> Statement[ConvergenceNumbers]:
-    def of(numbers: ConvergenceNumbers) -> Runs:
-        return getattr(numbers, kind)
+def _converges(kind: str, where: str, name: str) -> Statement[Table]:
+    def local(numbers: Table) -> tuple[Table, Mask]:
+        runs = runs_of(numbers, kind)
+        return runs, among(runs, LOCAL)
 
-    def rate(numbers: ConvergenceNumbers, known: Mask) -> Rate | None:
+    def rate(numbers: Table, known: Mask) -> Rate | None:
         """Of those that are still on their way."""
-        rates = of(numbers).rates[of(numbers).among(LOCAL) & (of(numbers).last > REACHED)]
-        return common_rate(rates, None, law="objective above the optimum against log t")
+        runs, at = local(numbers)
+        going = at & (last(runs) > REACHED)
+        return common_rate(rates(runs)[going], None, law="objective above the optimum against log t")
 
-    def in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-        runs, local = of(numbers), of(numbers).among(LOCAL)
-        if not local.any():
-            return "no instance selected locally optimal tokens"
-        last, above, rates = runs.last[local], runs.excess[runs.own][local, -1], runs.rates[local]
-        return (
-            f"at log t = {runs.log_time[-1]:.0e}, {local.sum()} locally optimal instances: 1 - corr median "
-            f"{median(last):.1e}, largest {last.max():.1e}; objective above the optimum by a median of "
-            f"{median(above):.1e}, at most {above.max():.1e}, falling like (log t)^-e with e = {median(rates):.2f} "
-            f"(median), {rates.min():.2f} (slowest)"
-        )
+    def residual(numbers: Table) -> np.ndarray:
+        runs, at = local(numbers)
+        return np.where(at, last(runs), np.nan)
 
     return Statement(
         source=f"{SOURCE} {where}",
         says=f"{name} ultimately reaches a 1 correlation with the solution of {PROGRAMS[OWN[kind]]}.",
-        inside=lambda n: of(n).among(LOCAL + OPEN),
-        residual=lambda n: np.where(of(n).among(LOCAL), of(n).last, np.nan),
+        inside=lambda n: among(runs_of(n, kind), LOCAL + OPEN),
+        residual=residual,
         bound=ALIGNED,
         unit="1 − corr",
         # What is far from a correlation of 1 is late, unless it points away.
         late=1.0,
-        found=in_words,
-        limit=lambda n: largest(of(n).last[of(n).among(LOCAL)]) > REACHED,
+        limit=lambda n: largest(residual(n)[local(n)[1]]) > REACHED,
         rate=rate,
     )
 
 
-def _bias_in_words(numbers: ConvergenceNumbers, known: Mask) -> str:
-    parts = [
-        f"{name} nearer to {program} on {int(np.sum(runs.last[at] < runs.other[at]))} of {at.sum()} (1 - corr to the "
-        f"other program: median {median(runs.other[at]):.1e})"
-        for name, program, runs, at in zip(NAMES.values(), PROGRAMS.values(), numbers, known, strict=True)
-        if at.any()
-    ]
-    return "; ".join(parts) or "no instance tends to a direction"
-
-
-BIASED = Statement[ConvergenceNumbers](
+BIASED = Statement[Table](
     source=SOURCE,
     says="These demonstrate the Frobenius norm bias of W(k) and the nuclear norm bias of K(k)Q(k)^T.",
-    inside=lambda n: np.stack([runs.among(DIRECTIONS + OPEN) for runs in n]),
-    residual=lambda n: np.stack([np.where(runs.among(OPEN), np.nan, ~(runs.last < runs.other)) for runs in n]),
-    found=_bias_in_words,
+    inside=lambda n: np.stack([among(runs, DIRECTIONS + OPEN) for runs in both(n)]),
+    residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, ~(last(runs) < other(runs))) for runs in both(n)]),
 )
 
 # Where the published ridge on the gradient norms of K and Q, 2.22e-16, overtakes the gradients: e^-36.
@@ -106,41 +91,22 @@ RIDGE_NOTE = (
 )
 
 
-def _notes(numbers: ConvergenceNumbers) -> list[str]:
-    gaps = np.concatenate([runs.gap[NORMS.index("nuclear")][runs.among(DIRECTIONS)] for runs in numbers])
-    worst = f"{np.abs(gaps).max():.0e}" if gaps.size else "none"
-    return [
-        *(_counts(name, runs) for name, runs in zip(NAMES.values(), numbers, strict=True)),
-        *(_descent(name, runs) for name, runs in zip(NAMES.values(), numbers, strict=True)),
-        RIDGE_NOTE,
-        "The nuclear-norm program may have several solutions; the objective is compared beside the correlation. "
-        f"Largest duality gap of its solutions here: {worst}.",
-    ]
-
-
-def _counts(name: str, runs: Runs) -> str:
-    codes, counts = np.unique(runs.outcome, return_counts=True)
-    parts = [f"{count} {Outcome(int(code)).name}" for code, count in zip(codes, counts, strict=True)]
-    return f"{name}: {len(runs.outcome)} instances, none left out: {', '.join(parts)}."
-
-
-def _descent(name: str, runs: Runs) -> str:
-    kept, total = runs.among(DIRECTIONS) & runs.agrees, int(runs.among(DIRECTIONS).sum())
-    if not kept.any():
-        return f"{name}: descent selected the tokens of the flow on 0 of {total} instances."
-    last = runs.descent_distance[runs.own][kept, -1]
-    return (
-        f"{name}: the published descent selects the tokens of the flow on {kept.sum()} of {total} instances "
-        f"and ends there at 1 - corr {median(last):.1e} (median) and {last.max():.1e} (largest), at log t = "
-        f"{median(runs.descent_log_time[kept, -1]):.0f} (median)."
-    )
+def _notes(numbers: Table) -> list[str]:
+    notes = []
+    for name, runs in zip(NAMES.values(), both(numbers), strict=True):
+        directions = among(runs, DIRECTIONS)
+        notes.append(
+            f"{name}: {directions.sum()} of {directions.size} flows tend to a direction; the published descent selects "
+            f"the tokens of {np.sum(directions & runs.agrees)} of these."
+        )
+    return [*notes, RIDGE_NOTE]
 
 
 # A distance below rounding is drawn at rounding.
 ROUNDING = 1e-16
 
 
-def draw_convergence(numbers: ConvergenceNumbers) -> Any:
+def draw_convergence(numbers: Table) -> Any:
     """Three panels against log t: the largest attention, and 1 − corr with the solutions of (Att-SVM) and (Att-SVM*).
 
     Means over the instances whose weights tend to a direction, by the flow and by the published descent.
@@ -156,13 +122,13 @@ def draw_convergence(numbers: ConvergenceNumbers) -> Any:
         axis.set_title(title, fontsize=10)
         if place:
             axis.set_yscale("log")
-        for kind, runs in zip(NAMES, numbers, strict=True):
-            kept, times, color = runs.among(DIRECTIONS), runs.log_time, COLORS[kind]
+        for kind, runs in zip(NAMES, both(numbers), strict=True):
+            kept, times, color = among(runs, DIRECTIONS), runs.log_time, COLORS[kind]
             if not kept.any():
                 continue
             values, steps = runs.attention[kept], runs.descent_attention[kept]
             if place:
-                values, steps = runs.distance[place - 1][kept], runs.descent_distance[place - 1][kept]
+                values, steps = runs.distance[kept, place - 1], runs.descent_distance[kept, place - 1]
                 values = np.maximum(values, ROUNDING)
                 low, high = np.quantile(values, [0.1, 0.9], axis=0)
                 axis.fill_between(times, low, high, color=color, alpha=0.15, linewidth=0)
@@ -173,10 +139,10 @@ def draw_convergence(numbers: ConvergenceNumbers) -> Any:
             axis.plot(when[shown], steps[shown], "--", color=color, linewidth=1.2, label=label)
             axis.plot(when[-1:], steps[-1:], "o", color=color, markersize=4)
     axes[0].legend(frameon=False, fontsize=8, loc="lower right")
-    (n, T, d), (W, KQ) = numbers.combined.shape, (int(runs.among(DIRECTIONS).sum()) for runs in numbers)
+    (n, T, d), (W, KQ) = numbers.axes.shape, (int(among(runs, DIRECTIONS).sum()) for runs in both(numbers))
     figure.suptitle(
         rf"$n={n}$, $T={T}$, $d={d}$; mean over {W} ($W$) and {KQ} ($(K,Q)$) of "
-        rf"{len(numbers.combined.outcome)} instances, bands 10% to 90%; "
+        rf"{numbers.combined.outcome.shape[1]} instances, bands 10% to 90%; "
         "dashed: the published descent, ending at the dot",
         fontsize=9,
     )

@@ -7,16 +7,15 @@ import numpy as np
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.composed_instances import Fate, Instances, fates_in_words
+from jaxflow.papers.tarzanagh2023.composed_instances import fates_in_words, kept, several
 from jaxflow.papers.tarzanagh2023.composition import (
     COMPOSITION,
     FLOW_ALIKE,
     FLOW_LIMIT,
     LIMIT,
-    flow_in_words,
+    flow_ends,
 )
 from jaxflow.plots import new_figure
-from jaxflow.study import wilson
 
 # "For d >= 8 or Γ <= 1e-9" (App. F).
 LARGE_D = 8
@@ -34,9 +33,9 @@ def mean_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()) if values.size else float("nan"), error
 
 
-def means(instances: Instances) -> tuple[np.ndarray, np.ndarray]:
+def means(instances: Table) -> tuple[np.ndarray, np.ndarray]:
     """Of 1 − corr with W^SVMeq over the kept instances of each d, with standard errors."""
-    found = [mean_error(last[kept]) for last, kept in zip(instances.svmeq[..., -1], instances.kept, strict=True)]
+    found = [mean_error(last[kept]) for last, kept in zip(instances.svmeq[..., -1], kept(instances), strict=True)]
     mean, error = np.asarray(found).T
     return mean, error
 
@@ -51,21 +50,7 @@ def near(mean: np.ndarray, error: np.ndarray) -> np.ndarray:
 
 def _some(numbers: Table) -> Mask:
     """The d of which instances are kept."""
-    return np.any(numbers.instances.kept, axis=1)
-
-
-def _predicted_in_words(numbers: Table, known: Mask) -> str:
-    found, parts = numbers.instances, []
-    for d, kept, distance in zip(numbers.grid.dimensions, found.kept, found.svmeq[..., -1], strict=True):
-        solved = ~np.isnan(distance)
-        mean, error = mean_error(distance[kept])
-        parts.append(
-            f"d = {d}: {1 - mean:.4f} ± {error:.4f} over {kept.sum()} kept of {kept.size} "
-            f"(unconditional: {1 - distance[solved].mean():.4f} over the {solved.sum()} with a solution)"
-            if kept.any()
-            else f"d = {d}: none kept of {kept.size}"
-        )
-    return "mean correlation " + "; ".join(parts)
+    return np.any(kept(numbers.instances), axis=1)
 
 
 PREDICTIVE = Statement[Table](
@@ -75,13 +60,12 @@ PREDICTIVE = Statement[Table](
     inside=lambda n: (n.grid.dimensions >= LARGE_D) & _some(n),
     residual=lambda n: near(*means(n.instances)),
     bound=LIMIT,
-    found=_predicted_in_words,
 )
 
 
-def _compared(found: Instances) -> Mask:
+def _compared(found: Table) -> Mask:
     """The kept instances with a solution of (Att-SVM)."""
-    return found.kept & ~np.isnan(found.one[..., -1])
+    return kept(found) & ~np.isnan(found.one[..., -1])
 
 
 def _baselines(numbers: Table) -> np.ndarray:
@@ -96,24 +80,11 @@ def _disordered(numbers: Table) -> np.ndarray:
     return np.where(np.isnan(one), np.nan, ~((svmeq < mm) & (mm < one)))
 
 
-def _ordered_in_words(numbers: Table, known: Mask) -> str:
-    found, kept = numbers.instances, _compared(numbers.instances)
-    # One selected token everywhere makes the three baselines one: rounding is no order.
-    worse = np.sum(kept & (found.svmeq[..., -1] > found.mm[..., -1] + 1e-12), axis=1)
-    parts = [
-        f"d = {d}: {mean[0]:.1e}, {mean[1]:.1e}, {mean[2]:.1e} over {at.sum()} (W^SVMeq is worse than W^mm in {count})"
-        for d, mean, at, count in zip(numbers.grid.dimensions, _baselines(numbers), kept, worse, strict=True)
-        if at.any()
-    ]
-    return "mean 1 − corr with W^SVMeq, W^mm, W^1token at " + "; ".join(parts)
-
-
 ORDERED = Statement[Table](
     source="§6, Figure 8 (upper)",
     says="W^1token yields unsatisfactory outcomes, W^mm a significant correlation, W^SVMeq further enhances it.",
     inside=_some,
     residual=_disordered,
-    found=_ordered_in_words,
 )
 
 
@@ -129,17 +100,10 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 def _ranked(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
     """For each d the rank correlation of the largest masked softmax with 1 − corr, and its standard error."""
     found = numbers.instances
-    rows = zip(found.log_masked, found.svmeq[..., -1], found.kept, strict=True)
+    rows = zip(found.log_masked, found.svmeq[..., -1], kept(found), strict=True)
     ranks = [rank_correlation(masked[kept], distance[kept]) for masked, distance, kept in rows]
     # That of Spearman's coefficient between independent samples.
-    return np.array(ranks), 1 / np.sqrt(np.maximum(found.kept.sum(axis=1) - 1, 1))
-
-
-def _inverse_in_words(numbers: Table, known: Mask) -> str:
-    rows = zip(numbers.grid.dimensions, *_ranked(numbers), numbers.instances.kept.sum(axis=1), strict=True)
-    return "rank correlation of the largest masked softmax with 1 − corr: " + ", ".join(
-        f"{rank:+.2f} ± {error:.2f} at d = {d} (of {kept} kept)" for d, rank, error, kept in rows if np.isfinite(rank)
-    )
+    return np.array(ranks), 1 / np.sqrt(np.maximum(kept(found).sum(axis=1) - 1, 1))
 
 
 def _not_inverse(numbers: Table) -> np.ndarray:
@@ -153,14 +117,14 @@ INVERSE = Statement[Table](
     says="There exists an inverse correlation between softmax probability (of masked tokens) and predictivity.",
     inside=_some,
     residual=_not_inverse,
-    found=_inverse_in_words,
+    found=lambda n, known: f"rank correlations, by d: {', '.join(f'{rank:+.2f}' for rank in _ranked(n)[0])}",
 )
 
 
 def _medians(numbers: Table) -> np.ndarray:
     """Of log10 of the largest masked softmax, for each d of which instances are kept."""
     found = numbers.instances
-    return np.array([median(x[kept]) for x, kept in zip(found.log_masked, found.kept, strict=True) if kept.any()])
+    return np.array([median(x[kept]) for x, kept in zip(found.log_masked, kept(found), strict=True) if kept.any()])
 
 
 def _out_of_range(numbers: Table) -> np.ndarray:
@@ -168,17 +132,12 @@ def _out_of_range(numbers: Table) -> np.ndarray:
     return np.array([not (last < first and RANGE[0] <= last <= RANGE[1])])
 
 
-def _masked_in_words(numbers: Table, known: Mask) -> str:
-    rows = zip(numbers.grid.dimensions[_some(numbers)], _medians(numbers), strict=True)
-    return "medians of the largest one: " + ", ".join(f"1e{middle:.1f} at d = {d}" for d, middle in rows)
-
-
 MASKED = Statement[Table](
     source="§6, Figure 8 (lower)",
     says="As d increases, softmax probabilities over the masked set tend to converge towards the range of 1e-15.",
     inside=lambda n: np.array([_some(n).sum() > 1]),
     residual=_out_of_range,
-    found=_masked_in_words,
+    found=lambda n, known: f"medians of its logarithm: {', '.join(f'{middle:.1f}' for middle in _medians(n))}",
 )
 
 
@@ -198,13 +157,6 @@ def _worse(numbers: Table) -> np.ndarray:
     return np.array([1.0 if np.any(gains < -ERRORS) else 0.0 if np.any(gains[-1:] > ERRORS) else np.nan])
 
 
-def _improves_in_words(numbers: Table, known: Mask) -> str:
-    rows = zip(numbers.grid.dimensions, *means(numbers.instances), strict=True)
-    return "mean 1 − corr: " + ", ".join(
-        f"{mean:.1e} ± {error:.1e} at d = {d}" for d, mean, error in rows if np.isfinite(error)
-    )
-
-
 def improves(source: str) -> Statement[Table]:
     """Said of both figures."""
     return Statement(
@@ -212,7 +164,6 @@ def improves(source: str) -> Statement[Table]:
         says="Higher d enhances alignment.",
         inside=lambda n: np.array([len(_gains(n)) > 0]),
         residual=_worse,
-        found=_improves_in_words,
     )
 
 
@@ -226,37 +177,9 @@ TOO_FEW = (
 
 
 def unconditional(numbers: Table) -> list[str]:
-    """What became of all instances of each d, and the share that the filter keeps."""
-    notes = []
-    for d, fate in zip(numbers.grid.dimensions, numbers.instances.fate, strict=True):
-        count = int(np.sum(fate == Fate.kept))
-        low, high = wilson(count, fate.size)
-        notes.append(
-            f"d = {d}: {fates_in_words(fate)}; kept {count / fate.size:.1%} (95% interval {float(low):.1%} to "
-            f"{float(high):.1%}). The paper shows the kept ones only."
-        )
-    return notes
-
-
-def _compositions(found: Instances) -> list[str]:
-    """Where several tokens remain selected, and how far descents got."""
-    several, off = found.several, found.units_off
-    parts = []
-    for label, name in ((1.0, "+1"), (-1.0, "−1")):
-        of_label = found.labels == label
-        parts.append(f"{np.sum(several & of_label)} of {np.sum(of_label)} sequences with label {name}")
-    near, far = median(found.kink_distance[several & ~off]), median(found.kink_distance[~several])
-    still = found.progress < 0.1
-    return [
-        f"More than one token is selected in {' and '.join(parts)} (all instances).",
-        "1ᵀReLU(Vx) is linear between its kinks, where attention would select one token: several tokens remain only "
-        f"on a kink or where all units are off. All units are off in {np.sum(several & off)} of the {several.sum()} "
-        f"sequences with several tokens; in the others the median distance to the nearest kink is {near:.1e}, against "
-        f"{far:.1e} in sequences with one token.",
-        f"In {np.sum(found.at_rest)} of {still.size} instances the gradient ends exactly zero; in {still.sum()} the "
-        "second half of the steps covers less than a tenth of its length (steps to and fro about a finite point or a "
-        f"kink), {np.sum(still & found.kept)} of which the paper's filter keeps.",
-    ]
+    """What became of all instances of each d: the paper shows the kept ones only."""
+    rows = zip(numbers.grid.dimensions, numbers.instances.fate, strict=True)
+    return [f"d = {d}: {fates_in_words(fate)}. The paper shows the kept ones only." for d, fate in rows]
 
 
 def draw_composition(numbers: Table) -> Any:
@@ -284,22 +207,22 @@ def draw_composition(numbers: Table) -> Any:
         (found.svmeq, "-", "#0072B2", r"$W^{\mathrm{SVMeq}}$"),
     )
     for column, d in enumerate(dimensions):
-        kept, several = found.kept[column], np.any(found.several[column], axis=-1)
+        shown, mixed = kept(found)[column], np.any(several(found)[column], axis=-1)
         upper, lower, beside = axes[:, column]
         _draw_agreement(beside, numbers.grid.rates, flows.apart[column], flows.met[column] > 0)
         for curves, line, color, label in baselines:
-            values = curves[column][kept]
+            values = curves[column][shown]
             values = values[~np.isnan(values[:, -1])]
             if len(values):
                 mean = np.maximum(values.mean(axis=0), ROUNDING)
                 upper.plot(numbers.grid.steps, mean, line, color=color, label=label)
         upper.set_yscale("log")
         upper.set_xlabel("iterations")
-        upper.set_title(rf"$d={d}$: {kept.sum():,} kept of {kept.size:,}", fontsize=10)
+        upper.set_title(rf"$d={d}$: {shown.sum():,} kept of {shown.size:,}", fontsize=10)
         distance = np.maximum(found.svmeq[column][:, -1], ROUNDING)
         for chosen, color, marker, label in (
-            (kept & several, "#0072B2", "o", "some set of several tokens"),
-            (kept & ~several, "#E69F00", "^", "one token each"),
+            (shown & mixed, "#0072B2", "o", "some set of several tokens"),
+            (shown & ~mixed, "#E69F00", "^", "one token each"),
         ):
             where, label = 10.0 ** found.log_masked[column][chosen], f"{label}: {chosen.sum():,}"
             style: Any = {"markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
@@ -336,6 +259,6 @@ register(
     "fig8",
     title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
     statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT],
-    notes=lambda n: [*unconditional(n), *_compositions(n.instances), flow_in_words(n), FITTED, TOO_FEW],
+    notes=lambda n: [*unconditional(n), flow_ends(n), FITTED, TOO_FEW],
     draw=draw_composition,
 )

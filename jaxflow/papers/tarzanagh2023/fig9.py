@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
-from jaxflow.papers.dataset import Dataset, Draw
+from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, everyone, largest, median
-from jaxflow.papers.tarzanagh2023.concave import Instance, draw_batch
+from jaxflow.papers.statement import Again, Mask, Statement, everyone
+from jaxflow.papers.table import Table
+from jaxflow.papers.tarzanagh2023.concave import draw_batch
 from jaxflow.papers.tarzanagh2023.concave_ends import (
     STRETCH,
-    Ends,
-    Flows,
-    Penalty,
-    Targets,
-    flow_part,
+    flows,
+    kept,
     notes_of,
     parts,
     pearson,
     reaches,
+    selected,
 )
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
@@ -53,44 +53,43 @@ SIZES = {
 }
 
 
-class PenaltyNumbers(NamedTuple):
-    """A cell for each λ."""
-
-    targets: Targets
-    flow: Flows
-    descent: Ends
-
-    @property
-    def lambdas(self) -> np.ndarray:
-        return self.targets.lam[:, 0]
-
-    @property
-    def beyond(self) -> Mask:
-        """The instances whose λ is above the threshold."""
-        return self.targets.lam > LARGE
-
-    @property
-    def motion(self) -> np.ndarray:
-        """1 − corr of the flow's motion over the last two stretches with W^mm, NaN where no token is left to be
-        separated from."""
-        return 1.0 - self.flow.moved
-
-    @property
-    def directed(self) -> Mask:
-        """Whose motion is known: one that is not near s* at log t = 30 has not made its selection then."""
-        return self.flow.good & self.flow.solved & ~np.isnan(self.motion).any(axis=-1) & ~self.flow.late
+def lambdas(numbers: Table) -> np.ndarray:
+    """The λ of the cells."""
+    return numbers.targets.lam[:, 0]
 
 
-def _batches(scale: str, key: Any) -> Iterator[tuple[str, Instance]]:
+def beyond(numbers: Table) -> Mask:
+    """The instances whose λ is above the threshold."""
+    return numbers.targets.lam > LARGE
+
+
+def motion(numbers: Table) -> np.ndarray:
+    """1 − corr of the flow's motion over the last two stretches with W^mm, NaN where no token is left to be separated
+    from."""
+    return 1.0 - numbers.flow.moved
+
+
+def directed(numbers: Table) -> Mask:
+    """Whose motion is known: one that is not near s* at log t = 30 has not made its selection then."""
+    flow = numbers.flow
+    return flow.good & flow.solved & ~np.isnan(motion(numbers)).any(axis=-1) & ~flow.late
+
+
+def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
     size = SIZES[scale]
     keys = jax.random.split(key, size.trials)
     for lam in size.lambdas:
         yield f"λ = {lam}", draw_batch(size.T, size.d, keys, jnp.full(size.trials, lam))
 
 
-def _cells(scale: str) -> dict[str, Penalty]:
+def _cells(scale: str) -> dict[str, tuple[int, int, float]]:
     size = SIZES[scale]
-    return {f"λ = {lam}": Penalty(size.T, size.d, lam) for lam in size.lambdas}
+    return {f"λ = {lam}": (size.T, size.d, lam) for lam in size.lambdas}
+
+
+def _flow(keys: Array, cell: tuple[int, int, float]) -> Table:
+    T, d, lam = cell
+    return flows(draw_batch(T, d, keys, jnp.full(len(keys), lam)))
 
 
 def _key_of(seed: int) -> Any:
@@ -101,42 +100,43 @@ def _key_of(seed: int) -> Any:
 FIGURE9 = Dataset(
     "tarzanagh2023",
     "fig9",
-    parts(_batches, _key_of) | {"flow": flow_part(_cells, lambda scale: SIZES[scale].trials, _key_of)},
+    parts(_batches, _key_of)
+    | {
+        "flow": Part(
+            _flow,
+            _cells,
+            lambda scale: SIZES[scale].trials,
+            block=100,
+            draw_from=lambda seed, cell: _key_of(seed),
+            way="as a block",
+        )
+    },
     where=f"{__name__}:FIGURE9",
-    numbers=PenaltyNumbers,
 )
 
 
-def _fewer(numbers: PenaltyNumbers) -> Mask:
+def width(numbers: Table) -> int:
+    """T."""
+    return numbers.targets.scores.shape[-1]
+
+
+def _fewer(numbers: Table) -> Mask:
     """The instances in which a larger λ of the grid has fewer tokens."""
     return np.any(np.diff(numbers.targets.size, axis=0) < 0, axis=0)
 
 
-def _grows_in_words(numbers: PenaltyNumbers, known: Mask) -> str:
-    means, lambdas = numbers.targets.size.mean(axis=1), numbers.lambdas
-    return (
-        f"tokens of s*: mean {means[0]:.2f} at λ = {lambdas[0]:g} to {means[-1]:.2f} at λ = {lambdas[-1]:g}; fewer at "
-        f"a larger λ in {int(_fewer(numbers).sum())} of {len(known)} instances"
-    )
-
-
-GROWS = Statement[PenaltyNumbers](
+GROWS = Statement[Table](
     source="Figure 9(a)",
     says="The number of selected tokens grows alongside λ.",
     inside=lambda n: everyone(_fewer(n)),
     residual=_fewer,
-    found=_grows_in_words,
 )
 
-ONE_AT_ZERO = Statement[PenaltyNumbers](
+ONE_AT_ZERO = Statement[Table](
     source="Figure 9(a)",
     says="When λ = 0, the head is linear, resulting in the selection of only one token per input.",
     inside=lambda n: n.targets.lam == 0,
-    residual=lambda n: np.where(n.flow.good, n.flow.ends.selected != 1, np.nan),
-    found=lambda n, known: (
-        f"the flow selects more than one token in {int(np.sum(n.flow.ends.selected[known] != 1))} "
-        f"of {int(known.sum())} instances"
-    ),
+    residual=lambda n: np.where(n.flow.good, selected(n.flow) != 1, np.nan),
 )
 
 ALL_TOKENS = (
@@ -145,158 +145,85 @@ ALL_TOKENS = (
 )
 
 
-def _survivors_in_words(numbers: PenaltyNumbers, known: Mask) -> str:
-    counts, T = numbers.descent.selected[known], numbers.targets.T
-    return (
-        f"λ > 2: {int(np.sum(counts < T))} of {counts.size} of the published descent's survivors ({counts.size} of "
-        f"{int(numbers.beyond.sum())} instances) select fewer than {T}"
-    )
-
-
-def _targets_in_words(numbers: PenaltyNumbers, known: Mask) -> str:
-    size, T = numbers.targets.size, numbers.targets.T
-    shares = ", ".join(
-        f"{np.mean(size[row] == T):.0%} at {numbers.lambdas[row]:g}" for row in np.flatnonzero(numbers.lambdas > LARGE)
-    )
-    return (
-        f"λ > 2: {int(np.sum(size[known] < T))} of {int(known.sum())} of the exact targets s*, nothing filtered, "
-        f"select fewer than {T}; all {T} in {shares} (exactly where 2λ exceeds the sum of γ_t − min γ)"
-    )
-
-
-def _equal_weights(numbers: PenaltyNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _equal_weights(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     """All tokens have weight where 2λ exceeds the sum of γ_t − min γ: no projection is needed."""
     scores = numbers.targets.scores[at]
     return float(2.0 * numbers.targets.lam[at] < np.sum(scores - scores.min(axis=-1, keepdims=True), axis=-1).max())
 
 
-SURVIVORS_TAKE_ALL = Statement[PenaltyNumbers](
+SURVIVORS_TAKE_ALL = Statement[Table](
     source="Figure 9(a), survivors",
     says=ALL_TOKENS,
-    inside=lambda n: n.beyond & n.descent.kept,
-    residual=lambda n: n.descent.selected < n.targets.T,
-    found=_survivors_in_words,
+    inside=lambda n: beyond(n) & kept(n.descent),
+    residual=lambda n: selected(n.descent) < width(n),
 )
 
-TARGETS_TAKE_ALL = Statement[PenaltyNumbers](
+TARGETS_TAKE_ALL = Statement[Table](
     source="Figure 9(a), all instances",
     says=ALL_TOKENS,
-    inside=lambda n: n.beyond,
-    residual=lambda n: n.targets.size < n.targets.T,
-    found=_targets_in_words,
+    inside=lambda n: beyond(n),
+    residual=lambda n: n.targets.size < width(n),
     again=Again("2λ against the sum of γ_t − min γ in NumPy", _equal_weights, 0.0),
 )
 
 
-def _predicted(who: str) -> Statement[PenaltyNumbers]:
+def _predicted(who: str) -> Statement[Table]:
     """Of the published descent's `survivors`, or of all `instances`."""
-
-    def in_words(numbers: PenaltyNumbers, known: Mask) -> str:
-        values = numbers.descent.combined
-        # The figure draws means over instances for each λ.
-        low = min((float(row[at].mean()) for row, at in zip(values, known, strict=True) if at.any()), default=np.nan)
-        return (
-            f"corr(W, W^SVMeq) of the published descent: smallest mean over a λ {low:.3f}; below 0.95 in "
-            f"{int(np.sum(values[known] < CORRELATION))} of {int(known.sum())} {who}, smallest "
-            f"{values[known].min(initial=1.0):.3f}"
-        )
 
     return Statement(
         source=f"Figure 9(b), {who if who == 'survivors' else 'all instances'}",
         says="The SVM-equivalence demonstrates a strong correlation with the GD solution (consistently above 0.95).",
-        inside=lambda n: n.descent.kept if who == "survivors" else everyone(n.descent.kept),
+        inside=lambda n: kept(n.descent) if who == "survivors" else everyone(kept(n.descent)),
         residual=lambda n: np.where(n.descent.solved, CORRELATION - n.descent.combined, np.nan),
-        found=in_words,
     )
 
 
-def _slopes(numbers: PenaltyNumbers) -> tuple[float, int, float, int]:
-    """The correlation of the number of tokens with 1 − corr(W, W^SVMeq), over how many: survivors, then flows."""
+def _slopes(numbers: Table) -> tuple[float, float]:
+    """The correlation of the number of tokens with 1 − corr(W, W^SVMeq): over survivors, then over flows."""
     descent, flow = numbers.descent, numbers.flow
-    kept, followed = descent.kept & descent.solved, flow.good & flow.solved
-    slope = pearson(descent.selected[kept], 1.0 - descent.combined[kept])
+    used, followed = kept(descent) & descent.solved, flow.good & flow.solved
+    slope = pearson(selected(descent)[used], 1.0 - descent.combined[used])
     flow_slope = pearson(numbers.targets.size[followed], 1.0 - flow.combined[followed])
-    return slope, int(kept.sum()), flow_slope, int(followed.sum())
+    return slope, flow_slope
 
 
-LESS_PREDICTED = Statement[PenaltyNumbers](
+LESS_PREDICTED = Statement[Table](
     source="Figure 9(b, c)",
     says="Selecting more tokens (aligned with larger λ values) leads to reduced predictivity.",
     # Of two runs and more there is one correlation.
-    inside=lambda n: np.array([_slopes(n)[1] > 1]),
+    inside=lambda n: np.array([np.sum(kept(n.descent) & n.descent.solved) > 1]),
     residual=lambda n: np.array([not _slopes(n)[0] > 0]),
-    found=lambda n, known: (
-        "correlation of the number of tokens with 1 − corr(W, W^SVMeq): {:.2f} over {} survivors of "
-        "the published descent, {:.2f} over the flows of {} instances".format(*_slopes(n))
-    ),
+    found=lambda n, known: "correlation {:.2f} over survivors of descent, {:.2f} over flows".format(*_slopes(n)),
 )
 
 
-def _falls(numbers: PenaltyNumbers) -> np.ndarray:
+def _falls(numbers: Table) -> np.ndarray:
     # Near-ties settle late: a token whose multiplier in (9) is δ starts to decay at t = 1/δ.
-    early, late = numbers.motion[..., 0], numbers.motion[..., 1]
-    return np.where(numbers.directed, ~((late <= ALONG) | (late < early)), np.nan)
+    early, late = motion(numbers)[..., 0], motion(numbers)[..., 1]
+    return np.where(directed(numbers), ~((late <= ALONG) | (late < early)), np.nan)
 
 
-def _exponents(numbers: PenaltyNumbers) -> np.ndarray:
+def _exponents(numbers: Table) -> np.ndarray:
     """By which power of 1/t 1 − corr falls, in units of 2k/T, where neither end is at the floor."""
-    early, late = numbers.motion[numbers.directed].T
-    share = numbers.targets.size[numbers.directed] / numbers.targets.T
+    early, late = motion(numbers)[directed(numbers)].T
+    share = numbers.targets.size[directed(numbers)] / width(numbers)
     rate = -np.log(np.maximum(late, ALONG) / np.maximum(early, ALONG)) / STRETCH / (2.0 * share)
     return rate[(late > 10 * ALONG) & (early > 10 * ALONG)]
 
 
-def _direction_rate(numbers: PenaltyNumbers, known: Mask) -> Rate | None:
+def _direction_rate(numbers: Table, known: Mask) -> Rate | None:
     return common_rate(_exponents(numbers), 1.0, law="1 − corr against t, in units of 2k/T")
 
 
-def _direction_in_words(numbers: PenaltyNumbers, known: Mask) -> str:
-    (early, late), found = numbers.motion[numbers.directed].T, _exponents(numbers)
-    rising = int(np.sum((late > ALONG) & (late >= early)))
-    middle = [median(values) if values.size else 0.0 for values in (early, late, found)]
-    return (
-        f"1 − corr with W^mm of the flow's motion: median {middle[0]:.1e} from log t = 14 to 22, {middle[1]:.1e} "
-        f"(largest {largest(late):.1e}) from 22 to 30; not falling in {rising} of {late.size} instances; "
-        f"falls like t^(-2k/T) with k tokens selected, measured exponent over that: "
-        f"{middle[2]:.2f} (median of {found.size} above {10 * ALONG:.0e})"
-    )
-
-
-DIRECTION = Statement[PenaltyNumbers](
+DIRECTION = Statement[Table](
     source="(6), Figure 9",
     says="W(k) is decomposed into W^fin + ‖W(k)‖ W^mm, with W^mm the solution of (Gen-SVM).",
     # Where no token is left to be separated from there is no direction.
-    inside=lambda n: ~np.isnan(n.motion).any(axis=-1) | ~n.flow.good,
+    inside=lambda n: ~np.isnan(motion(n)).any(axis=-1) | ~n.flow.good,
     residual=_falls,
-    found=_direction_in_words,
     limit=True,
     rate=_direction_rate,
 )
-
-
-def _notes(numbers: PenaltyNumbers) -> list[str]:
-    *notes, unsolved = notes_of(*numbers)
-    everything = numbers.targets.size == numbers.targets.T
-    spanned = [
-        (name, ends.spanned[inside & ends.solved])
-        for name, ends, inside in (
-            ("flow", numbers.flow.ends, numbers.flow.good),
-            ("descent", numbers.descent, numbers.descent.kept),
-        )
-    ]
-    shown = "; ".join(
-        f"{name}: mean {values.mean() if values.size else 0.0:.4f}, smallest {values.min(initial=1.0):.4f}"
-        for name, values in spanned
-    )
-    return [
-        *notes,
-        f"Where s* has all tokens ({int(everything.sum())} of {everything.size} instances) (Gen-SVM) is solved by "
-        "zero, W stays finite and keeps what its start has outside the span of the tokens; correlations there are with "
-        "W^fin.",
-        "What attention cannot see, the start of W outside the span of (x_t − x_τ)zᵀ, is most of what is missing. "
-        f"Without it corr(W, W^SVMeq) is: {shown} (flow: all instances, descent: survivors).",
-        unsolved,
-    ]
 
 
 # A distance below rounding is drawn at rounding.
@@ -304,20 +231,20 @@ ROUNDING = 1e-16
 FLOW, DESCENT = COLORS["combined"], COLORS["factored"]
 
 
-def draw_token_counts(numbers: PenaltyNumbers) -> Any:
+def draw_token_counts(numbers: Table) -> Any:
     r"""(a) Tokens selected against λ: exactly (the support of $s^\star$), and by the published criterion and protocol;
     (b) 1 − corr of W with $W^{mm}$ of (Gen-SVM) (dotted) and with $W^{SVMeq}$ (solid) against λ, (c) against their
     number."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
-    axis, x, size, T = axes[0], numbers.lambdas, numbers.targets.size, numbers.targets.T
+    axis, x, size, T = axes[0], lambdas(numbers), numbers.targets.size, width(numbers)
     axis.fill_between(x, size.min(axis=1), size.max(axis=1), color=COLORS["faint"], alpha=0.2, linewidth=0)
     axis.plot(x, size.mean(axis=1), "-", color="black", label=r"$|\mathrm{supp}\,s^\star|$, all instances")
-    both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow.ends, "o--", FLOW))
+    both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow, "o--", FLOW))
     share = axis.twinx()
     for name, ends, line, color in both:
-        mean = _mean(ends.selected, ends.kept)
+        mean = _mean(selected(ends), kept(ends))
         axis.plot(x, mean, line, color=color, markersize=4, label=f"{name}, survivors")
-        share.plot(x, ends.kept.mean(axis=1), ":", color=color, linewidth=1.2)
+        share.plot(x, kept(ends).mean(axis=1), ":", color=color, linewidth=1.2)
     axis.set_ylabel("number of selected tokens")
     axis.set_ylim(0, T + 0.5)
     share.spines["top"].set_visible(False)
@@ -330,7 +257,7 @@ def draw_token_counts(numbers: PenaltyNumbers) -> Any:
     axes[1].set_xlabel(r"$\lambda$")
     axes[1].set_title(r"(b) predictivity against $\lambda$", fontsize=10)
     counts = np.arange(1, T + 1)
-    _draw_fit(axes[2], numbers, counts, size, numbers.descent.selected)
+    _draw_fit(axes[2], numbers, counts, size, selected(numbers.descent))
     axes[2].set_xlabel("number of selected tokens")
     axes[2].set_xticks(counts)
     axes[2].set_title("(c) predictivity against their number", fontsize=10)
@@ -341,12 +268,12 @@ def draw_token_counts(numbers: PenaltyNumbers) -> Any:
     return figure
 
 
-def _draw_fit(axis: Any, numbers: PenaltyNumbers, x: np.ndarray, of_flow: np.ndarray, of_descent: np.ndarray) -> None:
+def _draw_fit(axis: Any, numbers: Table, x: np.ndarray, of_flow: np.ndarray, of_descent: np.ndarray) -> None:
     """Means over the instances for which `of_flow`, or `of_descent`, is x."""
-    flow, descent = numbers.flow.ends, numbers.descent
+    flow, descent = numbers.flow, numbers.descent
     for ends, inside, group, color, name in (
         (flow, flow.good, of_flow, FLOW, "flow, all"),
-        (descent, descent.kept, of_descent, DESCENT, "descent, survivors"),
+        (descent, kept(descent), of_descent, DESCENT, "descent, survivors"),
     ):
         pairs = ((ends.combined, "-", r"W^{SVMeq}"), (ends.direction, ":", r"W^{mm}"))
         for correlation, line, symbol in pairs:
@@ -379,6 +306,6 @@ register(
         reaches("(9), Figure 9"),
         DIRECTION,
     ],
-    notes=_notes,
+    notes=notes_of,
     draw=draw_token_counts,
 )

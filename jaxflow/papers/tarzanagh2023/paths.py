@@ -1,13 +1,13 @@
 """Paths of W and of (K, Q) on random instances: by the flow and by the published descent."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from jaxflow._core import RESULTS, good, linalg
 from jaxflow.data import random_tokens
@@ -16,6 +16,7 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.trajectory import Point
@@ -55,45 +56,6 @@ class Size:
         return self.far if kind == "combined" else self.reach
 
 
-class Way(NamedTuple):
-    """Points of a path: combined weights, their margin for the tokens selected at its end, the mean over the sequences
-    of the largest attention, and log t."""
-
-    weights: Float[Any, "*b p d d"]
-    margin: Float[Any, "*b p"]
-    attention: Float[Any, "*b p"]
-    log_time: Float[Any, "*b p"]
-
-
-class FlowPath(NamedTuple):
-    """The flow at its points, the last of which is its end, and how it ended.
-
-    - `selection`: the tokens of largest attention; `smallest`: the least of these attentions over the sequences.
-    - `settled`: attention is on one token a sequence; `stationary`: the gradient vanishes.
-    - `good`: the flow was followed to where it was to end; `spent`: its steps were used up.
-    """
-
-    way: Way
-    selection: Bool[Any, "*b n T"]
-    smallest: Float[Any, "*b"]
-    settled: Bool[Any, "*b"]
-    stationary: Bool[Any, "*b"]
-    good: Bool[Any, "*b"]
-    spent: Bool[Any, "*b"]
-
-
-class Reference(NamedTuple):
-    """The program of the selected tokens in one norm: its solution, optimum, duality gap and result (`ProgramResult`),
-    and what Definition 2 (or 4) says of the selection (`SelectionStatus`)."""
-
-    solution: Float[Any, "*b d d"]
-    optimum: Float[Any, "*b"]
-    gap: Float[Any, "*b"]
-    solved: Bool[Any, "*b"]
-    infeasible: Bool[Any, "*b"]
-    status: Int[Any, "*b"]
-
-
 def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk, Any]:
     """W and (K, Q) see the same data: the data's key does not depend on the parametrisation."""
     key_data, key_model = jax.random.split(key)
@@ -101,11 +63,13 @@ def _instance(kind: str, size: Size, key: Key[Array, ""]) -> tuple[EmpiricalRisk
     return EmpiricalRisk(data, Logistic()), MODELS[kind].init(key_model, data, head)
 
 
-def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -> Way:
+def _measure(risk: EmpiricalRisk, point: Point, selection: Bool[Array, "n T"]) -> Table:
+    """Combined `weights` `(d, d)`, their `margin` for a selection, the mean over the sequences of the largest
+    `attention`, and `log_time`."""
     logits = point.model.logits(risk.data)
     selected = jnp.max(jnp.where(selection, logits, -jnp.inf), axis=-1)
     others = jnp.max(jnp.where(selection, -jnp.inf, logits), axis=-1)
-    return Way(
+    return Table(
         weights=point.model.combined_weights(),
         margin=jnp.min(selected - others),
         attention=jnp.mean(jnp.max(point.model.attention(risk.data), axis=-1)),
@@ -117,8 +81,14 @@ def _top(attention: Float[Array, "n T"]) -> Bool[Array, "n T"]:
     return attention == jnp.max(attention, axis=-1, keepdims=True)
 
 
-def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> FlowPath:
-    """The flow at `saves` + 1 points."""
+def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> Table:
+    """The flow at `saves` + 1 points, the last of which is its end, and how it ended.
+
+    - `way`: columns of `_measure` at these points; `selection` `(n, T)`: the tokens of largest attention; `smallest`:
+      the least of these attentions over the sequences.
+    - `settled`: attention is on one token a sequence; `stationary`: the gradient vanishes.
+    - `good`: the flow was followed to where it was to end; `spent`: its steps were used up.
+    """
     risk, model = _instance(kind, size, key)
     stop = StationaryPoint(STATIONARY) | Budget(log_time=size.until(kind))
     # log t grows like 0.3 of the arc length of W and like 0.07 of the square of that of (K, Q). `until` is far
@@ -152,7 +122,7 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> FlowPath:
         return jnp.concatenate([jnp.where(mask, points, end[None]), end[None]])
 
     multipliers = jnp.sum(jnp.abs(final.multipliers))  # pyright: ignore[reportArgumentType]
-    return FlowPath(
+    return Table(
         way=jax.tree.map(joined, saved, ends),
         selection=top,
         smallest=jnp.min(jnp.max(attention, axis=-1)),
@@ -163,7 +133,7 @@ def flow_path(kind: str, size: Size, key: Key[Array, ""]) -> FlowPath:
     )
 
 
-def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Way, Bool[Array, "n T"]]:
+def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Table, Bool[Array, "n T"]]:
     """The published protocol on the same instance from the same start, at log-spaced steps; the selected tokens."""
     grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
     risk, model = _instance(kind, size, key)
@@ -173,11 +143,13 @@ def descent_path(kind: str, size: Size, key: Key[Array, ""]) -> tuple[Way, Bool[
     return jax.vmap(lambda point: _measure(risk, point, top))(path.saved), top
 
 
-def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Reference:
-    """The program of the selected tokens of an instance."""
+def reference(norm: str, size: Size, key: Key[Array, ""], selection: Bool[Array, "n T"]) -> Table:
+    """The program of the selected tokens of an instance in one norm: `solution` `(d, d)`, `optimum`, duality `gap`,
+    whether it is `solved` or `infeasible`, and what Definition 2 (or 4) says of the selection, `status`
+    (`SelectionStatus`)."""
     risk, model = _instance("combined", size, key)  # the data; the start does not matter
     solution = solve(attention_svm(risk.data, selection, norm))  # pyright: ignore[reportArgumentType]
-    return Reference(
+    return Table(
         solution=solution.primal,
         optimum=solution.certificate.primal_value,
         gap=solution.certificate.duality_gap,

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.data import score_gap_acceptance
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate
-from jaxflow.study import DECIDED, Study, TokenSelection, wilson
+from jaxflow.study import Study, TokenSelection, wilson
 
 # "we choose γ = 0.1 in our experiments", of figures 2, 5 and 6 (Appendix F).
 SCORE_GAP = 0.1
@@ -26,6 +26,8 @@ GLOBAL = (Outcome.globally_optimal,)
 LOCAL = (Outcome.globally_optimal, Outcome.locally_optimal)
 # Outcomes after which nothing is known of where a flow goes.
 OPEN = (Outcome.undecided, Outcome.failed, Outcome.ambiguous)
+# Outcomes of which a note names the trials.
+SPECIAL = (Outcome.infeasible_program, Outcome.prediction_contradicted, *OPEN, Outcome.not_locally_optimal)
 
 # Draws from which the acceptance rate of the score gap is told: to half a percent.
 ACCEPTANCE_DRAWS = 10_000
@@ -33,11 +35,12 @@ ACCEPTANCE_DRAWS = 10_000
 # Trials computed together. 500 are two full blocks.
 BLOCK = 250
 
+# Curves: how many instances at each d, of how many, both `(curves, k)`; and what gives them.
+Curves = tuple[np.ndarray, np.ndarray]
+Of = Callable[[Table], Curves]
+
 # Trials that a note names one by one; of more it gives the number.
 LISTED = 20
-
-# A curve: its subject, how many instances at each d, of how many.
-Series = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -50,75 +53,45 @@ class Size:
     parametrizations: tuple[str, ...] = ("W", "KQ")
 
 
-class Grid(NamedTuple):
-    """What is varied; `accepted`: the share of sequences that have the score gap."""
-
-    n: Int[Any, " s"]
-    T: Int[Any, " s"]
-    d: Int[Any, " k"]
-    parametrization: Any
-    score_gap: Float[Any, ""]
-    accepted: Float[Any, "s k"]
+# Results of `TokenSelection` that are kept.
+ENDS = ("outcome", "program_gap", "num_steps", "rounds")
 
 
-class Ends(NamedTuple):
-    """Results of `TokenSelection`; a cell is a setting (n, T), a d and a parametrisation."""
-
-    outcome: Int[Any, "cells b"]
-    program_gap: Float[Any, "cells b"]
-    num_steps: Int[Any, "cells b"]
-    rounds: Int[Any, "cells b"]
+def table(numbers: Table, field: str = "outcome") -> np.ndarray:
+    """A result by setting, parametrisation, d and trial: `(s, p, k, b)`."""
+    grid = numbers.grid
+    shape = (len(grid.n), len(grid.d), len(grid.parametrization), -1)
+    return getattr(numbers.ends, field).reshape(shape).swapaxes(1, 2)
 
 
-class SupportedEnds(NamedTuple):
-    """`Ends`, with how the program of the optimal tokens ended, and margins of the other tokens in its solution."""
-
-    outcome: Int[Any, "cells b"]
-    program_gap: Float[Any, "cells b"]
-    num_steps: Int[Any, "cells b"]
-    rounds: Int[Any, "cells b"]
-    optimal_program: Int[Any, "cells b"]
-    mean_margin: Float[Any, "cells b"]
-    largest_margin: Float[Any, "cells b"]
-
-
-class PercentNumbers(NamedTuple):
-    """The instances of a figure. The keys are those of `TokenSelection`: figures share their instances."""
-
-    grid: Grid
-    ends: Ends | SupportedEnds
-
-    def table(self, field: str) -> np.ndarray:
-        """A result by setting, parametrisation, d and trial: `(s, p, k, b)`."""
-        values = getattr(self.ends, field)
-        shape = (len(self.grid.n), len(self.grid.d), len(self.grid.parametrization), -1)
-        return values.reshape(shape).swapaxes(1, 2)
-
-    @property
-    def outcome(self) -> np.ndarray:
-        return self.table("outcome")
-
-    @property
-    def names(self) -> list[str]:
-        """Of the parametrisations."""
-        return [NAMES[str(name)] for name in self.grid.parametrization]
-
-    def cell(self, s: Any, p: Any, k: Any) -> str:
-        """The name of a cell."""
-        return f"{self.names[p]}, n={self.grid.n[s]}, T={self.grid.T[s]}, d={self.grid.d[k]}"
+def names(numbers: Table) -> list[str]:
+    """Of the parametrisations."""
+    return [NAMES[str(name)] for name in numbers.grid.parametrization]
 
 
 def dataset_of(
-    name: str, where: str, sizes: Mapping[str, Size], record: type[Any] = Ends, experiment: Any = None
-) -> Dataset[PercentNumbers]:
-    """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study."""
+    name: str, where: str, sizes: Mapping[str, Size], more: tuple[str, ...] = (), experiment: Any = None
+) -> Dataset:
+    """The dataset of a figure: one study for each (n, T), since the selected tokens `(n,)` have one shape a study.
 
-    def grid(scale: str, seed: int, say: Callable[[str], None]) -> Grid:
+    `grid`: what is varied, `n`, `T` `(s,)`, `d` `(k,)`, `parametrization` `(p,)`, and the `score_gap`; `accepted`
+    `(s, k)`: the share of sequences that have it. `ends` `(cells, b)`: results of `TokenSelection`, and `more`; a cell
+    is a setting (n, T), a d and a parametrisation. The keys are those of `TokenSelection`: figures share instances.
+    """
+
+    def grid(scale: str, seed: int, say: Callable[[str], None]) -> Table:
         size, key = sizes[scale], jax.random.key(seed)
         accepted = [[score_gap_acceptance(key, T, d, SCORE_GAP, ACCEPTANCE_DRAWS) for d in size.d]
                     for _, T in size.settings]  # fmt: skip
         n, T = np.array(size.settings).T
-        return Grid(n, T, np.array(size.d), np.array(size.parametrizations), np.asarray(SCORE_GAP), np.array(accepted))
+        return Table(
+            n=n,
+            T=T,
+            d=np.array(size.d),
+            parametrization=np.array(size.parametrizations),
+            score_gap=np.asarray(SCORE_GAP),
+            accepted=np.array(accepted),
+        )
 
     def studies(scale: str, seed: int) -> Mapping[str, Study]:
         size = sizes[scale]
@@ -134,24 +107,15 @@ def dataset_of(
             for n, T in size.settings
         }
 
-    parts = {
-        "grid": Sweep(grid, lambda seed: seed, record=Grid),
-        "ends": Studies(record._fields, studies, record=record),
-    }
-    return Dataset("tarzanagh2023", name, parts, where=where, numbers=PercentNumbers)
+    parts = {"grid": Sweep(grid, lambda seed: seed), "ends": Studies((*ENDS, *more), studies)}
+    return Dataset("tarzanagh2023", name, parts, where=where)
 
 
-def tally(numbers: PercentNumbers, outcomes: tuple[Outcome, ...]) -> tuple[np.ndarray, np.ndarray]:
+def tally(numbers: Table, outcomes: tuple[Outcome, ...] = GLOBAL) -> tuple[np.ndarray, np.ndarray]:
     """How many instances ended in one of `outcomes`, and how many ran: both `(s, p, k)`."""
-    outcome = numbers.outcome
+    outcome = table(numbers)
     codes = [int(code) for code in outcomes]
     return np.isin(outcome, codes).sum(-1), (outcome != Outcome.not_run).sum(-1)
-
-
-def curves_of(numbers: PercentNumbers, p: int) -> list[Series]:
-    """Global convergence of a parametrisation in the first setting."""
-    count, total = (table[0, p] for table in tally(numbers, GLOBAL))
-    return [(f"{numbers.names[p]}: global convergence", count, total)]
 
 
 def interval(count: Any, total: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,200 +126,136 @@ def interval(count: Any, total: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return np.asarray(100 * share), np.asarray(100 * low), np.asarray(100 * high)
 
 
-class Judged(NamedTuple):
-    """One curve in the light of a sentence: what was seen, and whether it is met, contradicted or (neither) open.
+def rises(count: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """The residual of each curve `(curves, k)`, counts of totals at growing d: 0 where it rises with d, 1 where not.
 
-    The excess of one interval over another is not checked by anything else. `lacks`: it is not at its limit yet.
+    One rises where the intervals of the smallest and the largest d are apart and none of a next larger d lies below
+    that of its neighbour; where one lies below, it does not; otherwise the instances are too few to tell.
     """
-
-    text: str
-    ran: bool
-    against: bool
-    good: bool
-    lacks: bool = False
-    rate: Rate | None = None
+    _, low, high = interval(count, total)
+    falls = np.any(high[:, 1:] < low[:, :-1], axis=1) | (high[:, -1] < low[:, 0])
+    return np.where(falls, 1.0, np.where(low[:, -1] > high[:, 0], 0.0, np.nan))
 
 
-def judged(source: str, says: str, judge: Callable[[PercentNumbers], list[Judged]]) -> Statement[PercentNumbers]:
-    """What is said of curves: each is inside that has instances."""
-
-    def slowest(numbers: PercentNumbers, known: Mask) -> Rate | None:
-        rates = [one.rate for one in judge(numbers) if one.rate is not None]
-        return min(rates, key=lambda rate: rate.fitted, default=None)
-
+def rising(source: str, says: str, of: Of) -> Statement[Table]:
+    """That curves rise with d."""
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: np.array([one.ran for one in judge(n)]),
-        residual=lambda n: np.array([1.0 if one.against else 0.0 if one.good else np.nan for one in judge(n)]),
-        found=lambda n, known: "; ".join(one.text for one in judge(n)),
-        limit=lambda n: any(one.lacks for one in judge(n)),
-        rate=slowest,
+        inside=lambda n: np.any(of(n)[1] > 0, axis=1),
+        residual=lambda n: rises(*of(n)),
     )
 
 
-def rising(series: list[Series], d: Any) -> list[Judged]:
-    """Whether each series rises with d.
-
-    One does where the intervals of the smallest and the largest d are apart and none of a next larger d lies below
-    that of its neighbour; where one lies below, it does not; otherwise the instances are too few to tell.
-    """
-    found = []
-    for subject, count, total in series:
-        _, low, high = interval(count, total)
-        falls = [int(d[i]) for i in range(1, len(d)) if high[i] < low[i - 1]]
-        apart = len(d) > 1 and bool(low[-1] > high[0])
-        text = f"{subject} {percent(count, total, 0)} at d={d[0]}, {percent(count, total, -1)} at d={d[-1]}"
-        if falls:
-            text += f", with a fall beyond the intervals at d={', '.join(map(str, falls))}"
-        elif not apart:
-            text += " (the intervals overlap: too few instances to tell)"
-        found.append(Judged(text, bool(np.any(total > 0)), bool(falls) or bool(high[-1] < low[0]), apart))
-    return found
-
-
-def approaching(series: list[Series], d: Any) -> list[Judged]:
-    """Whether each series goes to 100% as d grows.
+def approach(count: np.ndarray, total: np.ndarray, d: np.ndarray) -> tuple[np.ndarray, Mask, Rate | None]:
+    """Whether each curve `(curves, k)` goes to 100% as d grows: residuals, which are not there yet, the slowest rate.
 
     One is there where all instances at the largest d are; on its way where the shortfall is still falling, beyond
     the intervals, over the last doubling of d, at a rate; where it grows, it does not; otherwise too few to tell.
     """
-    found = []
-    for subject, count, total in series:
-        lacking, ran = total - count, bool(np.any(total > 0))
-        text = f"{subject} {percent(count, total, -1)} at d={d[-1]}"
-        if total[-1] > 0 and lacking[-1] == 0:
-            found.append(Judged(text, ran, against=False, good=True))
-            continue
-        share, low, high = interval(lacking, total)
-        # The last doubling of d, or the smallest d where there is none.
-        before = max(int(np.searchsorted(d, d[-1] / 2, side="right")) - 1, 0)
-        falls, grows, rate = bool(high[-1] < low[before]), bool(low[-1] > high[before]), None
-        if falls:
-            # Two shares of so many instances each: the errors of their logarithms add.
-            steps = np.log(d[-1] / d[before])
-            errors = [(1.0 - share[k] / 100.0) / max(int(lacking[k]), 1) for k in (before, -1)]
-            exponent = float(np.log(share[before] / share[-1]) / steps)
-            half = float(2.0 * np.sqrt(sum(errors)) / steps)
-            rate = Rate(exponent, half, None, law=f"shortfall of {subject} against d")
-            text += f", the shortfall falling like d^-{exponent:.1f} from d={d[before]}"
-        elif grows:
-            text += f", less than {percent(count, total, before)} at d={d[before]}"
-        else:
-            text += f", not told apart from {percent(count, total, before)} at d={d[before]}"
-        found.append(Judged(text, ran, grows, falls, lacks=True, rate=rate))
-    return found
+    lacking = total - count
+    lacks = (total[:, -1] == 0) | (lacking[:, -1] > 0)
+    share, low, high = interval(lacking, total)
+    # The last doubling of d, or the smallest d where there is none.
+    before = max(int(np.searchsorted(d, d[-1] / 2, side="right")) - 1, 0)
+    falls, grows = lacks & (high[:, -1] < low[:, before]), lacks & (low[:, -1] > high[:, before])
+    rates, steps = [], np.log(d[-1] / d[before])
+    for at in np.flatnonzero(falls):
+        # Two shares of so many instances each: the errors of their logarithms add.
+        errors = [(1.0 - share[at, k] / 100.0) / max(int(lacking[at, k]), 1) for k in (before, -1)]
+        exponent = float(np.log(share[at, before] / share[at, -1]) / steps)
+        rates.append(Rate(exponent, float(2.0 * np.sqrt(sum(errors)) / steps), None, law="the shortfall against d"))
+    residual = np.where(grows, 1.0, np.where(falls | ~lacks, 0.0, np.nan))
+    return residual, lacks, min(rates, key=lambda rate: rate.fitted, default=None)
 
 
-def convergence(
-    parametrizations: Any, figure: str, says: str, approaches: str | None
-) -> list[Statement[PercentNumbers]]:
+def approaching(source: str, says: str, of: Of) -> Statement[Table]:
+    """That curves go to 100%."""
+    return Statement(
+        source=source,
+        says=says,
+        inside=lambda n: np.any(of(n)[1] > 0, axis=1),
+        residual=lambda n: approach(*of(n), n.grid.d)[0],
+        limit=lambda n: bool(approach(*of(n), n.grid.d)[1].any()),
+        rate=lambda n, known: approach(*of(n), n.grid.d)[2],
+    )
+
+
+def convergence(parametrizations: Any, figure: str, says: str, approaches: str | None) -> list[Statement[Table]]:
     """What figures 2 and 5 share: the trend in d, its limit, and Definition 2."""
     said = []
     for p in range(len(parametrizations)):
         source = f"{figure}, caption" + (f" ({'ab'[p]})" if len(parametrizations) > 1 else "")
-        said.append(judged(source, says, lambda n, p=p: rising(curves_of(n, p), n.grid.d)))
+
+        def of(numbers: Table, p: int = p) -> Curves:
+            count, total = tally(numbers)
+            return count[:1, p], total[:1, p]
+
+        said.append(rising(source, says, of))
         if approaches is not None:
-            of = f"Section 4.2, {figure}"
-            said.append(judged(of, approaches, lambda n, p=p: approaching(curves_of(n, p), n.grid.d)))
+            said.append(approaching(f"Section 4.2, {figure}", approaches, of))
     return [*said, locally_optimal(figure)]
 
 
-def locally_optimal(figure: str) -> Statement[PercentNumbers]:
+def locally_optimal(figure: str) -> Statement[Table]:
     """Definition 2 against every direction that was certified; exceptions by trial.
 
     Points are no directions, nor is a flow that stopped at tokens which no direction selects (infeasible).
     """
     against = Outcome.not_locally_optimal
 
-    def in_words(numbers: PercentNumbers, known: Mask) -> str:
-        outcome = numbers.outcome
-        directions, bad = np.isin(outcome, (*LOCAL, against)), outcome == against
-        inside = int(directions.sum())
-        return (
-            f"{inside - int(bad.sum()):,} of {inside:,} certified directions select locally optimal tokens; "
-            f"exceptions: {where(numbers, bad) or 'none'}; {int((outcome != Outcome.not_run).sum()) - inside:,} "
-            "instances tend to no direction"
-        )
-
     return Statement(
         source=f"Section 5.2, Definition 2, {figure}",
         says="Def. 2 captures all possible convergence directions of GD.",
         # What was not followed to its end may tend to any direction.
-        inside=lambda n: np.isin(n.outcome, (*LOCAL, against, *OPEN)),
-        residual=lambda n: np.where(np.isin(n.outcome, OPEN), np.nan, n.outcome == against),
-        found=in_words,
+        inside=lambda n: np.isin(table(n), (*LOCAL, against, *OPEN)),
+        residual=lambda n: np.where(np.isin(table(n), OPEN), np.nan, table(n) == against),
     )
 
 
-def notes_of(numbers: PercentNumbers) -> list[str]:
-    """Every outcome of every cell by number, of all and of the decided; what is out of the ordinary by trial."""
+def notes_of(numbers: Table) -> list[str]:
+    """Every outcome of every cell by number; what is out of the ordinary by trial."""
+    outcome, accepted = table(numbers), numbers.grid.accepted
     notes = [
-        "Intervals are Wilson's at 95%; every instance is counted. What is decided: "
-        + ", ".join(code.name for code in DECIDED)
-        + ".",
-        "Where intervals overlap, too few instances were computed to tell: such a claim is not settled.",
+        f"{cell(numbers, *at)}: "
+        + ", ".join(f"{n:,} {code.name}" for code in Outcome if (n := int((outcome[at] == code).sum())))
+        for at in np.ndindex(outcome.shape[:-1])
     ]
-    notes += [_cell_note(numbers, *index) for index in np.ndindex(numbers.outcome.shape[:-1])]
-    special = (Outcome.infeasible_program, Outcome.prediction_contradicted, Outcome.ambiguous, Outcome.undecided)
-    for code in (*special, Outcome.failed):
-        found = where(numbers, numbers.outcome == code)
+    for code in SPECIAL:
+        found = where(numbers, outcome == code)
         notes += [f"{code.name}: {found}."] if found else []
-    accepted = numbers.grid.accepted
-    notes.append(
+    return [
+        *notes,
         f"Data: score gap {float(numbers.grid.score_gap):g} by drawing sequences again, of which "
-        f"{100 * accepted.min():.0f}% to {100 * accepted.max():.0f}% are accepted, depending on d and T."
-    )
-    certified = np.isin(numbers.outcome, LOCAL)
-    if certified.any():
-        gaps = numbers.table("program_gap")[certified]
-        notes.append(
-            f"Largest duality gap of the program of locally optimal selected tokens: {np.abs(gaps).max():.0e} "
-            f"({certified.sum():,} programs)."
-        )
-    return notes
+        f"{100 * accepted.min():.0f}% to {100 * accepted.max():.0f}% are accepted, depending on d and T.",
+    ]
 
 
-def _cell_note(numbers: PercentNumbers, s: Any, p: Any, k: Any) -> str:
-    outcome = numbers.outcome[s, p, k]
-    ran = int((outcome != Outcome.not_run).sum())
-    decided = int(np.isin(outcome, DECIDED).sum())
-    parts = []
-    for code in Outcome:
-        count = int((outcome == code).sum())
-        if not count or code == Outcome.not_run:
-            continue
-        share, low, high = (float(x) for x in interval(count, ran))
-        text = f"{count:,} {code.name} ({share:.1f}%, {low:.1f} to {high:.1f}"
-        if decided < ran and code in DECIDED:
-            text += f"; of the decided {float(interval(count, decided)[0]):.1f}%"
-        parts.append(text + ")")
-    whole = f"{ran:,} instances, " + ("all decided" if decided == ran else f"{decided:,} decided")
-    return f"{numbers.cell(s, p, k)}: {whole}: {', '.join(parts)}."
+def cell(numbers: Table, s: Any, p: Any, k: Any) -> str:
+    """The name of a cell."""
+    grid = numbers.grid
+    return f"{names(numbers)[p]}, n={grid.n[s]}, T={grid.T[s]}, d={grid.d[k]}"
 
 
-def where(numbers: PercentNumbers, mask: np.ndarray) -> str:
+def where(numbers: Table, mask: np.ndarray) -> str:
     """Trials by cell: `W, n=5, T=5, d=4: trials 3, 17`; the number alone where there are many."""
-    parts = []
-    for s, p, k in zip(*np.nonzero(mask.any(-1)), strict=True):
-        trials = np.flatnonzero(mask[s, p, k]).tolist()
-        named = ", ".join(map(str, trials[:LISTED])) + (
-            f" and {len(trials) - LISTED:,} more" if len(trials) > LISTED else ""
-        )
-        parts.append(f"{numbers.cell(s, p, k)}: {len(trials):,} (trial{'s' if len(trials) > 1 else ''} {named})")
-    return "; ".join(parts)
+    return "; ".join(
+        f"{cell(numbers, *at)}: trials {listed(mask[at])}" for at in np.ndindex(mask.shape[:-1]) if mask[at].any()
+    )
 
 
-def percent(count: Any, total: Any, at: int) -> str:
-    share, low, high = (float(x[at]) for x in interval(count, total))
-    return f"{share:.1f}% ({low:.1f} to {high:.1f}, of {int(total[at]):,})"
+def listed(mask: Mask) -> str:
+    """The first trials of a mask by number, and how many more there are."""
+    trials = np.flatnonzero(mask).tolist()
+    more = f" and {len(trials) - LISTED:,} more" if len(trials) > LISTED else ""
+    return f"{', '.join(map(str, trials[:LISTED]))}{more}"
 
 
-def convergence_bars(numbers: PercentNumbers) -> dict[str, Any]:
+def convergence_bars(numbers: Table) -> dict[str, Any]:
     """Red, blue and teal bars of the first setting, for `jaxflow.plots.draw_percentage_bars`."""
-    ran = tally(numbers, GLOBAL)[1][0]
-    reached = interval(tally(numbers, GLOBAL)[0][0], ran)[0]
-    local = interval(tally(numbers, LOCAL)[0][0], ran)[0]
+    count, total = (values[0] for values in tally(numbers))
+    reached = interval(count, total)[0]
+    local = interval(tally(numbers, LOCAL)[0][0], total)[0]
     panels = [SYMBOLS[str(p)] for p in numbers.grid.parametrization]
     letters = [f"({letter}) " for letter in "abcdef"] if len(panels) > 1 else [""]
     return {
@@ -365,13 +265,13 @@ def convergence_bars(numbers: PercentNumbers) -> dict[str, Any]:
         "names": ["global", "local (with global)", _complement(numbers)],
         "colors": ["#D55E00", "#0072B2", "#009E9E"],
         "percentage": np.stack([reached, local - reached, 100 - local], axis=-1),
-        "denominator": ran,
+        "denominator": total,
     }
 
 
-def _complement(numbers: PercentNumbers) -> str:
+def _complement(numbers: Table) -> str:
     """What the teal bars are made of, by number."""
-    rest = np.bincount(numbers.outcome[0].ravel(), minlength=len(Outcome))
+    rest = np.bincount(table(numbers)[0].ravel(), minlength=len(Outcome))
     parts = [
         f"{code.name.replace('_', ' ')}: {rest[code]:,}"
         for code in Outcome

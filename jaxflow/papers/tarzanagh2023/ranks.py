@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
@@ -58,40 +58,25 @@ class Cell(NamedTuple):
     widest: int
 
 
-class Solutions(NamedTuple):
-    """One program on b instances of each (n, T) of `shapes` and each of `dimensions`: the columns of `solve_all`."""
-
-    shapes: Int[Any, "s 2"]
-    dimensions: Int[Any, " k"]
-    result: Int[Any, "s k b"]
-    rank: Int[Any, "s k b"]
-    relative_rank: Int[Any, "s k b"]
-    gap: Float[Any, "s k b"]
-    outside: Float[Any, "s k b"]
-
-    @property
-    def solved(self) -> Mask:
-        return self.result == ProgramResult.optimal.value
-
-    @property
-    def feasible(self) -> Mask:
-        """Solved, or neither solved nor proven to have no solution."""
-        return self.result != ProgramResult.infeasible.value
-
-    def bound(self, of: Callable[[Any, Any], Any]) -> np.ndarray:
-        """A function of n and d `(s, k, b)`."""
-        return np.broadcast_to(of(self.shapes[:, :1, None], self.dimensions[None, :, None]), self.rank.shape)
+def solved(one: Table) -> Mask:
+    """The programs of one norm that are."""
+    return one.result == ProgramResult.optimal.value
 
 
-class RankNumbers(NamedTuple):
-    """Both programs on the same instances."""
+def feasible(one: Table) -> Mask:
+    """Solved, or neither solved nor proven to have no solution."""
+    return one.result != ProgramResult.infeasible.value
 
-    frobenius: Solutions
-    nuclear: Solutions
 
-    def flat(self, of: Callable[[Solutions], np.ndarray]) -> np.ndarray:
-        """Something of the instances of both programs, `(2, s, k, b)`."""
-        return np.stack([of(self.frobenius), of(self.nuclear)])
+def bounds(grid: Table, of: Callable[[Any, Any], Any]) -> np.ndarray:
+    """A function of n and d, of each cell `(c, 1)`."""
+    n, d = np.meshgrid(grid.shapes[:, 0], grid.dimensions, indexing="ij")
+    return of(n, d).reshape(-1, 1)
+
+
+def both(numbers: Table, of: Callable[[Table], np.ndarray]) -> np.ndarray:
+    """Something of the instances of both programs, `(2, c, b)`."""
+    return np.stack([of(numbers.frobenius), of(numbers.nuclear)])
 
 
 def solve_all(keys: Array, cell: Cell) -> Table:
@@ -143,7 +128,7 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
     }
 
 
-def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset[RankNumbers]:
+def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
     def cells(norm: str, scale: str) -> dict[str, Cell]:
         size = sizes[scale]
         found = [Cell(norm, n, T, d, max(size.dimensions)) for n, T in size.shapes for d in size.dimensions]
@@ -156,19 +141,6 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
         """The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each."""
         return Table(shapes=np.asarray(sizes[scale].shapes), dimensions=np.asarray(sizes[scale].dimensions))
 
-    def numbers(grid: Table, **found: Table) -> RankNumbers:
-        cells = len(grid.shapes), len(grid.dimensions)
-        return RankNumbers(
-            **{
-                norm: Solutions(
-                    grid.shapes,
-                    grid.dimensions,
-                    *(getattr(one, name).reshape(*cells, -1) for name in Solutions._fields[2:]),
-                )
-                for norm, one in found.items()
-            }
-        )
-
     parts: dict[str, Any] = {"grid": Sweep(grid)}
     for norm in PROGRAMS:
         parts[norm] = Part(
@@ -179,7 +151,7 @@ def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[
             draw_from=key_of,
             way="as a block",
         )
-    return Dataset("tarzanagh2023", name, parts, where=f"{__name__}:{where}", numbers=numbers)
+    return Dataset("tarzanagh2023", name, parts, where=f"{__name__}:{where}")
 
 
 def _figure_key(seed: Any) -> Any:
@@ -195,35 +167,24 @@ CHECK = _dataset(
 )
 
 
-def _bounded(source: str, says: str, bound: Callable[[Any, Any], Any]) -> Statement[RankNumbers]:
-    def above(numbers: RankNumbers) -> np.ndarray:
-        return numbers.flat(lambda one: np.where(one.solved, one.rank - one.bound(bound), np.nan))
+def _bounded(source: str, says: str, bound: Callable[[Any, Any], Any]) -> Statement[Table]:
+    def above(numbers: Table) -> np.ndarray:
+        return both(numbers, lambda one: np.where(solved(one), one.rank - bounds(numbers.grid, bound), np.nan))
 
-    def in_words(numbers: RankNumbers, known: Mask) -> str:
-        top = int(numbers.flat(lambda one: one.rank)[known].max(initial=0))
-        return f"{int(np.sum(above(numbers) > 0))} of {known.sum()} solutions have a larger rank; the largest is {top}"
-
-    return Statement(source=source, says=says, inside=lambda n: n.flat(lambda one: one.feasible), residual=above,
-                     found=in_words)  # fmt: skip
+    return Statement(source=source, says=says, inside=lambda n: both(n, feasible), residual=above)
 
 
-def _fewer(numbers: RankNumbers) -> np.ndarray:
+def _fewer(numbers: Table) -> np.ndarray:
     """By how much the rank of (Att-SVM*) is larger; NaN unless both are solved."""
     nuclear, frobenius = numbers.nuclear, numbers.frobenius
-    return np.where(nuclear.solved & frobenius.solved, nuclear.rank - frobenius.rank, np.nan)
+    return np.where(solved(nuclear) & solved(frobenius), nuclear.rank - frobenius.rank, np.nan)
 
 
-def _means(numbers: RankNumbers, known: Mask) -> str:
-    nuclear, frobenius = (float(one.rank[known].mean()) if known.any() else 0.0 for one in reversed(numbers))
-    more = int(np.sum(_fewer(numbers) > 0))
-    return f"mean rank {nuclear:.2f} of W^mm_* against {frobenius:.2f} of W^mm; larger in {more} of {known.sum()}"
+def _leaves(one: Table) -> np.ndarray:
+    return np.where(solved(one), one.outside, np.nan)
 
 
-def _leaves(one: Solutions) -> np.ndarray:
-    return np.where(one.solved, one.outside, np.nan)
-
-
-STATEMENTS: list[Statement[RankNumbers]] = [
+STATEMENTS: list[Statement[Table]] = [
     _bounded(
         "Lemma 1",
         "Any optimal solution of (Att-SVM) or (Att-SVM*) is at most rank n.",
@@ -234,73 +195,53 @@ STATEMENTS: list[Statement[RankNumbers]] = [
     Statement(
         source="Lemma 1",
         says="The row space of W^mm or W^mm_* lies within span({z_i}).",
-        inside=lambda n: n.flat(lambda one: one.feasible),
-        residual=lambda n: n.flat(_leaves),
+        inside=lambda n: both(n, feasible),
+        residual=lambda n: both(n, _leaves),
         bound=INSIDE,
         unit="share of a solution outside of it",
     ),
     Statement(
         source="§2.1",
         says="The nuclear norm objective inherently encourages a low-rank solution.",
-        inside=lambda n: n.frobenius.feasible & n.nuclear.feasible,
+        inside=lambda n: feasible(n.frobenius) & feasible(n.nuclear),
         residual=_fewer,
-        found=_means,
     ),
 ]
 
 
-def _lemma1(norm: str, program: str) -> Statement[RankNumbers]:
+def _lemma1(norm: str, program: str) -> Statement[Table]:
     """Both sentences of the lemma about one program."""
 
-    def leaves(numbers: RankNumbers) -> np.ndarray:
-        one: Solutions = getattr(numbers, norm)
-        return np.where(one.rank > one.bound(np.minimum), np.inf, _leaves(one))
-
-    def in_words(numbers: RankNumbers, known: Mask) -> str:
-        one: Solutions = getattr(numbers, norm)
-        bound = one.bound(np.minimum)
-        above, at = (int(np.sum(known & found)) for found in (one.rank > bound, one.rank == bound))
-        return (
-            f"{above} of {known.sum()} have a larger rank than min(n, d), {at} have exactly that; "
-            f"{int(np.sum(known & (one.outside > INSIDE)))} leave the span; {int(np.sum(~one.feasible))} programs "
-            f"infeasible, {int(np.sum(one.feasible & ~one.solved))} not solved to the tolerance"
-        )
+    def leaves(numbers: Table) -> np.ndarray:
+        one = getattr(numbers, norm)
+        return np.where(one.rank > bounds(numbers.grid, np.minimum), np.inf, _leaves(one))
 
     return Statement(
         source="Lemma 1",
         says=f"solutions of {program} have rank ≤ n (so ≤ min(n, d)) and rows within span{{z_i}}",
-        inside=lambda n: getattr(n, norm).feasible,
+        inside=lambda n: feasible(getattr(n, norm)),
         residual=leaves,
         bound=INSIDE,
         unit="share outside of the span",
-        found=in_words,
     )
 
 
-def _notes(numbers: RankNumbers) -> list[str]:
-    counts, differ, total = [], 0, 0
-    for program, one in zip(PROGRAMS.values(), numbers, strict=True):
-        found = zip(*np.unique(one.result, return_counts=True), strict=True)
-        parts = [f"{count} {ProgramResult(int(code)).name}" for code, count in found]
-        counts.append(f"{program}: {', '.join(parts)}, of {one.result.size} programs.")
-        differ += int(np.sum(one.rank != one.relative_rank))
-        total += int(one.solved.sum())
+def _notes(numbers: Table) -> list[str]:
+    differ = int(np.sum(both(numbers, lambda one: one.rank != one.relative_rank)))
     return [
-        *counts,
         "max(n, d) is no bound at all for d x d matrices; the numbers confirm the sharper min(n, d) of Lemma 1.",
-        f"A singular value counts above 1e-7, as published; above 1e-8 of the largest instead, {differ} of {total} "
-        "ranks differ.",
+        f"A singular value counts above 1e-7, as published; above 1e-8 of the largest instead {differ} ranks differ.",
     ]
 
 
-def draw_ranks(numbers: RankNumbers) -> Any:
+def draw_ranks(numbers: Table) -> Any:
     r"""Mean rank, with the range over the instances, of $W^{mm}$ (solid) and $W^{mm}_\star$ (dashed) against d.
 
     (a) T = 5, n in {5, 10, 15}; (b) n = 5, T in {5, 10, 15}; m = d. Tokens, queries and head uniform on the unit
     sphere. Programs that are infeasible (d small against n and T − 1, and always where d = 1: tokens are then
     ±v, and an optimal one has a twin) are counted, and have no rank.
     """
-    shapes, dimensions = numbers.frobenius.shapes, numbers.frobenius.dimensions
+    shapes, dimensions = numbers.grid.shapes, numbers.grid.dimensions
     fixed_n, fixed_T = shapes[0]
     panels = [
         ([i for i, (_, T) in enumerate(shapes) if T == fixed_T], "n", rf"(a) $T={fixed_T}$"),
@@ -312,7 +253,8 @@ def draw_ranks(numbers: RankNumbers) -> Any:
     for axis, (rows, varied, title) in zip(axes, panels, strict=True):
         for color, row in zip(CURVES, rows, strict=False):
             for one, line, symbol in lines:
-                rank = np.where(one.rank[row] >= 0, one.rank[row], np.nan)
+                rank = one.rank.reshape(len(shapes), len(dimensions), -1)[row]
+                rank = np.where(rank >= 0, rank, np.nan)
                 some = ~np.isnan(rank).all(axis=1)
                 x, rank = dimensions[some], rank[some]
                 label = rf"${symbol}$, ${varied}={shapes[row][0 if varied == 'n' else 1]}$"

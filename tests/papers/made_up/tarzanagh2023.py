@@ -6,32 +6,19 @@ import numpy as np
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023 import concave_ends, fig9, fig12
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify import (
     assumptions,
-    cone_lemmas,
-    equal_scores,
     hypotheses,
     inequalities,
-    local_convergence,
     local_paths,
-    paths,
     sequence_paths,
     smooth,
 )
-from jaxflow.papers.tarzanagh2023.verify import cones as cone_checks
-from jaxflow.papers.tarzanagh2023.verify import feasibility as feasible
-from jaxflow.papers.tarzanagh2023.verify import sequences as sequence_checks
-from jaxflow.papers.tarzanagh2023.verify.nearly_equal import NearlyEqualNumbers
 from tests.papers import (
     test_composition,
-    test_conjecture,
-    test_factored,
-    test_fig1_and_10,
-    test_fig7,
     test_percentages,
-    test_ranks,
+    test_tarzanagh2023,
     test_verify_paths,
 )
 from tests.papers.made_up.records import filled, programs
@@ -41,7 +28,7 @@ GLOBAL, LOCAL, OTHER = (SelectionStatus[name].value for name in ("global_", "loc
 
 
 def plane() -> list[Any]:
-    numbers = test_fig1_and_10.plane_numbers
+    numbers = test_tarzanagh2023.plane_numbers
     return [numbers(2.0), numbers(-0.5)]
 
 
@@ -72,19 +59,19 @@ def figure6() -> list[Any]:
 
 
 def conjecture() -> list[Any]:
-    yes = [test_conjecture.YES]
-    return [test_conjecture.made_up([Outcome.globally_optimal], yes, yes, yes)]
+    yes = [test_tarzanagh2023.YES]
+    return [test_tarzanagh2023.conjecture_numbers([Outcome.globally_optimal], yes, yes, yes)]
 
 
 def factored() -> list[Any]:
-    made_up = test_factored.made_up
+    made_up = test_tarzanagh2023.factored_numbers
     good, other = Outcome.locally_optimal, Outcome.prediction_contradicted
     return [made_up([good] * 2, [1e-9] * 2, [2e-9] * 2), made_up([good, other], [1e-7, 0.3], [2e-9, 0.4])]
 
 
 def tarzanagh_assumptions() -> list[Any]:
     support = filled(
-        assumptions.Support,
+        Table,
         (len(assumptions.DIMENSIONS), 2),
         result=OPTIMAL,
         exact=True,
@@ -97,7 +84,7 @@ def tarzanagh_assumptions() -> list[Any]:
 
 
 def cones() -> list[Any]:
-    choices = cone_checks.Choices(
+    choices = Table(
         status=np.array([LOCAL] * 4 + [OTHER]),
         empty=np.array([False, True, True, True, False]),
         near=np.zeros(5, bool),
@@ -116,7 +103,7 @@ def equal_cells() -> list[Any]:
         one = {"score_gap": 0.1, "score_spread": 0.0, "optimal_tokens": 1, "program_result": OPTIMAL}
         one |= {"program_gap": 1e-16, "steps": 100, "rate": 0.1, "attention": np.full((2, 2), attention)}
         one |= {"misaligned": 0.5, "norm": 8.0}
-        explicit = equal_scores.Explicit(**{name: np.asarray(value) for name, value in one.items()})
+        explicit = Table({name: np.asarray(value) for name, value in one.items()})
         return Table(explicit=explicit, flow=flow, cells=cells)
 
     return [numbers(True, 1.0), numbers(False, 1e-30)]
@@ -124,8 +111,8 @@ def equal_cells() -> list[Any]:
 
 def feasibility() -> list[Any]:
     sizes, one = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1])), np.ones((2, 3, 5))
-    programs = feasible.Programs(*sizes, np.full(one.shape, OPTIMAL), 1e-15 * one, one > 0, 0.1 * one)
-    return [Table(programs=programs)]
+    found = {"result": np.full(one.shape, OPTIMAL), "gap": 1e-15 * one, "separated": one > 0, "least": 0.1 * one}
+    return [Table(programs=Table(zip(("n", "T", "d", "kind"), sizes, strict=True), **found))]
 
 
 def assumed() -> list[Any]:
@@ -144,11 +131,9 @@ def inequalities_data() -> list[Any]:
     def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
         limit = 0.0 if sign > 0 else 1.0
         return Table(
-            gradients=filled(
-                inequalities.Gradients, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far
-            ),
-            concave=filled(inequalities.Concave, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
-            centred=filled(inequalities.Centred, (2,), over=-sign),
+            gradients=filled(Table, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far),
+            concave=filled(Table, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
+            centred=filled(Table, (2,), over=-sign),
             explicit=Table(ratio=ratio),
         )
 
@@ -159,7 +144,7 @@ def local_convergence_numbers(selected: bool, certified: bool, descends: bool = 
     """Three starts near and three far, by flow and by descent."""
     ends = np.array([selected, selected and descends])[None, :, None] & np.ones((2, 2, 3), bool)
     plain = np.ones((2, 3))
-    runs = local_convergence.Runs(
+    runs = Table(
         reached=ends & certified,
         left=~ends & certified,
         stationary=np.zeros_like(ends),
@@ -188,27 +173,27 @@ def local_paths_data() -> list[Any]:
 
 
 def nearly_equal() -> list[Any]:
-    ends = test_verify_paths.ends
-    return [NearlyEqualNumbers(*[ends(np.ones((4, 2), bool))] * 2, ends([True] * 2))]
+    cells = test_verify_paths.ends(np.ones((4, 2), bool))
+    return [Table(single=cells, several=cells, pairs=test_verify_paths.ends([True] * 2))]
 
 
 def lemmas_of_cones() -> list[Any]:
     yes, one, at = np.ones(4, bool), np.ones(4), np.ones((4, 4))
     ratios = 1.0 + np.array([0.64, 0.16, 0.04, 0.01]) * at
-    optimal = cone_lemmas.Cone(yes, ~yes, at, ratios, 0.5 * at, 2.0 * at, one, one)
-    choices = optimal._replace(empty=np.array([False, False, False, True]))
-    local = cone_lemmas.Cone(*(np.stack([x] * 2) for x in choices))
-    return [cone_lemmas.ConeLemmaNumbers(optimal, local, filled(Table, (2,), least=1.0, projected=1.0))]
+    more = {"lower": 0.5 * at, "upper": 2.0 * at, "bound": one, "mu": one}
+    optimal = Table(inside=yes, empty=~yes, push=at, ratio=ratios, **more)
+    local = stacked([optimal.replace(empty=np.array([False, False, False, True]))] * 2)
+    return [Table(optimal=optimal, local=local, ranks=filled(Table, (2,), least=1.0, projected=1.0))]
 
 
-def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Any:
+def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], lam: list[float]) -> Table:
     """What figures 9 and 12 share: three penalties or bounds, four instances, ten tokens."""
     shape = (len(sizes), 4)
     size = np.broadcast_to(np.array(sizes)[:, None], shape)
     penalty = np.broadcast_to(np.array(lam)[:, None], shape)
     scores = np.tile(np.linspace(0.0, -1.0, 10), (*shape, 1))
-    targets = concave_ends.Targets(penalty, scores, size, np.zeros(shape, bool))
-    ends = concave_ends.Ends(
+    targets = Table(lam=penalty, scores=scores, size=size, near_tie=np.zeros(shape, bool))
+    ends = Table(
         attention=np.where(np.arange(10) < size[..., None], 1.0, 0.0),
         good=np.ones(shape, bool),
         direction=np.ones(shape),
@@ -217,8 +202,8 @@ def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], l
         spanned=np.ones(shape),
         solved=np.ones(shape, bool),
     )
-    flow = concave_ends.Flows(
-        **ends._asdict(),
+    flow = Table(
+        ends.named,
         target=ends.attention,
         error=np.full(shape, 0.0 if good else 1.0),
         error_early=np.zeros(shape),
@@ -226,31 +211,31 @@ def concave_runs(good: bool, low: float, moved: list[float], sizes: list[int], l
         length=np.ones(shape),
         moved=1.0 - np.tile(moved, (*shape, 1)),
     )
-    return targets, flow, ends
+    return Table(targets=targets, flow=flow, descent=ends)
 
 
 def figure9() -> list[Any]:
     # With k of ten tokens the motion aligns like t^(−k/5): from 1e-3, over eight units of log t.
     falling = [1e-3, 1e-3 * np.exp(-8.0 * 2.0 * 5 / 10)]
     lambdas = [0.0, 1.0, 2.5]
-    well = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [1, 5, 10], lambdas))
+    well = concave_runs(True, 0.0, falling, [1, 5, 10], lambdas)
     # As many tokens for every penalty, so that one rate is that of all.
-    even = fig9.PenaltyNumbers(*concave_runs(True, 0.0, falling, [5, 5, 5], lambdas))
-    bad = fig9.PenaltyNumbers(*concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas))
+    even = concave_runs(True, 0.0, falling, [5, 5, 5], lambdas)
+    bad = concave_runs(False, 0.5, [1e-3, 1e-3], [9, 5, 4], lambdas)
     # Scores so far apart that no penalty of these takes all tokens.
-    return [well, even, bad._replace(targets=bad.targets._replace(scores=100.0 * bad.targets.scores))]
+    return [well, even, bad.replace(targets=bad.targets.replace(scores=100.0 * bad.targets.scores))]
 
 
 def figure12() -> list[Any]:
     sizes = [2, 3, 4]
     size = np.broadcast_to(np.array(sizes)[:, None], (3, 6))
-    exact = fig12.Exact(np.array([3, 5, 7]), size, np.zeros((3, 6), bool), np.full((3, 6), 2))
-    return [fig12.Lemma6Numbers(*concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3]), exact)]
+    exact = Table(tau=np.array([3, 5, 7]), size=size, near_tie=np.zeros((3, 6), bool), draws=np.full((3, 6), 2))
+    return [Table(concave_runs(True, 0.0, [1e-3, 1e-4], sizes, [0.1, 0.2, 0.3]).named, exact=exact)]
 
 
 def regularization_paths() -> list[Any]:
     one = paths_of(4.0, 8)
-    programs = paths.Programs(
+    programs = Table(
         result=np.full((2, 3), OPTIMAL),
         value=np.full((2, 3), 3.0),
         rank=np.full((2, 3), 2),
@@ -258,12 +243,12 @@ def regularization_paths() -> list[Any]:
         shape=np.array([3, 3, 3]),
         columns=np.array([3]),
     )
-    return [paths.PathNumbers(one, paths.Paths(*(field[None] for field in one)), programs)]
+    return [Table(combined=one, factored=one.at(None), programs=programs)]
 
 
 def paths_of_sequences() -> list[Any]:
     sizes = len(sequence_paths.CONES)
-    choices = sequence_paths.Choices(
+    choices = Table(
         size=np.repeat(np.arange(sizes), 4),
         status=np.tile([GLOBAL, LOCAL, LOCAL, OTHER], sizes),
         empty=np.tile([False, False, True, False], sizes),
@@ -274,15 +259,14 @@ def paths_of_sequences() -> list[Any]:
         optimal=np.tile([True, False, False, False], sizes),
         anywhere=np.tile([np.inf, 0.1, -0.1, 0.3], sizes),
     )
-    six = paths.Paths(*(np.stack([field] * 6) for field in paths_of(4.0, 8)))
-    return [sequence_paths.SequenceNumbers(six, choices)]
+    return [Table(paths=stacked([paths_of(4.0, 8)] * 6), choices=choices)]
 
 
 def sequences() -> list[Any]:
     best = Outcome.globally_optimal.value
     combined, factored = (
         filled(
-            sequence_checks.Limits,
+            Table,
             (cells, 2),
             outcome=best,
             status=GLOBAL,
@@ -295,12 +279,12 @@ def sequences() -> list[Any]:
         )
         for cells in (3, 1)
     )
-    return [sequence_checks.SequenceNumbers(combined, factored)]
+    return [Table(combined=combined, factored=factored)]
 
 
 def smoothness() -> list[Any]:
     sized = np.full((2, 2, len(smooth.SIZES)), 0.5)
-    ratios = smooth.Ratios(np.full((2, 2), 0.5), sized, sized, np.full((2, 2, 2), -0.5))
+    ratios = Table(W=np.full((2, 2), 0.5), K=sized, Q=sized, descent=np.full((2, 2, 2), -0.5))
     return [Table(pairs=ratios)]
 
 
@@ -313,12 +297,12 @@ PROBES = {
     "descents": lambda: [test_verify_paths.descended()],
     "fig1": plane,
     "fig2": figure2,
-    "fig4": lambda: [test_ranks.made_up(2)],
+    "fig4": lambda: [test_tarzanagh2023.rank_numbers(2)],
     "fig5": figure5,
     "fig6": figure6,
-    "fig7": lambda: [test_fig7.numbers()],
+    "fig7": lambda: [test_tarzanagh2023.bias_numbers()],
     "fig8": lambda: [test_composition.made_up()],
-    "fig10": lambda: [test_fig1_and_10.made_up(0.3, 0.2)],
+    "fig10": lambda: [test_tarzanagh2023.column_numbers(0.3, 0.2)],
     "fig11": lambda: [test_composition.made_up()],
     "conjecture": conjecture,
     "factored": factored,
@@ -331,7 +315,7 @@ PROBES = {
     "local-convergence": lambda: [local_convergence_numbers(True, True)],
     "local-paths": local_paths_data,
     "nearly-equal-scores": nearly_equal,
-    "ranks": lambda: [test_ranks.made_up(2)],
+    "ranks": lambda: [test_tarzanagh2023.rank_numbers(2)],
     "sequences": sequences,
     "sequence-paths": paths_of_sequences,
     "smoothness": smoothness,

@@ -1,27 +1,26 @@
 """Assumptions B.1 (exactly, and by the paper's proxy) and C: how often they hold; Theorems 3 and 6 where they do."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Say, Sweep, checksum_key
 from jaxflow.papers.independent import least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, Ends, follow_all
+from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, converges, follow_all, has_program
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 # Flows of two cells fill one batch of 32 at the quick size.
 TRIALS = {"quick": 16, "paper": 256, "large": 2048}
@@ -37,30 +36,14 @@ MARGINS, SOLVED = "NNLS of SciPy", 1e-7
 SEPARATING = ((2, 3, 6), (3, 4, 6))
 
 
-class Support(NamedTuple):
-    """Random instances at each of `DIMENSIONS`: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are
-    support vectors (`exact`); `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
-
-    result: Int[Any, "k b"]
-    exact: Bool[Any, "k b"]
-    average: Float[Any, "k b"]
-    largest: Float[Any, "k b"]
-    push: Float[Any, "k b"]
-
-    @property
-    def solved(self) -> Mask:
-        return self.result == ProgramResult.optimal.value
-
-    @property
-    def proxy(self) -> Mask:
-        """The average margin is that of support vectors, nearly."""
-        return self.solved & (self.average < PROXY)
+def solved(support: Table) -> Mask:
+    """(Att-SVM) is."""
+    return support.result == ProgramResult.optimal.value
 
 
-def _supports(scale: str, key: Any, say: Say) -> Support:
+def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption B.1: {TRIALS[scale]} instances for each d of {', '.join(map(str, DIMENSIONS))}")
-    cells = [_support(_support_keys(scale, key, d), d) for d in DIMENSIONS]
-    return jax.tree.map(lambda *values: np.stack(values), *cells)
+    return stacked(_support(_support_keys(scale, key, d), d) for d in DIMENSIONS)
 
 
 def _instances(scale: str, key: Any) -> list[tuple[Instance, Array]]:
@@ -73,7 +56,7 @@ def _hold(scale: str, key: Any, say: Say) -> Table:
     return Table(holds=np.stack([holds for _, holds in _instances(scale, key)]))
 
 
-def _flows(scale: str, key: Any, say: Say) -> Ends:
+def _flows(scale: str, key: Any, say: Say) -> Table:
     say(f"Theorem 6: {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
     return follow_all([given for given, _ in _instances(scale, key)])
 
@@ -95,8 +78,11 @@ def _unit_data(key: Array, d: Any) -> tuple[TokenData, Array]:
 
 
 @jax.jit
-def _support(keys: Array, d: Any) -> Support:
-    def one(key: Array) -> Support:
+def _support(keys: Array, d: Any) -> Table:
+    """Random instances: `result` of (Att-SVM) (`ProgramResult`); whether all tokens are support vectors (`exact`);
+    `average` and `largest` margin; `push`, the cosine of ∇L(W) and W^mm at a random W."""
+
+    def one(key: Array) -> Table:
         *_, key_W, key_size = jax.random.split(key, 5)
         data, head = _unit_data(key, d)
         best = optimal_tokens(token_scores(data, head), data.visible)
@@ -108,7 +94,7 @@ def _support(keys: Array, d: Any) -> Support:
         model = CombinedAttention(W, head)
         gradient: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model).gradient
         sizes = jnp.linalg.norm(gradient.W) * jnp.linalg.norm(solution.primal)
-        return Support(
+        return Table(
             result=solution.result.value,
             exact=jnp.all(local.support | best),
             average=jnp.sum(margins) / (N * (T - 1)),
@@ -140,9 +126,9 @@ ASSUMPTIONS = Dataset(
     "tarzanagh2023",
     "assumptions",
     {
-        "support": Sweep(_supports, KEY, record=Support),
+        "support": Sweep(_supports, KEY),
         "separating": Sweep(_hold, KEY),
-        "flows": Sweep(_flows, KEY, record=Ends),
+        "flows": Sweep(_flows, KEY),
     },
     where=f"{__name__}:ASSUMPTIONS",
 )
@@ -154,7 +140,7 @@ def _beyond(numbers: Table) -> np.ndarray:
     off = np.maximum(found.largest - 1.0, 0.0)
     # Which tokens are support is Definition 2's decision, whatever rounding makes of the margins at its edge.
     off = np.where(found.exact, np.minimum(off, SUPPORT), np.maximum(off, 2.0 * SUPPORT))
-    return np.where(found.solved, off, np.nan)
+    return np.where(solved(found), off, np.nan)
 
 
 def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -166,40 +152,20 @@ def _beyond_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if W is None else float(np.max(np.sum(rows * W, axis=(1, 2)))) - 1.0
 
 
-def _proxy_in_words(numbers: Table, known: Mask) -> str:
-    found = numbers.support
-    exact, proxy, total = found.solved & found.exact, found.proxy, found.result.shape[1]
-    shares = "; ".join(
-        f"d = {d}: {100 * one.sum() / total:.0f}% exactly, {100 * other.sum() / total:.0f}% by the proxy"
-        for d, one, other in zip(DIMENSIONS, exact, proxy, strict=True)
-    )
-    return (
-        f"{int((proxy & ~exact).sum())} of {int(proxy.sum())} instances that pass the proxy have a token that is no "
-        f"support vector; {total} instances for each d, {shares}"
-    )
-
-
 PROXY_MEANS = Statement[Table](
     source="Assumption B.1",
     says=f"an average margin below {PROXY} (the proxy of Figure 5) means that all tokens are support vectors; "
     f"n = T = {N}",
-    inside=lambda n: n.support.proxy,
+    # The average margin is that of support vectors, nearly.
+    inside=lambda n: solved(n.support) & (n.support.average < PROXY),
     residual=_beyond,
     bound=SUPPORT,
     unit="margin − 1 of a token under the proxy",
-    found=_proxy_in_words,
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
 BOUND = (T + N) * np.log(T + N)
 ENOUGH = np.asarray(DIMENSIONS) >= BOUND
-
-
-def _bound_in_words(numbers: Table, known: Mask) -> str:
-    met = (numbers.support.solved & numbers.support.exact)[ENOUGH]
-    dimensions = np.asarray(DIMENSIONS)[ENOUGH]
-    shares = ", ".join(f"{100 * one.mean():.0f}% at d = {d}" for d, one in zip(dimensions, met, strict=True))
-    return f"it holds on {int(met.sum())} of {met.size}: {shares}"
 
 
 SUFFICES = Statement[Table](
@@ -209,52 +175,27 @@ SUFFICES = Statement[Table](
     residual=_beyond,
     bound=SUPPORT,
     unit="margin − 1 of a token",
-    found=_bound_in_words,
     again=Again(MARGINS, _beyond_again, SOLVED),
 )
 
 NO_STATIONARY_POINT = Statement[Table](
     source="Theorem 3",
     says=f"∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0; a random W on instances of Assumption B.1, n = T = {N}",
-    inside=lambda n: n.support.solved & n.support.exact,
+    inside=lambda n: solved(n.support) & n.support.exact,
     residual=lambda n: n.support.push,
     bound=BELOW_ZERO,
     unit="cosine of ∇L and W^mm; below 0",
-    found=lambda n, known: f"{int(np.sum(n.support.push[known] >= 0))} of {int(known.sum())} fail",
 )
 
 
-def converges(number: int) -> Statement[Table]:
+def separated(number: int) -> Statement[Table]:
     """Of one size."""
     n, T, d = SEPARATING[number]
-
-    def inside(numbers: Table) -> Mask:
-        return numbers.separating.holds[number] & cell_of(numbers.flows, number).inside
-
-    def residual(numbers: Table) -> np.ndarray:
-        ends = cell_of(numbers.flows, number)
-        return ends.distance(ends.astray)
-
-    def in_words(numbers: Table, known: Mask) -> str:
-        ends, holds = cell_of(numbers.flows, number), numbers.separating.holds[number]
-        total, count = int(inside(numbers).sum()), int((known & ends.reached).sum())
-        low, high = wilson(int(holds.sum()), holds.size)
-        apart = ~holds & ends.inside
-        return (
-            f"{count} of {total} do, {int(known.sum()) - count} converge elsewhere, {total - int(known.sum())} are "
-            f"undecided; Assumption C holds in {100 * float(holds.mean()):.0f}% [{100 * float(low):.0f}, "
-            f"{100 * float(high):.0f}] of {holds.size}; without it {int((apart & ends.reached).sum())} of "
-            f"{int(apart.sum())} converge to W^mm"
-        )
-
-    return Statement(
-        source="Theorem 6",
-        says=f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
-        inside=inside,
-        residual=residual,
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
-        found=in_words,
+    return converges(
+        "Theorem 6",
+        f"Assumption C and W(0) = 0, n = {n}, T = {T}, d = {d}: the flow converges to W^mm",
+        lambda n: n.flows.at(number),
+        lambda n: n.separating.holds[number] & has_program(n.flows.at(number)),
     )
 
 
@@ -262,6 +203,6 @@ register(
     ASSUMPTIONS,
     "assumptions",
     title="Assumptions B.1 and C, Theorems 3 and 6",
-    statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(converges(number) for number in range(len(SEPARATING)))],
+    statements=[PROXY_MEANS, SUFFICES, NO_STATIONARY_POINT, *(separated(number) for number in range(len(SEPARATING)))],
     verified=True,
 )

@@ -2,21 +2,21 @@ r"""Lemmas 11 to 14: gradients within $\bar{\mathcal C}_{\mu,R}$ of (48) and $\m
 Lemma 17."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, log_attention, token_scores
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement, largest, least
+from jaxflow.papers.statement import BELOW_ZERO, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.verdicts import Rate, fit
@@ -34,50 +34,27 @@ ROUNDING = 1e-9
 FULL_RANK, RANK_LOST = 1e-9, 1e-12
 
 
-class Cone(NamedTuple):
-    r"""One random V, and W at the norms `FACTORS` times R, in the cone of each instance; μ and R are the proof's own.
-
-    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
-    - `push`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of it.
-    - `ratio`: π of Lemmas 11 and 14 is this less 1.
-    """
-
-    inside: Bool[Any, "*b"]
-    empty: Bool[Any, "*b"]
-    push: Float[Any, "*b r"]
-    ratio: Float[Any, "*b r"]
-    lower: Float[Any, "*b r"]
-    upper: Float[Any, "*b r"]
-    bound: Float[Any, "*b"]
-    mu: Float[Any, "*b"]
-
-    @property
-    def needed(self) -> np.ndarray:
-        """The π of each instance at each norm."""
-        return np.maximum(self.ratio - 1.0, 0.0)
-
-
-class ConeLemmaNumbers(NamedTuple):
-    """`optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ
-    of (67) as printed, and over the tokens of all sequences, those without support tokens too."""
-
-    optimal: Cone
-    local: Cone
-    ranks: Table
-
-    @property
-    def printed(self) -> Cone:
-        return cell_of(self.local, 0)
-
-
 def _margins(data: TokenData, selection: Array, W: Array) -> Array:
     logits = jnp.einsum("ntd,de,ne->nt", data.tokens, W, data.queries)
     own = jnp.sum(jnp.where(selection, logits, 0.0), axis=-1, keepdims=True)
     return jnp.where(selection, jnp.inf, own - logits)
 
 
+def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: Array, bound: Array, mu: Array) -> Table:
+    r"""One random V, and W at the r norms `FACTORS` times R, in the cone of each instance; μ and R are the proof's own.
+
+    - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
+    - `push` `(r,)`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of
+      it.
+    - `ratio` `(r,)`: π of Lemmas 11 and 14 is this less 1.
+    """
+    push, ratio = at
+    more = {"lower": lower, "upper": upper, "bound": bound, "mu": mu}
+    return Table(inside=jnp.asarray(inside), empty=jnp.asarray(empty), push=push, ratio=ratio, **more)
+
+
 def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> tuple[Array, Array, Array]:
-    """`push` and `ratio` of `Cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's scale, `(n,)`."""
+    """`push` and `ratio` of `_cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's scale."""
     model = CombinedAttention(W, head)
     scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model)
     down, slopes = -scaled.gradient.W, jax.nn.sigmoid(-data.labels * model.outputs(data))
@@ -87,14 +64,14 @@ def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, 
     return jnp.sum(down * V), ratio, slopes * jnp.exp(rest - scaled.log_scale) / slopes.size
 
 
-def _optimal(scale: str, key: Any, say: Say) -> Cone:
+def _optimal(scale: str, key: Any, say: Say) -> Table:
     say(f"Lemmas 11 and 12: {TRIALS[scale]} instances with n, T, d = {N}, {T}, {D}")
     return _global(jax.random.split(key, TRIALS[scale]))
 
 
 @jax.jit
-def _global(keys: Array) -> Cone:
-    def one(key: Array) -> Cone:
+def _global(keys: Array) -> Table:
+    def one(key: Array) -> Table:
         key_data, key_W, key_share, key_V = jax.random.split(key, 4)
         data, head = random_tokens(key_data, N, T, D)
         scores = token_scores(data, head)
@@ -128,7 +105,7 @@ def _global(keys: Array) -> Cone:
         push, ratio, weights = at(jnp.asarray(FACTORS))
         lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
         upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
-        return Cone(usable, jnp.asarray(False), push, ratio, lower, upper, bound, mu)
+        return _cone(usable, False, (push, ratio), lower, upper, bound, mu)
 
     return jax.vmap(one)(keys)
 
@@ -142,7 +119,7 @@ def _programs(keys: Array) -> Any:
     return jax.vmap(one)(keys)
 
 
-def _locals(scale: str, key: Any, say: Say) -> Cone:
+def _locals(scale: str, key: Any, say: Say) -> Table:
     trials = TRIALS[scale]
     say(f"Lemmas 13 and 14: {trials} instances with n, T, d = {N}, {T}, {D}")
     data, head, programs = _programs(jax.random.split(key, trials))
@@ -155,12 +132,12 @@ def _locals(scale: str, key: Any, say: Say) -> Cone:
     found = _local(jax.random.split(jax.random.fold_in(key, 2), trials), data, head, chosen, W, support)
     # Both R are finite, or neither is asked.
     inside = local.any(axis=1) & np.isfinite(found.bound).all(axis=0)
-    return jax.tree.map(np.asarray, found._replace(inside=np.broadcast_to(inside, found.bound.shape)))
+    return jax.tree.map(np.asarray, found.replace(inside=np.broadcast_to(inside, found.bound.shape)))
 
 
 @jax.jit
-def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support: Any) -> Cone:
-    def one(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> Cone:
+def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support: Any) -> Table:
+    def one(key: Array, a: TokenData, v: Any, choice: Array, aim: Array, support: Array) -> Table:
         selection = masks(choice[None], a)[0]
         margins = _margins(a, selection, aim)
         # (67): half the distance between support tokens and others of the same sequence, where it has some.
@@ -173,7 +150,7 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
 
     def bounds(
         key: Array, a: TokenData, v: Any, selection: Array, aim: Array, support: Array, margins: Array, delta: Array
-    ) -> Cone:
+    ) -> Table:
         scores = token_scores(a, v)
         size = jnp.linalg.norm(aim)
         theta = 1.0 / positive_or_one(size)
@@ -202,7 +179,7 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
         lower = 0.125 * jnp.sum(weights * low, axis=-1)
         upper = 2.0 * jnp.sum(weights * high, axis=-1)
         empty = jnp.any(~jnp.any(support, axis=1))
-        return Cone(jnp.asarray(True), empty, push, ratio, lower, upper, bound, mu)
+        return _cone(True, empty, (push, ratio), lower, upper, bound, mu)
 
     return jax.vmap(one, out_axes=1)(keys, data, head, chosen, W, support)
 
@@ -234,45 +211,50 @@ def _ranks(scale: str, key: Any, say: Say) -> Table:
 
 
 KEY = checksum_key("cone-lemmas")
+# `optimal` `(b,)`: the cone of the optimal tokens; `local` `(2, b)`: that of a locally-optimal choice, with the δ of
+# (67) as printed, and over the tokens of all sequences, those without support tokens too.
 CONE_LEMMAS = Dataset(
     "tarzanagh2023",
     "cone-lemmas",
     {
-        "optimal": Sweep(_optimal, KEY, record=Cone),
-        "local": Sweep(_locals, KEY, record=Cone),
+        "optimal": Sweep(_optimal, KEY),
+        "local": Sweep(_locals, KEY),
         "ranks": Sweep(_ranks, KEY),
     },
     where=f"{__name__}:CONE_LEMMAS",
-    numbers=ConeLemmaNumbers,
 )
 
-Of = Callable[[ConeLemmaNumbers], Cone]
+Of = Callable[[Table], Table]
 SIZES = f"n = {N}, T = {T}, d = {D}"
-NORMS = ", ".join(f"{x:g}" for x in FACTORS)
 
 
-def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> Statement[ConeLemmaNumbers]:
+def _printed(numbers: Table) -> Table:
+    return numbers.local.at(0)
+
+
+def pi(cone: Table) -> np.ndarray:
+    """The π of each instance at each norm."""
+    return np.maximum(cone.ratio - 1.0, 0.0)
+
+
+def ratio(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """⟨∇L, W/‖W‖⟩ against ⟨∇L, W^mm/‖W^mm‖⟩."""
 
-    def needed(numbers: ConeLemmaNumbers) -> np.ndarray:
+    def needed(numbers: Table) -> np.ndarray:
         """The largest π at each norm."""
-        return of(numbers).needed[inside(of(numbers))].max(axis=0, initial=0.0)
+        return pi(of(numbers))[inside(of(numbers))].max(axis=0, initial=0.0)
 
-    def residual(numbers: ConeLemmaNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         # The statement wants any π > 0 from some R on: what is needed must fall, at the end at least like 1/R.
-        return of(numbers).needed[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
+        return pi(of(numbers))[:, -1] / (2.0 * needed(numbers)[-2] * FACTORS[-2] / FACTORS[-1] + ROUNDING)
 
-    def rate(numbers: ConeLemmaNumbers, known: Mask) -> Rate | None:
+    def rate(numbers: Table, known: Mask) -> Rate | None:
         largest_pi = needed(numbers)
         seen = largest_pi > ROUNDING
         if seen.sum() < 3:
             return None
         slope, half = fit(np.log(np.asarray(FACTORS)[seen]), np.log(largest_pi[seen]))
         return Rate(-slope, half, None, law="the largest π needed against R")
-
-    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-        sizes = ", ".join(f"{x:.1e}" for x in needed(numbers))
-        return f"the largest π needed at {NORMS} times the proof's R_μ is {sizes}"
 
     return Statement(
         source=source,
@@ -283,29 +265,20 @@ def ratio(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> St
         unit=f"π needed at {FACTORS[-1]:g} R_μ over twice what 1/R leaves of the largest before",
         # It may fall like 1/R further out, unless it is above the largest before.
         late=0.5 * FACTORS[-1] / FACTORS[-2],
-        found=in_words,
         limit=True,
         rate=rate,
     )
 
 
-def bounds(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> Statement[ConeLemmaNumbers]:
+def bounds(source: str, where: str, of: Of, inside: Callable[[Table], Mask]) -> Statement[Table]:
     """−⟨∇L(W), V⟩ against the bounds of a proof."""
 
-    def shares(numbers: ConeLemmaNumbers) -> tuple[np.ndarray, np.ndarray]:
+    def shares(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
         """Of the lower bound in it, and of it in the upper; +inf where it is not positive."""
         cone = of(numbers)
         not_positive = cone.push <= 0
         push = np.where(not_positive, 1.0, cone.push)
         return np.where(not_positive, np.inf, cone.lower / push), np.where(not_positive, np.inf, push / cone.upper)
-
-    def in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-        below, above = (share[known] for share in shares(numbers))
-        bad = np.sum(np.maximum(below, above) > 1.0 + ROUNDING)
-        return (
-            f"not at {bad} of {below.size} points ({known.sum()} instances at {NORMS} R); the lower bound is at most "
-            f"{largest(below):.2f} of it, and it at most {largest(above):.2f} of the upper"
-        )
 
     return Statement(
         source=source,
@@ -315,30 +288,19 @@ def bounds(source: str, where: str, of: Of, inside: Callable[[Cone], Mask]) -> S
         residual=lambda n: np.maximum(*shares(n)).max(axis=-1),
         bound=1.0 + ROUNDING,
         unit="lower bound / −⟨∇L, V⟩ / upper bound, each at most 1",
-        found=in_words,
     )
 
 
-def _sign_in_words(numbers: ConeLemmaNumbers, known: Mask) -> str:
-    # The statement is for all R from some on: judged at the largest.
-    bad, mended = (int(np.sum(push[known, -1] <= 0)) for push in numbers.local.push)
-    return (
-        f"not in {bad} of {known.sum()} instances at {FACTORS[-1]:g} R; with a δ over the tokens of all sequences, "
-        f"those without support tokens too, not in {mended}"
-    )
-
-
-POSITIVE = Statement[ConeLemmaNumbers](
+POSITIVE = Statement[Table](
     source="Lemma 13",
     says=f"−⟨∇L(W), V⟩ > 0 within cone_μ(W^mm_α) where some T_i is empty, μ of (67), {SIZES}",
-    inside=lambda n: n.printed.inside & n.printed.empty,
-    residual=lambda n: -n.printed.push[:, -1],
+    inside=lambda n: _printed(n).inside & _printed(n).empty,
+    residual=lambda n: -_printed(n).push[:, -1],
     bound=BELOW_ZERO,
     unit="⟨∇L, V⟩ on its own scale; below 0",
-    found=_sign_in_words,
 )
 
-FULL = Statement[ConeLemmaNumbers](
+FULL = Statement[Table](
     source="Lemma 17",
     says="[A; B] has full row rank if A has and B projected on a subspace of the null space of A has; B nearly in the "
     "row space of A",
@@ -346,23 +308,19 @@ FULL = Statement[ConeLemmaNumbers](
     residual=lambda n: -n.ranks.least,
     bound=-np.nextafter(RANK_LOST, 1.0),
     unit="−(least singular value); below 0",
-    found=lambda n, known: (
-        f"{np.sum(n.ranks.least[known] <= RANK_LOST)} of {known.sum()} do not; the least singular "
-        f"value is {least(n.ranks.least[known]):.1e}"
-    ),
 )
 
 
-def _full(cone: Cone) -> Mask:
+def _full(cone: Table) -> Mask:
     return cone.inside & ~cone.empty
 
 
 STATEMENTS = [
     ratio("Lemma 11", "W in C̄_{μ,R} of (48)", lambda n: n.optimal, lambda cone: cone.inside),
     bounds("Lemma 12", "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)", lambda n: n.optimal, lambda cone: cone.inside),
-    bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", lambda n: n.printed, _full),
+    bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", _printed, _full),
     POSITIVE,
-    ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", lambda n: n.printed, _full),
+    ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", _printed, _full),
     FULL,
 ]
 

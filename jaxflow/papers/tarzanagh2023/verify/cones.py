@@ -1,19 +1,19 @@
 r"""Lemma 5 (Lemma 16): $W^{mm}_\alpha\in\mathrm{cone}_\varepsilon(\alpha)$ for small ε iff α is locally optimal."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
 from jaxflow.margin import ProgramResult
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import Tokens, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, largest
-from jaxflow.papers.table import Table
+from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.table import Table, joined
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES, N, T, all_choices, random_instance
 
 X = TypeVar("X")
@@ -28,49 +28,37 @@ LOCAL = (SelectionStatus.local.value, SelectionStatus.global_.value)
 DECIDED = (*LOCAL, SelectionStatus.not_local.value)
 
 
-class Choices(NamedTuple):
-    r"""All feasible choices of tokens of random instances, one after the other.
-
-    `status` by Definition 2 (`SelectionStatus`); `empty`: some support set is; `near`: some margin is too close to
-    one to call; `depth`: the largest ε (before the division by $\|W\|_F$) with $W^{mm}_\alpha$ in the cone,
-    $\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}$ of (5): +inf where no token scores higher, −inf
-    where one does and none scores lower. `d`, `trial`: of the instance; `choice`: its place among all `CHOICES`.
-    """
-
-    status: Int[Any, " c"]
-    empty: Bool[Any, " c"]
-    near: Bool[Any, " c"]
-    depth: Float[Any, " c"]
-    d: Int[Any, " c"]
-    trial: Int[Any, " c"]
-    choice: Int[Any, " c"]
-
-    @property
-    def local(self) -> Mask:
-        """Locally optimal, or globally."""
-        return np.isin(self.status, LOCAL)
-
-    @property
-    def decided(self) -> Mask:
-        """Neither the status nor a margin is too close to call."""
-        return np.isin(self.status, DECIDED) & ~self.near
+def local(choices: Table) -> Mask:
+    """Locally optimal, or globally."""
+    return np.isin(choices.status, LOCAL)
 
 
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Choices:
+def decided(choices: Table) -> Mask:
+    """Neither the status nor a margin is too close to call."""
+    return np.isin(choices.status, DECIDED) & ~choices.near
+
+
+def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
     """Every feasible choice of tokens of `TRIALS` instances for each d."""
     parts = []
     for d in DIMENSIONS:
         say(f"Lemma 5: all {T**N} choices of {TRIALS[scale]} instances with n = {N}, T = {T}, d = {d}")
         parts += [choices_of(one, d, trial) for trial, one in enumerate(_keys(scale, key, d))]
-    return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+    return joined(parts)
 
 
 def _keys(scale: str, key: Any, d: int) -> Array:
     return jax.random.split(jax.random.fold_in(key, d), TRIALS[scale])
 
 
-def choices_of(key: Any, d: int, trial: int = 0) -> Choices:
-    """All feasible choices of one random instance."""
+def choices_of(key: Any, d: int, trial: int = 0) -> Table:
+    r"""All feasible choices of one random instance.
+
+    `status` by Definition 2 (`SelectionStatus`); `empty`: some support set is; `near`: some margin is too close to
+    one to call; `depth`: the largest ε (before the division by $\|W\|_F$) with $W^{mm}_\alpha$ in the cone,
+    $\min_i\max_{t\in\mathrm{low}}\min_{\tau\in\mathrm{high}}$ of (5): +inf where no token scores higher, −inf
+    where one does and none scores lower. `d`, `trial`: of the instance; `choice`: its place among all `CHOICES`.
+    """
     found = all_choices(random_instance(key, d))
     feasible = found["result"] == ProgramResult.optimal.value
     excess, scores = found["excess"][feasible], found["scores"]
@@ -84,7 +72,7 @@ def choices_of(key: Any, d: int, trial: int = 0) -> Choices:
     barred = high.any(axis=2)
     # inf − inf would be a sequence of one token.
     depth = np.where(barred, np.where(barred, nearest_high, 0.0) - nearest_low, np.inf)
-    return Choices(
+    return Table(
         status=found["status"][feasible],
         empty=np.any(~np.any(found["support"][feasible], axis=2), axis=1),
         near=np.any(other & (excess > SUPPORT) & (excess <= CLEAR), axis=(1, 2)),
@@ -110,11 +98,10 @@ def depth_again(given: Tokens, selection: np.ndarray) -> float:
     return float(depth)
 
 
-# `choices`: of all instances.
 CONES = Dataset(
     "tarzanagh2023",
     "cones",
-    {"choices": Sweep(compute, checksum_key("cones"), record=Choices)},
+    {"choices": Sweep(compute, checksum_key("cones"))},
     where=f"{__name__}:CONES",
 )
 
@@ -122,33 +109,22 @@ CONES = Dataset(
 def in_cone(
     source: str,
     says: str,
-    choices: Callable[[X], Any],
-    group: Callable[[Any], Mask],
+    choices: Callable[[X], Table],
+    group: Callable[[Table], Mask],
     chosen: Callable[[X, Draw, int], tuple[Tokens, np.ndarray]],
     member: bool = True,
 ) -> Statement[X]:
     """Of the choices of a group: a member of the cone has a depth above zero, the others none for any ε > 0.
 
-    `choices` has a `depth`, and which are `decided`; `chosen`: the data of one of them and its tokens, drawn again.
+    `choices`: columns of `choices_of`; `chosen`: the data of one of them and its tokens, drawn again.
     """
 
     def residual(numbers: X) -> np.ndarray:
         found = choices(numbers)
         # Out of the cone for all ε: the depth is at most zero, to the rounding of margins.
-        return np.where(found.decided, -found.depth if member else found.depth, np.nan)
+        return np.where(decided(found), -found.depth if member else found.depth, np.nan)
 
     bound = -np.nextafter(CLEAR, 1.0) if member else SUPPORT
-
-    def in_words(numbers: X, known: Mask) -> str:
-        found = choices(numbers)
-        wrong = int(np.sum(residual(numbers)[known] > bound))
-        apart = int((group(found) & ~found.decided).sum())
-        text = f"{wrong} of {int(known.sum())} are not"
-        depth = found.depth[known]
-        if np.isneginf(depth).any():
-            text += f", {int(np.isneginf(depth).sum())} of them select a token with the lowest score of its sequence"
-            text += f", the others miss it by {largest(-depth[np.isfinite(depth)]):.1e} at most" * member
-        return text + f"; {apart} too close to call" * (apart > 0)
 
     def again(numbers: X, draw: Draw, at: tuple[int, ...]) -> float:
         return (-1.0 if member else 1.0) * depth_again(*chosen(numbers, draw, at[0]))
@@ -160,12 +136,11 @@ def in_cone(
         residual=residual,
         bound=bound,
         unit="−ε‖W‖, the cone's slack" if member else "ε‖W‖, the cone's slack",
-        found=in_words,
         again=Again("NNLS of SciPy", again, CLEAR),
     )
 
 
-def _lemma5(says: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[Table]:
+def _lemma5(says: str, group: Callable[[Table], Mask], member: bool = True) -> Statement[Table]:
     return in_cone("Lemma 5", says, lambda n: n.choices, group, _chosen, member)
 
 
@@ -176,13 +151,13 @@ def _chosen(numbers: Table, draw: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     return tokens_of(given.data, given.head), CHOICES[found.choice[at]]
 
 
-def _empty_at(d: int) -> Callable[[Choices], Mask]:
-    return lambda c: c.local & c.empty & (c.d == d)
+def _empty_at(d: int) -> Callable[[Table], Mask]:
+    return lambda c: local(c) & c.empty & (c.d == d)
 
 
 STATEMENTS = [
-    _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: c.local & ~c.empty),
-    _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: c.local & c.empty),
+    _lemma5("locally optimal α, every T_i non-empty: in the cone", lambda c: local(c) & ~c.empty),
+    _lemma5("locally optimal α, some T_i empty: in the cone", lambda c: local(c) & c.empty),
     *(_lemma5(f"the same with d = {d} alone", _empty_at(d)) for d in DIMENSIONS),
     _lemma5(
         "α not locally optimal: outside of cone_ε(α) for all ε > 0",

@@ -1,13 +1,13 @@
 """Theorems 3 and 6 by discrete descent with the step sizes that they state, and Theorem 6's step size itself."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens, random_tokens
@@ -15,12 +15,12 @@ from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, checksum_key
 from jaxflow.papers.independent import first_step_needed, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, median
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, PROGRAMS, SHAPE, Ends, follow_all
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
+from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.verify.follow import PROGRAMS, SHAPE, converges, follow_all
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, instance, padded, smoothness
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.risk import EmpiricalRisk
@@ -45,64 +45,37 @@ FALL = 0.5
 LOGARITHMS = 0.1
 
 
-class Growing(NamedTuple):
-    """Theorem 3 on each of `GROWING`: whether the assumption is met, and ‖W‖ and log ‖∇L‖ after a hundredth, a tenth
-    and all of `STEPS`, and then of `LATER` steps, NaN where the former were enough; `steps`: how many these are."""
-
-    inside: Bool[Any, "*k b"]
-    norm: Float[Any, "*k b 2 3"]
-    log_gradient: Float[Any, "*k b 2 3"]
-    steps: Int[Any, "*k b 2"]
-
-    @property
-    def fall(self) -> np.ndarray:
-        """‖∇L‖ over its value at a tenth of the steps."""
-        return np.exp(self.log_gradient[..., 2] - self.log_gradient[..., 1])
-
-    @property
-    def rise(self) -> np.ndarray:
-        """By how much ‖W‖ grows after a tenth of the steps."""
-        return self.norm[..., 2] - self.norm[..., 1]
-
-    @property
-    def grows(self) -> Mask:
-        """Whether the gradient falls enough and the norm grows; NaN does neither."""
-        return (self.fall <= FALL) & (self.rise > 0)
-
-    def last(self, values: np.ndarray) -> np.ndarray:
-        """Those of the second run where there was one."""
-        return np.where(np.isnan(self.rise[..., 1]), values[..., 0], values[..., 1])
+def fall(growing: Table) -> np.ndarray:
+    """‖∇L‖ over its value at a tenth of the steps."""
+    return np.exp(growing.log_gradient[..., 2] - growing.log_gradient[..., 1])
 
 
-class First(NamedTuple):
-    """Random instances of both sizes: whether Assumption C `holds`, and the program is `solved`; `first`: the steps
-    `FIRST`; `ratio`: the proof's η(0) times ‖W^mm‖; `push`: the least margin of −∇L/‖∇L‖ at a point of the cone with
-    the least margin `least`; `lead`: steps before the flow."""
+def rise(growing: Table) -> np.ndarray:
+    """By how much ‖W‖ grows after a tenth of the steps."""
+    return growing.norm[..., 2] - growing.norm[..., 1]
 
-    solved: Bool[Any, "2 b"]
-    holds: Bool[Any, "2 b"]
-    first: Float[Any, "2 b 3"]
-    ratio: Float[Any, "2 b"]
-    push: Float[Any, "2 b"]
-    least: Float[Any, "2 b"]
-    lead: Int[Any, ""]
 
-    @property
-    def met(self) -> Mask:
-        """The hypotheses but for the size of the step."""
-        return self.solved & self.holds
+def last(growing: Table, values: np.ndarray) -> np.ndarray:
+    """Those of the second run where there was one."""
+    return np.where(np.isnan(rise(growing)[..., 1]), values[..., 0], values[..., 1])
+
+
+def met(first: Table) -> Mask:
+    """The hypotheses of Theorem 6 but for the size of the step."""
+    return first.solved & first.holds
 
 
 def _keys(scale: str, key: Any) -> dict[tuple[int, int, int], Array]:
     return {s: jax.random.split(jax.random.fold_in(key, 10 + k), TRIALS[scale]) for k, s in enumerate(SEPARATING)}
 
 
-def _first(scale: str, key: Any, say: Say) -> First:
-    parts = [_separating(shape, keys) for shape, keys in _keys(scale, key).items()]
-    return First(*(np.stack(values) for values in zip(*parts, strict=True)), lead=np.asarray(LEAD[scale]))
+def _first(scale: str, key: Any, say: Say) -> Table:
+    """Columns of `_separating` for both sizes, and `lead`, the steps before the flow."""
+    found = stacked(_separating(shape, keys) for shape, keys in _keys(scale, key).items())
+    return Table(found.named, lead=np.asarray(LEAD[scale]))
 
 
-def _flows(scale: str, key: Any, say: Say) -> Ends:
+def _flows(scale: str, key: Any, say: Say) -> Table:
     say(f"Theorem 6: {LEAD[scale]} steps, then the flow, {TRIALS[scale]} instances for each n, T, d of {SEPARATING}")
     steps = _first(scale, key, say).first
     starts = [
@@ -110,7 +83,7 @@ def _flows(scale: str, key: Any, say: Say) -> Ends:
         for (shape, keys), first in zip(_keys(scale, key).items(), steps, strict=True)
         for index in range(len(FIRST))
     ]
-    return follow_all(starts).reshape(len(SEPARATING), len(FIRST), -1)
+    return follow_all(starts).split(len(SEPARATING), len(FIRST))
 
 
 def _descent(data: Any, head: Any, W: Array, steps: int, save_at: Any = None) -> Any:
@@ -127,7 +100,7 @@ def _descent(data: Any, head: Any, W: Array, steps: int, save_at: Any = None) ->
 
 @eqx.filter_jit
 def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) -> tuple[Array, Array, Array]:
-    """The first three of `Growing`."""
+    """Whether the assumption is met, and ‖W‖ and log ‖∇L‖ after a hundredth, a tenth and all of the steps."""
     n, T, d = shape
 
     def one(key: Array) -> tuple[Array, Array, Array]:
@@ -146,22 +119,33 @@ def _growing(name: str, shape: tuple[int, int, int], keys: Array, steps: int) ->
     return jax.vmap(one)(keys)
 
 
-def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Growing:
-    """With `later` steps once more for those that are not growing after the first."""
+def growing_longer(keys: Array, cell: tuple[str, int, int]) -> Table:
+    """Descent with `STEPS`, and with `LATER` steps once more for those that are not growing after the first.
+
+    `inside`: whether the assumption is met; `norm`, `log_gradient` `(2, 3)`: ‖W‖ and log ‖∇L‖ after a hundredth, a
+    tenth and all steps of both, NaN where the former were enough; `steps` `(2,)`: how many these are.
+    """
     (name, steps, later), shape = cell, GROWING[cell[0]]
     inside, *first = (np.asarray(value) for value in _growing(name, shape, keys, steps))
     norm, log_gradient = (np.stack([value, np.full_like(value, np.nan)], axis=1) for value in first)
-    for index in np.flatnonzero(inside & ~Growing(inside, norm, log_gradient, np.zeros(2)).grows[:, 0]):
+    found = Table(inside=inside, norm=norm, log_gradient=log_gradient, steps=np.tile([steps, later], (len(inside), 1)))
+    # NaN does neither.
+    grows = (fall(found) <= FALL) & (rise(found) > 0)
+    for index in np.flatnonzero(inside & ~grows[:, 0]):
         _, norm[index, 1], log_gradient[index, 1] = (x[0] for x in _growing(name, shape, keys[index][None], later))
-    return Growing(inside, norm, log_gradient, np.tile([steps, later], (len(inside), 1)))
+    return found
 
 
 @partial(jax.jit, static_argnums=0)
-def _separating(shape: tuple[int, int, int], keys: Array) -> tuple[Array, ...]:
-    """Assumption C, and what the statement and its proof say of the first step: all of `First` but `lead`."""
+def _separating(shape: tuple[int, int, int], keys: Array) -> Table:
+    """Assumption C, and what the statement and its proof say of the first step.
+
+    Whether the program is `solved` and Assumption C `holds`; `first` `(3,)`: the steps `FIRST`; `ratio`: the proof's
+    η(0) times ‖W^mm‖; `push`: the least margin of −∇L/‖∇L‖ at a point of the cone with the least margin `least`.
+    """
     n, T, d = shape
 
-    def one(key: Array) -> tuple[Array, ...]:
+    def one(key: Array) -> Table:
         key_data, key_V, key_size = jax.random.split(key, 3)
         data, head = random_tokens(key_data, n, T, d)
         scores = token_scores(data, head)
@@ -189,8 +173,14 @@ def _separating(shape: tuple[int, int, int], keys: Array) -> tuple[Array, ...]:
         far = jnp.log(4.0 * T * jnp.max(gaps) * A / (least * jnp.min(span))) / (least * theta)
         there = -_gradient(data, head, far * (1.0 + jax.random.uniform(key_size)) * point)
         push = jnp.min(jnp.where(best, jnp.inf, _margins(data, best, there / jnp.linalg.norm(there))))
-        solved = solution.result.value == ProgramResult.optimal.value
-        return solved, holds, first, bound / slope / theta, push, least
+        return Table(
+            solved=solution.result.value == ProgramResult.optimal.value,
+            holds=holds,
+            first=first,
+            ratio=bound / slope / theta,
+            push=push,
+            least=least,
+        )
 
     return jax.vmap(one)(keys)
 
@@ -244,10 +234,9 @@ DESCENTS = Dataset(
             block=16,
             draw_from=lambda seed, cell: jax.random.fold_in(KEY(seed), list(GROWING).index(cell[0])),
             way="as a block",
-            record=Growing,
         ),
-        "first": Sweep(_first, KEY, record=First),
-        "flows": Sweep(_flows, KEY, record=Ends),
+        "first": Sweep(_first, KEY),
+        "flows": Sweep(_flows, KEY),
     },
     where=f"{__name__}:DESCENTS",
 )
@@ -258,42 +247,24 @@ def grows(name: str) -> Statement[Table]:
     cell, (n, T, d) = list(GROWING).index(name), GROWING[name]
 
     def residual(numbers: Table) -> np.ndarray:
-        one = cell_of(numbers.growing, cell)
-        fall = one.last(one.fall)
+        one = numbers.growing.at(cell)
+        falls = last(one, fall(one))
         # A start that is still on its way is not at rest: only a gradient that falls while the norm does not grow is.
-        return np.where((fall <= FALL) & (one.last(one.rise) <= 0), np.inf, fall)
+        return np.where((falls <= FALL) & (last(one, rise(one)) <= 0), np.inf, falls)
 
     def rate(numbers: Table, known: Mask) -> Rate | None:
-        one = cell_of(numbers.growing, cell)
-        exponents = -np.log10(one.last(one.fall)[one.inside])
+        one = numbers.growing.at(cell)
+        exponents = -np.log10(last(one, fall(one))[one.inside])
         return common_rate(exponents, 1.0, bias=LOGARITHMS, law="‖∇L(W(k))‖ against k")
-
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = cell_of(numbers.growing, cell)
-        (steps, later), total = one.steps[0], int(one.inside.sum())
-        at_once, again = np.sum(one.grows[one.inside], axis=0).tolist()
-        text = f"from step {steps // 10} to {steps} the gradient at least halves and the norm grows in {at_once} of "
-        text += f"{total}" + (total > at_once) * (
-            f", and from step {later // 10} to {later} in {again} of the other {total - at_once}"
-        )
-        if not total:
-            return text
-        exponent, rise = np.log10(one.fall[one.inside, 0]), one.rise[one.inside, 0]
-        return (
-            f"{text}; up to step {steps} ‖∇L‖ ~ k^p with p from {exponent.min():.2f} to {exponent.max():.2f} (median "
-            f"{median(exponent):.2f}), to {np.exp(one.log_gradient[one.inside, 0, 2].max()):.1e} at most, ‖W‖ grows by "
-            f"{rise.min():.2f} to {rise.max():.2f}"
-        )
 
     return Statement(
         source="Theorem 3",
         says=f"descent with η = 1/L_W from random W(0), Assumption {name}, n = {n}, T = {T}, d = {d}: ‖∇L(W(k))‖ → 0 "
         "and ‖W(k)‖ → ∞",
-        inside=lambda n: cell_of(n.growing, cell).inside,
+        inside=lambda n: n.growing.inside[cell],
         residual=residual,
         bound=FALL,
         unit="‖∇L‖ over its value at a tenth of the steps",
-        found=in_words,
         limit=True,
         rate=rate,
         # The gradient has not fallen at all.
@@ -301,37 +272,22 @@ def grows(name: str) -> Statement[Table]:
     )
 
 
-def converges(size: int, index: int) -> Statement[Table]:
+def stepped(size: int, index: int) -> Statement[Table]:
     """Of one size, after one first step."""
     n, T, d = SEPARATING[size]
 
-    def ends(numbers: Table) -> Ends:
-        return cell_of(cell_of(numbers.flows, size), index)
-
     def inside(numbers: Table) -> Mask:
-        met, ratio = numbers.first.met[size], numbers.first.ratio[size]
+        ratio = numbers.first.ratio[size]
         # The proof's first step is larger than the statement allows wherever this ratio is above one.
-        return met & (ratio <= 1.0) if index == 2 else met
+        return met(numbers.first)[size] & ((ratio <= 1.0) | (index != 2))
 
-    def in_words(numbers: Table, known: Mask) -> str:
-        met, found = numbers.first.met[size], ends(numbers)
-        total, count, astray = (int(np.sum(met & x)) for x in (met, found.reached, found.astray))
-        return (
-            f"after {int(numbers.first.lead)} steps {count} of {total} reach it, {astray} converge elsewhere, "
-            f"{total - count - astray} are undecided; η(0) is {median(numbers.first.first[size, met, index]):.3g} in "
-            "the median"
-        )
-
-    return Statement(
-        source="Theorem 6",
-        says=f"Assumption C, W(0) = 0, descent with η(0) = {FIRST[index]}"
-        f"{', more than the statement allows' * (index == 2)}, η(k) = 1/L_W, then the flow, n = {n}, T = {T}, d = {d}: "
-        "W^mm",
-        inside=inside,
-        residual=lambda n: ends(n).distance(ends(n).astray),
-        bound=ALIGNED,
-        unit="1 − corr with W^mm",
-        found=in_words,
+    more = ", more than the statement allows" * (index == 2)
+    return converges(
+        "Theorem 6",
+        f"Assumption C, W(0) = 0, descent with η(0) = {FIRST[index]}{more}, η(k) = 1/L_W, then the flow, n = {n}, "
+        f"T = {T}, d = {d}: W^mm",
+        lambda n: n.flows.at((size, index)),
+        inside,
     )
 
 
@@ -341,24 +297,14 @@ def _ratio_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return first_step_needed(tokens_of(*random_tokens(jax.random.split(key, 3)[0], *shape)))
 
 
-def _ratios_in_words(numbers: Table, known: Mask) -> str:
-    ratio = numbers.first.ratio[known]
-    low, middle, high = np.quantile(ratio, (0.0, 0.5, 1.0)) if ratio.size else np.full(3, np.nan)
-    return (
-        f"in {int((ratio <= 1.0).sum())} of {ratio.size}: the least η(0) of the proof is {low:.0f} to {high:.0f} "
-        f'(median {middle:.0f}) times 1/‖W^mm‖; it says "for sufficiently large" where the statement bounds η(0) above'
-    )
-
-
 ALLOWED = Statement[Table](
     source="Theorem 6",
     says="the step sizes allowed, η(0) ≤ c/‖W^mm‖ with c = 1, include one with which step 3 of its proof works: W(1) "
     "in C̄_{μ,R_μ}, η(0) ≥ R_μ/‖∇L(0)‖ with R_μ of (59)",
-    inside=lambda n: n.first.met,
+    inside=lambda n: met(n.first),
     residual=lambda n: n.first.ratio,
     bound=1.0,
     unit="the proof's η(0) times ‖W^mm‖; at most 1",
-    found=_ratios_in_words,
     again=Again("NNLS of SciPy and (59) in NumPy", _ratio_again, PROGRAMS),
 )
 
@@ -379,7 +325,7 @@ register(
     title="Theorems 3 and 6 by descent",
     statements=[
         *(grows(name) for name in GROWING),
-        *(converges(size, index) for size in range(len(SEPARATING)) for index in range(len(FIRST))),
+        *(stepped(size, index) for size in range(len(SEPARATING)) for index in range(len(FIRST))),
         ALLOWED,
         SEPARATES,
     ],

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxflow.data import optimal_tokens
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, flow_to, least_norm, margin_rows, misaligned, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement
@@ -28,8 +28,10 @@ from jaxflow.papers.tarzanagh2023.verify.follow import (
     SHAPE,
     UNSELECTED,
     WIDTH,
-    Ends,
+    certified,
+    distance,
     follow,
+    has_program,
     limit_again,
     misalignment,
 )
@@ -43,7 +45,6 @@ from jaxflow.papers.tarzanagh2023.verify.instances import (
     stack,
 )
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 # Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
 M0, M1 = 0.25, 1.0
@@ -58,36 +59,14 @@ STEPS = {"quick": 30_000, "paper": 1_000_000, "large": 10_000_000}
 CELLS = ((5, 5, 4, False), (5, 5, 6, False), (5, 2, 4, False), (5, 2, 6, False), (1, 5, 4, False), (1, 5, 4, True))
 
 
-class Explicit(NamedTuple):
-    """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
-    program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens), norm and 1 − corr with W^mm."""
-
-    score_gap: Float[Any, ""]
-    score_spread: Float[Any, ""]
-    optimal_tokens: Int[Any, ""]
-    program_result: Int[Any, ""]
-    program_gap: Float[Any, ""]
-    steps: Int[Any, ""]
-    rate: Float[Any, ""]
-    attention: Float[Any, "2 2"]
-    misaligned: Float[Any, ""]
-    norm: Float[Any, ""]
-
-    @property
-    def inside(self) -> Mask:
-        """Unique optimal tokens, equal other scores, (Att-SVM) feasible `(1,)`. The loss is logistic."""
-        feasible = self.program_result == ProgramResult.optimal.value
-        return np.atleast_1d(
-            (self.score_gap > 0) & (self.optimal_tokens == 1) & (self.score_spread <= EQUAL) & feasible
-        )
-
-    @property
-    def loses(self) -> bool:
-        """The second sequence's optimal token has no attention after all steps."""
-        return bool(self.attention[1, 1] < 1e-3)
+def satisfied(explicit: Table) -> Mask:
+    """Unique optimal tokens, equal other scores, (Att-SVM) feasible `(1,)`. The loss is logistic."""
+    feasible = explicit.program_result == ProgramResult.optimal.value
+    unique = (explicit.score_gap > 0) & (explicit.optimal_tokens == 1)
+    return np.atleast_1d(unique & (explicit.score_spread <= EQUAL) & feasible)
 
 
-def _cells(keys: Array, number: int) -> Ends:
+def _cells(keys: Array, number: int) -> Table:
     return follow(_random(*CELLS[number], keys))
 
 
@@ -107,11 +86,13 @@ def explicit_instance() -> Instance:
     return instance(*explicit_case())
 
 
-def _explicit_flow(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+def _explicit_flow(scale: str, key: Any, say: Callable[[str], None]) -> Table:
     return follow(stack([padded(explicit_instance(), SHAPE)]))
 
 
-def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Explicit:
+def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """The explicit case: its hypotheses (least score gap, spread of the other scores, optimal tokens of a sequence,
+    program), and descent with η = 1/L_W from zero: `attention` (sequences, tokens), norm and 1 − corr with W^mm."""
     say(f"Theorem 4: {STEPS[scale]} steps of descent on the explicit case")
     data, head = explicit_case()
     scores = token_scores(data, head)
@@ -130,7 +111,7 @@ def _explicit(scale: str, key: Any, say: Callable[[str], None]) -> Explicit:
         throw=False,
     )
     W = path.final.model.combined_weights()
-    return Explicit(
+    return Table(
         score_gap=jnp.min(gap),
         score_spread=jnp.max(spread),
         optimal_tokens=jnp.max(jnp.sum(best, axis=1)),
@@ -151,8 +132,8 @@ EQUAL_SCORES = Dataset(
     "tarzanagh2023",
     "equal-scores",
     {
-        "explicit": Sweep(_explicit, KEY, record=Explicit),
-        "flow": Sweep(_explicit_flow, KEY, record=Ends),
+        "explicit": Sweep(_explicit, KEY),
+        "flow": Sweep(_explicit_flow, KEY),
         "cells": Part(
             _cells,
             {"n, T, d = {}, {}, {}, random start: {}".format(*cell): number for number, cell in enumerate(CELLS)},
@@ -160,7 +141,6 @@ EQUAL_SCORES = Dataset(
             block=WIDTH,
             draw_from=lambda seed, number: jax.random.fold_in(KEY(seed), number),
             way="as a block",
-            record=Ends,
         ),
     },
     where=f"{__name__}:EQUAL_SCORES",
@@ -172,30 +152,18 @@ def _on_explicit(how: str, **more: Any) -> Statement[Table]:
         source="Theorem 4",
         says="explicit case n = T = d = 2, z₁ = z₂ = (1, 0), tokens {0, (1, 0)} and {0, (−1.5, 1.3)}, "
         f"v = (1, 1.162), W(0) = 0: {how}",
-        inside=lambda n: n.explicit.inside,
+        inside=lambda n: satisfied(n.explicit),
         bound=ALIGNED,
         unit="1 − corr with W^mm",
         **more,
     )
 
 
-def _flow_loses(numbers: Table) -> Mask:
-    return (numbers.flow.target_attention < UNSELECTED) & numbers.flow.certified
-
-
 def _flow_residual(numbers: Table) -> np.ndarray:
-    # One that lost the token without a certificate, or whose limit is not certified as W^mm, is open.
     ends = numbers.flow
-    return ends.distance(_flow_loses(numbers), ends.certified & (ends.misaligned <= ALIGNED))
-
-
-def _flow_in_words(numbers: Table, known: Mask) -> str:
-    case, ends = numbers.explicit, numbers.flow
-    return (
-        f"score gap {float(case.score_gap):.4f}, other scores equal, (Att-SVM) feasible (gap "
-        f"{float(case.program_gap):.0e}); at log t = {ends.log_time[0]:.0e} an optimal token has attention "
-        f"{ends.target_attention[0]:.0e}, and the flow certifies another selection's program to {ends.flow_gap[0]:.0e}"
-    )
+    loses = (ends.target_attention < UNSELECTED) & certified(ends)
+    # One that lost the token without a certificate, or whose limit is not certified as W^mm, is open.
+    return distance(ends, loses, certified(ends) & (ends.misaligned <= ALIGNED))
 
 
 def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
@@ -206,26 +174,15 @@ def _explicit_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if aim is None else misaligned(W, aim)
 
 
-def _descent_in_words(numbers: Table, known: Mask) -> str:
-    case = numbers.explicit
-    return (
-        f"with η = 1/L_W = {float(case.rate):.4f}, after {int(case.steps)} steps ‖W‖ = {float(case.norm):.1f}, and the "
-        f"optimal token of the second sequence has attention {case.attention[1, 1]:.0e}, {case.attention[0, 1]:.5f} "
-        "that of the first"
-    )
-
-
 EXPLICIT_FLOW = _on_explicit(
     "the flow",
     residual=_flow_residual,
-    found=_flow_in_words,
     again=Again(FLOWS, lambda n, draw, at: limit_again(explicit_instance()), PROGRAMS),
 )
 EXPLICIT_DESCENT = _on_explicit(
     "descent with η = 1/L_W",
-    # A token with attention has not been lost yet.
-    residual=lambda n: np.atleast_1d(n.explicit.misaligned if n.explicit.loses else np.nan),
-    found=_descent_in_words,
+    # An optimal token of the second sequence with attention has not been lost yet.
+    residual=lambda n: np.where(n.explicit.attention[1:, 1] < 1e-3, n.explicit.misaligned, np.nan),
     again=Again("LSODA of SciPy in place of descent, and NNLS", _explicit_again, STEPPED),
 )
 
@@ -234,39 +191,14 @@ def random_data(number: int) -> Statement[Table]:
     """Of one cell."""
     n, T, d, anywhere = CELLS[number]
 
-    def ends(numbers: Table) -> tuple[Ends, Mask, Mask, Mask]:
-        """Those at W^mm, those that lost an optimal token, and of them those certified without its sequence.
-
-        Tokens of equal scores exert no force on each other: where one of them is selected, the limit is in general not
-        that of the program with a margin between them, and the one without the sequence is certified.
-        """
-        found = cell_of(numbers.cells, number)
-        lost = found.inside & (found.target_attention < UNSELECTED)
-        right = found.inside & found.selected & (found.misaligned <= ALIGNED)
-        return found, right, lost, lost & ~found.certified & (found.lost_gap <= CERTIFIED)
-
     def residual(numbers: Table) -> np.ndarray:
-        found, right, lost, apart = ends(numbers)
-        # An optimal token without attention may get it back late: only a certified limit is wrong.
-        return found.distance((lost & found.certified) | apart, right)
-
-    def in_words(numbers: Table, known: Mask) -> str:
-        found, right, lost, apart = ends(numbers)
-        total, count = int(found.inside.sum()), int((known & ~right).sum())
-        low, high = wilson(count, total)
-        rest = f" ({int(apart.sum())} of the wrong ones for a program without the lost sequences)" * bool(apart.any())
-        unsure = lost & ~known
-        if unsure.any():
-            least, most = found.log_time[unsure].min(), found.log_time[unsure].max()
-            rest += (
-                f", {int(unsure.sum())} of them with attention below {UNSELECTED:g} on an optimal token at "
-                f"log t = {least:.0f} to {most:.0f}"
-            )
-        return (
-            f"{count} of {total} are certified by the flow for other tokens ({100 * count / max(total, 1):.1f}%, "
-            f"Wilson 95% [{100 * float(low):.1f}, {100 * float(high):.1f}]); {int(right.sum())} reach W^mm, "
-            f"{total - int(known.sum())} are undecided{rest}"
-        )
+        ends = numbers.cells.at(number)
+        right = has_program(ends) & ends.selected & (ends.misaligned <= ALIGNED)
+        # An optimal token without attention may get it back late: only a certified limit is wrong. Tokens of equal
+        # scores exert no force on each other: where one of them is selected, the limit is in general not that of the
+        # program with a margin between them, and the one without the sequence is certified.
+        lost = has_program(ends) & (ends.target_attention < UNSELECTED)
+        return distance(ends, lost & (certified(ends) | (ends.lost_gap <= CERTIFIED)), right)
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("cells", at[0], number)
@@ -276,11 +208,10 @@ def random_data(number: int) -> Statement[Table]:
     return Statement(
         source="Theorem 4",
         says=f"random data with equal scores, n = {n}, T = {T}, d = {d}, {start}: the flow",
-        inside=lambda n: cell_of(n.cells, number).inside,
+        inside=lambda n: has_program(n.cells.at(number)),
         residual=residual,
         bound=ALIGNED,
         unit="1 − corr with W^mm",
-        found=in_words,
         again=Again(FLOWS, again, PROGRAMS),
     )
 

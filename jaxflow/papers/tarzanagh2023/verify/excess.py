@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxflow._core import checked, exp_nonpositive, require
+from jaxflow._core import checked, exp_nonpositive
 from jaxflow.data import TokenData
 from jaxflow.models import AbstractAttention, head_outputs, log_attention
 from jaxflow.risk import EmpiricalRisk
@@ -32,8 +32,6 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     **Arguments:** `risk` on `TokenData`, with a head and a loss that are smooth between the tokens; `model`;
     `selection`: one token α for each query, Booleans in the shape of the logits.
 
-    **Raises:** `ValueError` naming `risk` for other data.
-
     **Example:**
 
     ```python
@@ -43,11 +41,8 @@ def log_excess(risk: EmpiricalRisk, model: AbstractAttention, selection: Bool[Ar
     ```
     """
     data = risk.data
-    if not isinstance(data, TokenData):
-        raise ValueError("risk: log_excess needs a risk on TokenData")
+    assert isinstance(data, TokenData)
     visible = data.visible
-    shape = visible.shape
-    require(selection.shape == shape, "selection", f"expected Booleans of shape {shape}, got shape {selection.shape}")
     log_s = log_attention(model.logits(data), visible)
     tokens = data.tokens if data.single_query else data.tokens[:, None]
     anchor = jnp.sum(jnp.where(selection[..., None], tokens, 0.0), axis=-2)

@@ -1,12 +1,12 @@
 """Theorems 1 and 8: for d >= max(T − 1, n) every choice of tokens can be separated, for almost all data."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import linalg
 from jaxflow.data import TokenData, optimal_tokens
@@ -14,8 +14,8 @@ from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, least
-from jaxflow.papers.table import Table
+from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 
 # (n, T): the bound is n, T − 1, or both.
@@ -29,41 +29,21 @@ KINDS = ("cross", "self")
 SOLVED = 1e-8
 
 
-class Programs(NamedTuple):
-    """(Att-SVM) of 1 + `CHOICES` choices, the optimal one first, for b instances of each of k cells (n, T, d, kind).
+def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """(Att-SVM) of 1 + `CHOICES` choices (c), the optimal one first, for b instances of each cell `n`, `T`, `d`,
+    `kind`: d from one below the bound to one above, queries drawn or the first token.
 
-    `result` (`ProgramResult`), duality `gap`; `separated`: positive margins were found; `least` eigenvalue of the
-    constraints' Gram matrix.
+    `result` `(k, b, c)` (`ProgramResult`), duality `gap`; `separated`: positive margins were found; `least` eigenvalue
+    of the constraints' Gram matrix.
     """
-
-    n: Int[Any, " k"]
-    T: Int[Any, " k"]
-    d: Int[Any, " k"]
-    kind: Int[Any, " k"]
-    result: Int[Any, "k b c"]
-    gap: Float[Any, "k b c"]
-    separated: Bool[Any, "k b c"]
-    least: Float[Any, "k b c"]
-
-    def of(self, kind: int) -> "Programs":
-        """The cells of one kind of queries."""
-        return Programs(*(field[self.kind == kind] for field in self))
-
-    @property
-    def above(self) -> Mask:
-        """Cells at the bound of the theorems or above."""
-        return self.d >= np.maximum(self.T - 1, self.n)
-
-
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Programs:
-    """Random instances with d from one below the bound to one above, queries drawn or the first token."""
     cells = []
     for index, (n, T) in enumerate(SIZES):
         for d in range(max(T - 1, n) - 1, max(T - 1, n) + 2):
             for kind in range(len(KINDS)):
                 keys = jax.random.split(jax.random.fold_in(key, 100 * index + 10 * d + kind), TRIALS[scale])
-                cells.append(Programs(n, T, d, kind, **_solve(_draw(n, T, d, bool(kind), keys))))
-    return Programs(*(np.stack([np.asarray(value) for value in values]) for values in zip(*cells, strict=True)))
+                found = _solve(_draw(n, T, d, bool(kind), keys))
+                cells.append(Table(n=n, T=T, d=d, kind=kind, **found))
+    return stacked(cells)
 
 
 @jax.jit
@@ -116,11 +96,10 @@ def _solve(batch: Any) -> dict[str, Array]:
     return jax.vmap(jax.vmap(one))(batch)
 
 
-# `programs`: of all cells.
 FEASIBILITY = Dataset(
     "tarzanagh2023",
     "feasibility",
-    {"programs": Sweep(compute, checksum_key("feasibility"), record=Programs)},
+    {"programs": Sweep(compute, checksum_key("feasibility"))},
     where=f"{__name__}:FEASIBILITY",
 )
 
@@ -129,26 +108,21 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
     """Of the optimal tokens or of random choices; a proof that there is no solution contradicts."""
     pick = slice(0, 1) if optimal else slice(1, None)
 
+    def of(numbers: Table) -> Table:
+        return numbers.programs.at(numbers.programs.kind == kind)
+
     def inside(numbers: Table) -> Mask:
-        one = numbers.programs.of(kind)
-        return np.broadcast_to(one.above[:, None, None], one.result[:, :, pick].shape)
+        one = of(numbers)
+        # Cells at the bound of the theorems or above.
+        above = one.d >= np.maximum(one.T - 1, one.n)
+        return np.broadcast_to(above[:, None, None], one.result[:, :, pick].shape)
 
     def residual(numbers: Table) -> np.ndarray:
-        one = numbers.programs.of(kind)
+        one = of(numbers)
         # Positive margins are all that is said: separated without a solution to the tolerance has no gap.
         gap = np.where(one.result == ProgramResult.optimal.value, one.gap, 0.0)
         infeasible = one.result == ProgramResult.infeasible.value
         return np.where(infeasible, np.inf, np.where(one.separated, gap, np.nan))[:, :, pick]
-
-    def in_words(numbers: Table, known: Mask) -> str:
-        one = numbers.programs.of(kind)
-        infeasible = (one.result == ProgramResult.infeasible.value)[:, :, pick]
-        total, below = infeasible[one.above], infeasible[~one.above]
-        return (
-            f"{int(total.sum())} infeasible and {total.size - int(known.sum())} undecided of {total.size} for d at the "
-            f"bound or above (least eigenvalue of the constraints' Gram matrix {least(one.least[one.above]):.0e}); one "
-            f"below it, {int(below.sum())} of {below.size} are infeasible"
-        )
 
     queries = "z_i = x_i1" if KINDS[kind] == "self" else "z_i drawn"
     tokens = "the optimal tokens" if optimal else f"{CHOICES} random choices of tokens on each instance"
@@ -159,7 +133,6 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
         residual=residual,
         bound=SOLVED,
         unit="duality gap",
-        found=in_words,
     )
 
 

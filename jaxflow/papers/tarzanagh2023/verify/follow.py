@@ -1,13 +1,13 @@
 """Limits of the flow of W for many instances with one compiled program."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import Outcome, positive_or_one
 from jaxflow.data import TokenData
@@ -16,7 +16,8 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention
 from jaxflow.papers.independent import limit_apart, tokens_of
-from jaxflow.papers.statement import Mask
+from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance
 from jaxflow.risk import EmpiricalRisk
 
@@ -36,8 +37,33 @@ UNSELECTED = 1e-6
 FLOWS, FAR_OUT, PROGRAMS = "LSODA and NNLS of SciPy", 50.0, 1e-6
 
 
-class Ends(NamedTuple):
-    r"""Where the flows of instances of shape `SHAPE` end.
+def has_program(ends: Table) -> Mask:
+    """The target's program has a solution."""
+    return ends.feasible == ProgramResult.optimal.value
+
+
+def certified(ends: Table) -> Mask:
+    """The flow certifies its own limit."""
+    return ends.flow_gap <= CERTIFIED
+
+
+def reached(ends: Table) -> Mask:
+    """Certified for the target's tokens, in the direction of the target's program."""
+    return ends.selected & (ends.misaligned <= ALIGNED) & certified(ends)
+
+
+def astray(ends: Table) -> Mask:
+    """Certified for other tokens."""
+    return ~ends.selected & certified(ends)
+
+
+def distance(ends: Table, wrong: Mask, right: Mask | None = None) -> np.ndarray:
+    """1 − corr with $W^{mm}$ where the limit was reached, or is known to be `wrong`; NaN elsewhere."""
+    return np.where((reached(ends) if right is None else right) | wrong, ends.misaligned, np.nan)
+
+
+def follow(instances: Instance) -> Table:
+    r"""Where the flows of a batch of instances of shape `SHAPE` end, one axis.
 
     - `outcome`: how the limit ended (`Outcome`); `log_time`: how far it was followed.
     - `feasible`: result of (Att-SVM) of the target (`ProgramResult`).
@@ -50,50 +76,6 @@ class Ends(NamedTuple):
       +inf where none has, or where the direction does not keep it lost (see `_without_lost`). It is about
       data of Assumption B.2, whose other tokens exert no force on each other.
     - `continued`: whether the flow ran out of steps and is told by what became of it from there.
-    """
-
-    outcome: Int[Any, "*b"]
-    log_time: Float[Any, "*b"]
-    feasible: Int[Any, "*b"]
-    selected: Bool[Any, "*b"]
-    target_attention: Float[Any, "*b"]
-    misaligned: Float[Any, "*b"]
-    flow_gap: Float[Any, "*b"]
-    norm: Float[Any, "*b"]
-    lost_gap: Float[Any, "*b"]
-    continued: Bool[Any, "*b"]
-
-    @property
-    def inside(self) -> Mask:
-        """The target's program has a solution."""
-        return self.feasible == ProgramResult.optimal.value
-
-    @property
-    def certified(self) -> Mask:
-        """The flow certifies its own limit."""
-        return self.flow_gap <= CERTIFIED
-
-    @property
-    def reached(self) -> Mask:
-        """Certified for the target's tokens, in the direction of the target's program."""
-        return self.selected & (self.misaligned <= ALIGNED) & self.certified
-
-    @property
-    def astray(self) -> Mask:
-        """Certified for other tokens."""
-        return ~self.selected & self.certified
-
-    def distance(self, wrong: Mask, right: Mask | None = None) -> np.ndarray:
-        """1 − corr with $W^{mm}$ where the limit was reached, or is known to be `wrong`; NaN elsewhere."""
-        return np.where((self.reached if right is None else right) | wrong, self.misaligned, np.nan)
-
-    def reshape(self, *shape: int) -> "Ends":
-        """The same flows along other axes."""
-        return Ends(*(value.reshape(shape) for value in self))
-
-
-def follow(instances: Instance) -> Ends:
-    r"""The flows of a batch of instances of shape `SHAPE`, one axis.
 
     Where tokens are nearly alike $\|W^{mm}\|$ is in the hundreds, and the steps of one call end before attention has
     settled. The flow has no memory: from that end it goes on, once, and what this certifies counts.
@@ -104,7 +86,7 @@ def follow(instances: Instance) -> Ends:
     late = (found["outcome"] == Outcome.undecided.value) & ~settled
     found["continued"] = np.zeros_like(late)
     if not late.any():
-        return Ends(**found)
+        return Table(found)
     rest = jax.tree.map(lambda x: x[late], instances)
     more = _batches(Instance(rest.data, rest.head, jnp.asarray(ends[late]), rest.target))
     # A flow that is followed too far has nothing left to say; what was known of it stays.
@@ -115,13 +97,13 @@ def follow(instances: Instance) -> Ends:
     for name, values in more.items():
         found[name][at] = values[kept]
     found["continued"][at] = True
-    return Ends(**found)
+    return Table(found)
 
 
-def follow_all(parts: Sequence[Instance]) -> Ends:
+def follow_all(parts: Sequence[Instance]) -> Table:
     """`follow` for several batches of one size in one queue, so that no call goes half empty: `(parts, b)`."""
     ends = follow(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
-    return ends.reshape(len(parts), -1)
+    return ends.split(len(parts), -1)
 
 
 def _batches(instances: Instance) -> dict[str, np.ndarray]:
@@ -180,6 +162,25 @@ def _without_lost(given: Instance, final: Any, attention: Array) -> Array:
     # `direction` has the least margin one. An added sequence of one token loses nothing.
     stays = jnp.any(lost) & jnp.all(jnp.where(lost[:, 0], ahead > 1.0, True))
     return jnp.where(stays, certificate.duality_gap, jnp.inf)
+
+
+def converges(
+    source: str,
+    says: str,
+    ends: Callable[[Table], Table],
+    inside: Callable[[Table], Mask] | None = None,
+    again: Again[Table] | None = None,
+) -> Statement[Table]:
+    """That flows converge to $W^{mm}$ of their targets, by default where its program has a solution."""
+    return Statement(
+        source=source,
+        says=says,
+        inside=inside or (lambda n: has_program(ends(n))),
+        residual=lambda n: distance(ends(n), astray(ends(n))),
+        bound=ALIGNED,
+        unit="1 − corr with W^mm",
+        again=again,
+    )
 
 
 def limit_again(given: Instance) -> float:

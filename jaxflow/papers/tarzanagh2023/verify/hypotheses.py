@@ -16,12 +16,11 @@ from jaxflow.models import CombinedAttention, ConcaveHead, LinearHead, MLPHead, 
 from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, everyone
-from jaxflow.papers.table import Table
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import low_and_high
 from jaxflow.risk import EmpiricalRisk
-from jaxflow.study import wilson
 
 TRIALS = {"quick": 64, "paper": 256, "large": 8192}
 # Loss, with M0 and M1 of Assumption A on [-INTERVAL, INTERVAL].
@@ -44,7 +43,7 @@ SHORT = 1e-6
 def _slopes(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumption A: {100 * TRIALS[scale]} pairs of points for each loss")
     key = jax.random.fold_in(key, 0)
-    return _stacked([losses(name, key, TRIALS[scale]) for name in LOSSES])
+    return stacked(losses(name, key, TRIALS[scale]) for name in LOSSES)
 
 
 def _equals(scale: str, key: Any, say: Say) -> Table:
@@ -54,7 +53,7 @@ def _equals(scale: str, key: Any, say: Say) -> Table:
 def _supports(scale: str, key: Any, say: Say) -> Table:
     say(f"Assumptions C, D: {TRIALS[scale]} draws for each d of {DIMENSIONS}")
     keys = [jax.random.split(jax.random.fold_in(key, 100 + k), TRIALS[scale]) for k in range(len(DIMENSIONS))]
-    return _stacked([_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True)])
+    return stacked(_optimal_support(own, d) for own, d in zip(keys, DIMENSIONS, strict=True))
 
 
 def _tops(scale: str, key: Any, say: Say) -> Table:
@@ -63,10 +62,6 @@ def _tops(scale: str, key: Any, say: Say) -> Table:
     """
     keys = jax.random.split(jax.random.fold_in(key, 2), TRIALS[scale])
     return Table(excess=np.stack([top_score(name, keys) for name in HEADS]))
-
-
-def _stacked(records: list[Any]) -> Any:
-    return jax.tree.map(lambda *values: np.stack(values), *records)
 
 
 def losses(name: str, key: Any, count: int) -> Table:
@@ -208,15 +203,6 @@ def _slope_excess(numbers: Table) -> np.ndarray:
     return np.where(found.slope < 0, over, np.inf)
 
 
-def _slopes_in_words(numbers: Table, known: Mask) -> str:
-    found = numbers.slopes
-    top = max(float(found.bend.max()), float(found.excess.max()))
-    return (
-        f"{int(np.sum(_slope_excess(numbers) > 0))} of {known.size} pairs of points contradict it; ℓ' is at most "
-        f"{found.slope.max():.1e}, |Δℓ'|/|Δu| − M0 and |ℓ'| − M1 at most {top:.1e}"
-    )
-
-
 A = Statement[Table](
     source="Assumption A",
     says="logistic, exponential and correlation loss are strictly decreasing, with M0-Lipschitz derivatives of size at "
@@ -224,17 +210,7 @@ A = Statement[Table](
     inside=lambda n: everyone(n.slopes.slope),
     residual=_slope_excess,
     unit="|Δℓ'|/|Δu| − M0 or |ℓ'| − M1 beyond rounding",
-    found=_slopes_in_words,
 )
-
-
-def _equals_in_words(numbers: Table, known: Mask) -> str:
-    found = numbers.equal
-    feasible = int((found.result == ProgramResult.optimal.value).sum())
-    return (
-        f"{int(((found.spread > 0) | (found.gap <= 0)).sum())} of {known.size} draws do not, to the last bit; the "
-        f"least score gap is {found.gap.min():.1e}; (Att-SVM) of the optimal tokens is feasible in {feasible}"
-    )
 
 
 B2 = Statement[Table](
@@ -244,22 +220,7 @@ B2 = Statement[Table](
     inside=lambda n: everyone(n.equal.spread),
     residual=lambda n: np.where(n.equal.gap > 0, n.equal.spread, np.inf),
     unit="spread of non-optimal scores",
-    found=_equals_in_words,
 )
-
-
-def _share(hits: np.ndarray) -> str:
-    low, high = wilson(int(hits.sum()), hits.size)
-    return f"{100 * hits.mean():.0f}% [{100 * float(low):.0f}, {100 * float(high):.0f}]"
-
-
-def _shares(hits: np.ndarray) -> str:
-    return ", ".join(f"{_share(x)} at d = {d}" for d, x in zip(DIMENSIONS, hits, strict=True))
-
-
-def _separating_in_words(numbers: Table, known: Mask) -> str:
-    hits = numbers.support.separating
-    return f"in {_shares(hits)} of {hits.shape[1]} draws each, {int(hits.sum())} in all"
 
 
 C = Statement[Table](
@@ -268,7 +229,7 @@ C = Statement[Table](
     inside=lambda n: everyone(n.support.separating[:, 0]),
     # Random draws among which there is none do not prove that there is none.
     residual=lambda n: np.where(np.any(n.support.separating, axis=1), 0.0, np.nan),
-    found=_separating_in_words,
+    found=lambda n, known: f"{np.sum(n.support.separating)} of {n.support.separating.size} draws satisfy it",
 )
 
 
@@ -280,24 +241,12 @@ def _others(numbers: Table) -> np.ndarray:
     return np.where(clear, found.others, np.nan)
 
 
-def _others_in_words(numbers: Table, known: Mask) -> str:
-    found = numbers.support
-    holds = found.meets & ~found.unsure
-    alone = ", ".join(f"{100 * (x == 0).mean():.0f}%" for x in found.others)
-    return (
-        f"{int((holds & (found.others > 0)).sum())} of {int(holds.sum())} have another one; it holds in "
-        f"{_shares(holds)} of {holds.shape[1]} draws each, no other choice is locally optimal in {alone}; "
-        f"{int(found.unsure.sum())} hang on a margin within 1e-6 of one"
-    )
-
-
 D = Statement[Table](
     source="Assumption D",
     says=f"where it holds, W^mm is the only locally-optimal direction; all {T**N} choices of tokens, n = T = {N}",
     inside=lambda n: n.support.meets,
     residual=_others,
     unit="other locally-optimal choices",
-    found=_others_in_words,
 )
 
 # Heads of which the assumption is proven.
@@ -309,15 +258,6 @@ def _proven(numbers: Table) -> Mask:
     return np.isfinite(numbers.top.excess) & np.isin(HEADS, PROVEN)[:, None]
 
 
-def _tops_in_words(numbers: Table, known: Mask) -> str:
-    concave, asked = numbers.top.excess[HEADS.index("concave")], np.isfinite(numbers.top.excess)
-    return (
-        f"{int(np.sum(numbers.top.excess[known] > ROUNDING))} of {int(known.sum())} do not; of concave heads "
-        f"v·x − ‖x‖²/2 {int(np.sum(concave > ROUNDING))} of {int(np.sum(np.isfinite(concave)))} do not; in "
-        f"{int(np.sum(~asked))} draws no token scores lower"
-    )
-
-
 E = Statement[Table](
     source="Assumption E",
     says="linear heads, and convex ones with labels 1 (v·x + ‖x‖²/2 and 1ᵀReLU(Vx)), satisfy it with c_α of (87), at "
@@ -326,7 +266,6 @@ E = Statement[Table](
     residual=lambda n: n.top.excess,
     bound=ROUNDING,
     unit="Y h(x(s)) − γ_α + c_α(1 − s_α); at most 0",
-    found=_tops_in_words,
 )
 
 register(

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens
@@ -17,7 +17,7 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone, least
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
@@ -36,38 +36,14 @@ ROUNDING = 1e-12
 SMALL_PI = 1e-3
 
 
-class Gradients(NamedTuple):
-    """Random W on data of Assumption B.2: `result` of (Att-SVM) (`ProgramResult`); `excess` L(W) − L_*; `limit`
-    |L(R W^mm) − L_*| at R = `FAR`; `push`, the cosine of ∇L(W) and W^mm; `far_push` ⟨∇L(R W^mm), W^mm⟩."""
-
-    result: Int[Any, "*b"]
-    excess: Float[Any, "*b"]
-    limit: Float[Any, "*b"]
-    push: Float[Any, "*b"]
-    far_push: Float[Any, "*b"]
-
-    @property
-    def inside(self) -> Mask:
-        """Solved, or neither solved nor proven to have no solution."""
-        return self.result != ProgramResult.infeasible.value
-
-    def solved(self, values: np.ndarray) -> np.ndarray:
-        """NaN where the program was not solved."""
-        return np.where(self.result == ProgramResult.optimal.value, values, np.nan)
+def has_program(gradients: Table) -> Mask:
+    """Solved, or neither solved nor proven to have no solution."""
+    return gradients.result != ProgramResult.infeasible.value
 
 
-class Concave(NamedTuple):
-    """Random cases of (8): entries of s* that are `nonzero`, `tau`, and s*'s optimality `kkt`."""
-
-    nonzero: Int[Any, "*b"]
-    tau: Int[Any, "*b"]
-    kkt: Float[Any, "*b"]
-
-
-class Centred(NamedTuple):
-    """Of random vectors, by how much the difference of Lemma 7 is `over` its bound."""
-
-    over: Float[Any, "*b"]
+def solved(gradients: Table, values: np.ndarray) -> np.ndarray:
+    """NaN where the program was not solved."""
+    return np.where(gradients.result == ProgramResult.optimal.value, values, np.nan)
 
 
 def _points(number: int, one: Callable[[Array], Any], scale: str, key: Any, say: Callable[[str], None]) -> Any:
@@ -80,7 +56,9 @@ def _keys(number: int, scale: str, key: Any) -> Array:
     return jax.random.split(jax.random.fold_in(key, number), TRIALS[scale])
 
 
-def _gradients(key: Array) -> Gradients:
+def _gradients(key: Array) -> Table:
+    """Random W on data of Assumption B.2: `result` of (Att-SVM) (`ProgramResult`); `excess` L(W) − L_*; `limit`
+    |L(R W^mm) − L_*| at R = `FAR`; `push`, the cosine of ∇L(W) and W^mm; `far_push` ⟨∇L(R W^mm), W^mm⟩."""
     key_data, key_spread, key_W = jax.random.split(key, 3)
     data, head = equal_scores(key_data, N, T, D)
     scores = token_scores(data, head)
@@ -93,7 +71,7 @@ def _gradients(key: Array) -> Gradients:
     scaled = risk.scaled_gradient(CombinedAttention(W, head))
     far = CombinedAttention(FAR * solution.primal, head)
     ahead = risk.scaled_gradient(far)
-    return Gradients(
+    return Table(
         result=solution.result.value,
         excess=risk(CombinedAttention(W, head)) - infimum,
         limit=jnp.abs(risk(far) - infimum),
@@ -109,8 +87,9 @@ def _along(gradient: Any, W: Float[Array, "d d"]) -> Float[Array, ""]:
     return jnp.sum(gradient.W * W) / positive_or_one(sizes)
 
 
-def _concave(key: Array) -> Concave:
-    r"""A random case of (8), and the number of nonzero entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$."""
+def _concave(key: Array) -> Table:
+    r"""A random case of (8): how many entries of $s^\star=\mathrm{Proj}_\Delta(\gamma/2\lambda)$ are `nonzero`, `tau`,
+    and s*'s optimality `kkt`."""
     length = 10
     key_gaps, key_tau, key_share, key_lambda = jax.random.split(key, 4)
     tau = jax.random.randint(key_tau, (), 2, length)
@@ -128,17 +107,18 @@ def _concave(key: Array) -> Concave:
     s = jnp.maximum(x - thresholds[support - 1], 0.0)
     # The optimality condition 2λ s − γ = const on the support, at least that off it.
     slope = 2.0 * penalty * s - scores
-    return Concave(jnp.sum(s > 0), tau, (slope[0] - jnp.min(slope)) / penalty)
+    return Table(nonzero=jnp.sum(s > 0), tau=tau, kkt=(slope[0] - jnp.min(slope)) / penalty)
 
 
-def _centred(key: Array) -> Centred:
+def _centred(key: Array) -> Table:
+    """Of random vectors, by how much the difference of Lemma 7 is `over` its bound."""
     key_a, key_gamma, key_logits = jax.random.split(key, 3)
     a, gamma = jax.random.normal(key_a, (T,)), jax.random.normal(key_gamma, (T,))
     s = jax.nn.softmax(5.0 * jax.random.normal(key_logits, (T,)))
     left = jnp.sum(a * s * gamma) - jnp.sum(a * s) * jnp.sum(s * gamma)
     right = jnp.sum(((a[0] - a) * s * (gamma[0] - gamma))[1:])
     bound = 2.0 * (jnp.max(gamma) - jnp.min(gamma)) * jnp.max(jnp.abs(a)) * jnp.sum(s[1:]) ** 2
-    return Centred(jnp.abs(left - right) - bound)
+    return Table(over=jnp.abs(left - right) - bound)
 
 
 @jax.jit
@@ -172,19 +152,15 @@ def _push_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if aim is None else ROUNDING - abs(float(np.sum(descent_direction(given, FAR * aim) * aim)))
 
 
-def _drawn(number: int, record: Any, one: Callable[[Array], Any]) -> Sweep:
-    return Sweep(partial(_points, number, one), KEY, record=record)
-
-
 KEY = checksum_key("inequalities")
 # Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10).
 INEQUALITIES = Dataset(
     "tarzanagh2023",
     "inequalities",
     {
-        "gradients": _drawn(0, Gradients, _gradients),
-        "concave": _drawn(1, Concave, _concave),
-        "centred": _drawn(2, Centred, _centred),
+        "gradients": Sweep(partial(_points, 0, _gradients), KEY),
+        "concave": Sweep(partial(_points, 1, _concave), KEY),
+        "centred": Sweep(partial(_points, 2, _centred), KEY),
         # `ratio` `(radii,)` of the two products of Lemma 10 on the explicit case, at `RADII`.
         "explicit": Sweep(lambda scale, key, say: Table(ratio=_lemma10()), KEY),
     },
@@ -193,29 +169,19 @@ INEQUALITIES = Dataset(
 KIND = f"random W on data of Assumption B.2, n = T = d = {N}"
 
 
-def _fail(residual: Callable[[Table], np.ndarray], bound: float) -> Callable[..., str]:
-    def in_words(numbers: Table, known: Mask) -> str:
-        return f"{int(np.sum(residual(numbers)[known] > bound))} of {int(known.sum())} fail"
-
-    return in_words
-
-
-def _at_points(
-    source: str, says: str, of: Callable[[Gradients], np.ndarray], unit: str, bound: float
-) -> Statement[Table]:
+def _at_points(source: str, says: str, of: Callable[[Table], np.ndarray], unit: str, bound: float) -> Statement[Table]:
     """Of gradients, where the program has a solution."""
 
     def residual(numbers: Table) -> np.ndarray:
-        return numbers.gradients.solved(of(numbers.gradients))
+        return solved(numbers.gradients, of(numbers.gradients))
 
     return Statement(
         source=source,
         says=says,
-        inside=lambda n: n.gradients.inside,
+        inside=lambda n: has_program(n.gradients),
         residual=residual,
         bound=bound,
         unit=unit,
-        found=_fail(residual, bound),
     )
 
 
@@ -225,23 +191,15 @@ def _pushes(source: str, says: str) -> Statement[Table]:
 
 def _least_push(numbers: Table) -> np.ndarray:
     # One c for all points: the smallest value refutes it, where the loss is at its infimum to rounding.
-    return numbers.gradients.solved(np.abs(numbers.gradients.far_push))
-
-
-def _no_constant(numbers: Table, known: Mask) -> str:
-    return (
-        f"at W = {FAR:g} W^mm it is as small as {least(_least_push(numbers)[known]):.0e}: no positive c is below all "
-        "values, and none can be, since ∇L(R W^mm) → 0"
-    )
+    return solved(numbers.gradients, np.abs(numbers.gradients.far_push))
 
 
 ONE_CONSTANT = Statement[Table](
     source="Lemma 9",
     says="one c > 0 with ⟨∇L(W), W^mm⟩ ≤ −c for all W",
-    inside=lambda n: n.gradients.inside,
+    inside=lambda n: has_program(n.gradients),
     residual=lambda n: ROUNDING - _least_push(n),
     unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
-    found=_no_constant,
     again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
 )
 
@@ -251,20 +209,11 @@ def _counts_wrong(numbers: Table) -> np.ndarray:
     return ((found.nonzero < 2) | (found.nonzero > found.tau)).astype(float)
 
 
-def _nonzero(numbers: Table, known: Mask) -> str:
-    found = numbers.concave
-    return (
-        f"{int(_counts_wrong(numbers).sum())} of {known.size} fail; they are {int(found.nonzero.min())} to "
-        f"{int(found.nonzero.max())}; s* is optimal to {float(np.abs(found.kkt).max()):.1e}"
-    )
-
-
 ENTRIES = Statement[Table](
     source="Lemma 6",
     says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
     inside=lambda n: everyone(n.concave.tau),
     residual=_counts_wrong,
-    found=_nonzero,
 )
 
 DIFFERENCE = Statement[Table](
@@ -274,17 +223,7 @@ DIFFERENCE = Statement[Table](
     residual=lambda n: n.centred.over,
     bound=ROUNDING,
     unit="left − right; at most 0",
-    found=_fail(lambda n: n.centred.over, ROUNDING),
 )
-
-
-def _ratios(numbers: Table, known: Mask) -> str:
-    ratios = ", ".join(f"{x:.4f}" for x in numbers.explicit.ratio)
-    return (
-        f"the ratio of the two products (at most 1 + π if it holds) is {ratios} at ‖W‖ = "
-        f"{', '.join(f'{x:g}' for x in RADII)}: the proof finds one sequence with a margin below 1 and uses that of "
-        "every sequence (with n = 1 it stands)"
-    )
 
 
 WRONG_LIMIT = Statement[Table](
@@ -295,7 +234,6 @@ WRONG_LIMIT = Statement[Table](
     residual=lambda n: n.explicit.ratio[-1:] - 1.0,
     bound=SMALL_PI,
     unit="π that would be needed",
-    found=_ratios,
     again=Again("NNLS of SciPy and a gradient in NumPy", _ratio_again, SMALL_PI),
 )
 

@@ -1,26 +1,25 @@
 """Theorem 7: from close to a locally-optimal direction, W converges to it: descent, and the flow beside it."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from jaxflow._core import Outcome
 from jaxflow.gradient_descent import descend
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest, median
+from jaxflow.papers.statement import Mask, Statement, everyone
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.choices import CHOICES as TOKENS
 from jaxflow.papers.tarzanagh2023.verify.choices import N, T, all_choices, random_instance
 from jaxflow.papers.tarzanagh2023.verify.cones import LOCAL
-from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, follow_all, misalignment
+from jaxflow.papers.tarzanagh2023.verify.follow import ALIGNED, SHAPE, astray, follow_all, misalignment, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, smoothness, stack
 from jaxflow.risk import EmpiricalRisk
 
@@ -39,47 +38,18 @@ M0, M1 = 0.25, 1.0
 STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
 # Normalised steps, of this share of ‖W(0)‖: 1 − corr falls like the norm to the power −2, down to that share squared.
 NORMALISED, SHARE = 2_000, 0.01
-# Attention that a token keeps while it is selected.
-KEPT = 0.5
 
 
-class Runs(NamedTuple):
-    r"""At each of the angles `CORRELATIONS` a start for each of c choices α, followed by the flow, and by the flow from
-    where descent has ended.
+def _runs(scale: str, key: Any, say: Say) -> Table:
+    r"""At each of the angles `CORRELATIONS` (a) a start for each of c choices α, followed by the flow, and by the flow
+    from where descent has ended.
 
-    - `reached`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary point.
-    - `misaligned`: 1 − corr with $W^{mm}_\alpha$; `flow_gap`: what the flow certifies.
-    - Of the descents: `rate` η, `moved` ‖W(k) − W(0)‖; of normalised ones `near_first` and `near_last`, 1 − corr before
-      and after, and `attention`, the least that a token of α then has.
-    - Of the choices: `empty`: some T_i is; `mu`: μ(α) of (67). `steps` of descent.
+    - `reached` `(a, 2, c)`: certified for $W^{mm}_\alpha$; `left`: for other tokens; `stationary`: ends at a stationary
+      point; `misaligned`: 1 − corr with $W^{mm}_\alpha$; `flow_gap`: what the flow certifies.
+    - Of the descents `(a, c)`: `rate` η, `moved` ‖W(k) − W(0)‖; of normalised ones `near_first` and `near_last`,
+      1 − corr before and after, and `attention`, the least that a token of α then has.
+    - Of the choices `(a, c)`: `empty`: some T_i is; `mu`: μ(α) of (67). `steps` of descent `(a,)`.
     """
-
-    reached: Bool[Any, "*a 2 c"]
-    left: Bool[Any, "*a 2 c"]
-    stationary: Bool[Any, "*a 2 c"]
-    misaligned: Float[Any, "*a 2 c"]
-    flow_gap: Float[Any, "*a 2 c"]
-    rate: Float[Any, "*a c"]
-    moved: Float[Any, "*a c"]
-    near_first: Float[Any, "*a c"]
-    near_last: Float[Any, "*a c"]
-    attention: Float[Any, "*a c"]
-    empty: Bool[Any, "*a c"]
-    mu: Float[Any, "*a c"]
-    steps: Int[Any, "*a"]
-
-    @property
-    def both(self) -> Mask:
-        """Reached by the flow and after descent."""
-        return self.reached.all(axis=-2)
-
-    @property
-    def astray(self) -> Mask:
-        """One of them is known to end elsewhere."""
-        return (self.left | self.stationary).any(axis=-2)
-
-
-def _runs(scale: str, key: Any, say: Say) -> Runs:
     say(f"Theorem 7: up to {CHOICES} locally-optimal choices of each of {INSTANCES[scale]} instances")
     starts, mus, empties = [], [], []
     for one in jax.random.split(key, INSTANCES[scale]):
@@ -101,17 +71,18 @@ def _runs(scale: str, key: Any, say: Say) -> Runs:
     say(f"Theorem 7: {STEPS[scale]} steps of descent from each start, and {NORMALISED} normalised ones")
     every_start = stack(starts)
     after, found = descents(every_start, STEPS[scale])
-    ends = follow_all([every_start, after]).reshape(2, len(mus), len(CORRELATIONS))
+    ends = follow_all([every_start, after])
     by_start = {
-        "reached": ends.reached,
-        "left": ends.astray,
+        "reached": reached(ends),
+        "left": astray(ends),
         "stationary": ends.outcome == Outcome.finite_stationary_point.value,
         "misaligned": ends.misaligned,
         "flow_gap": ends.flow_gap,
     }
+    by_start = {name: value.reshape(2, len(mus), -1) for name, value in by_start.items()}
     by_start |= {name: np.asarray(value).reshape(len(mus), -1) for name, value in found.items()}
-    return Runs(
-        **{name: np.moveaxis(value, -1, 0) for name, value in by_start.items()},
+    return Table(
+        {name: np.moveaxis(value, -1, 0) for name, value in by_start.items()},
         empty=np.asarray([empties] * len(CORRELATIONS)),
         mu=np.asarray([mus] * len(CORRELATIONS)),
         steps=np.asarray([STEPS[scale]] * len(CORRELATIONS)),
@@ -173,7 +144,7 @@ def near(W: np.ndarray, noise: np.ndarray, apart: float, radius: float) -> np.nd
 LOCAL_CONVERGENCE = Dataset(
     "tarzanagh2023",
     "local-convergence",
-    {"runs": Sweep(_runs, checksum_key("local-convergence"), record=Runs)},
+    {"runs": Sweep(_runs, checksum_key("local-convergence"))},
     where=f"{__name__}:LOCAL_CONVERGENCE",
 )
 
@@ -184,27 +155,15 @@ def converges(column: int) -> Statement[Table]:
     beyond = column > 0
 
     def residual(numbers: Table) -> np.ndarray:
-        one = cell_of(numbers.runs, column)
-        distance = np.where(one.both, one.misaligned.max(axis=0), np.nan)
-        return distance if beyond else np.where(one.astray, np.inf, distance)
+        one = numbers.runs.at(column)
+        # Reached by the flow and after descent; or one of them is known to end elsewhere.
+        distance = np.where(one.reached.all(axis=0), one.misaligned.max(axis=0), np.nan)
+        return distance if beyond else np.where((one.left | one.stationary).any(axis=0), np.inf, distance)
 
     def in_words(numbers: Table, known: Mask) -> str:
-        one = cell_of(numbers.runs, column)
-        flow, total = one.reached[0], one.mu.size
-        reached, left, stationary = (np.sum(x, axis=1) for x in (one.reached, one.left, one.stationary))
-        other = int(np.sum(~(flow | one.left[0] | one.stationary[0])))
-        text = (
-            f"the flow: {reached[0]} of {total} ({100 * reached[0] / max(total, 1):.1f}%) converge to W^mm_α (largest "
-            f"gap of the flow {largest(one.flow_gap[0, flow]):.0e}), {left[0]} to another direction, {stationary[0]} "
-            f"to a stationary point, {other} undecided; of {one.empty.sum()} with an empty T_i, "
-            f"{np.sum(flow & one.empty)} converge to it; {one.steps} steps of descent (η {median(one.rate):.1e} in the "
-            f"median) move W by {largest(one.moved):.0e} at most, and then {reached[1]} converge to it, {left[1]} to "
-            f"another direction, {stationary[1]} to a stationary point; {NORMALISED} normalised steps of "
-            f"{SHARE:g} ‖W(0)‖: the tokens of α keep their attention in {np.sum(one.attention >= KEPT)} of {total}, "
-            f"1 − corr falls in {np.sum(one.near_last < one.near_first)}, from {median(one.near_first):.1e} to "
-            f"{median(one.near_last):.1e} in the median"
-        )
-        return text if beyond else f"{text}; μ(α) is {median(one.mu):.0e} in the median"
+        one = numbers.runs.at(column)
+        count, falls = (int(np.sum(x)) for x in (one.reached.all(axis=0), one.near_last < one.near_first))
+        return f"{count} of {one.mu.size} starts converge; along normalised steps 1 − corr falls from {falls}"
 
     where = f"{CORRELATIONS[column]:g}" if beyond else "μ(α) of (67)"
     return Statement(

@@ -2,12 +2,12 @@ r"""Theorems 9 and 10: regularisation paths over $\mathrm{cone}_\varepsilon(\alp
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus, positive_or_one
 from jaxflow.data import TokenData, random_tokens
@@ -17,13 +17,11 @@ from jaxflow.models import CombinedAttention, ConcaveHead, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.table import Table
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow
+from jaxflow.papers.table import Table, joined
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, padded
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, factors, masks
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    Followed,
-    Paths,
     followed,
     model_of,
     paths_of,
@@ -80,23 +78,12 @@ RANDOM = 2
 BLENDS = np.linspace(0.0, 1.0, 11)
 # ε in units of the largest for which W^mm_α is in the cone; starts keep this much of a distance from its boundary.
 SHARE, CLEAR = 0.5, 1.05
-# A slack of less, where the angles of the cone are of order one: the cone binds.
-BINDS = 1e-3
 
 
-class Choices(NamedTuple):
-    r"""The c choices of tokens of all cells: `cell`, its place among `CELLS`; `depth` of $W^{mm}_\alpha$ in the cone,
-    the largest ε; `empty`: some query has no support token; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$."""
-
-    cell: Int[Any, " c"]
-    depth: Float[Any, " c"]
-    empty: Bool[Any, " c"]
-    first: Float[Any, " c"]
-
-
-class _Chosen(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
     """A choice of each member of a batch, filled up from `real` on: `aim`, its program's solution; `empty` and `first`
-    as in `Choices`; `starts` of its paths, with barring tokens `low` and cones of size `epsilon`."""
+    as in `_choices`; `starts` of its paths, with barring tokens `low` and cones of size `epsilon`."""
 
     data: TokenData
     head: Any
@@ -199,17 +186,17 @@ def _starts(cell: Cell, data: TokenData, head: Any, chosen: Any, aim: Any, noise
 
 
 @jax.jit
-def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsilon: Any, radii: Any) -> Followed:
+def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsilon: Any, radii: Any) -> Table:
     """Paths of W, or of factors K, Q, from each start in the cone of its barring tokens."""
 
-    def one(a: TokenData, v: Any, choice: Array, starts: Any, bars: Array, e: Array, r: Array) -> Followed:
+    def one(a: TokenData, v: Any, choice: Array, starts: Any, bars: Array, e: Array, r: Array) -> Table:
         selection = masks(choice[None], a)[0]
         _, high = low_and_high(token_scores(a, v), a.visible, selection)
         risk = EmpiricalRisk(a, Logistic())
 
         def start(weights: Any, bar: Array) -> Any:
             cone, size = SeparatingCone(a, bar, high, e), sizes_of(weights, r)
-            return regularization_path(risk, model_of(weights, v), size, reference=selection, constraint=cone)
+            return regularization_path(risk, [model_of(weights, v)], size, reference=selection, constraint=cone)
 
         # One start a call, each with a cone of its own: their axis is the first of two.
         paths = jax.tree.map(lambda x: x[:, 0], jax.vmap(start)(starts, bars))
@@ -218,7 +205,7 @@ def _follow(data: TokenData, head: Any, chosen: Any, starts: Any, low: Any, epsi
     return jax.vmap(one)(data, head, chosen, starts, low, epsilon, radii)
 
 
-def _paths(name: str, scale: str, key: Any, say: Say) -> Paths:
+def _paths(name: str, scale: str, key: Any, say: Say) -> Table:
     cell, given = CELLS[name], _chosen(name, scale, key)
     which = "optimal" if cell.optimal else "locally-optimal"
     say(f"Theorems 9, 10: paths of {given.real} {which} choices of {INSTANCES[scale]} instances, {name}")
@@ -233,18 +220,21 @@ def _paths(name: str, scale: str, key: Any, say: Say) -> Paths:
     if name == "frobenius":
         target = jax.vmap(lambda choice, a: masks(choice[None], a)[0])(given.choice, given.data)
         instances = Instance(given.data, given.head, found.weights[:, 0], target)
-        flows = follow(jax.vmap(lambda one: padded(one, SHAPE))(instances)).reached[: given.real, None]
+        flows = reached(follow(jax.vmap(lambda one: padded(one, SHAPE))(instances)))[: given.real, None]
     found, radii, depth, aim = jax.tree.map(lambda x: x[: given.real], (found, radii, given.depth, given.aim))
-    return paths_of(found, radii, depth > 0, aim, flows=flows)._replace(radii=grown)
+    paths = paths_of(found, radii, depth > 0, aim, flows=flows)
+    return paths.replace(radii=np.tile(grown, (given.real, 1)))
 
 
-def _choices(scale: str, key: Any, say: Say) -> Choices:
+def _choices(scale: str, key: Any, say: Say) -> Table:
+    r"""The c choices of tokens of all cells: `cell`, its place among `CELLS`; `depth` of $W^{mm}_\alpha$ in the cone,
+    the largest ε; `empty`: some query has no support token; `first`: $R_0=\log(BT/c_\alpha)/\varepsilon_\diamond$."""
     parts = []
     for number, name in enumerate(CELLS):
         given = _chosen(name, scale, key)
-        fields = np.full(len(given.empty), number), given.depth, given.empty, given.first
-        parts.append(Choices(*(x[: given.real] for x in fields)))
-    return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        part = Table(cell=np.full(len(given.empty), number), depth=given.depth, empty=given.empty, first=given.first)
+        parts.append(part.at(slice(given.real)))
+    return joined(parts)
 
 
 KEY = checksum_key("local-paths")
@@ -253,8 +243,7 @@ KEY = checksum_key("local-paths")
 LOCAL_PATHS = Dataset(
     "tarzanagh2023",
     "local-paths",
-    {name: Sweep(partial(_paths, name), KEY, record=Paths) for name in CELLS}
-    | {"choices": Sweep(_choices, KEY, record=Choices)},
+    {name: Sweep(partial(_paths, name), KEY) for name in CELLS} | {"choices": Sweep(_choices, KEY)},
     where=f"{__name__}:LOCAL_PATHS",
 )
 
@@ -263,25 +252,12 @@ def tend(name: str) -> Statement[Table]:
     """Of one cell."""
     cell = CELLS[name]
 
-    def paths(numbers: Table) -> Paths:
-        return getattr(numbers, name)
+    def same(numbers: Table, known: Mask) -> str:
+        return f"the flow from W̄_R at R_0 tends to it in {np.sum(numbers.frobenius.flows[known])} of {known.sum()}"
 
-    def in_words(numbers: Table) -> str:
-        one, choices = paths(numbers), numbers.choices
-        inside, mine = one.inside, choices.cell == list(CELLS).index(name)
-        if cell.optimal or not inside.any():
-            return ""
-        first, empty = choices.first[mine][inside], choices.empty[mine][~inside]
-        binds = np.sum(one.slack[inside] < BINDS, axis=0)
-        text = (
-            f"; R_0 is {first.min():.0f} to {first.max():.0f}; the cone binds at R_0 in {binds[0]} and at the end in "
-            f"{binds[-1]}; W^mm_α is outside of every cone_ε(α) in {len(empty)} (some T_i empty in all of them: "
-            f"{bool(empty.all()) if len(empty) else 'none'})"
-        )
-        same = int(np.sum(one.flows[inside]))
-        return text + (f"; the flow from W̄_R at R = R_0 tends to W^mm_α in {same}" if one.flows.shape[1] else "")
-
-    return tends("Theorem 10" if cell.outputs > 1 else "Theorem 9", cell.in_words(), paths, in_words)
+    source = "Theorem 10" if cell.outputs > 1 else "Theorem 9"
+    found = same if name == "frobenius" else None
+    return tends(source, cell.in_words(), lambda n: getattr(n, name), found)
 
 
 register(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +14,22 @@ from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Again, Mask, Statement
+from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.follow import (
     ALIGNED,
     CERTIFIED,
     FLOWS,
     PROGRAMS,
     SHAPE,
-    Ends,
+    certified,
+    converges,
     follow,
     follow_all,
+    has_program,
     limit_again,
+    reached,
 )
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case, instance, padded, stack
-from jaxflow.study import wilson
 
 # Flows go in batches of 32: the four spreads of these fill one for each size, and seven.
 TRIALS = {"quick": 7, "paper": 49, "large": 4095}
@@ -37,16 +40,7 @@ CELLS = ((1, 5, 4), (5, 5, 4))
 PAIRS = (5, 2, 4)
 
 
-class NearlyEqualNumbers(NamedTuple):
-    """`single`, `several` `(4, b)`: flows of each of `CELLS` at `SPREADS`, the same draws at every spread; `pairs`
-    `(1 + b,)`: of sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first."""
-
-    single: Ends
-    several: Ends
-    pairs: Ends
-
-
-def _cell(number: int, scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+def _cell(number: int, scale: str, key: Any, say: Callable[[str], None]) -> Table:
     say(f"Theorem 5: {TRIALS[scale]} instances with n, T, d = {CELLS[number]} at δ = {SPREADS}")
     keys = _cell_keys(number, scale, key)
     return follow_all([_near(*CELLS[number], keys, spread) for spread in SPREADS])
@@ -60,7 +54,7 @@ def _pair_keys(scale: str, key: Any) -> Array:
     return jax.random.split(jax.random.fold_in(key, 100), TRIALS[scale])
 
 
-def _two_tokens(scale: str, key: Any, say: Callable[[str], None]) -> Ends:
+def _two_tokens(scale: str, key: Any, say: Callable[[str], None]) -> Table:
     say(f"Theorem 5: the explicit case, and {TRIALS[scale]} instances with n, T, d = {PAIRS}")
     drawn = _pairs(*PAIRS, _pair_keys(scale, key))
     explicit = stack([padded(instance(*explicit_case()), SHAPE)])
@@ -88,90 +82,57 @@ def _pairs(n: int, T: int, d: int, keys: Array) -> Any:
 
 
 KEY = checksum_key("nearly-equal-scores")
+# `single`, `several` `(4, b)`: flows of each of `CELLS` at `SPREADS`, the same draws at every spread; `pairs` `(1 +
+# b,)`: of sequences of two tokens, where every δ will do, the explicit case of Theorem 4 first.
 NEARLY_EQUAL = Dataset(
     "tarzanagh2023",
     "nearly-equal-scores",
     {
-        "single": Sweep(partial(_cell, 0), KEY, record=Ends),
-        "several": Sweep(partial(_cell, 1), KEY, record=Ends),
-        "pairs": Sweep(_two_tokens, KEY, record=Ends),
+        "single": Sweep(partial(_cell, 0), KEY),
+        "several": Sweep(partial(_cell, 1), KEY),
+        "pairs": Sweep(_two_tokens, KEY),
     },
     where=f"{__name__}:NEARLY_EQUAL",
-    numbers=NearlyEqualNumbers,
 )
 
 
-def _elsewhere(ends: Ends) -> Mask:
-    return ~ends.selected & ends.certified
-
-
-def _pair_again(numbers: NearlyEqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+def _pair_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     if at[0] == 0:
         return limit_again(instance(*explicit_case()))
     own = _pair_keys(draw.scale, draw.key("pairs"))[at[0] - 1]
     return limit_again(jax.tree.map(lambda x: x[0], _pairs(*PAIRS, own[None])))
 
 
-def _pairs_in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
-    ends = numbers.pairs
-    inside, right = ends.inside[1:], (known & ends.reached)[1:]
-    wrong = known & _elsewhere(ends)
-    total, count = int(inside.sum()), int(wrong[1:].sum())
-    low, high = wilson(count, total)
-    return (
-        f"the explicit case {'is certified for another token' if wrong[0] else 'does not leave the optimal tokens'}; "
-        f"{count} of {total} random ones are ({100 * count / max(total, 1):.1f}%, Wilson 95% [{100 * float(low):.1f}, "
-        f"{100 * float(high):.1f}]), {int(right.sum())} reach W^mm, {total - int(known[1:].sum())} are undecided"
-    )
-
-
-TWO_TOKENS = Statement[NearlyEqualNumbers](
-    source="Theorem 5",
-    says="T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case "
-    f"of Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
-    inside=lambda n: n.pairs.inside,
-    residual=lambda n: n.pairs.distance(_elsewhere(n.pairs)),
-    bound=ALIGNED,
-    unit="1 − corr with W^mm",
-    found=_pairs_in_words,
+TWO_TOKENS = converges(
+    "Theorem 5",
+    "T = 2, W(0) = 0: one non-optimal token in each sequence, so that every δ is small enough; the explicit case of "
+    f"Theorem 4, and random data with n = {PAIRS[0]}, d = {PAIRS[2]}: the flow",
+    lambda n: n.pairs,
     again=Again(FLOWS, _pair_again, PROGRAMS),
 )
 
 
-def near(number: int) -> Statement[NearlyEqualNumbers]:
+def near(number: int) -> Statement[Table]:
     """Of one size. The statement promises some δ > 0: the smallest two are all that is asked of an instance."""
     n, T, d = CELLS[number]
 
-    def ends(numbers: NearlyEqualNumbers) -> tuple[Mask, Mask, Mask, np.ndarray]:
+    def ends(numbers: Table) -> tuple[Mask, Mask, Mask, np.ndarray]:
         """Inside, and for every δ: at W^mm, certified elsewhere, 1 − corr with W^mm."""
         found = (numbers.single, numbers.several)[number]
         # With equal scores the limit may be that of the program without the sequences that lost their optimal token.
         equal = np.asarray(SPREADS)[:, None] == 0
-        wrong = ~found.selected & (found.certified | (equal & (found.lost_gap <= CERTIFIED)))
-        return np.all(found.inside, axis=0), found.reached, wrong, found.misaligned
+        wrong = ~found.selected & (certified(found) | (equal & (found.lost_gap <= CERTIFIED)))
+        return np.all(has_program(found), axis=0), reached(found), wrong, found.misaligned
 
-    def residual(numbers: NearlyEqualNumbers) -> np.ndarray:
+    def residual(numbers: Table) -> np.ndarray:
         _, right, wrong, apart = ends(numbers)
         lost = np.where(np.all(wrong[:3], axis=0), apart[1], np.nan)
         return np.where(right[1], apart[1], np.where(right[2], apart[2], lost))
 
-    def again(numbers: NearlyEqualNumbers, draw: Draw, at: tuple[int, ...]) -> float:
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         own = _cell_keys(number, draw.scale, draw.key(("single", "several")[number]))[at[0]]
         # The residual of one that ends elsewhere at every δ is that at the least.
         return limit_again(jax.tree.map(lambda x: x[0], _near(n, T, d, own[None], SPREADS[1])))
-
-    def in_words(numbers: NearlyEqualNumbers, known: Mask) -> str:
-        inside, right, wrong, _ = ends(numbers)
-        counts = "; ".join(
-            f"δ = {spread:g}: {int((right[i] & inside).sum())} reach W^mm, {int((wrong[i] & inside).sum())} another "
-            f"limit, {int((inside & ~right[i] & ~wrong[i]).sum())} are undecided"
-            for i, spread in enumerate(SPREADS)
-        )
-        reached = known & right[1:3].any(axis=0)
-        return (
-            f"{int(reached.sum())} of {int(inside.sum())} reach W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}, "
-            f"{int((known & ~reached).sum())} end elsewhere at every δ from 0 to {SPREADS[2]:g}; {counts}"
-        )
 
     return Statement(
         source="Theorem 5",
@@ -181,7 +142,6 @@ def near(number: int) -> Statement[NearlyEqualNumbers]:
         residual=residual,
         bound=ALIGNED,
         unit=f"1 − corr with W^mm at δ = {SPREADS[1]:g} or {SPREADS[2]:g}",
-        found=in_words,
         again=Again(FLOWS, again, PROGRAMS),
     )
 

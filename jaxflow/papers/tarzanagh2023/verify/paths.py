@@ -1,27 +1,24 @@
 """Theorem 2 by regularisation paths of W and of (K, Q), and with it Lemmas 3 and 15."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxflow.data import TokenData, random_tokens
 from jaxflow.margin import ProgramResult
-from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Part, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest
-from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all
+from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.table import Table, stacked
+from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE, follow_all, reached
 from jaxflow.papers.tarzanagh2023.verify.instances import instance, padded
-from jaxflow.papers.tarzanagh2023.verify.path_instances import apart, optimal_program
+from jaxflow.papers.tarzanagh2023.verify.path_instances import optimal_program
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    PathOf,
-    Paths,
-    Starts,
     all_starts,
     combined_paths,
     factored_paths,
@@ -63,55 +60,22 @@ BALANCED = 1e-5
 ANSWERS = (ProgramResult.optimal.value, ProgramResult.stationary.value)
 
 
-class Programs(NamedTuple):
-    """(Att-SVM*) of the optimal tokens, the convex one and the one with rank ≤ n − 1: `result` (`ProgramResult`),
-    `value`, `rank` and solution `weights`. `shape`: n, T, d of all instances; `columns` of K and Q."""
-
-    result: Int[Any, "2 b"]
-    value: Float[Any, "2 b"]
-    rank: Int[Any, "2 b"]
-    weights: Float[Any, "2 b d d"]
-    shape: Int[Any, "3"]
-    columns: Int[Any, " c"]
-
-    @property
-    def convex(self) -> Mask:
-        """The convex program is solved."""
-        return self.result[0] == ProgramResult.optimal.value
-
-    @property
-    def m(self) -> int:
-        """The bound on the rank."""
-        return int(self.shape[0]) - 1
-
-    @property
-    def answered(self) -> Mask:
-        """Both programs are."""
-        return self.convex & np.isin(self.result[1], ANSWERS)
-
-    @property
-    def error(self) -> np.ndarray:
-        """C*/C_cvx − 1."""
-        return self.value[1] / self.value[0] - 1.0
-
-    def aim(self, m: int) -> tuple[Mask, np.ndarray]:
-        """Of rank ≤ m: solved, and weights; by the convex program where its solution has that rank."""
-        fits = self.convex & (self.rank[0] <= m)
-        if fits.all() or m != self.m:
-            return fits, self.weights[0]
-        return fits | np.isin(self.result[1], ANSWERS), np.where(fits[:, None, None], *self.weights)
+def convex(programs: Table) -> Mask:
+    """The convex program is solved."""
+    return programs.result[0] == ProgramResult.optimal.value
 
 
-class PathNumbers(NamedTuple):
-    """Paths from every choice of tokens; neither programs nor flows use them.
+def answered(programs: Table) -> Mask:
+    """Both programs are."""
+    return convex(programs) & np.isin(programs.result[1], ANSWERS)
 
-    `combined` `(b, m)`: of W, with flows from zero and from the path's point at R = 4^`FLOW_LEVEL`; `factored`
-    `(c, b, m)`: of (K, Q) with each number of columns.
-    """
 
-    combined: Paths
-    factored: Paths
-    programs: Programs
+def aim(programs: Table, m: int) -> tuple[Mask, np.ndarray]:
+    """Of rank ≤ m: solved, and weights; by the convex program where its solution has that rank."""
+    fits = convex(programs) & (programs.rank[0] <= m)
+    if fits.all() or m != int(programs.shape[0]) - 1:
+        return fits, programs.weights[0]
+    return fits | np.isin(programs.result[1], ANSWERS), np.where(fits[:, None, None], *programs.weights)
 
 
 def _drawn(scale: str, key: Any) -> tuple[Size, TokenData, Array]:
@@ -123,7 +87,7 @@ def _of_instances(key: Array) -> Array:
     return jax.random.split(key)[0]
 
 
-def noise_of(keys: Array, starts: Starts) -> np.ndarray:
+def noise_of(keys: Array, starts: Table) -> np.ndarray:
     """What is added to the starts of instances with these keys, before they are factored."""
     shape = starts.matrices.shape[1:]
     return NOISE * np.asarray(jax.vmap(lambda key: jax.random.normal(subkey(key, "noise"), shape))(keys))
@@ -140,7 +104,7 @@ def nuclear_programs(rank: int | None, data: TokenData, heads: Any) -> dict[str,
     return jax.vmap(lambda a, v: optimal_program(a, v, rank=rank))(data, heads)
 
 
-def _combined(scale: str, key: Any, say: Say) -> Paths:
+def _combined(scale: str, key: Any, say: Say) -> Table:
     size, data, head = _drawn(scale, key)
     starts = all_starts(data, head)
     say(f"Theorem 2: paths of W from {starts.matrices.shape[1]} choices of tokens to R = {size.radii[-1]:.0f}")
@@ -153,41 +117,40 @@ def _combined(scale: str, key: Any, say: Say) -> Paths:
 def _flows(data: TokenData, head: Array, point: Array) -> Mask:
     """The flow from zero and from the path's point at a moderate bound."""
     given = jax.vmap(lambda a, v, W: padded(instance(a, v, W), SHAPE))
-    return follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)]).reached.T
+    return reached(follow_all([given(data, head, W) for W in (jnp.zeros_like(point), point)])).T
 
 
 def _cells(scale: str) -> dict[str, tuple[Size, int]]:
     return {f"m = {m}": (SIZES[scale], m) for m in SIZES[scale].columns}
 
 
-def _factored(keys: Array, cell: tuple[Size, int]) -> PathOf:
+def _factored(keys: Array, cell: tuple[Size, int]) -> Table:
     size, m = cell
     data, head = _draw(size.shape, keys)
     starts = all_starts(data, head)
     found = factored_paths(data, head, starts.matrices + noise_of(keys, starts), m, size.radii)
-    return PathOf.each(paths_of(found, size.radii, *_solved(size, data, head).aim(m), several=True))
+    return paths_of(found, size.radii, *aim(_solved(size, data, head), m), several=True)
 
 
-def _programs(scale: str, key: Any, say: Say) -> Programs:
+def _programs(scale: str, key: Any, say: Say) -> Table:
     return _solved(*_drawn(scale, key))
 
 
-def _solved(size: Size, data: TokenData, head: Array) -> Programs:
+def _solved(size: Size, data: TokenData, head: Array) -> Table:
+    """(Att-SVM*) of the optimal tokens, the convex one and the one with rank ≤ n − 1: `result` (`ProgramResult`),
+    `value`, `rank` `(2, b)` and solution `weights` `(2, b, d, d)`. `shape`: n, T, d; `columns` of K and Q."""
     found = [nuclear_programs(rank, data, head) for rank in (None, size.shape[0] - 1)]
-    both = jax.tree.map(lambda *values: np.stack(values), *found)
-    return Programs(**both, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
-
-
-def _numbers(combined: Paths, factored: PathOf, programs: Programs) -> PathNumbers:
-    return PathNumbers(combined, factored.paths(), programs)
+    return Table(stacked(map(Table, found)).named, shape=np.asarray(size.shape), columns=np.asarray(size.columns))
 
 
 KEY = checksum_key("regularization-paths")
+# Paths from every choice of tokens; neither programs nor flows use them. `combined` `(b, m)`: of W, with flows from
+# zero and from the path's point at R = 4^`FLOW_LEVEL`; `factored` `(c, b, m)`: of (K, Q) with each number of columns.
 PATHS = Dataset(
     "tarzanagh2023",
     "regularization-paths",
     {
-        "combined": Sweep(_combined, KEY, record=Paths),
+        "combined": Sweep(_combined, KEY),
         "factored": Part(
             _factored,
             _cells,
@@ -195,101 +158,62 @@ PATHS = Dataset(
             block=6,
             draw_from=lambda seed, cell: _of_instances(KEY(seed)),
             way="as a block",
-            record=PathOf,
         ),
-        "programs": Sweep(_programs, KEY, record=Programs),
+        "programs": Sweep(_programs, KEY),
     },
     where=f"{__name__}:PATHS",
-    numbers=_numbers,
 )
 
 
-def _flows_in_words(numbers: PathNumbers) -> str:
-    inside, flows = numbers.combined.inside, numbers.combined.flows
-    zero, point = np.sum(inside[:, None] & flows, axis=0)
-    return (
-        f"; the flow from W(0) = 0 has the same limit in {zero} of {int(inside.sum())}, from W̄_R at R = "
-        f"{4**FLOW_LEVEL} in {point}"
-    )
+def _same(numbers: Table, known: Mask) -> str:
+    zero, point = np.sum(numbers.combined.flows[known], axis=0)
+    return f"flows tend to it, too: {zero} from zero, {point} from the path at R = {4**FLOW_LEVEL}, of {known.sum()}"
 
 
-def _norms_in_words(cell: int, m: int) -> Callable[[PathNumbers], str]:
-    def in_words(numbers: PathNumbers) -> str:
-        one, larger = cell_of(numbers.factored, cell), int(np.sum(numbers.programs.rank[0] > m))
-        below = int(np.sum(one.inside & (one.above[:, -1] < -SAME)))
-        more = f"; {below} paths end with a smaller norm at margin one than the program's" if below else ""
-        return more + (f"; {larger} of the convex solutions have a rank above {m}" if larger else "")
-
-    return in_words
-
-
-def _values_in_words(numbers: PathNumbers, known: Mask) -> str:
-    found, error = numbers.programs, numbers.programs.error
-    beyond = found.convex & (found.rank[0] > found.m)
-    # Solutions may differ where there are several; values may not.
-    moved = apart(found.weights[1], found.weights[0])[known] > SAME**0.5
-    above = found.answered & beyond & (error > SAME)
-    equal = found.answered & beyond & (np.abs(error) <= SAME)
-    return (
-        f"{int(np.sum(np.abs(error[known]) > SAME))} of {int(known.sum())} differ, {int(moved.sum())} by another "
-        f"solution; where the convex solution found has a larger rank, C* is above C_cvx in {int(above.sum())} and "
-        f"equal in {int(equal.sum())} of {int(beyond.sum())}; {int(np.sum(found.convex & ~found.answered))} programs "
-        "with the rank bound have no answer"
-    )
-
-
-def lemma3(m: int) -> Statement[PathNumbers]:
+def lemma3(m: int) -> Statement[Table]:
     """With this bound on the rank."""
     return Statement(
         source="Lemma 3",
         says="(Att-SVM*) with rank ≤ m has the value C_cvx of the convex program where a solution of that has rank at "
         f"most m, m = {m}",
-        inside=lambda n: n.programs.convex & (n.programs.rank[0] <= m),
-        residual=lambda n: np.where(n.programs.answered, np.abs(n.programs.error), np.nan),
+        inside=lambda n: convex(n.programs) & (n.programs.rank[0] <= m),
+        residual=lambda n: np.where(
+            answered(n.programs), np.abs(n.programs.value[1] / n.programs.value[0] - 1.0), np.nan
+        ),
         bound=SAME,
         unit="|C*/C_cvx − 1|",
-        found=_values_in_words,
     )
 
 
-def _points_in_words(numbers: PathNumbers, known: Mask) -> str:
-    size, balance = numbers.factored.size[known], numbers.factored.balance[known]
-    return (
-        f"{int(np.sum(_unbalanced(numbers)[known] > BALANCED))} of {size.size} points of the paths do not; ‖KQᵀ‖_*/R "
-        f"is {size.min(initial=1.0):.9f} to {size.max(initial=1.0):.9f}, ‖KᵀK − QᵀQ‖/R at most {largest(balance):.0e}"
-    )
-
-
-def _unbalanced(numbers: PathNumbers) -> np.ndarray:
+def _unbalanced(numbers: Table) -> np.ndarray:
     one = numbers.factored
     # A point of the path that was not found is undecided.
     return np.where(one.found, np.maximum(one.balance, np.abs(one.size - 1.0)), np.nan)
 
 
-LEMMA15 = Statement[PathNumbers](
+LEMMA15 = Statement[Table](
     source="Lemma 15",
     says="solutions of (KQ-RP) have ‖KQᵀ‖_* = R and KᵀK = QᵀQ, so that the products solve the problem over ‖W‖_* ≤ R",
     inside=lambda n: everyone(n.factored.found),
     residual=_unbalanced,
     bound=BALANCED,
     unit="|‖KQᵀ‖_*/R − 1| or ‖KᵀK − QᵀQ‖/R",
-    found=_points_in_words,
 )
 
 
-def statements(numbers: PathNumbers) -> list[Statement[PathNumbers]]:
+def statements(numbers: Table) -> list[Statement[Table]]:
     """Of the sizes of this scale."""
     n, T, d = numbers.programs.shape
     where = f"least of the paths from all {T**n} choices of tokens, n = {n}, T = {T}, d = {d}"
 
-    def factored(cell: int, m: int) -> Statement[PathNumbers]:
+    def factored(cell: int, m: int) -> Statement[Table]:
         says = f"K̄_R Q̄_Rᵀ/R → W*^mm/C* for (KQ-RP) with m = {m} columns, {where}"
-        return tends("Theorem 2", says, lambda n: cell_of(n.factored, cell), _norms_in_words(cell, m))
+        return tends("Theorem 2", says, lambda n: n.factored.at(cell))
 
     return [
-        tends("Theorem 2", f"W̄_R/R → W^mm/‖W^mm‖ for (W-RP), {where}", lambda n: n.combined, _flows_in_words),
+        tends("Theorem 2", f"W̄_R/R → W^mm/‖W^mm‖ for (W-RP), {where}", lambda n: n.combined, _same),
         *(factored(cell, int(m)) for cell, m in enumerate(numbers.programs.columns)),
-        lemma3(numbers.programs.m),
+        lemma3(int(n) - 1),
         LEMMA15,
     ]
 

@@ -7,23 +7,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import (
     Code,
-    as_array,
-    as_integer,
-    check_kind,
-    check_real,
     checked,
-    is_concrete,
     positive_or_one,
-    raw_array,
-    require,
-    require_finite,
     tree_norm,
 )
 from jaxflow.data import TokenData
@@ -64,7 +55,7 @@ class RegularizationPath(eqx.Module):
 
     - `radii` `(m,)`: bounds on the Euclidean norm of all trained parameters: R for W, $\sqrt{2R}$ for (K, Q).
     - `models`: one model for each start and radius, arrays `(S, m, ...)`.
-    - `objective` `(S, m)`: $\log(L-L_\alpha)$, or $\log L$ where there is no reference; +inf where no number.
+    - `objective` `(S, m)`: $\log(L-L_\alpha)$; +inf where no number.
     - `residual`, `multiplier`, `status`, `steps` `(S, m)`: see `SphereMinimum` and `PathStatus`.
     - `slack` `(S, m)`: the least slack of the constraint, +inf without one.
     """
@@ -99,10 +90,10 @@ class RegularizationPath(eqx.Module):
 
 def regularization_path(
     risk: EmpiricalRisk,
-    starts: Any,
-    radii: Any,
+    starts: Sequence[AbstractModel],
+    radii: Float[Array, " m"],
     *,
-    reference: Any = None,
+    reference: Bool[Array, "n ..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None = None,
     tolerance: float = 1e-9,
     max_steps: int = 60,
@@ -127,55 +118,25 @@ def regularization_path(
     **Arguments:**
 
     - `risk`: of one instance; batch with `jax.vmap`, and wrap in `jax.jit` what runs more than once.
-    - `starts`: a model, or a sequence of models of the same kind; only their directions matter.
+    - `starts`: models of the same kind; only their directions matter.
     - `radii`: increasing, `(m,)`.
-    - `reference`: α, Booleans in the shape of the logits. Without it log L is minimised, which suffices where
-      the risk tends to zero.
+    - `reference`: α, Booleans in the shape of the logits.
     - `constraint`: slacks of a model `(c,)`, positive inside (`SeparatingCone`), kept so by a logarithmic
       barrier of weight 1e-3 in log L; they should not change with the model's norm. Starts must be inside.
     - `tolerance`: relative gradient at which a search stops; `max_steps`: Newton steps for each radius.
 
     **Returns:** a `RegularizationPath`.
 
-    **Raises:** `ValueError` naming the argument.
-
     **Example:**
 
     ```python
     from jaxflow.papers.tarzanagh2023.verify.regularization_path import regularization_path
 
-    regularization_path(risk, [model], jnp.array([1.0, 2.0])).models
+    regularization_path(risk, [model], jnp.array([1.0, 2.0]), reference=limit.selection).models
     ```
     """
-    check_kind("risk", risk, EmpiricalRisk, "an EmpiricalRisk")
-    models = list(starts) if isinstance(starts, Sequence) else [starts]
-    require(len(models) > 0, "starts", "expected at least one model")
-    for model in models:
-        known = isinstance(model, AbstractModel) or risk.data is None
-        require(known, "starts", "expected models", got=model)
-        risk.check(model)
-    check_real("tolerance", tolerance, positive=True)
-    max_steps = as_integer("max_steps", max_steps, 1)
-    known = constraint is None or callable(constraint)
-    require(known, "constraint", "expected a function of the model", got=constraint)
-    radii = as_array("radii", radii)
-    require_finite("radii", radii)
-    require(radii.ndim == 1 and radii.size > 0, "radii", f"expected shape (m,), got {radii.shape}")
-    if is_concrete(radii):
-        rises = np.diff(np.asarray(radii, dtype=float), prepend=0.0) > 0
-        require(bool(rises.all()), "radii", "radii must be positive and increase")
-    if reference is not None:
-        data: Any = risk.data
-        require(isinstance(data, TokenData), "reference", "needs a risk on TokenData")
-        reference = jnp.asarray(raw_array("reference", reference))
-        matches = reference.dtype == bool and reference.shape == data.visible.shape
-        require(
-            matches,
-            "reference",
-            f"expected Booleans of shape {data.visible.shape}, got {reference.dtype} of shape {reference.shape}",
-        )
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[eqx.filter(model, eqx.is_array) for model in models])
-    static = eqx.filter(models[0], eqx.is_array, inverse=True)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[eqx.filter(model, eqx.is_array) for model in starts])
+    static = eqx.filter(starts[0], eqx.is_array, inverse=True)
 
     def one(arrays: Any) -> tuple[Any, ...]:
         return _follow(risk, eqx.combine(arrays, static), radii, reference, constraint, tolerance, max_steps)
@@ -197,7 +158,7 @@ def _follow(
     risk: EmpiricalRisk,
     model: Any,
     radii: Float[Array, " m"],
-    reference: Bool[Array, "..."] | None,
+    reference: Bool[Array, "..."],
     constraint: Callable[[Any], Float[Array, " c"]] | None,
     tolerance: float,
     max_steps: int,
@@ -211,7 +172,7 @@ def _follow(
 
     def objective(vector: Array) -> Float[Array, ""]:
         there = at(vector)
-        value = risk.log_value(there) if reference is None else log_excess(risk, there, reference)
+        value = log_excess(risk, there, reference)
         if constraint is None:
             return value
         slacks = constraint(there)

@@ -2,26 +2,25 @@ r"""App. D for sequences: Corollary 2, regularisation paths with several outputs
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import SelectionStatus
 from jaxflow.data import TokenData, optimal_tokens, random_sequences
 from jaxflow.margin import ProgramResult
 from jaxflow.models import CombinedAttention, PositionHeads, token_scores
-from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Draw, Part, Say, Sweep, checksum_key
 from jaxflow.papers.independent import Tokens, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
-from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, DECIDED, LOCAL, SUPPORT, in_cone
+from jaxflow.papers.table import Table, joined
+from jaxflow.papers.tarzanagh2023.verify.cones import CLEAR, SUPPORT, in_cone, local
 from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 from jaxflow.papers.tarzanagh2023.verify.path_limits import (
-    PathOf,
-    Paths,
     all_starts,
     combined_paths,
     factored_paths,
@@ -31,22 +30,9 @@ from jaxflow.papers.tarzanagh2023.verify.path_limits import (
 from jaxflow.papers.tarzanagh2023.verify.paths import noise_of, nuclear_programs
 from jaxflow.papers.tarzanagh2023.verify.regularization_path import cone_depth, low_and_high
 
-
-class Shape(NamedTuple):
-    """n sequences of T tokens with K outputs each, in dimension d."""
-
-    n: int
-    K: int
-    T: int
-    d: int
-
-    def in_words(self) -> str:
-        return f"n = {self.n}, K = {self.K}, T = {self.T}, d = {self.d}"
-
-
 # Small enough for paths from every choice of tokens; (SAtt-SVM) is feasible in most of them.
-PATHS = (Shape(1, 2, 3, 2), Shape(2, 2, 2, 3), Shape(1, 3, 3, 3))
-CONES = (Shape(1, 2, 3, 4), Shape(2, 2, 3, 4), Shape(2, 3, 3, 6))
+PATHS = ((1, 2, 3, 2), (2, 2, 2, 3), (1, 3, 3, 3))
+CONES = ((1, 2, 3, 4), (2, 2, 3, 4), (2, 3, 3, 6))
 # Paths compile for every size: the quick scale takes the first one alone.
 SIZES = {"quick": 1, "paper": 3, "large": 3}
 INSTANCES = {"quick": 6, "paper": 12, "large": 256}
@@ -55,8 +41,63 @@ TRIALS = {"quick": 3, "paper": 20, "large": 300}
 LEVELS = 11
 
 
-class Choices(NamedTuple):
-    r"""All c feasible choices α of random instances.
+# n sequences of T tokens with K outputs each, in dimension d: n, K, T, d.
+Shape = tuple[int, int, int, int]
+# Paths of W, or (True) of (K, Q), on instances of one of `PATHS`.
+Cell = tuple[Shape, bool]
+
+
+def in_words(shape: Shape) -> str:
+    """A shape."""
+    return "n = {}, K = {}, T = {}, d = {}".format(*shape)
+
+
+def _cells(scale: str) -> dict[str, Cell]:
+    cells = [(shape, factored) for shape in PATHS[: SIZES[scale]] for factored in (False, True)]
+    return {f"{'K, Q' if factored else 'W'}, {in_words(shape)}": (shape, factored) for shape, factored in cells}
+
+
+def _key_of(seed: int, cell: Cell) -> Array:
+    """The same for both parametrisations."""
+    return jax.random.split(jax.random.split(KEY(seed))[0], len(PATHS))[PATHS.index(cell[0])]
+
+
+def _choices(scale: str, key: Any, say: Say) -> Table:
+    keys = jax.random.split(jax.random.split(key)[1], len(CONES))
+    parts = []
+    for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
+        say(f"Lemma 16: all choices of {TRIALS[scale]} instances, {in_words(shape)}")
+        parts += [choices_of(size, one, trial) for trial, one in enumerate(jax.random.split(own, TRIALS[scale]))]
+    return joined(parts)
+
+
+@partial(jax.jit, static_argnums=0)
+def draw(shape: Shape, keys: Array) -> tuple[TokenData, PositionHeads]:
+    """A batch of instances."""
+    n, K, T, d = shape
+
+    def one(key: Array) -> tuple[TokenData, PositionHeads]:
+        data, v = random_sequences(key, n, T, d, k=K, self_attention=False, position_heads=True)
+        return data, PositionHeads(v)
+
+    return jax.vmap(one)(keys)
+
+
+def paths_on(keys: Array, cell: Cell) -> Table:
+    """Of W or of (K, Q) towards the optimal tokens."""
+    shape, factored = cell
+    data, heads = draw(shape, keys)
+    starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
+    if not factored:
+        return paths_of(combined_paths(data, heads, starts.matrices, radii), radii, starts.solved, starts.aim)
+    convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
+    solved = convex["result"] == ProgramResult.optimal.value
+    found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), shape[-1], radii)
+    return paths_of(found, radii, solved, convex["weights"], several=True)
+
+
+def choices_of(size: int, key: Array, trial: int = 0) -> Table:
+    r"""Every feasible choice α of one instance.
 
     - `size`: of the instance, its place among `CONES`; `trial`: its number; `choice`: the place of α among all.
     - `status`: Definition 4 (`SelectionStatus`); `empty`: whether some $\mathcal T_{ik}$ is; `near`: whether a margin
@@ -65,111 +106,25 @@ class Choices(NamedTuple):
       over i and k: +inf where no token scores higher, −inf where one does and none scores lower.
     - `optimal`: whether α = opt; `anywhere`: the depth of a random matrix in the same cone.
     """
-
-    size: Int[Any, " c"]
-    status: Int[Any, " c"]
-    empty: Bool[Any, " c"]
-    near: Bool[Any, " c"]
-    depth: Float[Any, " c"]
-    optimal: Bool[Any, " c"]
-    anywhere: Float[Any, " c"]
-    trial: Int[Any, " c"]
-    choice: Int[Any, " c"]
-
-    @property
-    def local(self) -> Mask:
-        """Locally optimal, or globally."""
-        return np.isin(self.status, LOCAL)
-
-    @property
-    def decided(self) -> Mask:
-        """Neither the status nor a margin is too close to call."""
-        return np.isin(self.status, DECIDED) & ~self.near
-
-
-class SequenceNumbers(NamedTuple):
-    """Queries of their own, a linear head for each output (Assumption E), labels of both signs, logistic loss.
-
-    `paths` `(2k, b, m)`: for each of the first k of `PATHS` those of W, and then of (K, Q) with d columns.
-    """
-
-    paths: Paths
-    choices: Choices
-
-
-class Cell(NamedTuple):
-    """Paths of W, or of (K, Q), on instances of one of `PATHS`."""
-
-    shape: Shape
-    factored: bool
-
-
-def _cells(scale: str) -> dict[str, Cell]:
-    cells = [Cell(shape, factored) for shape in PATHS[: SIZES[scale]] for factored in (False, True)]
-    return {f"{'K, Q' if cell.factored else 'W'}, {cell.shape.in_words()}": cell for cell in cells}
-
-
-def _key_of(seed: int, cell: Cell) -> Array:
-    """The same for both parametrisations."""
-    return jax.random.split(jax.random.split(KEY(seed))[0], len(PATHS))[PATHS.index(cell.shape)]
-
-
-def _choices(scale: str, key: Any, say: Say) -> Choices:
-    keys = jax.random.split(jax.random.split(key)[1], len(CONES))
-    parts: list[Choices] = []
-    for size, (own, shape) in enumerate(zip(keys, CONES, strict=True)):
-        say(f"Lemma 16: all choices of {TRIALS[scale]} instances, {shape.in_words()}")
-        parts += [choices_of(size, one, trial) for trial, one in enumerate(jax.random.split(own, TRIALS[scale]))]
-    return Choices(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
-
-@partial(jax.jit, static_argnums=0)
-def draw(shape: Shape, keys: Array) -> tuple[TokenData, PositionHeads]:
-    """A batch of instances."""
-
-    def one(key: Array) -> tuple[TokenData, PositionHeads]:
-        data, v = random_sequences(key, shape.n, shape.T, shape.d, k=shape.K, self_attention=False, position_heads=True)
-        return data, PositionHeads(v)
-
-    return jax.vmap(one)(keys)
-
-
-def paths_on(keys: Array, cell: Cell) -> PathOf:
-    """Of W or of (K, Q) towards the optimal tokens."""
-    data, heads = draw(cell.shape, keys)
-    starts, radii = all_starts(data, heads), 4.0 ** np.arange(LEVELS)
-    if not cell.factored:
-        found = combined_paths(data, heads, starts.matrices, radii)
-        return PathOf.each(paths_of(found, radii, starts.solved, starts.aim))
-    convex = {name: np.asarray(x) for name, x in nuclear_programs(None, data, heads).items()}
-    solved = convex["result"] == ProgramResult.optimal.value
-    found = factored_paths(data, heads, starts.matrices + noise_of(keys, starts), cell.shape.d, radii)
-    return PathOf.each(paths_of(found, radii, solved, convex["weights"], several=True))
-
-
-def _numbers(paths: PathOf, choices: Choices) -> SequenceNumbers:
-    return SequenceNumbers(paths.paths(), choices)
-
-
-def choices_of(size: int, key: Array, trial: int = 0) -> Choices:
-    """Every feasible choice of one instance."""
-    shape = CONES[size]
-    choices = jnp.asarray(choices_of_tokens(shape.n * shape.K, shape.T))
-    found = jax.tree.map(np.asarray, _one(shape, key, choices))
+    choices = jnp.asarray(_all_choices(CONES[size]))
+    found = jax.tree.map(np.asarray, _one(CONES[size], key, choices))
     feasible = found.pop("result") == ProgramResult.optimal.value
     where = np.flatnonzero(feasible)
     mine = {"size": np.full(where.size, size), "trial": np.full(where.size, trial), "choice": where}
-    return Choices(**mine, **{name: x[feasible] for name, x in found.items()})
+    return Table(mine, **{name: x[feasible] for name, x in found.items()})
 
 
-def _chosen(size: int, choices: Choices, draw_: Draw, at: int) -> tuple[Tokens, np.ndarray]:
+def _chosen(size: int, choices: Table, draw_: Draw, at: int) -> tuple[Tokens, np.ndarray]:
     shape = CONES[size]
     own = jax.random.split(jax.random.split(draw_.key("choices"))[1], len(CONES))[size]
     key = jax.random.split(own, TRIALS[draw_.scale])[int(choices.trial[at])]
     data, heads = jax.tree.map(lambda x: x[0], draw(shape, jax.random.split(key)[:1]))
-    return tokens_of(data, np.stack([one.v for one in heads.heads])), choices_of_tokens(shape.n * shape.K, shape.T)[
-        choices.choice[at]
-    ]
+    return tokens_of(data, np.stack([one.v for one in heads.heads])), _all_choices(shape)[choices.choice[at]]
+
+
+def _all_choices(shape: Shape) -> np.ndarray:
+    n, K, T, _ = shape
+    return choices_of_tokens(n * K, T)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -179,7 +134,7 @@ def _one(shape: Shape, key: Array, choices: Array) -> dict[str, Array]:
     found = programs_of(data, heads, choices)
     scores = token_scores(data, heads)
     best = optimal_tokens(scores, data.visible)
-    anywhere = CombinedAttention(jax.random.normal(key_anywhere, (shape.d, shape.d)), heads).logits(data)
+    anywhere = CombinedAttention(jax.random.normal(key_anywhere, (shape[-1], shape[-1])), heads).logits(data)
 
     def one(selection: Array, W: Array, support: Array) -> dict[str, Array]:
         logits = CombinedAttention(W, heads).logits(data)
@@ -199,20 +154,21 @@ def _one(shape: Shape, key: Array, choices: Array) -> dict[str, Array]:
 
 
 KEY = checksum_key("sequence-paths")
+# Queries of their own, a linear head for each output (Assumption E), labels of both signs, logistic loss. `paths`
+# `(2k, b, m)`: for each of the first k of `PATHS` those of W, and then of (K, Q) with d columns.
 SEQUENCE_PATHS = Dataset(
     "tarzanagh2023",
     "sequence-paths",
     {
-        "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block", record=PathOf),
-        "choices": Sweep(_choices, KEY, record=Choices),
+        "paths": Part(paths_on, _cells, INSTANCES, block=12, draw_from=_key_of, way="as a block"),
+        "choices": Sweep(_choices, KEY),
     },
     where=f"{__name__}:SEQUENCE_PATHS",
-    numbers=_numbers,
 )
 
 
 # (86) prints the minimum over i alone, and the limit of (K, Q) has Q Kᵀ for K Qᵀ.
-def tend(cell: int) -> Statement[SequenceNumbers]:
+def tend(cell: int) -> Statement[Table]:
     """Of one size, paths of W or of (K, Q)."""
     shape = PATHS[cell // 2]
     what = (
@@ -220,30 +176,29 @@ def tend(cell: int) -> Statement[SequenceNumbers]:
         "K̄_R Q̄_Rᵀ/R → W*^mm/‖W*^mm‖_* of (SERM-KQ) with m = d columns",
     )[cell % 2]
     says = (
-        f"{what}, least of the paths from all {shape.T ** (shape.n * shape.K)} choices of tokens, a linear head for "
-        f"each output, {shape.in_words()}"
+        f"{what}, least of the paths from all {len(_all_choices(shape))} choices of tokens, a linear head for "
+        f"each output, {in_words(shape)}"
     )
-    return tends("Corollary 2", says, lambda n: cell_of(n.paths, cell))
+    return tends("Corollary 2", says, lambda n: n.paths.at(cell))
 
 
-def lemma16(size: int) -> list[Statement[SequenceNumbers]]:
+def lemma16(size: int) -> list[Statement[Table]]:
     """Of one size."""
 
-    def choices(numbers: SequenceNumbers) -> Choices:
-        mine = numbers.choices.size == size
-        return Choices(*(values[mine] for values in numbers.choices))
+    def choices(numbers: Table) -> Table:
+        return numbers.choices.at(numbers.choices.size == size)
 
     def says(what: str) -> str:
-        return f"W^mm_α and cone_ε(α) for sequences, {what}; {CONES[size].in_words()}"
+        return f"W^mm_α and cone_ε(α) for sequences, {what}; {in_words(CONES[size])}"
 
-    def cone(what: str, group: Callable[[Choices], Mask], member: bool = True) -> Statement[SequenceNumbers]:
+    def cone(what: str, group: Callable[[Table], Mask], member: bool = True) -> Statement[Table]:
         return in_cone(
             "Lemma 16", says(what), choices, group, lambda n, draw_, at: _chosen(size, choices(n), draw_, at), member
         )
 
     return [
-        cone("locally optimal α, every T_ik non-empty: in it", lambda c: c.local & ~c.empty),
-        cone("locally optimal α, some T_ik empty: in it", lambda c: c.local & c.empty),
+        cone("locally optimal α, every T_ik non-empty: in it", lambda c: local(c) & ~c.empty),
+        cone("locally optimal α, some T_ik empty: in it", lambda c: local(c) & c.empty),
         cone(
             "α not locally optimal: outside of it for all ε > 0",
             lambda c: c.status == SelectionStatus.not_local.value,
@@ -255,7 +210,6 @@ def lemma16(size: int) -> list[Statement[SequenceNumbers]]:
             inside=lambda n: choices(n).optimal,
             # Where an optimum is not unique some token has the same score: none has in these draws.
             residual=lambda n: np.where(np.isposinf(choices(n).anywhere), 0.0, 1.0),
-            found=lambda n, known: f"{np.sum(~np.isposinf(choices(n).anywhere[known]))} of {known.sum()} are not",
         ),
     ]
 

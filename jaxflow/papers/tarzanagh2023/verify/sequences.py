@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxflow._core import Outcome, SelectionStatus
 from jaxflow.data import TokenData, random_sequences
@@ -14,9 +14,10 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.margin import attention_svm, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, PositionHeads
-from jaxflow.papers.dataset import Dataset, Say, Sweep, cell_of, checksum_key
+from jaxflow.papers.dataset import Dataset, Say, Sweep, checksum_key
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
+from jaxflow.papers.table import Table, joined, stacked
 from jaxflow.papers.tarzanagh2023.verify.follow import CERTIFIED, misalignment
 from jaxflow.risk import EmpiricalRisk
 
@@ -28,8 +29,6 @@ FACTORED = {"quick": 4, "paper": 64, "large": 512}
 WIDTH = 16
 # The flow's certified directions of W agree with the program's solution to about 1e-10.
 ALIGNED = 1e-8
-# Programs whose optima differ by more than this, relatively, are different programs.
-DIFFERENT = 1e-6
 
 
 class Cell(NamedTuple):
@@ -49,8 +48,29 @@ CELLS = (
 )
 
 
-class Limits(NamedTuple):
-    """Limits of the flow of the sequence risk.
+def cell_of(numbers: Table, number: int) -> Table:
+    """Of one of `CELLS`."""
+    return numbers.factored.at(0) if CELLS[number].factored else numbers.combined.at(number)
+
+
+def _compute(factored: bool, scale: str, key: Any, say: Say) -> Table:
+    trials, found = (FACTORED if factored else TRIALS)[scale], []
+    for number, cell in enumerate(CELLS):
+        if cell.factored == factored:
+            say(f"§7: {trials} instances, {cell.name}, trained {'(K, Q)' if factored else 'W'}")
+            keys = jax.random.split(jax.random.fold_in(key, number), trials).reshape(-1, min(WIDTH, trials))
+            calls = [_limits(factored, some, jnp.asarray(cell.causal), jnp.asarray(cell.heads)) for some in keys]
+            found.append(joined(calls))
+    return stacked(found)
+
+
+@partial(jax.jit, static_argnums=0)
+def _limits(factored: bool, keys: Array, causal: Array, heads: Array) -> Table:
+    return jax.vmap(lambda key: _one(factored, key, causal, heads))(keys)
+
+
+def _one(factored: bool, key: Array, causal: Array, heads: Array) -> Table:
+    """The limit of the flow of the sequence risk of one instance.
 
     - `outcome` (`Outcome`): how the limit ended; `status` (`SelectionStatus`): what Definition 4 says of the selection.
     - `flow_gap`, `certificate_gap`: duality gaps, by the flow alone and of the tightest certificate.
@@ -58,48 +78,9 @@ class Limits(NamedTuple):
       far the flow's norm at margin one is above the optimum ((K, Q), whose solution need not be unique).
     - `unmasked`: the optimum of the program with future tokens as constraints too, over that without; +inf where
       infeasible.
-    - `first`: whether every first output is on the first token.
+    - `first`: whether every first output is on the first token; `log_time`.
     """
-
-    outcome: Int[Any, "*b"]
-    status: Int[Any, "*b"]
-    flow_gap: Float[Any, "*b"]
-    certificate_gap: Float[Any, "*b"]
-    misaligned: Float[Any, "*b"]
-    unmasked: Float[Any, "*b"]
-    first: Bool[Any, "*b"]
-    log_time: Float[Any, "*b"]
-
-
-class SequenceNumbers(NamedTuple):
-    """Of the cells in W, `(3, b)`, and of that in (K, Q), `(1, c)`."""
-
-    combined: Limits
-    factored: Limits
-
-    def cell(self, number: int) -> Limits:
-        """Of one of `CELLS`."""
-        return cell_of(self.factored, 0) if CELLS[number].factored else cell_of(self.combined, number)
-
-
-def _compute(factored: bool, scale: str, key: Any, say: Say) -> Limits:
-    trials, found = (FACTORED if factored else TRIALS)[scale], []
-    for number, cell in enumerate(CELLS):
-        if cell.factored == factored:
-            say(f"§7: {trials} instances, {cell.name}, trained {'(K, Q)' if factored else 'W'}")
-            keys = jax.random.split(jax.random.fold_in(key, number), trials).reshape(-1, min(WIDTH, trials))
-            calls = [_limits(factored, some, jnp.asarray(cell.causal), jnp.asarray(cell.heads)) for some in keys]
-            found.append(jax.tree.map(lambda *parts: np.concatenate(parts), *calls))
-    return jax.tree.map(lambda *cells: np.stack(cells), *found)
-
-
-@partial(jax.jit, static_argnums=0)
-def _limits(factored: bool, keys: Array, causal: Array, heads: Array) -> Limits:
-    return jax.vmap(lambda key: _one(factored, key, causal, heads))(keys)
-
-
-def _one(factored: bool, key: Array, causal: Array, heads: Array) -> Limits:
-    """One instance. Mask and heads are values, so that one compiled program serves all cells."""
+    # Mask and heads are values, so that one compiled program serves all cells.
     key_data, key_model = jax.random.split(key)
     drawn, v = random_sequences(key_data, N, T, D, causal=True, position_heads=True)
     data = TokenData(drawn.tokens, drawn.queries, drawn.labels, drawn.visible | ~causal)
@@ -111,7 +92,7 @@ def _one(factored: bool, key: Array, causal: Array, heads: Array) -> Limits:
     whole = solve(attention_svm(everything, limit.selection, norm)).certificate.primal_value
     optimum = limit.program_solution.certificate.primal_value
     excess = limit.flow_certificate.primal_value / optimum - 1.0
-    return Limits(
+    return Table(
         outcome=limit.outcome.value,
         status=limit.selection_status.value,
         flow_gap=limit.flow_certificate.duality_gap,
@@ -128,51 +109,33 @@ SEQUENCES = Dataset(
     "tarzanagh2023",
     "sequences",
     {
-        "combined": Sweep(partial(_compute, False), KEY, record=Limits),
-        "factored": Sweep(partial(_compute, True), KEY, record=Limits),
+        "combined": Sweep(partial(_compute, False), KEY),
+        "factored": Sweep(partial(_compute, True), KEY),
     },
     where=f"{__name__}:SEQUENCES",
-    numbers=SequenceNumbers,
 )
 
 
-def solves(number: int) -> Statement[SequenceNumbers]:
+def solves(number: int) -> Statement[Table]:
     """Of one of `CELLS`: against (11), its causal form and (SAtt-SVM) of the selected tokens."""
     name, causal, _, factored = CELLS[number]
     bound = CERTIFIED if factored else ALIGNED
 
-    def certified(numbers: SequenceNumbers) -> Mask:
+    def certified(numbers: Table) -> Mask:
         # The dual of the flow of (K, Q) closes its gap like a power of log t only: that of the program may be better.
-        found = numbers.cell(number)
+        found = cell_of(numbers, number)
         return (found.certificate_gap if factored else found.flow_gap) <= CERTIFIED
 
-    def inside(numbers: SequenceNumbers) -> Mask:
-        return (numbers.cell(number).outcome != Outcome.finite_stationary_point.value) | certified(numbers)
+    def inside(numbers: Table) -> Mask:
+        return (cell_of(numbers, number).outcome != Outcome.finite_stationary_point.value) | certified(numbers)
 
-    def residual(numbers: SequenceNumbers) -> np.ndarray:
-        found = numbers.cell(number)
+    def residual(numbers: Table) -> np.ndarray:
+        found = cell_of(numbers, number)
         local = np.isin(found.status, (SelectionStatus.global_.value, SelectionStatus.local.value))
         # A limit of a selection that is not locally optimal is none of these, however near it is to its program.
         wrong = found.status == SelectionStatus.not_local.value
         far = np.where(wrong, np.inf, np.where(local, found.misaligned, np.nan))
         return np.where(certified(numbers), far, np.nan)
-
-    def in_words(numbers: SequenceNumbers, known: Mask) -> str:
-        found, held = numbers.cell(number), inside(numbers)
-        right = known & (residual(numbers) <= bound)
-        optimal = right & (found.status == SelectionStatus.global_.value)
-        text = (
-            f"{right.sum()} of {held.sum()} solve the program of a locally-optimal selection (Definition 4), "
-            f"{optimal.sum()} of the globally-optimal one; {np.sum(known & ~right)} certify another direction, "
-            f"{np.sum(held & ~known)} are undecided; of all {held.size}, {np.sum(~held)} end at a stationary point"
-        )
-        if causal:
-            text += (
-                f"; constraints on future tokens would change the program of "
-                f"{np.sum(right & (found.unmasked > 1.0 + DIFFERENT))}; the first output is on the first token in "
-                f"{found.first.sum()} of {held.size}"
-            )
-        return text
 
     norm = "nuclear" if factored else "Frobenius"
     return Statement(
@@ -183,7 +146,6 @@ def solves(number: int) -> Statement[SequenceNumbers]:
         residual=residual,
         bound=bound,
         unit="norm at margin one over the optimum − 1" if factored else "1 − corr with the program's solution",
-        found=in_words,
         certified="the multipliers of the flow or of the program against the flow's own norm at margin one",
     )
 

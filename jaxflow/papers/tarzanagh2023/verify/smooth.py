@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxflow._core import linalg
 from jaxflow.data import random_tokens
@@ -16,8 +16,8 @@ from jaxflow.models import CombinedAttention, FactoredAttention
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, linear_slope, logistic_slope, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, everyone
-from jaxflow.papers.table import Table
+from jaxflow.papers.statement import Again, Statement, everyone
+from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.verify.instances import smoothness
 from jaxflow.risk import EmpiricalRisk
 
@@ -37,26 +37,10 @@ RESOLVED = 1e-6
 TRIALS = {"quick": 400, "paper": 20_000, "large": 200_000}
 
 
-class Ratios(NamedTuple):
-    """Of l losses and b random pairs of weights, from far to infinitesimally near, and k sizes of the fixed factor.
-
-    `W`: ‖∇L(W) − ∇L(V)‖ / ‖W − V‖ over L_W; `K`, `Q`: the same for one factor over the printed L_K, L_Q; `descent`:
-    1 + 2ΔL/(η‖∇L‖²) for η = 1/L_W and 2/L_W, NaN where rounding hides it.
-    """
-
-    W: Float[Any, "l b"]
-    K: Float[Any, "l b k"]
-    Q: Float[Any, "l b k"]
-    descent: Float[Any, "l b 2"]
-
-
-def compute(scale: str, key: Any, say: Callable[[str], None]) -> Ratios:
-    """Both losses, at random data."""
+def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    """Both losses (l), at random data."""
     say(f"Lemmas 4, 8: {TRIALS[scale]} pairs of weights for each loss and each ‖Q‖")
-    keys = [_keys(number, scale, key) for number in range(len(LOSSES))]
-    return Ratios(
-        *map(np.stack, zip(*(_pairs(name, own) for name, own in zip(LOSSES, keys, strict=True)), strict=True))
-    )
+    return stacked(_pairs(name, _keys(number, scale, key)) for number, name in enumerate(LOSSES))
 
 
 def _keys(number: int, scale: str, key: Any) -> Array:
@@ -64,7 +48,7 @@ def _keys(number: int, scale: str, key: Any) -> Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def _pairs(name: str, keys: Array) -> Ratios:
+def _pairs(name: str, keys: Array) -> Table:
     return jax.vmap(partial(_one, name))(keys)
 
 
@@ -84,7 +68,12 @@ def _factors(key: Array, size: Any) -> tuple[Array, Array, Array]:
     return size * (two / linalg.singular_values(two)[0]), moving, moving + near * spread * step / size
 
 
-def _one(name: str, key: Array) -> Ratios:
+def _one(name: str, key: Array) -> Table:
+    """Of a random pair of weights, from far to infinitesimally near, and k sizes of the fixed factor.
+
+    `W`: ‖∇L(W) − ∇L(V)‖ / ‖W − V‖ over L_W; `K`, `Q` `(k,)`: the same for one factor over the printed L_K, L_Q;
+    `descent` `(2,)`: 1 + 2ΔL/(η‖∇L‖²) for η = 1/L_W and 2/L_W, NaN where rounding hides it.
+    """
     loss, M0, M1 = LOSSES[name]
     key_data, _, key_point, key_other, *_ = jax.random.split(key, 6)
     data, head = random_tokens(key_data, N, T, D)
@@ -117,7 +106,7 @@ def _one(name: str, key: Array) -> Ratios:
         return jnp.where(promised > MEASURABLE, 1.0 + change / promised, jnp.nan)
 
     # Lemma 8 allows η up to 2/L_W.
-    return Ratios(
+    return Table(
         W=ratio / constant,
         **jax.vmap(at)(jnp.asarray(SIZES)),
         descent=jnp.stack([descended(share) for share in (1, 2)]),
@@ -128,7 +117,7 @@ def _one(name: str, key: Array) -> Ratios:
 SMOOTHNESS = Dataset(
     "tarzanagh2023",
     "smoothness",
-    {"pairs": Sweep(compute, checksum_key("smoothness"), record=Ratios)},
+    {"pairs": Sweep(compute, checksum_key("smoothness"))},
     where=f"{__name__}:SMOOTHNESS",
 )
 
@@ -139,15 +128,6 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
     def ratios(numbers: Table) -> np.ndarray:
         found = getattr(numbers.pairs, part)
         return found / np.asarray(SIZES) if corrected else found
-
-    def in_words(numbers: Table, known: Mask) -> str:
-        found = ratios(numbers)
-        text = f"{int((found > 1.0).sum())} of {found.size} pairs change the gradient by more; largest ratio "
-        text += f"{found.max():.3g} of the constant"
-        if found.ndim < 3:
-            return text
-        by_size = ", ".join(f"{x:.2g}" for x in found.max(axis=(0, 1)))
-        return f"{text} (at ‖·‖ = {', '.join(f'{x:g}' for x in SIZES)}: {by_size})"
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         loss, trial, size = at
@@ -173,18 +153,7 @@ def lipschitz(part: str, says: str, corrected: bool = False) -> Statement[Table]
         residual=ratios,
         bound=1.0,
         unit="ratio; at most 1",
-        found=in_words,
         again=None if part == "W" or corrected else Again("a gradient in NumPy", again, RESOLVED),
-    )
-
-
-def _descents_in_words(numbers: Table, known: Mask) -> str:
-    clear = numbers.pairs.descent[known]
-    once, twice = (float(part.max(initial=-np.inf)) for part in clear.T)
-    return (
-        f"{int((clear.max(axis=1) > RESOLVED).sum())} of {len(clear)} starts fall short; 1 + 2ΔL/(η‖∇L‖²) is at most "
-        f"{once:.2g} for η = 1/L_W and {twice:.2g} for 2/L_W; {int((~known).sum())} decreases below {MEASURABLE:g} are "
-        "lost in rounding"
     )
 
 
@@ -196,7 +165,6 @@ DESCENT = Statement[Table](
     residual=lambda n: n.pairs.descent.max(axis=-1),
     bound=RESOLVED,
     unit="1 + 2ΔL/(η‖∇L‖²); at most 0",
-    found=_descents_in_words,
 )
 
 
