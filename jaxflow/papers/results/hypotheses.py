@@ -51,9 +51,9 @@ ROWS = (
 )
 SHAPE = (3, 3, 6)
 SIZES = {"small": 1e-2, "large": 3.0}
-TRIALS = {"quick": 20, "paper": 200, "large": 2000}
+TRIALS = {"quick": 8, "paper": 200, "large": 2000}
 # Draws until an instance satisfies what is assumed; steps of the search, and how far one moves tokens and queries.
-DRAWS, SEARCH, MOVE = 400, 300, 0.1
+DRAWS, SEARCH, MOVE = 400, 200, 0.1
 # A gap above what Assumption 3 needs at W = 0: a small start is within it.
 ABOVE = 1.1
 # Multipliers below this share of the largest are zero, and the assumption is not decided.
@@ -274,7 +274,7 @@ register(
     "hypotheses",
     title="Which assumptions make which flow select the optimal tokens",
     run_times={
-        "quick": "20 instances of each of 27 cells, some minutes, most of them compiling",
+        "quick": "8 instances of each of 27 cells, some minutes, most of them compiling",
         "paper": "200 instances of each of 27 cells, an hour",
         "large": "2,000 instances of each of 27 cells, hours",
     },

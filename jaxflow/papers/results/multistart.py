@@ -264,10 +264,10 @@ def draw(numbers: Table) -> Any:
         spread = np.linspace(-0.25, 0.25, max(len(shown), 1))[: len(shown)]
         right.plot(cell + spread, 100.0 * np.sort(shown), "o", color=COLORS["factored"], markersize=3.0)
         right.annotate(
-            f"{above[cell]}/{at[cell]}", (cell, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8
+            f"{above[cell]}/{at[cell]}", (cell, 0.95), xycoords=("data", "axes fraction"), ha="center", fontsize=8
         )
     right.set_ylabel("nuclear norm above the least (%)")
-    right.set_title("(b) starts above the least (count of all below)", fontsize=10)
+    right.set_title("(b) starts above the least (at the top: of all)", fontsize=10)
     right.set_xlim(-0.6, len(SHAPES) - 0.4)
     for axis in (left, right):
         axis.set_xticks(places, [f"{m}, {n}, {d}" for m, n, _, d in SHAPES])

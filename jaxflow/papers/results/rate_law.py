@@ -246,14 +246,13 @@ def draw(numbers: Table) -> Any:
         color, kept = COLORS.get(name, "#CC79A7"), inside[cell]
         for row in numbers.flows.gaps[cell][kept]:
             left.plot(LOG_TIMES, row, color=color, linewidth=0.7)
-        left.plot([], [], color=color, label=family.name)
         look: Any = {"marker": mark, "color": color, "linestyle": "none", "markersize": 4.0}
         right.plot(numbers.flows.predicted[cell][kept], exponents[cell][kept], label=family.name, **look)
     left.set_xscale("log")
     left.set_yscale("log")
     left.set_xlabel(r"$\log t$")
     left.set_ylabel(r"$N(W)/(\mu\,\mathrm{opt})-1$")
-    left.set_title("(a) distances", fontsize=10)
+    left.set_title("(a) distances, colours as in (b)", fontsize=10)
     right.plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
     right.set_xlabel(r"$1-\kappa$, from the certified dual")
     right.set_ylabel(r"observed exponent of $(\log t)^{-\cdot}$")
