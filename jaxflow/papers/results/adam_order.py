@@ -95,7 +95,7 @@ def _by_stage(numbers: Table) -> tuple[Mask, np.ndarray]:
     """Who has two stages or more, well apart; steps in the order of Algorithm 1."""
     runs = numbers.runs
     inside = (np.sum(~np.isnan(runs.times), axis=-1) >= 2) & well_apart(runs.times)
-    steps = np.take_along_axis(runs.learned, runs.coordinates.astype(int), axis=-1)
+    steps = np.take_along_axis(runs.learned, runs.coordinates.astype(int) % P, axis=-1)
     return inside, np.where(np.isnan(runs.times), np.nan, steps)
 
 
@@ -121,7 +121,7 @@ def _again(by_size: bool) -> Again[Table]:
         start = model.scaled(ADAM_START)
         found = adam(*(np.asarray(x, float) for x in (data.inputs, data.targets, start.u, start.v)))
         runs = numbers.runs.at(at)
-        order = np.argsort(np.abs(runs.aims)) if by_size else runs.coordinates.astype(int)
+        order = np.argsort(np.abs(runs.aims)) if by_size else runs.coordinates.astype(int) % P
         steps = learned(found, runs.aims)[order]
         return float(disorder(steps, np.ones(P) if by_size else runs.times))
 

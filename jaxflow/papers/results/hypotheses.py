@@ -81,7 +81,7 @@ def multipliers(given: Tokens, choice: np.ndarray) -> np.ndarray | None:
     if off**2 <= np.finfo(float).eps:
         return None
     found = np.zeros(given.visible.shape)
-    found[np.arange(found.shape[1]) != choice[:, None]] = dual / np.max(dual)
+    found[np.arange(given.tokens.shape[1]) != choice[:, None]] = dual / np.max(dual)
     return found
 
 
@@ -228,7 +228,8 @@ def _counts(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
     """How many flows of each cell miss an optimal token, of how many that are inside and settled: `(3, rows)`."""
     pairs = [(_inside(numbers, cell), _missed(numbers, cell)) for cell in range(len(CELLS))]
     wrong = [[np.sum(inside & (off > LOST)), np.sum(inside & ~np.isnan(off))] for inside, off in pairs]
-    return tuple(np.array(wrong).reshape(len(MODELS), len(ROWS), 2).transpose(2, 0, 1))
+    counts = np.array(wrong).reshape(len(MODELS), len(ROWS), 2)
+    return counts[..., 0], counts[..., 1]
 
 
 def _notes(numbers: Table) -> list[str]:

@@ -121,7 +121,7 @@ MULTISTART = Dataset(
 def _at_a_point(numbers: Table) -> Mask:
     """Starts whose flow ends in the direction of a KKT point."""
     ends = numbers.starts
-    return (ends.kkt <= KKT) & (ends.flow != int(Outcome.finite_stationary_point))
+    return np.asarray((ends.kkt <= KKT) & (ends.flow != int(Outcome.finite_stationary_point)))
 
 
 def _least(numbers: Table) -> np.ndarray:
@@ -177,7 +177,7 @@ def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, setting = draw.instance("starts", trial, cell)
     data, _, models = start(key, setting)
     ends = numbers.starts.at((cell, trial))
-    same = (ends.tokens == ends.tokens[own]) & _at_a_point(numbers)[cell, trial]
+    same = np.asarray(ends.tokens == ends.tokens[own]) & _at_a_point(numbers)[cell, trial]
     best = int(np.argmin(np.where(same, ends.value, np.inf)))
     chosen = ends.tokens[own] // setting.T ** np.arange(setting.n) % setting.T
 

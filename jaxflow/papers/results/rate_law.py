@@ -187,8 +187,8 @@ def exponent_again(name: str, data: Any, model: Any) -> tuple[float, float]:
     size = {"combined": lambda W: cvxpy.norm(W, "fro"), "factored": cvxpy.normNuc}.get(
         name, lambda x: cvxpy.norm1(S @ x)
     )
-    unknown = cvxpy.Variable(rows.shape[1:])
-    margins = [cvxpy.sum(cvxpy.multiply(row, unknown)) >= 1 for row in rows]
+    unknown: Any = cvxpy.Variable(rows.shape[1:])
+    margins: list[Any] = [cvxpy.sum(cvxpy.multiply(row, unknown)) >= 1 for row in rows]
     problem = cvxpy.Problem(cvxpy.Minimize(size(unknown)), margins)
     problem.solve(solver="CLARABEL", tol_gap_abs=SOLVER, tol_gap_rel=SOLVER, tol_feas=SOLVER)
     if unknown.value is None:
