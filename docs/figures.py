@@ -16,6 +16,8 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 IMAGES, CLAIMS, PAPERS = DOCS / "images", DOCS / "claims", DOCS / "papers"
 RECORD = IMAGES / "figures.json"
+# A page a paper, and that of results beyond them.
+PAGES = [*sorted(PAPERS.glob("*.md")), DOCS / "results.md"]
 BEGIN, END = "<!-- FIGURES: BEGIN (python docs/figures.py) -->", "<!-- FIGURES: END -->"
 
 # Bytes of a picture.
@@ -31,8 +33,8 @@ def main() -> None:
     folder = parser.parse_args().pictures
     if folder is not None:
         take_pictures(folder)
-    for paper in sorted(PAPERS.glob("*.md")):
-        paper.write_text(with_figures(paper), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_figures(page), encoding="utf-8")
 
 
 def take_pictures(folder: Path) -> None:
@@ -73,17 +75,18 @@ def with_figures(page: Path) -> str:
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"{page}: the marks for figures are missing")
-    return f"{before}{BEGIN}\n\n{sections(page.stem)}\n\n{END}{after}"
+    up = "../" if page.parent == PAPERS else ""
+    return f"{before}{BEGIN}\n\n{sections(page.stem, up)}\n\n{END}{after}"
 
 
-def sections(paper: str) -> str:
+def sections(paper: str, up: str = "../") -> str:
     """One section a figure: picture, scale, claims with their verdicts."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     files = [path for path in CLAIMS.glob(f"{paper}-*.md") if path.stem != f"{paper}-theorems"]
-    return "\n\n".join(section(path, record) for path in sorted(files, key=lambda path: _order(path.stem)))
+    return "\n\n".join(section(path, record, up) for path in sorted(files, key=lambda path: _order(path.stem)))
 
 
-def section(claims: Path, record: dict) -> str:
+def section(claims: Path, record: dict, up: str) -> str:
     lines = claims.read_text(encoding="utf-8").splitlines()
     title = lines[0].partition(": ")[2]
     name = claims.stem.partition("-")[2]
@@ -94,12 +97,12 @@ def section(claims: Path, record: dict) -> str:
         took = f", in {drawn['seconds']:,.0f} s" if "seconds" in drawn else ""
         command = f"jaxflow reproduce {paper} {name} --scale {drawn['scale']}"
         parts += [
-            f"![{paper} {name}: {title}](../images/{drawn['file']})",
+            f"![{paper} {name}: {title}]({up}images/{drawn['file']})",
             f"*Drawn at {drawn['scale']} scale, seed {drawn['seed']}{took}: `{command}`. What was measured for "
-            f"each claim, and on how many instances: [claims](../claims/{claims.name}).*",
+            f"each claim, and on how many instances: [claims]({up}claims/{claims.name}).*",
         ]
     else:
-        parts.append(f"*What was measured for each claim: [claims](../claims/{claims.name}).*")
+        parts.append(f"*What was measured for each claim: [claims]({up}claims/{claims.name}).*")
     rows = [row for row in map(cells, lines) if row]
     table = ["| the paper says | source | verdict |", "|---|---|---|"]
     table += [f"| {row[1]} | {row[0]} | {row[-1]} |" for row in rows]

@@ -2,6 +2,7 @@
 
 from jaxflow.papers import boix2023 as boix2023
 from jaxflow.papers import cross_check as cross_check
+from jaxflow.papers import results as results
 from jaxflow.papers import sheen2024 as sheen2024
 from jaxflow.papers import tarzanagh2023 as tarzanagh2023
 from jaxflow.papers import yun2021 as yun2021

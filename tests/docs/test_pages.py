@@ -121,7 +121,7 @@ def test_the_papers_pages_are_what_claims_and_pictures_say() -> None:
     assert spec is not None and spec.loader is not None
     figures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(figures)
-    for page in sorted((DOCS / "papers").glob("*.md")):
+    for page in figures.PAGES:
         assert figures.with_figures(page) == page.read_text(encoding="utf-8"), page.name
 
 
@@ -136,7 +136,8 @@ NOT_DRAWN = {
 
 def test_the_gallery_shows_every_figure_and_how_it_was_drawn() -> None:
     record = json.loads((DOCS / "images" / "figures.json").read_text(encoding="utf-8"))
-    shown = [picture for page in PAGES if page.path.parent == DOCS / "papers" for picture in page.pictures]
+    drawn_on = {*(DOCS / "papers").glob("*.md"), DOCS / "results.md"}
+    shown = [picture for page in PAGES if page.path in drawn_on for picture in page.pictures]
     assert len(shown) == len(set(shown)) == len(record)
     # What can be drawn by `jaxflow reproduce` is in the gallery, and the other way round.
     drawn = {f"{paper.name}-{entry.name}" for paper in papers.known_papers() for entry in papers.figures_of(paper.name)}

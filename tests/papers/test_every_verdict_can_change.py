@@ -15,9 +15,15 @@ import pytest
 from jaxflow import papers
 from jaxflow.papers.verdicts import Verdict
 from tests.papers.findings import entry_of
-from tests.papers.made_up import boix2023, sheen2024, tarzanagh2023, yun2021
+from tests.papers.made_up import boix2023, results, sheen2024, tarzanagh2023, yun2021
 
-PAPERS = {"boix2023": boix2023, "sheen2024": sheen2024, "tarzanagh2023": tarzanagh2023, "yun2021": yun2021}
+PAPERS = {
+    "boix2023": boix2023,
+    "results": results,
+    "sheen2024": sheen2024,
+    "tarzanagh2023": tarzanagh2023,
+    "yun2021": yun2021,
+}
 PROBES = {(paper, name): probe for paper, made_up in PAPERS.items() for name, probe in made_up.PROBES.items()}
 
 BY_NATURE = "measured outside of the hypotheses, to show what becomes of the conclusion there"

@@ -38,7 +38,7 @@ from jaxflow.papers.verdicts import Verdict
 from jaxflow.papers.yun2021 import plane
 from jaxflow.papers.yun2021.starts import DIRECTIONS, directions
 from jaxflow.study import TokenSelection, trial_key
-from tests.papers.made_up import boix2023, sheen2024, tarzanagh2023, yun2021
+from tests.papers.made_up import boix2023, results, sheen2024, tarzanagh2023, yun2021
 
 HOLDS, RATE, OPEN = Verdict.holds, Verdict.holds_at_this_rate, Verdict.not_settled
 OUTSIDE = Verdict.outside_hypotheses
@@ -300,7 +300,13 @@ def test_a_token_that_comes_late_is_waited_for() -> None:
     np.testing.assert_array_equal(np.sum(np.asarray(found.attention) > concave_ends.SELECTED, axis=1), 2)
 
 
-MADE_UP = {"boix2023": boix2023, "sheen2024": sheen2024, "tarzanagh2023": tarzanagh2023, "yun2021": yun2021}
+MADE_UP = {
+    "boix2023": boix2023,
+    "results": results,
+    "sheen2024": sheen2024,
+    "tarzanagh2023": tarzanagh2023,
+    "yun2021": yun2021,
+}
 DRAWN = {(paper, entry.name) for paper in MADE_UP for entry in papers.figures_of(paper)} - FIGURES.keys()
 
 

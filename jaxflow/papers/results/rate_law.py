@@ -1,0 +1,271 @@
+r"""`reproduce results rates`: one law for four parametrisations, distance ~ $(\log t)^{-(1-\kappa)}$.
+
+κ is the largest dual value off the support of the limit's program: an entry of $B\lambda$ for diagonal weights, one in
+the Fourier domain for convolutions, the next singular value of $A^*\lambda$ for (K, Q), and 0 for W, whose norm has no
+support.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxflow._core import RESULTS
+from jaxflow.data import LinearData, random_tokens
+from jaxflow.limits.rate import off_support
+from jaxflow.limits.self_certificate import as_primal
+from jaxflow.losses import Exponential
+from jaxflow.margin import ProgramResult, attention_svm, solve
+from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, LinearConvolutionalNetwork
+from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.independent import margin_rows
+from jaxflow.papers.registry import register
+from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
+from jaxflow.papers.results.words import of
+from jaxflow.papers.sheen2024.accumulated import accumulate
+from jaxflow.papers.sheen2024.rates import bend, observed_exponent
+from jaxflow.papers.statement import Again, Mask, Statement, median
+from jaxflow.papers.table import Table
+from jaxflow.papers.verdicts import Rate, common_rate, fit
+from jaxflow.papers.yun2021.flows import separable
+from jaxflow.plots import COLORS, new_figure
+from jaxflow.risk import EmpiricalRisk
+from jaxflow.study import subkey
+from jaxflow.theory import predict
+
+# Exponents are fitted over the last two decades.
+LOG_TIMES = np.geomspace(1e2, 1e6, 17)
+FIRST = int(np.argmin(np.abs(LOG_TIMES - 1e4)))
+# Beside the power there is an error of order 1/log t, and several components off the support add up.
+BIAS = 0.1
+# Margins of active constraints differ by logarithms of their multipliers' ratios, some 40 units. One that is further
+# behind at the first time of the fit waits: until it is active the rate is that of the program without it.
+BEHIND = 100.0
+# Multipliers below this share of the largest are zeros of the program.
+ZERO = 1e-7
+# Of Clarabel, what is zero in its answers, and what is left of an exponent.
+SOLVER, SUPPORT, AGREE = 1e-10, 1e-5, 2e-2
+# Attention on the selected tokens at the end.
+SETTLED = 1.0 - 1e-6
+TRIALS = {"quick": 12, "paper": 100, "large": 1000}
+# n, T, d of tokens, and n, d of points.
+TOKENS, POINTS = (3, 3, 4), (3, 5)
+
+
+class Family(NamedTuple):
+    """A parametrisation, its program's norm, and the starts."""
+
+    name: str
+    norm: str
+    model: Callable[..., Any]
+
+
+FAMILIES = {
+    "diagonal": Family("diagonal weights", "l1", DiagonalAttention.init),
+    "convolutional": Family("convolutions, L = 2", "", LinearConvolutionalNetwork.init),
+    "combined": Family("W", "frobenius", CombinedAttention.init),
+    "factored": Family("(K, Q), m = d", "nuclear", FactoredAttention.init),
+}
+
+
+def start(key: Any, name: str) -> tuple[Any, Any]:
+    """Data and the model from which the flow starts."""
+    family = FAMILIES[name]
+    if name == "convolutional":
+        data = LinearData(*separable(subkey(key, "data"), *POINTS))
+        return data, family.model(subkey(key, "start"), data, depth=2, alpha=0.5)
+    data, head = random_tokens(subkey(key, "data"), *TOKENS)
+    return data, family.model(subkey(key, "start"), data, head)
+
+
+def follow(key: Any, name: str) -> Table:
+    r"""One flow.
+
+    `gaps`: $N(W)/(\mu\,\mathrm{opt})-1$ at `LOG_TIMES`; `predicted`: 1 − κ; `behind`: of the constraints with positive
+    multipliers the largest margin over the least one, less one, at the first time of the fit; `ok`: the flow was
+    followed; `solved`: one token is selected in every sequence, and their program is solved. Of its own shape: `gaps`
+    `(17,)`.
+    """
+    data, model = start(key, name)
+    risk = EmpiricalRisk(data, Exponential())
+    path = accumulate(risk, model, jnp.asarray(LOG_TIMES), integrals=False, rtol=1e-9)
+    if path.result != RESULTS.successful:
+        gone, no = np.full(len(LOG_TIMES), np.nan), np.asarray(False)
+        return Table(gaps=gone, predicted=gone[0], behind=gone[0], ok=no, solved=no)
+    last: Any = jax.tree.map(lambda x: x[-1], path.models)
+    if name == "convolutional":
+        program: Any = predict(risk, model).program
+        # β = Sᵀρ with S unitary.
+        primals = jax.vmap(lambda model: jnp.conj(program.transform) @ model.linear_coefficients())(path.models)
+        settled = True
+    else:
+        attention = last.attention(data)
+        settled = bool(jnp.all(jnp.max(attention, axis=-1) >= SETTLED))
+        selection = attention == jnp.max(attention, axis=-1, keepdims=True)
+        program = attention_svm(data, selection, FAMILIES[name].norm)
+        primals = jax.vmap(lambda model: as_primal(program, model.combined_weights()))(path.models)
+    solution = solve(program)
+    values = np.asarray(jax.vmap(program.norm)(primals))
+    margins = np.asarray(jax.vmap(program.margins)(primals)).reshape(len(LOG_TIMES), -1)
+    dual, at = np.asarray(solution.dual).ravel(), margins[FIRST]
+    active = dual > ZERO * np.max(dual, initial=0.0)
+    return Table(
+        gaps=values / (np.min(margins, axis=-1) * float(solution.certificate.primal_value)) - 1.0,
+        predicted=np.asarray(1.0 - off_support(program, solution)),
+        behind=np.asarray(np.max(at[active], initial=-np.inf) / np.min(at) - 1.0),
+        ok=np.asarray(True),
+        solved=np.asarray(settled and bool(solution.result == ProgramResult.optimal)),
+    )
+
+
+# `flows` `(4, b)`: of each of `FAMILIES`.
+RATES = Dataset(
+    "results",
+    "rates",
+    {"flows": Part(follow, {name: name for name in FAMILIES}, TRIALS, way="on host")},
+    where=f"{__name__}:RATES",
+)
+
+
+def _inside(numbers: Table) -> Mask:
+    """Followed, with a program that is solved, none of whose constraints waits."""
+    flows = numbers.flows
+    return flows.ok & flows.solved & (flows.behind * LOG_TIMES[FIRST] <= BEHIND)
+
+
+def _exponents(numbers: Table) -> np.ndarray:
+    gaps = numbers.flows.gaps
+    return observed_exponent(gaps.reshape(-1, gaps.shape[-1]), LOG_TIMES).reshape(gaps.shape[:-1])
+
+
+def _law(cell: int) -> Statement[Table]:
+    def rate(numbers: Table, known: np.ndarray) -> Rate | None:
+        gaps, predicted = numbers.flows.gaps[cell][known], numbers.flows.predicted[cell][known]
+        late = np.log(LOG_TIMES[FIRST:])
+        fitted = [fit(late, -np.log(np.maximum(row[FIRST:], np.finfo(float).tiny))) for row in gaps]
+        slopes, halves = np.array(fitted).reshape(-1, 2).T
+        return common_rate(slopes, predicted, half=halves, bias=BIAS, law="the distance against log t")
+
+    def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+        key, name = draw.instance("flows", at[0], cell)
+        exponent, kappa = exponent_again(name, *start(key, name))
+        return abs(exponent - (1.0 - kappa))
+
+    family = list(FAMILIES.values())[cell]
+    return Statement(
+        source=f"Rate law, {family.name}",
+        says="N(W)/(μ opt) − 1 falls like (log t)^−(1−κ) between log t = 1e4 and 1e6.",
+        inside=lambda n: _inside(n)[cell],
+        residual=lambda n: np.abs(_exponents(n) - n.flows.predicted)[cell],
+        bound=BIAS,
+        unit="|observed exponent − (1 − κ)|",
+        rate=rate,
+        again=Again("LSODA of SciPy with CVXPY's program", again, AGREE),
+    )
+
+
+def exponent_again(name: str, data: Any, model: Any) -> tuple[float, float]:
+    """The exponent over the same times, and κ: by LSODA, NumPy and CVXPY; NaN where one of them fails."""
+    import cvxpy
+
+    given, begin = arrays_of(data, model)
+    ends = LOG_TIMES[FIRST:]
+    found = flow(name, given, begin, ends, log_exponential_slope)
+    if found is None:
+        return np.nan, np.nan
+    weights = np.stack([product(name, parts) for parts in found])
+    if name == "convolutional":
+        S, rows = np.fft.fft(np.eye(len(given[0][0])), norm="ortho"), given[1][:, None] * given[0]
+    else:
+        logits = np.einsum("ntd,de,ne->nt", given.tokens, weights[-1], given.queries)
+        rows = margin_rows(given, np.argmax(logits, axis=1))
+        S = np.eye(rows.shape[1])
+    if name == "diagonal":
+        rows, weights = (np.diagonal(x, axis1=1, axis2=2) for x in (rows, weights))
+    size = {"combined": lambda W: cvxpy.norm(W, "fro"), "factored": cvxpy.normNuc}.get(
+        name, lambda x: cvxpy.norm1(S @ x)
+    )
+    unknown: Any = cvxpy.Variable(rows.shape[1:])
+    margins: list[Any] = [cvxpy.sum(cvxpy.multiply(row, unknown)) >= 1 for row in rows]
+    problem = cvxpy.Problem(cvxpy.Minimize(size(unknown)), margins)
+    problem.solve(solver="CLARABEL", tol_gap_abs=SOLVER, tol_gap_rel=SOLVER, tol_feas=SOLVER)
+    if unknown.value is None:
+        return np.nan, np.nan
+    values = np.array([_norm(name, S, x) / np.min(rows.reshape(len(rows), -1) @ x.ravel()) for x in weights])
+    gaps = values / _norm(name, S, unknown.value) - 1.0
+    dual = np.einsum("k,k...->...", np.array([float(one.dual_value) for one in margins]), rows)
+    slope = np.polyfit(np.log(ends), np.log(np.maximum(gaps, np.finfo(float).tiny)), 1)[0]
+    return -float(slope), _kappa(name, S, unknown.value, dual)
+
+
+def _norm(name: str, S: np.ndarray, weights: np.ndarray) -> float:
+    if name in ("combined", "factored"):
+        return float(np.linalg.norm(weights, "fro" if name == "combined" else "nuc"))
+    return float(np.sum(np.abs(S @ weights)))
+
+
+def _kappa(name: str, S: np.ndarray, primal: np.ndarray, dual: np.ndarray) -> float:
+    if name == "combined":
+        return 0.0
+    sizes, values = (
+        np.linalg.svd(x, compute_uv=False) if name == "factored" else np.abs(S @ x) for x in (primal, dual)
+    )
+    return float(np.max(values[sizes <= SUPPORT * np.max(sizes)], initial=0.0) / np.max(values))
+
+
+LAWS = [_law(cell) for cell in range(len(FAMILIES))]
+
+
+def _notes(numbers: Table) -> list[str]:
+    flows, notes, inside = numbers.flows, [], _inside(numbers)
+    off = _exponents(numbers) - flows.predicted
+    for cell, family in enumerate(FAMILIES.values()):
+        kept, here = inside[cell], off[cell][inside[cell]]
+        within, total = int(np.sum(np.abs(here) <= BIAS)), int(kept.sum())
+        turning = int(np.sum(bend(flows.gaps[cell][kept], LOG_TIMES)[np.abs(here) > BIAS] > BIAS))
+        waits = flows.ok[cell] & flows.solved[cell] & ~kept
+        notes.append(
+            f"{family.name}: within {BIAS:g} on {of(within, total)}, median difference {median(here):.3f}, least "
+            f"{here.min(initial=np.inf):.2f}, largest "
+            f"{here.max(initial=-np.inf):.2f}; of those off the exponents of the last two decades of {turning} differ "
+            f"by more than {BIAS:g}. Excluded beforehand: {int(np.sum(~flows.ok[cell]))} not followed, "
+            f"{int(np.sum(flows.ok[cell] & ~flows.solved[cell]))} without a settled selection whose program is solved, "
+            f"{int(waits.sum())} with a constraint of the limit that is not active at log t = 1e4."
+        )
+    return notes
+
+
+def draw(numbers: Table) -> Any:
+    """Observed exponents against 1 − κ, and the distances."""
+    figure, (left, right) = new_figure(2, width=9.0)
+    inside, exponents = _inside(numbers), _exponents(numbers)
+    looks = zip(FAMILIES.items(), ("o", "s", "^", "D"), strict=True)
+    for cell, ((name, family), mark) in enumerate(looks):
+        color, kept = COLORS.get(name, "#CC79A7"), inside[cell]
+        for row in numbers.flows.gaps[cell][kept]:
+            left.plot(LOG_TIMES, row, color=color, linewidth=0.7)
+        look: Any = {"marker": mark, "color": color, "linestyle": "none", "markersize": 4.0}
+        right.plot(numbers.flows.predicted[cell][kept], exponents[cell][kept], label=family.name, **look)
+    left.set_xscale("log")
+    left.set_yscale("log")
+    left.set_xlabel(r"$\log t$")
+    left.set_ylabel(r"$N(W)/(\mu\,\mathrm{opt})-1$")
+    left.set_title("(a) distances, colours as in (b)", fontsize=10)
+    right.plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
+    right.set_xlabel(r"$1-\kappa$, from the certified dual")
+    right.set_ylabel(r"observed exponent of $(\log t)^{-\cdot}$")
+    right.set_title("(b) exponents from 1e4 to 1e6", fontsize=10)
+    right.legend(frameon=False, fontsize=8)
+    return figure
+
+
+register(
+    RATES,
+    "rates",
+    title="One rate law for diagonal weights, convolutions, W and (K, Q): (log t)^-(1-κ)",
+    statements=LAWS,
+    notes=_notes,
+    draw=draw,
+)
