@@ -134,11 +134,12 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
 
 class _Matrices(eqx.Module):
     """Equilibrated rows A, an orthonormal basis U of their column space, zero where there is no more of it, and T with
-    U = A T."""
+    U = A T; `condition`: how many roundings U is off (Wedin 1972)."""
 
     rows: Float[Array, "n p"]
     basis: Float[Array, "n m"]
     back: Float[Array, "p m"]
+    condition: Float[Array, ""]
 
 
 def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
@@ -146,7 +147,10 @@ def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
     live = values > least
     back = right.T * jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0)[None, :]
-    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back)
+    condition = jnp.max(values, initial=0.0) * jnp.max(
+        jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0), initial=0.0
+    )
+    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back, jnp.maximum(condition, 1.0))
 
 
 def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
@@ -310,8 +314,8 @@ def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> tuple[Float[Array
     """
     basis = jnp.where(still[:, None], matrices.basis, 0.0)
     _, values, right = linalg.svd(basis)
-    # The basis of all rows has norm one.
-    live = values > rank_tolerance(basis.shape, basis.dtype)
+    # The basis of all rows has norm one. What is dependent in the rows is so in the basis to its own roundings.
+    live = values > matrices.condition * rank_tolerance(basis.shape, basis.dtype)
     return jnp.where(live[:, None], right, 0.0), 1.0 / jnp.min(jnp.where(live, values, 1.0), initial=1.0)
 
 
