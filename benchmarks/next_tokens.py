@@ -57,7 +57,8 @@ def minimum(inputs: np.ndarray, often: np.ndarray, stay: np.ndarray) -> np.ndarr
     for h, y in zip(inputs, often, strict=True):
         f = (W @ h)[np.flatnonzero(y)]
         loss += cvxpy.log_sum_exp(f) - y[y > 0] @ f
-    cvxpy.Problem(cvxpy.Minimize(loss)).solve(solver="CLARABEL")
+    digits = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
+    cvxpy.Problem(cvxpy.Minimize(loss)).solve(solver="CLARABEL", **digits)
     found = np.asarray(z.value)
     for _ in range(3):
         f = np.where(often > 0, inputs @ (basis.T @ found).reshape(WORDS, -1).T, -np.inf)

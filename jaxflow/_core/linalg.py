@@ -173,6 +173,16 @@ def svd(matrix: Inexact[Array, "m n"]) -> tuple[Inexact[Array, "m k"], Float[Arr
 
 
 @_one_at_a_time
+def right_svd(matrix: Inexact[Array, "m n"]) -> tuple[Float[Array, " k"], Inexact[Array, "k n"]]:
+    """s and Vᵀ of `svd`; of tall matrices those of the factor R, and no vector of m entries is formed."""
+    m, n = matrix.shape
+    # From two to one on LAPACK itself takes R first.
+    core = jnp.linalg.qr(matrix, mode="r") if m > 2 * n else matrix
+    _, s, vt = jnp.linalg.svd(core, full_matrices=False)
+    return s, vt
+
+
+@_one_at_a_time
 def singular_values(matrix: Inexact[Array, "m n"]) -> Float[Array, " k"]:
     """The min(m, n) singular values in falling order."""
     return jnp.linalg.svd(matrix, compute_uv=False)

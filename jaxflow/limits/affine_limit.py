@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxflow._core import RESULTS, Code, Outcome, is_affine, positive_or_one
@@ -66,7 +67,7 @@ class _Problem(NamedTuple):
     basis: Float[Array, "p m"]
     unit: Float[Array, ""]
     cone: RecessionCone
-    free: Float[Array, "n m"]
+    away: Float[Array, "m m"]
     program: MaxMarginProgram
     best: ThinMargin
     leading: Int[Array, " i"]
@@ -93,7 +94,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     bend = self_concordance(risk.loss)
     assert bend is not None
 
-    frame = frame_of(flow, problem.best.primal, growing, problem.free)
+    frame = frame_of(flow, problem.best.primal, growing, problem.away)
     optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
 
     def certified(s: Array, r: Array) -> Array:
@@ -127,17 +128,25 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
     basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
     cone = recession_cone(inner)
-    away = null_space(inner, ~cone.growing)
+    whole = jnp.all(cone.growing)
+    eye = jnp.eye(inner.shape[1], dtype=theta.dtype)
+    away = jax.lax.cond(whole, lambda: eye, lambda: null_space(inner, ~cone.growing))
     projected = jnp.where(cone.growing[:, None], (inner @ away.T) @ away, 0.0)
     best = thin_margin(projected, cone.growing, cone.direction)
     # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
     largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
     repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
-    flow = AffineFlow(risk.loss, inner, offsets, weights.reshape(-1), group)
+    own = Partial(_in_units, jax.linearize(margins, theta)[1], unit)
+    products = own if p <= n else Partial(jnp.matmul, inner)
+    flow = AffineFlow(risk.loss, inner, products, offsets, weights.reshape(-1), group)
     each = weights.reshape(jax.eval_shape(risk.losses, unravel(theta)).size, -1)
     leading = jnp.arange(len(each)) * each.shape[1] + jnp.argmax(each, axis=1)
-    return _Problem(flow, basis, unit, cone, projected, program, best, leading)
+    return _Problem(flow, basis, unit, cone, away, program, best, leading)
+
+
+def _in_units(products: Any, unit: Float[Array, ""], x: Float[Array, " m"]) -> Float[Array, " n"]:
+    return products(x) / unit
 
 
 def _relative(error: Float[Array, ""], size: Float[Array, ""]) -> Float[Array, ""]:

@@ -103,7 +103,7 @@ def cap_of(model: Any, gap: Positive) -> Float[Array, ""]:
 class AttentionGears(AbstractProblem):
     r"""The flow of one layer.
 
-    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `norm` of a step's error; `near`: the longest
+    **Arguments:** `conserved`: `kept` of the start; `gap` to certify; `near`: the longest
     explicit stretch, in arc length; `far`: the least length to go to for the save points, `saves` of them;
     `log_horizon`: log arc length to go to at most; `cap`, `floor`, `timed` as in `Staged`; `path_rtol`: of explicit
     and implicit gears, which decide where a path goes (at 1e-5 in place of 1e-6 two of 1,200 passed a separatrix on
@@ -117,7 +117,6 @@ class AttentionGears(AbstractProblem):
     gap: Positive
     cap: Positive
     far: Positive
-    norm: Callable[[Any], Array] = state_norm
     near: float = FAR
     log_horizon: float = LOG_HORIZON
     floor: float = FLOOR
@@ -139,13 +138,13 @@ class AttentionGears(AbstractProblem):
         still = partial(StationaryPoint, degree=model.degree, pairs=pairs)
         settles = SelectionSettled(SATURATED, PULL)
         if gear == EXPLICIT:
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=self.norm)
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, norm=state_norm)
             return Drive(diffrax.Tsit5(), controller, still(STATIONARY) | settles | Stiff(), whole, self.report)
         if gear == IMPLICIT:
             # Well below the tolerance of a step, for whose error it would be taken, and above the roundings of
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
-            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=self.norm))
-            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=self.norm)
+            solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
+            controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
             return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report)
         rtol = jnp.asarray(self.rtol)
         if self.quick_rtol is not None:
@@ -157,7 +156,7 @@ class AttentionGears(AbstractProblem):
             icoeff=0.4,
             factormin=SHORTER,
             factormax=LONGER,
-            norm=self.norm,
+            norm=state_norm,
         )
         certified = SelfCertified(self.gap)
         if self.saves:

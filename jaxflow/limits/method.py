@@ -12,11 +12,9 @@ import numpy as np
 
 from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg, require
 from jaxflow.flow import (
-    LayerScores,
     Scores,
     Weights,
 )
-from jaxflow.flow.coordinates.scores import norm_of
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import LOG_HORIZON, AttentionGears, cap_of, coordinates_of
@@ -117,14 +115,12 @@ class Staged(AbstractMethod):
 
     def _structured(self, risk: EmpiricalRisk, model: Any, gap: Positive) -> AttentionGears:
         cap = cap_of(model, gap) if self.cap is None else self.cap
-        data: Any = risk.data
         far = (jnp.minimum(1e5, cap) if model.degree == 1 else cap) if self.far is None else self.far
         return AttentionGears(
             conserved=kept(model),
             gap=gap,
             cap=cap,
             far=far,
-            norm=norm_of(data) if isinstance(coordinates_of(risk, model), Scores | LayerScores) else state_norm,
             near=FAR if self.near is None else self.near,
             log_horizon=LOG_HORIZON if self.horizon is None else float(np.log(self.horizon)),
             floor=self.floor,

@@ -21,9 +21,11 @@ are made orthonormal.
 """
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -92,7 +94,7 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
 
     whole = _separates(matrices, u)
     balanced, balances = _balance(matrices, multipliers, jnp.ones_like(chosen))
-    there, weights, split = _split(matrices, u, multipliers, chosen)
+    there, weights, split = _unless(whole, lambda: _split(matrices, u, multipliers, chosen))
 
     code = jnp.where(split, Separability.quasi_separable.value, Separability.unknown.value)
     code = jnp.where(split & jnp.all(chosen), Separability.separable.value, code)
@@ -134,11 +136,12 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
 
 class _Matrices(eqx.Module):
     """Equilibrated rows A, an orthonormal basis U of their column space, zero where there is no more of it, and T with
-    U = A T."""
+    U = A T; `condition`: how many roundings U is off (Wedin 1972)."""
 
     rows: Float[Array, "n p"]
     basis: Float[Array, "n m"]
     back: Float[Array, "p m"]
+    condition: Float[Array, ""]
 
 
 def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
@@ -146,7 +149,10 @@ def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
     live = values > least
     back = right.T * jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0)[None, :]
-    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back)
+    condition = jnp.max(values, initial=0.0) * jnp.max(
+        jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0), initial=0.0
+    )
+    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back, jnp.maximum(condition, 1.0))
 
 
 def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
@@ -199,16 +205,25 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
 
         state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
         u, _, weights, s = state
-        _, balances = _balance(matrices, weights, everywhere)
+        whole = _separates(matrices, u)
+        # Each proof excludes the others, and a step takes less time than the later ones.
+        balances = _unless(whole, lambda: _balance(matrices, weights, everywhere)[1])
         # The first partition that is proved is the one that there is. Later ones have the roundings of smaller numbers.
-        *_, split = _split(matrices, u, weights, s > weights)
-        done = _separates(matrices, u) | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
+        chosen = s > weights
+        split = _unless(whole | balances | jnp.all(chosen), lambda: _split(matrices, u, weights, chosen)[2])
+        done = whole | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
         return steps + 1, state, done
 
     ones = jnp.ones(n, dtype)
     start = (jnp.zeros((), int), (jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones), jnp.asarray(False))
     steps, (u, _, weights, s), _ = lax.while_loop(lambda carry: (carry[0] < MAX_STEPS) & ~carry[2], body, start)
     return steps, u, weights, s
+
+
+def _unless(settled: Bool[Array, ""], proof: Callable[[], Any]) -> Any:
+    """`proof()`, which takes long, or zeros where the case is settled without it."""
+    shapes = jax.eval_shape(proof)
+    return lax.cond(settled, lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), proof)
 
 
 def _split(
@@ -281,7 +296,7 @@ def null_space(rows: Float[Array, "n m"], chosen: Bool[Array, " n"] | None = Non
     columns = _size(rows, axis=0)
     scaled = _only(rows, chosen) / columns[None, :]
     scaled = scaled / _size(scaled, axis=1)[:, None]
-    _, values, right = linalg.svd(scaled)
+    values, right = linalg.right_svd(scaled)
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
     vectors = jnp.where((values <= least)[:, None], right, 0.0) / columns[None, :]
     size = jnp.linalg.norm(vectors, axis=1, keepdims=True)
@@ -309,9 +324,9 @@ def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> tuple[Float[Array
     And how many roundings it may be off: one over the least singular value of these rows (Wedin 1972).
     """
     basis = jnp.where(still[:, None], matrices.basis, 0.0)
-    _, values, right = linalg.svd(basis)
-    # The basis of all rows has norm one.
-    live = values > rank_tolerance(basis.shape, basis.dtype)
+    values, right = linalg.right_svd(basis)
+    # The basis of all rows has norm one. What is dependent in the rows is so in the basis to its own roundings.
+    live = values > matrices.condition * rank_tolerance(basis.shape, basis.dtype)
     return jnp.where(live[:, None], right, 0.0), 1.0 / jnp.min(jnp.where(live, values, 1.0), initial=1.0)
 
 

@@ -49,6 +49,11 @@ PAIRS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = 
     ),
     "qr": (lambda a, b: linalg.qr(a[:, :3]), lambda a, b: tuple(jnp.linalg.qr(a[:, :3]))),
     "svd": (lambda a, b: linalg.svd(a[:3]), lambda a, b: tuple(jnp.linalg.svd(a[:3], full_matrices=False))),
+    # Tall, where a vector may have the other sign.
+    "right_svd": (
+        lambda a, b: jax.tree.map(jnp.abs, linalg.right_svd(a[:, :3])),
+        lambda a, b: tuple(map(jnp.abs, jnp.linalg.svd(a[:, :3], full_matrices=False)[1:])),
+    ),
     "singular_values": (
         lambda a, b: linalg.singular_values(a),
         lambda a, b: jnp.linalg.svd(a, compute_uv=False),

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxflow as jf
-from jaxflow.flow.coordinates.scores import norm_of
 from jaxflow.flow.solvers import state_norm
 
 N, T, D, EXTRA = 2, 3, 4, 2
@@ -19,7 +18,6 @@ def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
     long = np.full((N, T + EXTRA, D), np.nan)
     long[SHOWN] = np.asarray(data.tokens).reshape(-1, D)
     padded = jf.data.TokenData(long, data.queries, data.labels, SHOWN)
-    several = jf.data.TokenData(long, data.queries[:, None], data.labels[:, None], SHOWN)
 
     size = N * (T - 1)
     state = jax.random.normal(jax.random.key(2), (size,))
@@ -30,10 +28,6 @@ def test_padding_changes_neither_coordinates_nor_the_size_of_an_error():
         _, context = scores.encode(jf.EmpiricalRisk(given, "logistic"), model)
         fields.append(scores.field(context, at).gradient)
     np.testing.assert_allclose(np.abs(fields[1][:size]), np.abs(fields[0]), rtol=1e-12)
-    np.testing.assert_allclose(fields[1][size:], 0.0, atol=1e-15)
-    assert norm_of(data) is state_norm
-    weights = {"W": jax.random.normal(jax.random.key(3), (D, D))}
-    # An implicit step may be taken in the weights, which have no padding.
-    assert norm_of(padded)((weights,)) == state_norm((weights,))
-    for given in (padded, several):
-        np.testing.assert_allclose(norm_of(given)((longer,)), state_norm((state,)), rtol=1e-14)
+    np.testing.assert_array_equal(fields[1][size:], 0.0)
+    # Of what never moves the error is zero, which does not count.
+    assert state_norm((longer,)) == state_norm((state,))

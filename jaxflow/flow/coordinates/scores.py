@@ -1,11 +1,9 @@
 """Attention logits as state: the flow of W in the only directions that it can take."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxflow._core import ScaledGradient, check_real, linalg, positive_or_one, tree_norm
@@ -13,7 +11,6 @@ from jaxflow.data import TokenData
 from jaxflow.flow.constraints import AttentionConstraints, attention_constraints, top_tokens
 from jaxflow.flow.coordinates.base import AbstractCoordinates, require_own
 from jaxflow.flow.margins import AffineMargins, against_others
-from jaxflow.flow.solvers import state_norm
 from jaxflow.models import AbstractAttention, CombinedAttention, Head
 from jaxflow.models.base import mark_trainable
 from jaxflow.risk import EmpiricalRisk
@@ -144,21 +141,6 @@ class Scores(AbstractCoordinates):
     def field(self, context: PyTree, state: PyTree) -> ScaledGradient:
         scaled = context[1].scaled_gradient(_at(context, state))
         return ScaledGradient(scaled.log_scale, scaled.gradient.offset, scaled.multipliers)
-
-
-def norm_of(data: TokenData) -> Callable[[PyTree], Array]:
-    """The norm of a step's error in `Scores`. The coordinates of padding are always zero and are not counted."""
-    if data.mask is None:
-        return state_norm
-    moving = _moving(data.mask, data)
-    size = moving.size if data.single_query else min(moving.size, data.tokens.shape[-1] ** 2)
-    # A mean over all coordinates as the mean over those that move.
-    return Partial(_times, jnp.sqrt(size / jnp.clip(jnp.sum(moving), 1, size)))
-
-
-def _times(scale: Float[Array, ""], extended: PyTree) -> Float[Array, ""]:
-    # Weights, which an implicit step may have in the place of scores, are no vector and have no padding.
-    return (scale if eqx.is_array(extended[0]) else 1.0) * state_norm(extended)
 
 
 def _moving(mask: Bool[Array, "*n T"], data: TokenData) -> Bool[Array, " c"]:
