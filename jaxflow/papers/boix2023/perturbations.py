@@ -181,8 +181,7 @@ def windows_of(numbers: Table, kind: int, only: slice = slice(None)) -> Any:
     """The record of one kind of noise, its windows alone."""
     found = numbers.noise
     there = np.flatnonzero(~np.isnan(found.start[kind, 0]))[only]
-    # Every column but the outcome of the instance has windows.
-    return Table((name, column[kind, 0][there]) for name, column in found.named.items() if name != "outcome")
+    return jax.tree.map(lambda column: column[kind, 0][there], found)
 
 
 def comes_back(source: str, kind: int, only: slice = slice(None)) -> Statement[Table]:

@@ -121,7 +121,7 @@ MULTISTART = Dataset(
 def _at_a_point(numbers: Table) -> Mask:
     """Starts whose flow ends in the direction of a KKT point."""
     ends = numbers.starts
-    return np.asarray((ends.kkt <= KKT) & (ends.flow != int(Outcome.finite_stationary_point)))
+    return np.logical_and(ends.kkt <= KKT, ends.flow != int(Outcome.finite_stationary_point))
 
 
 def _least(numbers: Table) -> np.ndarray:
@@ -140,7 +140,7 @@ def _excess(numbers: Table) -> np.ndarray:
 
 
 def _directions(numbers: Table, fewer: bool) -> Mask:
-    where = np.broadcast_to((fewer == FEWER)[:, None, None], numbers.starts.value.shape)
+    where = np.broadcast_to(np.equal(FEWER, fewer)[:, None, None], numbers.starts.value.shape)
     return where & (numbers.starts.flow != int(Outcome.finite_stationary_point))
 
 
@@ -177,7 +177,7 @@ def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     key, setting = draw.instance("starts", trial, cell)
     data, _, models = start(key, setting)
     ends = numbers.starts.at((cell, trial))
-    same = np.asarray(ends.tokens == ends.tokens[own]) & _at_a_point(numbers)[cell, trial]
+    same = np.equal(ends.tokens, ends.tokens[own]) & _at_a_point(numbers)[cell, trial]
     best = int(np.argmin(np.where(same, ends.value, np.inf)))
     chosen = ends.tokens[own] // setting.T ** np.arange(setting.n) % setting.T
 
@@ -273,6 +273,8 @@ def draw(numbers: Table) -> Any:
         axis.set_xticks(places, [f"{m}, {n}, {d}" for m, n, _, d in SHAPES])
         axis.set_xlabel("$m$, $n$, $d$ ($T=3$)")
         axis.set_ylim(bottom=0.0)
+    # Room for the counts.
+    right.set_ylim(top=1.15 * right.get_ylim()[1])
     return figure
 
 

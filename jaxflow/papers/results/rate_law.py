@@ -255,9 +255,10 @@ def draw(numbers: Table) -> Any:
     left.set_title("(a) distances, colours as in (b)", fontsize=10)
     right.plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
     right.set_xlabel(r"$1-\kappa$, from the certified dual")
-    right.set_ylabel(r"observed exponent of $(\log t)^{-\cdot}$")
+    right.set_ylabel(r"minus the observed exponent of $\log t$")
     right.set_title("(b) exponents from 1e4 to 1e6", fontsize=10)
-    right.legend(frameon=False, fontsize=8)
+    right.set_ylim(-0.05, 1.5)
+    right.legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
 
