@@ -10,8 +10,10 @@ from tests.papers.made_up.records import filled
 
 def multistarts() -> list[Table]:
     shape = (len(multistart.SHAPES), 2, 3)
-    values = {"value": 2.0, "kkt": 1e-7, "bound": 2.0, "tokens": 5, "flow": Outcome.undecided.value}
-    return [Table(starts=filled(Table, shape, **values))]
+    found = filled(Table, shape, kkt=1e-7, bound=2.0, flow=Outcome.undecided.value)
+    # Each start selects tokens of its own, so that every value is the least one of its tokens.
+    alone = {"tokens": np.broadcast_to(np.arange(3), shape), "value": np.broadcast_to([2.0, 3.0, 4.0], shape)}
+    return [Table(starts=Table(found.named | alone))]
 
 
 def rates() -> list[Table]:
