@@ -116,6 +116,8 @@ def changing(lane: Lane) -> tuple[Any, ...]:
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
+    `always`: a rule that stops a lane at once, which `stop` does not before its `least` s.
+
     `report` receives a line once a second while a single lane runs; such a program calls back to the host and is not
     kept in the compilation cache. Written for solvers whose root finder has tolerances of its own, and for controllers
     without jumps.
@@ -138,13 +140,15 @@ class Drive(eqx.Module):
     stop: AbstractStop | None = None
     max_steps: int | Int[Array, ""] = 100_000
     report: Callable[[str], None] | None = eqx.field(static=True, default=None)
+    always: AbstractStop | None = None
 
     def __check_init__(self) -> None:
         check_kind("solver", self.solver, diffrax.AbstractSolver, "a solver of Diffrax")
         kind = diffrax.AbstractStepSizeController
         check_kind("controller", self.controller, kind, "a step size controller of Diffrax")
-        if self.stop is not None:
-            check_kind("stop", self.stop, AbstractStop, "a stopping rule")
+        for name in ("stop", "always"):
+            if getattr(self, name) is not None:
+                check_kind(name, getattr(self, name), AbstractStop, "a stopping rule")
         check_integer("max_steps", self.max_steps, 1)
         require(self.report is None or callable(self.report), "report", "expected a function", got=self.report)
 
@@ -257,7 +261,9 @@ class Drive(eqx.Module):
         stiff = jnp.where(accepted, jnp.where(limited, lane.stiff_steps + 1, 0), lane.stiff_steps)
         result = _RESULTS.where(jnp.asarray(accepted), _promoted(solver_result), _RESULTS.successful)
         result = _RESULTS.where(result == _RESULTS.successful, _promoted(controller_result), result)
-        stops = (s >= lane.least) & self._stops(lane.system, lane.risk, s, kept, solver_state, stiff)
+        stops = (s >= lane.least) & self._stops(self.stop, lane, s, kept, solver_state, stiff)
+        if self.always is not None:
+            stops = stops | self._stops(self.always, lane, s, kept, solver_state, stiff)
         counts = (lane.num_steps + 1, lane.num_accepted_steps + accepted, lane.num_failed_solves + ~solved, stiff)
         moved = (s, s_next, kept, solver_state, controller_state, saved, result, stops, *counts)
         return eqx.tree_at(changing, lane, moved, is_leaf=lambda x: x is None)
@@ -298,12 +304,13 @@ class Drive(eqx.Module):
         return lane.system.trajectory(lane.risk, lane.s, lane.state, saved, result, stats, known)
 
     def _stops(
-        self, system: System, risk: EmpiricalRisk, s: Array, state: PyTree, solver_state: PyTree, stiff: Array
+        self, stop: AbstractStop | None, lane: Lane, s: Array, state: PyTree, solver_state: PyTree, stiff: Array
     ) -> Array:
+        system = lane.system
         known, certifies = self._known(system, s, state, solver_state), None
         if isinstance(self.solver, MultiplierNewton):
             certifies = partial(self.solver.certifies, system, s, state, solver_state)
-        return system.stops(risk, self.stop, s, state, known, certifies, stiff)
+        return system.stops(lane.risk, stop, s, state, known, certifies, stiff)
 
     def _known(self, system: System, s: Array, state: PyTree, solver_state: PyTree) -> ScaledGradient | None:
         if not isinstance(self.solver, MultiplierNewton | Filippov):

@@ -145,7 +145,9 @@ class AttentionGears(AbstractProblem):
             # exponents, which are as large as lengths (to the power L). One Jacobian a stage.
             solver = diffrax.Kvaerno5(root_finder=linalg.chord(rtol=1e-2 * rtol, atol=1e-2 * rtol, norm=state_norm))
             controller = diffrax.PIDController(rtol=rtol, atol=1e-2 * rtol, pcoeff=0.3, icoeff=0.4, norm=state_norm)
-            return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report)
+            # However far it has to go: of a gradient that is rounding the next step ends anywhere, and where pushes
+            # have underflown there it would look like a rest.
+            return Drive(solver, controller, still(STATIONARY) | settles, whole, self.report, still(ROUNDED))
         rtol = jnp.asarray(self.rtol)
         if self.quick_rtol is not None:
             rtol = jnp.where(again, rtol, self.quick_rtol)
