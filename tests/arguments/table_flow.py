@@ -70,7 +70,7 @@ FLOW: list[Call] = [
     call(jf.Scores, lead=(0.5, number(least=0.0, nothing=True))),
     call(flow.Halves, conserved=(None, array(nothing=True))),
     call(jf.LogHadamard, separate=(False, boolean()), sparse=(False, boolean())),
-    call(flow.Drive, "solver", "controller", "stop", "max_steps", "report"),
+    call(flow.Drive, "solver", "controller", "stop", "max_steps", "report", always=(None, instance(nothing=True))),
     call(
         flow.Drive(diffrax.Tsit5(), diffrax.PIDController(rtol=1e-3, atol=1e-6)).start,
         *("risk", "clock", "until", "dt0"),
