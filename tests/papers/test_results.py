@@ -98,14 +98,13 @@ def test_two_values_for_the_same_tokens_are_a_contradiction() -> None:
     from tests.papers.made_up.results import multistarts
 
     (numbers,) = multistarts()
-    value = numbers.starts.value.copy()
+    value, tokens = np.full_like(numbers.starts.value, 2.0), np.full_like(numbers.starts.tokens, 5)
     value[0, 1, 2] = 2.1
     entry = papers.find_figure("results", "multistart")
-    found, notes = entry.find(numbers.replace(starts=numbers.starts.replace(value=value)))
+    found, notes = entry.find(numbers.replace(starts=numbers.starts.replace(value=value, tokens=tokens)))
     assert [one.evidence.contradicted for one in found] == [1, 0, 0]
     assert "1 of 2 (Wilson 95%" in notes[0] and "2.1000 and 2.0000" in notes[0]
     # Other tokens have another least value.
-    tokens = numbers.starts.tokens.copy()
     tokens[0, 1, 2] = 7
     found, _ = entry.find(numbers.replace(starts=numbers.starts.replace(value=value, tokens=tokens)))
     assert [one.evidence.contradicted for one in found] == [0, 0, 0]
@@ -115,7 +114,9 @@ def test_two_values_for_the_same_tokens_are_a_contradiction() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("module", [adam_order, multistart, rate_law, hypotheses])
 def test_from_the_name_to_the_files(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(module.TRIALS, "quick", 2)
+    # Many flows of one instance, or many cells, are enough of one instance.
+    monkeypatch.setitem(module.TRIALS, "quick", 1 if module in (multistart, hypotheses) else 2)
+    monkeypatch.setitem(multistart.STARTS, "quick", 3)
     name = {adam_order: "adam-order", multistart: "multistart", rate_law: "rates", hypotheses: "hypotheses"}[module]
     with jax.numpy_rank_promotion("allow"):
         paths, claims = papers.reproduce("results", name, out=tmp_path, say=lambda line: None)
