@@ -5,34 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxflow._core import Outcome
-from jaxflow.papers.tarzanagh2023.bias_runs import ConvergenceNumbers, Runs
 from jaxflow.papers.tarzanagh2023.fig7 import draw_convergence
 from jaxflow.plots import draw_limits, new_figure, save_figure
-
-
-def convergence_numbers() -> ConvergenceNumbers:
-    """Three instances, of which the third tends to no direction."""
-    rng = np.random.default_rng(0)
-    best, rest = Outcome.globally_optimal, Outcome.finite_stationary_point
-
-    def runs(own: int) -> Runs:
-        return Runs(
-            shape=np.array([6, 8, 10]),
-            own=np.asarray(own),
-            log_time=np.geomspace(1, 1e3 if own else 1e6, 9),
-            outcome=np.array([best, best, rest]),
-            attention=rng.uniform(0.1, 1.0, (3, 9)),
-            smallest=np.ones(3),
-            distance=rng.uniform(0.1, 1.0, (2, 3, 9)),
-            excess=np.ones((2, 3, 9)),
-            gap=np.zeros((2, 3)),
-            descent_log_time=np.tile(np.geomspace(1, 40, 5), (3, 1)),
-            descent_attention=rng.uniform(0.1, 1.0, (3, 5)),
-            descent_distance=rng.uniform(0.1, 1.0, (2, 3, 5)),
-            agrees=np.ones(3, bool),
-        )
-
-    return ConvergenceNumbers(runs(0), runs(1))
+from tests.papers.test_tarzanagh2023 import bias_numbers
 
 
 def limit_numbers() -> dict[str, np.ndarray]:
@@ -50,15 +25,17 @@ def limit_numbers() -> dict[str, np.ndarray]:
 
 
 def test_convergence_leaves_out_what_is_no_direction() -> None:
-    data = convergence_numbers()
+    data = bias_numbers()
+    data.combined.outcome[0, 2:] = Outcome.finite_stationary_point
+    data.combined.distance[0, 2:] = 0.9
     figure = draw_convergence(data)
     drawn = figure.axes[1].lines[0].get_ydata()
-    np.testing.assert_array_equal(drawn, data.combined.distance[0, :2].mean(0))
-    assert "2 ($W$)" in figure.get_suptitle() and "of 3 instances" in figure.get_suptitle()
+    np.testing.assert_array_equal(drawn, data.combined.distance[0, :2, 0].mean(0))
+    assert "2 ($W$)" in figure.get_suptitle() and "of 4 instances" in figure.get_suptitle()
 
 
 def test_convergence_without_any_direction_is_drawn_empty() -> None:
-    data = convergence_numbers()
+    data = bias_numbers()
     data.factored.outcome[:] = Outcome.finite_stationary_point
     assert len(draw_convergence(data).axes[1].lines) == 3  # W: the flow, the descent and its end
 
