@@ -116,7 +116,7 @@ def changing(lane: Lane) -> tuple[Any, ...]:
 class Drive(eqx.Module):
     """How lanes are driven: solver, step size controller, stopping rule, budget of steps.
 
-    `always`: a rule that stops a lane at once, which `stop` does not before its `least` s.
+    `always`: a rule that stops a lane at any s; `stop` does so from its `least` s on.
 
     `report` receives a line once a second while a single lane runs; such a program calls back to the host and is not
     kept in the compilation cache. Written for solvers whose root finder has tolerances of its own, and for controllers

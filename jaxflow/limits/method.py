@@ -11,10 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxflow._core import as_boolean, as_integer, check_kind, check_real, linalg, require
-from jaxflow.flow import (
-    Scores,
-    Weights,
-)
+from jaxflow.flow import Scores, Weights
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.any_attention import AnyAttentionGears
 from jaxflow.limits.attention import LOG_HORIZON, AttentionGears, cap_of, coordinates_of

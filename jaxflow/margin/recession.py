@@ -136,12 +136,11 @@ def _equilibrated(rows: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float
 
 class _Matrices(eqx.Module):
     """Equilibrated rows A, an orthonormal basis U of their column space, zero where there is no more of it, and T with
-    U = A T; `condition`: how many roundings U is off (Wedin 1972)."""
+    U = A T."""
 
     rows: Float[Array, "n p"]
     basis: Float[Array, "n m"]
     back: Float[Array, "p m"]
-    condition: Float[Array, ""]
 
 
 def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
@@ -149,10 +148,7 @@ def _orthonormal(rows: Float[Array, "n p"]) -> _Matrices:
     least = rank_tolerance(rows.shape, rows.dtype) * jnp.max(values, initial=0.0)
     live = values > least
     back = right.T * jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0)[None, :]
-    condition = jnp.max(values, initial=0.0) * jnp.max(
-        jnp.where(live, 1.0 / jnp.where(live, values, 1.0), 0.0), initial=0.0
-    )
-    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back, jnp.maximum(condition, 1.0))
+    return _Matrices(rows, jnp.where(live[None, :], left, 0.0), back)
 
 
 def rank_tolerance(shape: tuple[int, ...], dtype: jnp.dtype) -> float:
@@ -323,10 +319,13 @@ def _seen_by(matrices: _Matrices, still: Bool[Array, " n"]) -> tuple[Float[Array
 
     And how many roundings it may be off: one over the least singular value of these rows (Wedin 1972).
     """
-    basis = jnp.where(still[:, None], matrices.basis, 0.0)
+    rows, basis = (jnp.where(still[:, None], x, 0.0) for x in (matrices.rows, matrices.basis))
     values, right = linalg.right_svd(basis)
-    # The basis of all rows has norm one. What is dependent in the rows is so in the basis to its own roundings.
-    live = values > matrices.condition * rank_tolerance(basis.shape, basis.dtype)
+    # The rank is that of the rows. The basis has as many roundings as their condition is large (Wedin 1972): what is
+    # dependent in the rows has singular values of that size in it.
+    sizes = linalg.singular_values(rows)
+    rank = jnp.sum(sizes > rank_tolerance(rows.shape, rows.dtype) * jnp.max(sizes, initial=0.0))
+    live = (jnp.arange(values.size) < rank) & (values > 0)
     return jnp.where(live[:, None], right, 0.0), 1.0 / jnp.min(jnp.where(live, values, 1.0), initial=1.0)
 
 

@@ -7,8 +7,6 @@ $I+A^\top\mathrm{diag}(\lambda/s)A$, of the size of w: 10,000 data with 20 input
 start is a u with $Au>0$, which `recession_cone` has found; w is then refined on the constraints that are active.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
@@ -21,8 +19,6 @@ from jaxflow.margin.recession import MAX_STEPS
 # Products of slack and multiplier, relative to the optimum, at which the interior point ends: w, whose error is the
 # root of it, then has half of the digits, which tells what is active, and the refinement has all of them.
 COMPLEMENTARITY = 1e-15
-# A row's part that no other active row has, of relative size σ, is brought to its margin by 1/(1 + 7e7 σ²) a step.
-REFINEMENTS = 8
 
 
 class ThinMargin(eqx.Module):
@@ -69,21 +65,27 @@ def _refined(
 ) -> Float[Array, " m"]:
     """The least vector with margins of one on the active rows, from w and its multipliers.
 
-    Steps of the method of multipliers, in corrections, whose roundings are those of the residuals. No rank is decided:
-    rows that are equal to their own roundings would be independent to an SVD.
+    Steps of the method of multipliers, in corrections, whose roundings are those of the residuals, until the margins
+    come no closer to one. No rank is decided: an SVD takes rows that are equal to their roundings for independent ones.
     """
     chosen = jnp.where(active[:, None], rows, 0.0)
     penalty = 1.0 / jnp.sqrt(jnp.finfo(w.dtype).eps)
     factor = linalg.cholesky(penalty * chosen.T @ chosen + jnp.eye(w.size, dtype=w.dtype))
 
-    def step(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        w, weights = state
-        short = penalty * jnp.where(active, 1.0 - chosen @ w, 0.0)
-        w = w + linalg.cholesky_solve(factor, chosen.T @ (weights + short) - w)
-        return w, weights + penalty * jnp.where(active, 1.0 - chosen @ w, 0.0)
+    def short(w: Array) -> Array:
+        return jnp.where(active, 1.0 - chosen @ w, 0.0)
 
-    w, _ = lax.fori_loop(0, REFINEMENTS, step, (w, jnp.where(active, weights, 0.0)))
-    return w
+    def going(state: tuple) -> Array:
+        steps, *_, before, now = state
+        return (steps < 2) | ((steps < MAX_STEPS) & (now < before))
+
+    def body(state: tuple) -> tuple:
+        steps, w, weights, _, now = state
+        w = w + linalg.cholesky_solve(factor, chosen.T @ (weights + penalty * short(w)) - w)
+        return steps + 1, w, weights + penalty * short(w), now, jnp.max(jnp.abs(short(w)), initial=0.0)
+
+    first = jnp.max(jnp.abs(short(w)), initial=0.0)
+    return lax.while_loop(going, body, (0, w, jnp.where(active, weights, 0.0), first, first))[1]
 
 
 def _follow(

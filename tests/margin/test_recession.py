@@ -126,3 +126,20 @@ def test_a_column_of_roundings_is_no_direction_of_chosen_rows() -> None:
     basis, back = orthonormal_columns(jnp.asarray(rows), jnp.array([False, True, True]))
     np.testing.assert_allclose(basis @ basis.T, [[0.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]], atol=1e-15)
     assert np.max(np.abs(back)) <= 1.0
+
+
+def test_dependent_rows_of_bad_condition_are_found() -> None:
+    """Ten inputs of condition 1e3, of which each may have two of four classes: margins between the two stay, and those
+    over the other classes grow."""
+    rng, eye, cone = np.random.default_rng(5), np.eye(4), jax.jit(recession_cone)
+    for _ in range(4):
+        left, right = (np.linalg.qr(rng.normal(size=(10, 10)))[0] for _ in range(2))
+        rows, grow = [], []
+        for x in left * np.geomspace(1.0, 1e-3, 10) @ right:
+            some = rng.choice(4, 2, replace=False)
+            pairs = [(y, other) for y in some for other in range(4) if other != y]
+            rows += [np.kron(eye[y] - eye[other], x) for y, other in pairs]
+            grow += [other not in some for _, other in pairs]
+        found = cone(jnp.asarray(np.stack(rows)))
+        assert found.separability == Separability.quasi_separable
+        np.testing.assert_array_equal(found.growing, grow)

@@ -390,8 +390,8 @@ def test_a_finding_counts_every_instance() -> None:
         again = Again[Numbers]("NumPy", lambda n, draw, at, other=other: other, within=10.0)
         check = hold(statement(again=again), above, draw).evidence.check
         assert check is not None and (check.agrees, check.tried) == (0, 2)
-    nobody = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
-    assert nobody.verdict is Verdict.outside_hypotheses and as_json(nobody)["worst"] is None
+    empty = hold(statement(), numbers | {"inside": np.zeros(4, bool)})
+    assert empty.verdict is Verdict.outside_hypotheses and as_json(empty)["worst"] is None
     empty = hold(statement(), {"inside": np.zeros(0, bool), "residual": np.zeros(0)})
     assert empty.verdict is Verdict.not_run and empty.outside == 0
     beyond = hold(statement(beyond=True), above)

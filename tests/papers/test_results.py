@@ -89,7 +89,7 @@ def test_adam_in_numpy_is_that_of_optax() -> None:
     data: Any = risk.data
     start = model.scaled(adam_order.ADAM_START)
     found = adam_order.adam(*(np.asarray(x, float) for x in (data.inputs, data.targets, start.u, start.v)))
-    np.testing.assert_allclose(found, np.asarray(adam_order.products(risk, start)), rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(found, np.asarray(adam_order.adam_products(risk, start)), rtol=1e-6, atol=1e-12)
     steps = adam_order.learned(found, np.array([found[-1, 0], 1e3, found[-1, 2]]))
     assert np.isnan(steps[1]) and (steps[[0, 2]] > 0).all()
 

@@ -57,7 +57,7 @@ def follow_adam(key: Any, setting: None) -> Table:
     """Adam from weights of 1e-8."""
     risk, model = draw(key, Squared())
     stages, count = _first_stages(risk, model)
-    learned = np.asarray(_adam_products(risk, model.scaled(ADAM_START)))
+    learned = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
     passed = np.full((1, P), np.nan)
     for k in range(count):
         i = int(stages.coordinates[k])
@@ -86,7 +86,8 @@ def _learned(stages: Any, count: int, passed: np.ndarray) -> Table:
 
 
 @eqx.filter_jit
-def _adam_products(risk: Any, model: Any) -> Any:
+def adam_products(risk: Any, model: Any) -> Any:
+    """The products u ⊙ v after every step of Adam."""
     # As in practice: the constant that Adam adds to its denominator stays at 1e-8.
     optimizer = optax.adam(RATE)
     weights = (model.u, model.v)

@@ -1,7 +1,7 @@
 r"""`reproduce results adam-order`: in which order Adam learns products from small starts.
 
 Algorithm 1 of Boix-Adserà et al. (2023) gives the order of gradient flow. Adam moves every weight by about its rate in
-a step, however small the gradient: products grow together, and the smallest ones are the first to be learned.
+a step, however small the gradient: products grow together, and one would expect the smallest to be learned first.
 """
 
 from typing import Any
@@ -9,11 +9,18 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-import optax
 
 from jaxflow.losses import Squared
-from jaxflow.models import HadamardNetwork
-from jaxflow.papers.boix2023.beyond_assumptions import ADAM_START, RATE, STEPS, P, disorder, draw, well_apart
+from jaxflow.papers.boix2023.beyond_assumptions import (
+    ADAM_START,
+    RATE,
+    STEPS,
+    P,
+    adam_products,
+    disorder,
+    draw,
+    well_apart,
+)
 from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.results.words import of
@@ -23,7 +30,7 @@ from jaxflow.plots import COLORS, new_figure
 from jaxflow.theory import incremental_learning
 
 TRIALS = {"quick": 60, "paper": 400, "large": 4000}
-# A product is learned when it first has half of its last size.
+# A product is learned when it first has half of its least squares value.
 HALF = 0.5
 # Adam oscillates with its rate: an error of this share of the largest product has settled.
 SETTLED = 0.05
@@ -49,7 +56,7 @@ def follow(key: Any, setting: None) -> Table:
         first.append(coordinate)
     data: Any = risk.data
     aims = np.linalg.lstsq(np.asarray(data.inputs), np.asarray(data.targets), rcond=None)[0]
-    found = np.asarray(products(risk, model.scaled(ADAM_START)))
+    found = np.asarray(adam_products(risk, model.scaled(ADAM_START)))
     return Table(
         times=np.where(np.arange(P) < len(first), stages.times[:P], np.nan),
         coordinates=np.array([*first, *(i for i in range(P) if i not in first)]),
@@ -68,21 +75,6 @@ def learned(path: np.ndarray, aims: np.ndarray) -> np.ndarray:
 @eqx.filter_jit
 def _stages(risk: Any, model: Any) -> Any:
     return incremental_learning(risk, model, max_stages=P)
-
-
-@eqx.filter_jit
-def products(risk: Any, model: Any) -> Any:
-    """The products after every step of Adam."""
-    optimizer, weights = optax.adam(RATE), (model.u, model.v)
-
-    def step(carry: Any, _: Any) -> Any:
-        before, state = carry
-        gradient = jax.grad(lambda w: risk(HadamardNetwork(model.h, *w)))(before)
-        updates, state = optimizer.update(gradient, state, before)
-        after: Any = optax.apply_updates(before, updates)
-        return (after, state), after[0] * after[1]
-
-    return jax.lax.scan(step, (weights, optimizer.init(weights)), None, length=STEPS)[1]
 
 
 # `runs` `(1, b)`.

@@ -2,8 +2,8 @@ r"""`reproduce results hypotheses`: which assumptions make which flow select the
 
 Theorems 4 and 7 of Tarzanagh et al. (2023) contradict each other on two sequences of two tokens (`explicit_case`): B.2
 holds, and where a wrong token is selected in the second one its $\mathcal T_2$ is empty, so that the choice is locally
-optimal by Definition 2. Here every assumption is held to W, (K, Q) and diagonal weights, and the conjecture of §5.2 to
-instances that a search has moved towards the boundary of Assumption D.
+optimal by Definition 2. Here each assumption is tested for W, (K, Q) and diagonal weights. The conjecture of §5.2 is
+tested on instances that a search has moved towards the boundary of Assumption D.
 """
 
 import itertools
@@ -253,7 +253,7 @@ def _notes(numbers: Table) -> list[str]:
 
 
 def draw(numbers: Table) -> Any:
-    """The share of flows that miss an optimal token, for every assumption and parametrisation."""
+    """The share of flows that select another token than an optimal one, for each assumption and parametrisation."""
     figure, (axis,) = new_figure(1, width=9.0, height=4.2)
     missed, total = _counts(numbers)
     for at, name in enumerate(MODELS):

@@ -1,4 +1,4 @@
-"""Flows and programs again, by NumPy and SciPy: for every parametrisation, with no solver or gradient of this library.
+"""Flows and programs computed a second time by NumPy and SciPy, without any solver or gradient of this library.
 
 A parametrisation is named as in `jaxflow.plots.COLORS`, or `convolutional`; its parameters are one array of its parts.
 """

@@ -1,4 +1,4 @@
-"""Numbers for every statement of the results that confirm it."""
+"""Made-up numbers that confirm each statement of the results."""
 
 import numpy as np
 
