@@ -7,12 +7,14 @@ e^{-\rho^Lq_k}$ concentrate on the smallest margins as $\rho=\|\theta\|\to\infty
 $$\frac{d\theta}{d\sigma}\in\Big\{G=\sum_k\lambda_kh_k:\ \lambda_k\ge0\text{ on the smallest margins},\ h_k\in\partial
 q_k(\theta),\ \langle G,\theta\rangle=\|\theta\|^2\Big\},\qquad\sigma=\log\rho .$$
 
-A step of implicit Euler of length h projects onto a level of the margin: with θ scaled to margin one, $\tau=h/(1+h)$,
+With θ scaled to margin one, ψ, this is $d\psi/d\sigma=G(\psi)-\psi$. A step of length h by the second backward
+differentiation formula, with $\omega$ the ratio of h to the step before, $k=(1+\omega)/(1+2\omega)$ and the base
+$b=\psi_n+\frac{\omega^2}{1+2\omega}(\psi_n-\psi_{n-1})$, projects onto a level of the margin: with $\tau=kh/(1+kh)$,
 
-$$\psi=\operatorname*{argmin}_{q_k(\psi)\ge1}\tfrac12\|\psi-(1-\tau)\theta\|^2,\qquad
-\psi=(1-\tau)\theta+\tau\sum_k\lambda_kh_k(\psi),$$
+$$\psi=\operatorname*{argmin}_{q_k(\psi)\ge1}\tfrac12\|\psi-(1-\tau)b\|^2,\qquad
+\psi=(1-\tau)b+\tau\sum_k\lambda_kh_k(\psi),$$
 
-so that $\|\psi-\sum\lambda_kh_k\|=\|\theta-\psi\|/h$ is the KKT residual of $\min\frac12\|\psi\|^2$ s.t. $q_k\ge1$, the
+so that $\|\psi-\sum\lambda_kh_k\|=\|b-\psi\|/(kh)$ is the KKT residual of $\min\frac12\|\psi\|^2$ s.t. $q_k\ge1$, the
 problem that $h\to\infty$ leaves. Newton's method solves a step for weights, multipliers and gates of kinks
 (`jaxflow._core.kinks`) at once, on an active set: a margin belongs to the set while its multiplier is positive, and a
 kink while its gate is between zero and one. Gates on a kink are Filippov's solution: the flow slides. A kink that
@@ -22,7 +24,7 @@ repels the flow on both sides is crossed.
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,8 +52,8 @@ class HardMarginPath(AbstractPrinted):
     - `state`: its end; `residual`: $\|\psi-\sum\lambda_kh_k\|/\|\psi\|$ there. `first`: a point soon after the start,
       where the smallest margins are equal, with its multipliers and gates.
     - `log_growth`: the growth of log ρ.
-    - `error`: the sum over all steps of the difference between the direction of the step and that of two half steps.
-      This estimate of the error of the end does not assume that the path is attracting.
+    - `error`: the sum over all steps of the estimated error of the direction. This estimate of the error of the end
+      does not assume that the path is attracting.
     - `slack`: the last observed c of a residual that falls like $\rho^{-c}$; NaN where none was seen.
     - `converged`: the residual asked for was reached; `steps` (accepted), `newton_steps`.
     """
@@ -88,7 +90,8 @@ def hard_margin_flow(
     - `margins`: $q(\theta)$ `(n,)` of the flat weights, homogeneous of degree `degree`; those that are not `present`
       do not count. The smallest must be positive at the start.
     - `target`: the relative KKT residual to end at.
-    - `tolerance`: how much the direction of one step may differ from that of two half steps.
+    - `tolerance`: the error of the direction that a step may have, estimated from the parabola through the three points
+      before, which misses the new one by a known multiple of it.
     - `max_steps`: steps tried; `until`: log growth of ρ to stop at; `idle`: nothing to do.
     - `report` receives a line once a second, as that of `Drive` does.
     """
@@ -109,58 +112,76 @@ def hard_margin_flow(
     infinite, unseen = jnp.full_like(zero, jnp.inf), jnp.full_like(zero, jnp.nan)
     begun = HardMarginPath(start, start, infinite, zero, zero, unseen, infinite <= target, count, count)
     first = jnp.where(ready, FIRST_STEP, 0.0).astype(weights.dtype)
+    nowhere = _Before(scaled, scaled, infinite, infinite, infinite)
 
-    def going(carry: tuple[HardMarginPath, Array, Array, Array]) -> Bool[Array, ""]:
-        now, length, tried, _ = carry
+    def going(carry: tuple[HardMarginPath, _Before, Array, Array, Array]) -> Bool[Array, ""]:
+        now, _, length, tried, _ = carry
         return (tried < max_steps) & (length > SHORTEST_STEP) & (now.log_growth < until) & ~now.converged
 
-    def body(carry: tuple[HardMarginPath, Array, Array, Array]) -> tuple[HardMarginPath, Array, Array, Array]:
-        now, length, tried, begun_anew = carry
+    def body(
+        carry: tuple[HardMarginPath, _Before, Array, Array, Array],
+    ) -> tuple[HardMarginPath, _Before, Array, Array, Array]:
+        now, before, length, tried, begun_anew = carry
         # The last step ends at `until`, to roundings.
-        length = jnp.minimum(length, jnp.expm1(until - now.log_growth) * (1.0 + 1e-12))
-        half = jnp.sqrt(1.0 + length) - 1.0
-
-        # One step, a half, and another half from there: one trace of Newton's method for the three.
-        def one(carry: HardMarginState, which: Array) -> tuple[HardMarginState, Any]:
-            origin = _where(which == 2, carry, now.state)
-            found = project(margins, present, origin, jnp.where(which == 0, length, half), now.residual)
-            return found[0], found
-
-        _, (three, solved, newton_steps) = lax.scan(one, now.state, jnp.arange(3))
-        solved = jnp.all(solved)
-        fine: HardMarginState = jax.tree.map(lambda x: x[2], three)
-        apart = jnp.linalg.norm(_unit(three.weights[0]) - _unit(fine.weights))
+        length = jnp.minimum(length, (until - now.log_growth) * (1.0 + 1e-12))
+        psi, ratio = now.state.weights, length / before.length
+        k, extra = (1.0 + ratio) / (1.0 + 2.0 * ratio), ratio**2 / (1.0 + 2.0 * ratio)
+        moved = psi - before.weights
+        base = psi + extra * moved
+        state, solved, newton_steps = project(margins, present, now.state, base, k * length, now.residual)
+        # Newton's parabola. Of a start, without points before, there is a constant or a line, and half of what it
+        # misses is the error of Euler's formula.
+        both = before.length + before.longer
+        bend = (moved / before.length - (before.weights - before.oldest) / before.longer) / both
+        parabola = psi + ratio * moved + jnp.where(now.steps < 2, 0.0, length * (length + before.length)) * bend
+        share = jnp.where(now.steps < 2, 0.5, k * length / (length + both + k * length))
+        apart = share * jnp.linalg.norm(_unit(state.weights) - _unit(parabola))
         apart = jnp.where(solved, apart, jnp.inf)
         accepted = apart <= tolerance
-        moved = jnp.linalg.norm(three.weights[1] - fine.weights)
-        residual = moved / (half * jnp.linalg.norm(fine.weights))
-        # Steps of implicit Euler take a component with slack c down by 1 + c h.
-        halved = jnp.linalg.norm(now.state.weights - three.weights[1]) / moved
-        slack = jnp.where((residual < 1e-3) & (residual > 1e-9), (halved - 1.0) / half, now.slack)
-        # The error of a step is of second order in its length.
-        wanted = 0.8 * jnp.sqrt(tolerance / jnp.maximum(apart, 1e-12))
-        factor = jnp.where(accepted, jnp.clip(wanted, 0.2, 4.0), jnp.where(solved, jnp.clip(wanted, 0.2, 0.8), 0.25))
+        residual = jnp.linalg.norm(state.weights - base) / (k * length * jnp.linalg.norm(state.weights))
+        # Of a component with slack c the formula makes 1/(1 + ckh) of what the two steps before have left of it.
+        left = now.residual + extra * (now.residual - before.residual)
+        seen = (residual < 1e-3) & (residual > 1e-9) & (now.steps > 1)
+        slack = jnp.where(seen, (left / residual - 1.0) / (k * length), now.slack)
+        # The error of a step is of third order in its length, and the formula is stable where no step is more than
+        # 1 + √2 times the one before.
+        wanted = 0.9 * (tolerance / jnp.maximum(apart, 1e-12)) ** (1.0 / 3.0)
+        most = jnp.where(accepted, 2.0, 0.8)
+        factor = jnp.where(solved, jnp.clip(wanted, 0.2, most), 0.25)
         keep = HardMarginPath(
-            state=fine,
-            first=_where(now.log_growth < SETTLING, fine, now.first),
+            state=state,
+            first=_where(now.log_growth < SETTLING, state, now.first),
             residual=residual,
-            log_growth=now.log_growth + jnp.log1p(length),
+            log_growth=now.log_growth + length,
             error=now.error + apart,
             slack=slack,
             converged=residual <= target,
             steps=now.steps + 1,
-            newton_steps=now.newton_steps + jnp.sum(newton_steps),
+            newton_steps=now.newton_steps + newton_steps,
         )
         new = _where(accepted, keep, replace(now, newton_steps=keep.newton_steps))
+        passed = _Before(psi, before.weights, length, before.length, now.residual)
+        before = _where(accepted, passed, before)
         if meter is not None:
             jax.debug.callback(meter, new.steps, new.log_growth, new.residual)
         length = jnp.minimum(length * factor, LONGEST_STEP)
         # An active set that no step can be solved from is given up: it is found again from the weights alone.
         stuck = (length <= SHORTEST_STEP) & (begun_anew < FRESH_STARTS)
         new = replace(new, state=_where(stuck, blank(new.state.weights), new.state))
-        return new, jnp.where(stuck, first, length), tried + 1, begun_anew + stuck
+        return new, before, jnp.where(stuck, first, length), tried + 1, begun_anew + stuck
 
-    return lax.while_loop(going, body, (begun, first, count, count))[0]
+    return lax.while_loop(going, body, (begun, nowhere, first, count, count))[0]
+
+
+class _Before(NamedTuple):
+    """The two points before a path's end, the lengths of the steps that followed them, infinite where there was none,
+    and the residual at the first."""
+
+    weights: Float[Array, " p"]
+    oldest: Float[Array, " p"]
+    length: Float[Array, ""]
+    longer: Float[Array, ""]
+    residual: Float[Array, ""]
 
 
 class _Meter:

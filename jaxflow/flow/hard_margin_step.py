@@ -1,4 +1,4 @@
-r"""One step of the hard-margin flow: Newton's method on an active set, with a matrix or with products alone.
+r"""One projection of the hard-margin flow: Newton's method on an active set, with a matrix or with products alone.
 
 The unknowns of a step (`jaxflow.flow.hard_margin`) are the move d of the weights, the changes of the multipliers on the
 active rows A (gradients of margins), and of the gates times their worths on the normals N of the kinks that the flow
@@ -61,12 +61,14 @@ def project(
     margins: Margins,
     present: Bool[Array, " n"],
     origin: HardMarginState,
+    base: Float[Array, " p"],
     length: Float[Array, ""],
     residual: Float[Array, ""],
 ) -> tuple[HardMarginState, Bool[Array, ""], Int[Array, ""]]:
-    """One step of implicit Euler, whether it was solved, and Newton steps; `residual` is that of the last step."""
+    """ψ with ψ = base + `length` (G(ψ) − ψ), found from `origin`; whether it was found, and Newton steps. `residual` is
+    that of the last step."""
     share = length / (1.0 + length)
-    pulled = (1.0 - share) * origin.weights
+    pulled = (1.0 - share) * base
     # What multipliers and gates push is known to this share of the weights.
     loose = 0.0 if origin.weights.size <= DENSE else INEXACT**2 * jnp.minimum(residual, 1.0)
     accuracy = jnp.maximum(SOLVED, loose)

@@ -49,7 +49,9 @@ def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior:
     scaled = rows * length
     steps, w, weights, slack = _follow(scaled, present, first / length, usable)
     active = present & (weights > slack)
-    fine = _refined(scaled, active, w, weights)
+    # In the length of w: that of the start may be hundreds of times larger, and its square times a penalty too much.
+    size = positive_or_one(jnp.linalg.norm(w))
+    fine = size * _refined(scaled * size, active, w / size, weights / size**2)
     sharp, sharper = (_margin(scaled, present, x) / positive_or_one(jnp.linalg.norm(x)) for x in (w, fine))
     w = jnp.where(sharper > sharp, fine, w)
     w = w / positive_or_one(_margin(scaled, present, w))
