@@ -93,8 +93,8 @@ def recession_cone(rows: Float[Array, "n p"]) -> RecessionCone:
     chosen = s > multipliers
 
     whole = _separates(matrices, u)
-    balanced, balances = _balance(matrices, multipliers, jnp.ones_like(chosen))
-    there, weights, split = _unless(whole, lambda: _split(matrices, u, multipliers, chosen))
+    balanced, balances = _unless(whole, lambda: _balance(matrices, multipliers, jnp.ones_like(chosen)))
+    there, weights, split = _unless(whole | balances, lambda: _split(matrices, u, multipliers, chosen))
 
     code = jnp.where(split, Separability.quasi_separable.value, Separability.unknown.value)
     code = jnp.where(split & jnp.all(chosen), Separability.separable.value, code)
@@ -176,7 +176,7 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
     everywhere = jnp.ones(n, bool)
 
     def body(carry: tuple) -> tuple:
-        steps, (u, theta, weights, s), _ = carry
+        steps, (u, theta, weights, s), before, _ = carry
         ratio = weights / s
         matrix = (basis * ratio[:, None]).T @ basis + jnp.diag(jnp.where(dead, 1.0, 0.0))
         scale = 1.0 / jnp.sqrt(jnp.diagonal(matrix))
@@ -202,17 +202,20 @@ def _follow(matrices: "_Matrices") -> tuple[Int[Array, ""], Float[Array, " m"], 
         state, moved = corrected_step(direction, (u, theta, weights, s), everywhere)
         u, _, weights, s = state
         whole = _separates(matrices, u)
-        # Each proof excludes the others, and a step takes less time than the later ones.
-        balances = _unless(whole, lambda: _balance(matrices, weights, everywhere)[1])
-        # The first partition that is proved is the one that there is. Later ones have the roundings of smaller numbers.
+        # Each proof excludes the others, and takes longer than a step: it is tried where the numbers say so. The first
+        # partition that is proved is the one that there is. Later ones have the roundings of smaller numbers.
         chosen = s > weights
-        split = _unless(whole | balances | jnp.all(chosen), lambda: _split(matrices, u, weights, chosen)[2])
+        some = jnp.any(chosen)
+        balances = _unless(whole | some, lambda: _balance(matrices, weights, everywhere)[1])
+        settled = some & ~jnp.all(chosen) & jnp.all(chosen == before)
+        split = _unless(whole | ~settled, lambda: _split(matrices, u, weights, chosen)[2])
         done = whole | balances | split | (jnp.mean(s * weights) <= SMALLEST_MEAN) | ~moved
-        return steps + 1, state, done
+        return steps + 1, state, chosen, done
 
     ones = jnp.ones(n, dtype)
-    start = (jnp.zeros((), int), (jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones), jnp.asarray(False))
-    steps, (u, _, weights, s), _ = lax.while_loop(lambda carry: (carry[0] < MAX_STEPS) & ~carry[2], body, start)
+    state = jnp.zeros(m, dtype), jnp.ones((), dtype), ones, ones
+    start = jnp.zeros((), int), state, ~everywhere, jnp.asarray(False)
+    steps, (u, _, weights, s), *_ = lax.while_loop(lambda carry: (carry[0] < MAX_STEPS) & ~carry[3], body, start)
     return steps, u, weights, s
 
 
