@@ -1,8 +1,8 @@
 r"""Priorities of words and the Graph-SVM of attention that predicts the next one.
 
 Where a sequence that ends in the word k is continued by its word i, the loss of `NextTokenAttention` falls as the logit
-of i rises above that of any other word j of the sequence: an edge $i\Rightarrow j$ of the graph of k. In the limit words
-of one strongly connected component share attention, and words of lower components have none.
+of i rises above that of any other word j of the sequence: an edge $i\Rightarrow j$ of the graph of k. In the limit the
+words of one strongly connected component share attention, and those of lower components have none.
 """
 
 from typing import Any
