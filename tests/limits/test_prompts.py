@@ -1,5 +1,7 @@
 """Limits of a trained prompt: certified to solve the l2 SVM of its tokens, by the gears of any attention."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ def limit_of(data: jf.data.TokenData, model: PromptAttention) -> jf.limits.Limit
     return jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False)
 
 
-def rows_of(keys: jax.Array, selection: jax.Array) -> np.ndarray:
+def rows_of(keys: Any, selection: Any) -> np.ndarray:
     """What separates the selected tokens from the others, by NumPy."""
     keys, chosen = np.asarray(keys), np.asarray(selection)
     differences = np.sum(np.where(chosen[..., None], keys, 0.0), axis=1, keepdims=True) - keys
