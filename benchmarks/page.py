@@ -364,13 +364,13 @@ TABLES: list[Table] = [
     ),
     Table(
         "next_tokens",
-        {"contexts": "kind", "tables": "instances", "outcomes": "outcomes|ended",
+        {"contexts": "kind", "instances": "instances", "outcomes": "outcomes|ended", "components": "components|",
          "direction from CVXPY's, median": "direction.median|power", "largest": "direction.max|power",
-         "point from CVXPY's, largest": "point.max|power", "outputs from the log-odds, largest": "odds.max|power"},
+         "point from CVXPY's, largest": "point.max|power", "from the log-odds, largest": "odds.max|power"},
         "Next tokens",
-        "Linear models of 6 words after 10 contexts, each with one to four continuations of random frequencies: the "
-        "direction over other words, and the point among continuations; see [your own model](own-model.md). The "
-        "largest differences are over all tables, including undecided ones.",
+        "Linear models after 10 contexts of one to four continuations, and attention on 10 sequences of 6 words; see "
+        "[your own model](own-model.md). *Components*: limits that split words as strongly connected components do. "
+        "The largest differences are over all instances, including undecided ones.",
     ),
     Table(
         "optimisers",

@@ -35,6 +35,7 @@ from jaxflow.margin.linear import MaxMarginProgram
 from jaxflow.margin.norms import as_norm
 from jaxflow.margin.recession import null_space, orthonormal_columns
 from jaxflow.margin.thin import ThinMargin, thin_margin
+from jaxflow.models import NextTokenAttention
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.theory import Prediction
 from jaxflow.trajectory import Point, Regime, Trajectory
@@ -57,16 +58,25 @@ CONTINUATIONS = (
     "context's continuations tend to their log-odds where all of these can be met, and the direction is that of the l2 "
     "(Frobenius) max margin over the other words, orthogonal to differences of continuations"
 )
+GRAPH = (
+    "Li et al. (2024), Mechanics of Next Token Prediction with Self-Attention: the direction of W is that of the "
+    "Graph-SVM, and words of one strongly connected component keep finite shares. Where embeddings are linearly "
+    "dependent and that program has no solution no theorem is cited, and the program is the l2 (Frobenius) max margin "
+    "of the pairs that can be separated, orthogonal to the others"
+)
 
 
 class _Problem(NamedTuple):
     """The flow in an orthonormal basis V `(p, m)` of a space that it stays in, lengths in units in which rows have
-    norms of one. `leading`: the heaviest datum of each output, which `LinearFacts` describes."""
+    norms of one. `growing`, `still`: the margins that diverge and those that converge; neither is one of +∞.
+    `leading`: the heaviest datum of each output, which `LinearFacts` describes."""
 
     flow: AffineFlow
     basis: Float[Array, "p m"]
     unit: Float[Array, ""]
     cone: RecessionCone
+    growing: Bool[Array, " n"]
+    still: Bool[Array, " n"]
     away: Float[Array, "m m"]
     program: MaxMarginProgram
     best: ThinMargin
@@ -89,7 +99,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     `jaxflow.limits.model_direction`."""
     theta, unravel = flat(risk, model)
     problem = _problem_of(risk, theta, unravel)
-    flow, growing = problem.flow, problem.cone.growing
+    flow, growing = problem.flow, problem.growing
     budget = min(max_steps, MOST_STEPS)
     bend = self_concordance(risk.loss)
     assert bend is not None
@@ -108,7 +118,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     # The growth moves none of these margins, and its products with their rows would leave roundings.
-    rest = rest_of(flow, ~growing, path.r, bend)
+    rest = rest_of(flow, problem.still, path.r, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
@@ -117,32 +127,42 @@ def _problem_of(risk: EmpiricalRisk, theta: Float[Array, " p"], unravel: Any) ->
         return risk.margins(unravel(x)).reshape(-1)
 
     offsets = margins(theta)
-    weights = risk.weights(unravel(theta))
+    weights = risk.weights(unravel(theta)).reshape(-1)
     group = offsets.size // weights.size
     n, p = offsets.size, theta.size
-    rows = (jax.jacfwd if p <= n else jax.jacrev)(margins)(theta)
+    # Over a class whose output is -inf the margin is +inf whatever the parameters. A datum of one class has no loss.
+    absent = jnp.isposinf(offsets)
+    alone = jnp.all(absent.reshape(-1, group), axis=1)
+    offsets = jnp.where(jnp.repeat(alone, group), 0.0, offsets)
+    weights = jnp.where(alone, 0.0, weights)
+
+    def moving(x: Array) -> Array:
+        return jnp.where(absent, 0.0, margins(x))
+
+    rows = (jax.jacfwd if p <= n else jax.jacrev)(moving)(theta)
     unit = power_of_two(exponent_of(rows))
     rows = rows / unit
     # The flow stays in the span of the rows: a basis of it, where they are fewer than the parameters. Zero beyond their
     # rank: a direction that only roundings make would be one of data to the cone, in which the scale of none matters.
     basis = jnp.eye(p, dtype=theta.dtype) if p <= n else orthonormal_columns(rows.T)[0]
     inner = rows @ basis
-    cone = recession_cone(inner)
-    whole = jnp.all(cone.growing)
+    # Shapes are fixed: in the cone absent margins repeat the first one that is not.
+    cone = recession_cone(jnp.where(absent[:, None], inner[jnp.argmin(absent)][None, :], inner))
+    growing, still = cone.growing & ~absent, ~(cone.growing | absent)
     eye = jnp.eye(inner.shape[1], dtype=theta.dtype)
-    away = jax.lax.cond(whole, lambda: eye, lambda: null_space(inner, ~cone.growing))
-    projected = jnp.where(cone.growing[:, None], (inner @ away.T) @ away, 0.0)
-    best = thin_margin(projected, cone.growing, cone.direction)
-    # Shapes are fixed: in the program the rows that do not grow repeat the one whose margin is the largest.
-    largest = jnp.argmax(jnp.where(cone.growing, projected @ best.primal, -jnp.inf))
-    repeated = jnp.where(cone.growing[:, None], projected, projected[largest][None, :])
+    away = jax.lax.cond(jnp.any(still), lambda: null_space(inner, still), lambda: eye)
+    projected = jnp.where(growing[:, None], (inner @ away.T) @ away, 0.0)
+    best = thin_margin(projected, growing, cone.direction)
+    # In the program the rows that do not grow repeat the one whose margin is the largest.
+    largest = jnp.argmax(jnp.where(growing, projected @ best.primal, -jnp.inf))
+    repeated = jnp.where(growing[:, None], projected, projected[largest][None, :])
     program = MaxMarginProgram(norm=as_norm("l2"), inputs=repeated, labels=jnp.ones_like(offsets), transform=None)
-    own = Partial(_in_units, jax.linearize(margins, theta)[1], unit)
+    own = Partial(_in_units, jax.linearize(moving, theta)[1], unit)
     products = own if p <= n else Partial(jnp.matmul, inner)
-    flow = AffineFlow(risk.loss, inner, products, offsets, weights.reshape(-1), group)
+    flow = AffineFlow(risk.loss, inner, products, offsets, weights, group)
     each = weights.reshape(jax.eval_shape(risk.losses, unravel(theta)).size, -1)
     leading = jnp.arange(len(each)) * each.shape[1] + jnp.argmax(each, axis=1)
-    return _Problem(flow, basis, unit, cone, away, program, best, leading)
+    return _Problem(flow, basis, unit, cone, growing, still, away, program, best, leading)
 
 
 def _in_units(products: Any, unit: Float[Array, ""], x: Float[Array, " m"]) -> Float[Array, " n"]:
@@ -173,7 +193,7 @@ def _concluded(
     ruled: Any,
 ) -> Limit:
     path, frame, rest = found
-    cone, program, growing = problem.cone, problem.program, problem.cone.growing
+    cone, program, growing, still = problem.cone, problem.program, problem.growing, problem.still
     kappa = tail_rate(risk.loss)
     some = jnp.any(growing)
     known = cone.separability.value != 0
@@ -188,7 +208,7 @@ def _concluded(
         return problem.basis @ x / problem.unit
 
     end = jnp.where(some, path.s / kappa * frame.growth + path.r, rest.point)
-    quasi = some & jnp.any(~growing)
+    quasi = some & jnp.any(still)
     # The start has a part in the span, too.
     begun = problem.basis.T @ (theta * problem.unit)
     size = jnp.linalg.norm(begun + rest.point)
@@ -198,7 +218,8 @@ def _concluded(
 
     unit = outside(velocity)
     unit = unit / positive_or_one(jnp.linalg.norm(unit))
-    many = CONTINUATIONS if risk.soft else CLASSES
+    graph = isinstance(unravel(theta), NextTokenAttention)
+    many = GRAPH if graph else CONTINUATIONS if risk.soft else CLASSES
     prediction: Any = Prediction(program, THEOREM if problem.flow.group == 1 else many, ())
     optimal, contradicted = Outcome.globally_optimal, False
     certificate = with_the_better_bound(own, solution.certificate)
@@ -214,9 +235,10 @@ def _concluded(
         error=jnp.where(rests, _relative(rest.error, size), jnp.inf),
         distance=jnp.where(rests, rest.error / problem.unit, jnp.inf),
     )
-    pairs = growing.reshape(-1, problem.flow.group)
+    # Nor does an absent class keep a share.
+    pairs = ~still.reshape(-1, problem.flow.group)
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    beyond = null_space(problem.flow.rows, ~growing)
+    beyond = null_space(problem.flow.rows, still)
     least = begun - beyond.T @ (beyond @ begun) + rest.point
     component = jnp.where(proved, outside(least), jnp.nan)
     bounds = _relative(rest.error, jnp.linalg.norm(least)), rest.error / problem.unit
@@ -287,7 +309,7 @@ def _trajectory(
     """The end of the path as a trajectory; lengths are not integrated along it."""
     flow, kappa = problem.flow, tail_rate(risk.loss)
     # Margins at the end, without the roundings of a sum of large numbers.
-    some = jnp.any(problem.cone.growing)
+    some = jnp.any(problem.growing)
     away = jnp.where(some, path.r, end)
     margins = jnp.where(some, frame.pace * path.s / kappa, 0.0) + flow.offsets + flow.rows @ away
     log_slopes = flow.log_slopes(margins)
@@ -295,7 +317,7 @@ def _trajectory(
     multipliers = jnp.exp(log_slopes - scale)
     speed, _ = frame.velocity(path.s, path.r)
     push = jnp.where(some, speed, flow.rows.T @ multipliers)
-    top = jnp.max(jnp.where(problem.cone.growing, frame.exponents(path.s, path.r), -jnp.inf))
+    top = jnp.max(jnp.where(problem.growing, frame.exponents(path.s, path.r), -jnp.inf))
     size = jnp.linalg.norm(push)
     log_size = jnp.where(some, jnp.where(jnp.isfinite(top), top, 0.0) - path.s - frame.log_unit, scale) + jnp.log(size)
     velocity = unravel(problem.basis @ push / positive_or_one(size))

@@ -118,7 +118,7 @@ class CrossEntropy(AbstractLoss):
 
     Outputs $f$ are `(..., C)`, targets y `(...)` are class numbers from 0 to C−1. It is the logistic loss of
     $-\log\sum_{j\ne y}e^{-(f_y-f_j)}$: for two classes, that of the difference of their outputs. It is NaN for a target
-    that is not a class.
+    that is not a class. An output may be −∞: the datum does not have this class, and the margin over it is +∞.
 
     Targets `(..., C)` are frequencies of the classes, rows that sum to one (soft labels; of a language model: a context
     with several continuations). The loss is then $\sum_cy_c\ell(f,c)=-\sum_cy_c\log\mathrm{softmax}(f)_c$, and its
@@ -129,12 +129,12 @@ class CrossEntropy(AbstractLoss):
 
     def value(self, outputs: Outputs, targets: Array) -> Outputs:
         if are_frequencies(outputs, targets):
-            return jnp.sum(targets * self.value(outputs[..., None, :], _classes(outputs)), axis=-1)
+            return jnp.sum(targets * self.value(outputs[..., None, :], _occurring(targets)), axis=-1)
         return Logistic().value(*self._logistic(outputs, targets))
 
     def log_value(self, outputs: Outputs, targets: Array) -> Outputs:
         if are_frequencies(outputs, targets):
-            logs = self.log_value(outputs[..., None, :], _classes(outputs))
+            logs = self.log_value(outputs[..., None, :], _occurring(targets))
             return jax.nn.logsumexp(logs, axis=-1, b=targets)
         return Logistic().log_value(*self._logistic(outputs, targets))
 
@@ -170,9 +170,7 @@ class CrossEntropy(AbstractLoss):
         """$f_y-f_j$ for the classes j ≠ y in their order. For frequencies `(..., C, C-1)`, those of every class y; a
         class that does not occur has those of the most frequent one."""
         if are_frequencies(outputs, targets):
-            most = jnp.argmax(targets, axis=-1, keepdims=True)
-            occurring = jnp.where(targets > 0, _classes(outputs), most)
-            return self.margins(outputs[..., None, :], occurring)
+            return self.margins(outputs[..., None, :], _occurring(targets))
         lead = _leads(outputs, targets)[1]
         before = _classes(lead[..., 1:]) < targets[..., None]
         return jnp.where(before, lead[..., :-1], lead[..., 1:])
@@ -191,6 +189,11 @@ def are_frequencies(outputs: Outputs, targets: Array) -> bool:
 
 def _classes(outputs: Outputs) -> Int[Array, "... C"]:
     return lax.broadcasted_iota(int, outputs.shape, outputs.ndim - 1)
+
+
+def _occurring(targets: Float[Array, "... C"]) -> Int[Array, "... C"]:
+    """The classes; the most frequent one in place of those that do not occur."""
+    return jnp.where(targets > 0, _classes(targets), jnp.argmax(targets, axis=-1, keepdims=True))
 
 
 def _leads(outputs: Outputs, targets: Array) -> tuple[Bool[Array, "... C"], Outputs]:

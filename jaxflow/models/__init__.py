@@ -45,6 +45,7 @@ from jaxflow.models.linear_networks import DeepLinearNetwork as DeepLinearNetwor
 from jaxflow.models.linear_networks import DeepMatrixSensing as DeepMatrixSensing
 from jaxflow.models.linear_networks import DiagonalLinearNetwork as DiagonalLinearNetwork
 from jaxflow.models.multi_head import MultiHeadAttention as MultiHeadAttention
+from jaxflow.models.next_token import NextTokenAttention as NextTokenAttention
 from jaxflow.models.own import AbstractOwnAttention as AbstractOwnAttention
 from jaxflow.models.own import OwnModel as OwnModel
 from jaxflow.models.saturation import Saturation as Saturation

@@ -149,8 +149,11 @@ def attention_and_head(model: Any) -> PyTree:
     No theorem then names the limit. Scores $\gamma_{it}=Y_i\,h(x_{it})$ change along the flow, so that the optimal
     tokens of Definition 1 are not a property of the instance, and Theorems 1–10 of Tarzanagh et al. (2023) are all for
     a fixed head. The output weights $\ell'(f_i)$ are not bounded away from zero either: with a growing head they
-    vanish, at rates that differ between sequences. `find_limit` therefore raises an error; `integrate` follows the
-    joint flow.
+    vanish, at rates that differ between sequences. For a prompt and its head Ataee Tarzanagh et al. (2023), *Max-Margin
+    Token Selection in Attention Mechanism*, have theorems on regularisation paths alone.
+
+    `find_limit` therefore raises an error. `integrate` follows the joint flow, and `jaxflow.margin.certify` bounds its
+    directions (page "Your own model").
     """
     return jax.tree.map(eqx.is_inexact_array, model)
 

@@ -32,3 +32,6 @@ from jaxflow.theory.prediction import predict as predict
 from jaxflow.theory.prediction import register as register
 from jaxflow.theory.prediction import rule_of as rule_of
 from jaxflow.theory.prediction import theorem_or_failures as theorem_or_failures
+from jaxflow.theory.priority import PriorityGraphs as PriorityGraphs
+from jaxflow.theory.priority import graph_svm as graph_svm
+from jaxflow.theory.priority import priority_graphs as priority_graphs

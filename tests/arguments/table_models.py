@@ -52,6 +52,8 @@ MODELS: list[Call] = [
     call(m.FactoredAttention, "head", K=(MATRIX, FIRST), Q=(MATRIX, PARAMETER)),
     call(m.DiagonalAttention, "head", k=(VECTOR, FIRST), q=(VECTOR, PARAMETER)),
     call(m.PromptAttention, "head", p=(VECTOR, FIRST), K=(MATRIX, array(nan=True, higher=False, nothing=True))),
+    call(m.NextTokenAttention, W=(MATRIX, FIRST), embeddings=(INPUTS, array(nan=True, higher=False))),
+    call(m.NextTokenAttention.init, "key", embeddings=(INPUTS, array(lower=False, higher=False))),
     call(m.CombinedAttention.init, "key", "data", "head"),
     call(m.FactoredAttention.init, "key", "data", "head", m=(2, count(nothing=True))),
     call(m.DiagonalAttention.init, "key", "data", "head"),

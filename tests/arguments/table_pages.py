@@ -42,6 +42,8 @@ th = jf.theory
 ETAS = ((VECTOR, VECTOR), sequence((), ("a", "b"), (VECTOR, None)))
 ONE_PAIR = (th.pairs_of(NETWORK, INPUTS[:1]), instance())
 RISK = (LINEAR_RISK, instance())
+WORDS = (jf.EmpiricalRisk((np.array([[0, 1, 2]]), np.array([0])), "cross_entropy"), instance())
+NEXT_TOKEN = (jf.models.NextTokenAttention(MATRIX, INPUTS), values(None, 3, "abc", MODEL))
 THEORY: list[Call] = [
     call(
         th.all_hold,
@@ -54,6 +56,7 @@ THEORY: list[Call] = [
     call(th.small_layer, "theorem", etas=ETAS),
     call(th.theorem_or_failures, "theorem", assumptions=((), sequence((3,)))),
     call(th.fully_connected_start, network=(jf.models.DeepLinearNetwork((MATRIX, VECTOR)), instance())),
+    *(call(f, risk=WORDS, model=NEXT_TOKEN) for f in (th.graph_svm, th.priority_graphs)),
     call(
         th.incremental_learning,
         risk=(jf.EmpiricalRisk(LINEAR, "squared"), instance()),

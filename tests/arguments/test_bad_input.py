@@ -42,7 +42,7 @@ RECORDS = """
     Limit LinearLimit LocalOptimality LogWeights MaxMarginProgram MinimumNormProgram ModelLimit NormLike PairLimit Paper
     Part Prediction ProductNetwork Rate RecessionCone ScaledGradient Situation Solution Stages Statement
     StationaryFacts Status Studies Sweep Table Theorem Trajectory GatedHead BackwardEuler AttentionFacts NetworkFacts
-    ModelFacts LinearFacts AbstractPairs Pairs
+    ModelFacts LinearFacts AbstractPairs Pairs PriorityGraphs
 """.split()
 EXEMPT = {
     **dict.fromkeys(RECORDS, "holds what functions of the library computed, or what a paper registers"),

@@ -54,7 +54,7 @@ def test_both_parts_are_those_of_cvxpy(batch: tuple[Any, ...], at: int) -> None:
     direction = np.ravel(limits.flow_direction.module.weight)
     assert np.linalg.norm(direction - next_tokens.svm(grow, stay)) <= 1e-7
     component = np.asarray(limits.linear.component.module.weight)
-    best = next_tokens.minimum(inputs, often, stay)
+    best = next_tokens.table_minimum(inputs, often, stay)
     assert np.linalg.norm(np.ravel(component) - best) <= 1e-7 * max(np.linalg.norm(best), 1.0)
     outputs = inputs @ component.T
     for f, y in zip(outputs, often, strict=True):

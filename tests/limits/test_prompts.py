@@ -1,5 +1,7 @@
 """Limits of a trained prompt: certified to solve the l2 SVM of its tokens, by the gears of any attention."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ def limit_of(data: jf.data.TokenData, model: PromptAttention) -> jf.limits.Limit
     return jf.find_limit(jf.EmpiricalRisk(data, "logistic"), model, throw=False)
 
 
-def rows_of(keys: jax.Array, selection: jax.Array) -> np.ndarray:
+def rows_of(keys: Any, selection: Any) -> np.ndarray:
     """What separates the selected tokens from the others, by NumPy."""
     keys, chosen = np.asarray(keys), np.asarray(selection)
     differences = np.sum(np.where(chosen[..., None], keys, 0.0), axis=1, keepdims=True) - keys
@@ -93,6 +95,45 @@ def test_fixed_keys_and_several_queries():
     both = limit_of(jf.data.TokenData(data.tokens, *twice), model)
     assert both.outcome == limit.outcome
     assert jnp.linalg.norm(both.direction - limit.direction) <= 1e-4 * jnp.linalg.norm(limit.direction)
+
+
+def joint(key: int, until: float) -> tuple[float, float, np.ndarray, float]:
+    """Of the flow of prompt and head: how far v, and the velocity of p, are above optima by NumPy's bounds from the
+    solved programs' duals; attention; and the least lead of a selected token in a sequence that v does not hold."""
+    data, _ = jf.data.random_tokens(jax.random.key(key), n=4, T=3, d=8)
+    risk = jf.EmpiricalRisk(data, "logistic", trainable=jf.models.attention_and_head)
+    start = PromptAttention(jnp.zeros(8), jnp.zeros(8))
+    end = jf.integrate(risk, start, clock="log_time", until=until, solver="kvaerno5").final
+    attention = np.asarray(end.model.attention(data))
+    chosen = jnp.asarray(attention.argmax(axis=1))
+    solved = jf.margin.solve(jf.margin.max_margin(data.tokens[jnp.arange(4), chosen], data.labels))
+    held = np.asarray(solved.dual) > 1e-6
+    pushing = jf.data.TokenData(data.tokens[held], data.queries[held], data.labels[held])
+    dual = np.asarray(jf.margin.solve(jf.margin.prompt_svm(pushing, chosen[held])).dual)
+    one_hot = np.asarray(jax.nn.one_hot(chosen, 3, dtype=bool))
+    mine = np.asarray(data.tokens)[np.arange(4), np.asarray(chosen)] * np.asarray(data.labels)[:, None]
+    rows = rows_of(data.tokens[held], one_hot[held])
+    excess = []
+    for x, A, weights in ((end.model.head.v, mine, solved.dual), (end.velocity.p, rows, dual[~one_hot[held]])):
+        x, weights = np.asarray(x), np.asarray(weights)
+        optimum = np.sum(weights) / np.linalg.norm(A.T @ weights)
+        excess.append(np.linalg.norm(x) / np.min(A @ x) / optimum - 1.0)
+    p = np.asarray(end.model.p)
+    lead = rows_of(data.tokens[~held], one_hot[~held]) @ p / np.linalg.norm(p)
+    return *excess, attention, np.min(lead, initial=np.inf)
+
+
+@pytest.mark.parametrize("key", [1, 3, 4, 10])
+def test_directions_of_prompt_and_head_have_bounds_though_no_theorem_names_them(key):
+    """Of v to what is certified elsewhere; of p a gap that falls like a power of log t."""
+    before, after = joint(key, 1e4), joint(key, 1e8)
+    # A sequence that v does not hold is pushed less and less.
+    assert np.all(after[2].max(axis=1) >= 1.0 - 1e-6)
+    assert after[0] <= 1e-8 and before[0] >= 1e-6
+    assert 0.0 <= after[1] <= 0.1 * before[1] <= 1e-2 and after[3] >= -1e-9
+    data, model = instance(0)
+    with pytest.raises(ValueError, match="^trainable: theorems name the program of a limit only for a fixed head"):
+        jf.find_limit(jf.EmpiricalRisk(data, "logistic", trainable=jf.models.attention_and_head), model)
 
 
 def test_what_is_wrong_is_named():
