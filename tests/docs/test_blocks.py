@@ -8,12 +8,29 @@ import pytest
 from typer.main import get_command
 
 from jaxflow.cli import app
-from tests.docs.pages import ROOT, Page
-from tests.docs.reader import ELSEWHERE, PAGES, STUDIES, commands, read_pages
+from tests.docs.pages import DOCS, ROOT, Page
+from tests.docs.reader import ELSEWHERE, PAGES, STUDIES, commands, read_pages, sections
 
-# The others are in test_studies.py and test_own_models.py.
-HERE = [page for page in PAGES if page not in STUDIES and page.path.stem != "own-model"]
+# The others are in test_studies.py.
+HERE = [page for page in PAGES if page not in STUDIES]
 WITH_COMMANDS = [page for page in PAGES if page.of("bash")]
+
+# What docs/own-model.md prints, section by section.
+PRINTED = {
+    "A linear model": "one minimum among the points",
+    "Many classes": "multiclass SVM",
+    "Next words": "Thrampoulidis (2024)",
+    "Attention over a vocabulary": "Li et al. (2024)",
+    "A ReLU network": "KKT point",
+    "W = UUᵀ": "KKT point",
+    "Attention with weights of your own": "KKT point",
+    "A prompt and its head together": "prompt:",
+    "A head of your own": "certified by",
+    "Squared error: matrix sensing": "Gradient flow interpolates",
+    "A loss of your own": "Gradient flow interpolates",
+    "What cannot be concluded": "not homogeneous",
+    "A theorem of your own": "It solves the predicted program",
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +43,20 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.name)
 def test_blocks_run(page: Page, ran: dict[Any, Any]) -> None:
     assert not ran[page.name]["error"], ran[page.name]["error"][-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_sections_on_own_models_are_short_and_print_their_outcomes(ran: dict[Any, Any]) -> None:
+    page = Page(DOCS / "own-model.md")
+    printed, found = ran[page.name]["printed"], sections(page)
+    assert [name for name in found if name] == list(PRINTED)
+    at = 0
+    for name, sentence in PRINTED.items():
+        at = printed.find(sentence, at)
+        assert at >= 0, f"{name}\n{printed}"
+        lines = [line for block in found[name] for line in block.text.splitlines() if line.strip()]
+        assert len(lines) <= 22, f"{name} is no longer a short script"
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)

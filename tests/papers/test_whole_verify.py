@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxflow import papers
@@ -12,19 +14,14 @@ from jaxflow.papers.boix2023 import beyond_assumptions, full_heads, small_instan
 from jaxflow.papers.tarzanagh2023.verify import cones, descents, follow
 from jaxflow.papers.tarzanagh2023.verify.instances import explicit_case, instance, padded, stack
 from jaxflow.papers.verdicts import Verdict
-from jaxflow.papers.yun2021 import dual_form, fully_connected, limit_directions
+from jaxflow.papers.yun2021 import dual_form
+from tests.papers.findings import entry_of
+from tests.papers.made_up import yun2021
 
 # The checks that no smaller test reaches, with the modules that say how many instances they take where one is enough.
 CHECKS: dict[str, dict[str, Any]] = {
     "tarzanagh2023": {"assumptions": None, "cone-lemmas": None, "cones": cones, "descents": None},
-    "yun2021": {
-        "dual-form": dual_form,
-        "ensemble": None,
-        "connected": fully_connected,
-        "directions": limit_directions,
-        "points": None,
-        "single": None,
-    },
+    "yun2021": {"dual-form": dual_form, "ensemble": None},
     "boix2023": {
         "outside": beyond_assumptions,
         "heads": full_heads,
@@ -57,6 +54,22 @@ def test_checks_leave_their_rows(paper: str, tmp_path: Path, monkeypatch: pytest
         sparsity = by_source["Theorem 4.1 (sparsity)"]
         # The instances of every family.
         assert sparsity.evidence.inside + sparsity.outside == 2 * small_instances.TRIALS["quick"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["connected", "directions", "points", "single"])
+def test_parts_give_the_columns_of_the_numbers_that_verdicts_are_tested_on(name: str) -> None:
+    """Checks of many programs are traced, and not compiled: the first and the last cell of each part."""
+    numbers = yun2021.PROBES[name]()[0]
+    for kind, part in entry_of("yun2021", name).dataset.parts.items():
+        assert isinstance(part, papers.Part)
+        first, *others = part.settings("quick").values()
+        made = {column: np.ndim(value) - 2 for column, value in getattr(numbers, kind).named.items()}
+        for setting in (first, *others[-1:]):
+            given = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, setting)
+            with jax.numpy_rank_promotion("allow"):
+                found = jax.eval_shape(lambda key, one=part.one, given=given: one(key, given), jax.random.key(0))
+            assert {column: value.ndim for column, value in found.named.items()} == made
 
 
 @pytest.mark.slow
