@@ -243,7 +243,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     LORA,
-    "lora",
     title="The rank of updates that suffices",
     statements=[
         *(predicts(way, criterion) for way in WAYS for criterion in range(len(CRITERIA))),

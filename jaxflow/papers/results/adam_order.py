@@ -189,7 +189,6 @@ def draw_order(numbers: Table) -> Any:
 
 register(
     ORDER,
-    "adam-order",
     title="The order in which Adam learns products from small starts",
     statements=[STAGES, SIZES],
     notes=_notes,

@@ -272,7 +272,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     HYPOTHESES,
-    "hypotheses",
     title="Which assumptions make which flow select the optimal tokens",
     statements=[_selects(cell) for cell in range(len(CELLS))],
     notes=_notes,

@@ -280,7 +280,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     MULTISTART,
-    "multistart",
     title="Flows of (K, Q) from many starts with the same tokens: several KKT points of (KQ-SVM) where m < d",
     statements=[LEAST, LEAST_FULL, POINTS],
     notes=_notes,

@@ -264,7 +264,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     RATES,
-    "rates",
     title="One rate law for diagonal weights, convolutions, W and (K, Q): (log t)^-(1-κ)",
     statements=LAWS,
     notes=_notes,

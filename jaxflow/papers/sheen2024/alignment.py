@@ -191,5 +191,4 @@ register(
     "general",
     title="Lemma 5.1, Theorem 5.1, (42), (44), (45)",
     statements=[ALIGNMENT, LIMIT, EXACT_LIMIT, LIFTING, NOT_UNIQUE, TOO_NARROW],
-    verified=True,
 )

@@ -187,7 +187,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     FAILURES,
-    "failures",
     title="Assumptions that fail: small score gaps, unequal scores, Assumption 4 (i) to (iii) broken",
     statements=[SELECTS, LARGE_LOSS, SPHERE, RELAXED, *(broken(part) for part in range(3))],
     notes=notes,

@@ -261,5 +261,4 @@ register(
     "divergence",
     title="Lemma 4.2 and Assumption 1",
     statements=[AS_PRINTED, WHERE_FEASIBLE],
-    verified=True,
 )

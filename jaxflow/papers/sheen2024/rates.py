@@ -181,5 +181,4 @@ register(
         factor(printed=True),
         CONTINUED,
     ],
-    verified=True,
 )

@@ -19,7 +19,7 @@ from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
@@ -189,7 +189,6 @@ FLOW_ALIKE = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
     "descent does: a correlation above 0.99 at the same log t.",
-    inside=lambda n: everyone(n.flows.end),
     residual=lambda n: np.where(_decided(n.flows), n.flows.distance, np.nan),
     bound=LIMIT,
 )
@@ -205,7 +204,6 @@ FLOW_LIMIT = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
     "solution: the distance at equal times falls like η.",
-    inside=lambda n: everyone(n.flows.end),
     # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
     residual=lambda n: np.where(_decided(n.flows), n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
     limit=True,

@@ -165,7 +165,6 @@ def draw(numbers: Table) -> Any:
 # Sizes are ours.
 register(
     FACTORED,
-    "factored",
     title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
     statements=_statements,
     notes=_notes,

@@ -337,7 +337,6 @@ def _shrunk(points: np.ndarray) -> np.ndarray:
 
 register(
     FIGURE1,
-    "fig1",
     title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
     statements=[one for cell in CELLS for one in _statements(*cell)],
     notes=lambda numbers: [_note(numbers, *cell) for cell in CELLS],

@@ -166,7 +166,6 @@ def _drawn(runs: Table, field: str, row: int) -> np.ndarray:
 
 register(
     FIGURE10,
-    "fig10",
     title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
     statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n)],
     notes=_notes,

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxflow.papers.dataset import Dataset, Say, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
 from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, notes_of, parts, pearson, reaches, selected
@@ -88,7 +88,6 @@ def _between(source: str, who: str, name: str) -> Statement[Table]:
     return Statement(
         source=source,
         says="The optimal solution s* contains at least 2 and at most τ nonzero entries.",
-        inside=lambda n: everyone(counted(n, who)[0]),
         residual=residual,
     )
 
@@ -169,7 +168,6 @@ def draw_token_histograms(numbers: Table) -> Any:
 
 register(
     FIGURE12,
-    "fig12",
     title="Lemma 6: between two and τ selected tokens",
     statements=[
         _between("Lemma 6", "exact", "the exact target"),

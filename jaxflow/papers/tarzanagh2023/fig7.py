@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxflow._core import Outcome
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.statement import Mask, Statement, largest
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.bias_runs import (
     FIGURE7,
@@ -41,7 +41,6 @@ SELECTED = Statement[Table](
     source=SOURCE,
     says="Both scenarios result in probability 1, which indicates that attention weights succeed in selecting one "
     "token per input.",
-    inside=lambda n: everyone(np.stack([runs.outcome for runs in both(n)])),
     residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, 1.0 - runs.smallest) for runs in both(n)]),
     bound=PROBABILITY_ONE,
 )
@@ -153,7 +152,6 @@ def draw_convergence(numbers: Table) -> Any:
 # (normalised descent, η = 0.1, 2,000 steps) stands beside it.
 register(
     FIGURE7,
-    "fig7",
     title="Local convergence of W and (K, Q) to their max-margin programs",
     statements=[
         SELECTED,

@@ -282,5 +282,4 @@ register(
     "ranks",
     title="Lemma 1",
     statements=[_lemma1(norm, program) for norm, program in PROGRAMS.items()],
-    verified=True,
 )

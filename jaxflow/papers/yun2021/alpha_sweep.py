@@ -167,7 +167,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     SWEEP,
-    "alpha-sweep",
     title="Theorem 4: the limit point between least l1 norm (small starts) and least l2 norm (large ones)",
     statements=[MINIMISES, BETWEEN],
     notes=lambda n: [

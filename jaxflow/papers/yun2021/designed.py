@@ -126,7 +126,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     DESIGNED,
-    "designed-transform",
     title="Remark 3: sparsity under a cosine transform, by a network with S = T and by a diagonal one",
     statements=[SPARSER],
     notes=lambda n: [f"Components above {PRESENT:g} of the largest are counted."],

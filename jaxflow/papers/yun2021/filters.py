@@ -133,7 +133,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     FILTERS,
-    "filters",
     title="Theorem 3 and Corollary 4: filtered versions of one data point, filters of every length",
     statements=[
         ANY_LENGTH,

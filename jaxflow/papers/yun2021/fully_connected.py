@@ -135,12 +135,10 @@ def small_scale(row: int) -> Statement[Table]:
 
 register(
     CONNECTED,
-    "connected",
     title="Theorem 6",
     statements=[
         statement
         for row, (_, scheme) in enumerate(STARTS)
         for statement in ([loss_vanishes(row)] if scheme == "identity" else []) + [small_scale(row)]
     ],
-    verified=True,
 )

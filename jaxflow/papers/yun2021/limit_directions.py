@@ -21,7 +21,7 @@ from jaxflow.models import (
 )
 from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Statement, everyone
+from jaxflow.papers.statement import BELOW_ZERO, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.papers.yun2021.flows import classification, direction_distance, separable
@@ -160,9 +160,7 @@ def _followed(limits: Table, values: Any) -> np.ndarray:
 
 def _starts(row: int) -> Any:
     """Who satisfies the condition on the start. Corollary 1 has none at time zero."""
-    if row == CONNECTED:
-        return lambda n: everyone(n.limits.start[row])
-    return lambda n: n.limits.start[row] > 0
+    return lambda n: (n.limits.start[row] > 0) | (row == CONNECTED)
 
 
 def _every_start(numbers: Table) -> np.ndarray:
@@ -294,7 +292,6 @@ APPROACH = Statement[Table](
 
 register(
     LIMITS,
-    "directions",
     title="Theorems 1 and 2, Corollaries 1 to 3",
     statements=[
         SINGULAR,
@@ -335,5 +332,4 @@ register(
         APPROACH,
         TURNS,
     ],
-    verified=True,
 )

@@ -153,7 +153,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     PUSHES,
-    "push",
     title="Convergence of the direction of X^T r, the hypothesis of Theorem 2, on random data",
     statements=[converges(row) for row in range(len(NAMES))],
     notes=notes,

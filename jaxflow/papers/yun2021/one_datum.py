@@ -315,7 +315,6 @@ def _of_length(row: int) -> list[Statement[Table]]:
 
 register(
     ONE_DATUM,
-    "single",
     title="Theorems 3 and 5, Corollary 4",
     statements=[
         *(closed_form(row) for row in range(len(NETWORKS))),
@@ -323,5 +322,4 @@ register(
         *(statement for row in range(len(LENGTHS)) for statement in _of_length(row)),
         TIED,
     ],
-    verified=True,
 )

@@ -126,7 +126,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     PHASE,
-    "phase-diagram",
     title="Distance of the direction from its limit over the loss at which training ends and the scale of the start",
     statements=[STOPPING],
     notes=lambda n: ["The start is α² times the first direction of figures 1 and 3, continuous flow."],

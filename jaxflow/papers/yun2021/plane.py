@@ -306,7 +306,6 @@ def _notes(numbers: Any) -> list[str]:
 
 register(
     FIGURE_1,
-    "fig1",
     title="Coefficients of three linear networks on a regression task, with the limit points of Theorem 5",
     statements=[POINT_5, DESCENT_ENDS, LESS_DEPENDENT],
     notes=_notes,
@@ -315,7 +314,6 @@ register(
 
 register(
     FIGURE_3,
-    "fig3",
     title="Coefficients of three linear networks on a regression and on a classification task",
     statements=[POINT_5, DESCENT_ENDS, ALIGNS, LOSS_REACHED, DEPENDENT],
     notes=lambda n: [

@@ -168,8 +168,6 @@ STATEMENTS = [
 
 register(
     CONES,
-    "cones",
     title="Lemma 5",
     statements=STATEMENTS,
-    verified=True,
 )

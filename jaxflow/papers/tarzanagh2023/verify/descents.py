@@ -321,7 +321,6 @@ SEPARATES = Statement[Table](
 
 register(
     DESCENTS,
-    "descents",
     title="Theorems 3 and 6 by descent",
     statements=[
         *(grows(name) for name in GROWING),
@@ -329,5 +328,4 @@ register(
         ALLOWED,
         SEPARATES,
     ],
-    verified=True,
 )

@@ -17,7 +17,7 @@ from jaxflow.models import CombinedAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement, everyone
+from jaxflow.papers.statement import BELOW_ZERO, Again, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.verify.instances import equal_scores, explicit_case
 from jaxflow.risk import EmpiricalRisk
@@ -212,14 +212,12 @@ def _counts_wrong(numbers: Table) -> np.ndarray:
 ENTRIES = Statement[Table](
     source="Lemma 6",
     says="between 2 and τ entries of s* are nonzero for random scores and λ that satisfy (8), T = 10",
-    inside=lambda n: everyone(n.concave.tau),
     residual=_counts_wrong,
 )
 
 DIFFERENCE = Statement[Table](
     source="Lemma 7",
     says="the difference is at most 2ΓA(1 − s₁)², random vectors",
-    inside=lambda n: everyone(n.centred.over),
     residual=lambda n: n.centred.over,
     bound=ROUNDING,
     unit="left − right; at most 0",
@@ -230,7 +228,6 @@ WRONG_LIMIT = Statement[Table](
     source="Lemma 10",
     says="⟨∇L, W/‖W‖⟩ ≥ (1 + π)⟨∇L, W^mm/‖W^mm‖⟩ for ‖W‖ ≥ R_π, on Theorem 4's explicit case along W = ‖W‖ e₁e₁ᵀ",
     # The statement requires it to be below any π from some R on: judged at the largest.
-    inside=lambda n: everyone(n.explicit.ratio[-1:]),
     residual=lambda n: n.explicit.ratio[-1:] - 1.0,
     bound=SMALL_PI,
     unit="π that would be needed",
@@ -240,7 +237,6 @@ WRONG_LIMIT = Statement[Table](
 
 register(
     INEQUALITIES,
-    "inequalities",
     title="Theorem 3 and Lemmas 2, 6, 7, 9, 10",
     statements=[
         _pushes("Theorem 3", "∇L(W) ≠ 0, by ⟨∇L(W), W^mm⟩ < 0"),
@@ -259,5 +255,4 @@ register(
         DIFFERENCE,
         WRONG_LIMIT,
     ],
-    verified=True,
 )

@@ -216,11 +216,9 @@ def lemma16(size: int) -> list[Statement[Table]]:
 
 register(
     SEQUENCE_PATHS,
-    "sequence-paths",
     title="Corollary 2 and Lemma 16 of App. D",
     statements=lambda n: [
         *(tend(cell) for cell in range(len(n.paths.starts))),
         *(statement for size in range(len(CONES)) for statement in lemma16(size)),
     ],
-    verified=True,
 )
