@@ -61,16 +61,9 @@ class Statement(Generic[N]):
     **Example:**
 
     ```python
-    from typing import Any, NamedTuple
+    from jaxflow.papers import Statement, Table
 
-    from jaxflow.papers import Statement
-
-
-    class Numbers(NamedTuple):
-        margin: Any
-
-
-    positive = Statement[Numbers](
+    positive = Statement[Table](
         source="Lemma 1",
         says="Every margin is at least one.",
         inside=lambda numbers: np.isfinite(numbers.margin),  # who satisfies the hypotheses

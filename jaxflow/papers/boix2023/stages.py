@@ -19,6 +19,7 @@ from jaxflow.papers.boix2023.toy import (
     entries,
     toy,
 )
+from jaxflow.papers.drawing import dress, kept_axes
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -243,9 +244,7 @@ def _draw_entries(axis: Any, numbers: Table, row: int, parts: tuple[str, ...], l
             if values.any():
                 axis.plot(*_stairs(seen, values, 0.0), "--", color="#000000", linewidth=0.7)
     axis.plot([], [], "--", color="#000000", linewidth=0.7, label="Algorithm 1")
-    axis.set_xlim(0.0, seen.until)
-    if legend:
-        axis.legend(frameon=False, fontsize=8)
+    dress(axis, legend=8 * legend, xlim=(0.0, seen.until))
 
 
 def draw_stages(numbers: Table) -> Any:
@@ -258,15 +257,10 @@ def draw_stages(numbers: Table) -> Any:
         left.plot(paths.times[row, 0], paths.losses[row, 0], color=shade, linewidth=1.2, label=label)
     stairs = _stairs(seen, seen.losses, seen.initial_loss)
     left.plot(*stairs, "--", color=COLORS["factored"], linewidth=1.0, label="Algorithm 1")
-    left.set(ylabel=r"loss $\mathcal{L}$", xlim=(0.0, seen.until))
-    left.set_title("(a) loss", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    dress(left, "(a) loss", TIME, r"loss $\mathcal{L}$", legend=8, xlim=(0.0, seen.until))
     shown = int(np.argmin(np.abs(seen.log_alphas - SHOWN)))
     _draw_entries(right, numbers, shown, ("KQ", "VO"))
-    right.set_title(rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", fontsize=10)
-    right.set_ylabel("entry")
-    for axis in (left, right):
-        axis.set_xlabel(TIME)
+    dress(right, rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", TIME, "entry")
     return figure
 
 
@@ -277,15 +271,13 @@ def draw_part(numbers: Table, part: str) -> Any:
     columns = min(4, rows)
     height = -(-rows // columns)
     figure, grid = new_grid(height, columns, width=3.4 * columns, height=2.9 * height)
-    axes = grid.ravel()
-    for row, axis in enumerate(axes[:rows]):
+    axes = kept_axes(grid, rows)
+    for row, axis in enumerate(axes):
         _draw_entries(axis, numbers, row, (part,), legend=row == 0)
-        axis.set_title(rf"$\alpha={_symbol(seen.log_alphas[row])}$", fontsize=10)
-    for axis in axes[rows:]:
-        axis.set_visible(False)
+        dress(axis, rf"$\alpha={_symbol(seen.log_alphas[row])}$")
     for axis in grid[:, 0]:
         axis.set_ylabel(rf"entries of ${PARTS[part][1]}$", fontsize=9)
-    for axis in axes[max(0, rows - columns) : rows]:
+    for axis in axes[max(0, rows - columns) :]:
         axis.set_xlabel(TIME)
     return figure
 

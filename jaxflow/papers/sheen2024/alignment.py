@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxflow.margin import ProgramResult
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.aligned_flows import (
     ALIGNED,
@@ -156,23 +157,15 @@ def draw(numbers: Table) -> Any:
             top = np.nanmax(values[:, seen], axis=0)
             axes[1].plot(times[seen], top, line, color=color, label=f"{symbol}, {name}")
     axes[0].axhline(STRAIGHT, color=COLORS["faint"], linewidth=0.8)
-    axes[0].set_ylabel(r"$\|U_K^\top KV-\mathrm{diag}\|_F\,/\,\|K\|_F$")
-    axes[0].set_title("(a) Lemma 5.1: alignment error", fontsize=10)
+    dress(axes[0], "(a) Lemma 5.1: alignment error", y=r"$\|U_K^\top KV-\mathrm{diag}\|_F\,/\,\|K\|_F$")
     axes[1].axhline(EXACT, color=COLORS["faint"], linewidth=0.8)
-    axes[1].set_ylabel(r"$\|\cdot\|_*\,/\,(\mu\,\mathrm{opt})-1$")
-    axes[1].set_title(r"(b) Theorem 5.1: distance from the optimum", fontsize=10)
+    dress(axes[1], "(b) Theorem 5.1: distance from the optimum", y=r"$\|\cdot\|_*\,/\,(\mu\,\mathrm{opt})-1$")
     for axis in axes[:2]:
-        axis.set(xscale="log", yscale="log", xlabel=r"$\log t$")
-        axis.legend(frameon=False, fontsize=7)
+        dress(axis, x=r"$\log t$", log="xy", legend=7)
     for values in numbers.starts.at(3).attention:
         axes[2].plot(LOG_TIMES, values, color=COLORS["factored"], linewidth=0.9, alpha=0.6)
-    axes[2].set(
-        xlabel=r"$\log t$",
-        ylabel=r"least attention on $\mathrm{opt}(i)$",
-        xlim=(LOG_TIMES[0], 12.0),
-        ylim=(-0.02, 1.05),
-    )
-    axes[2].set_title(rf"(c) $d_e={NARROW}<d={SHAPE[2]}$: a saddle, left by rounding", fontsize=10)
+    title, seen = rf"(c) $d_e={NARROW}<d={SHAPE[2]}$: a saddle, left by rounding", {"xlim": (LOG_TIMES[0], 12.0)}
+    dress(axes[2], title, r"$\log t$", r"least attention on $\mathrm{opt}(i)$", ylim=(-0.02, 1.05), **seen)
     figure.suptitle(f"largest over {numbers.starts.ok.shape[1]} instances for each start", fontsize=9)
     return figure
 

@@ -26,13 +26,13 @@ from jaxflow.papers.tarzanagh2023.composed_instances import (
     SIZES,
     Cell,
     cells,
-    decorrelation,
     descents,
     instances_of,
     model_of,
     problems_of,
     risk_of,
 )
+from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import common_rate
 
 # The flow's way takes 100 to 400 steps.
@@ -124,7 +124,7 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
         crossed=path.stats["num_crossed_kinks"],
         met=path.stats["num_met_kinks"],
         sliding=jnp.sum(path.stats["sliding"]),
-        distance=decorrelation(final.model.W, last),
+        distance=misalignment(final.model.W, last),
         apart=jnp.linalg.norm(there - descended, axis=(1, 2)) / way,
         apart_log_time=readings,
     )
@@ -144,7 +144,7 @@ def _grid(scale: str, key: Any, say: Say) -> Table:
 
 def _flows(keys: Array, cell: Cell) -> Table:
     """The flow of the first instances, and descent with smaller steps."""
-    size, problems, count = cell.size, problems_of(keys, cell), len(keys)
+    (size, _), problems, count = cell, problems_of(keys, cell), len(keys)
     # As wide as the batches of instances, to the same roundings, which kinks multiply.
     wide = np.arange(max(count, min(BATCH, size.trials))) % count
     path = descents(size.steps, size.every, problems_of(keys[wide], cell))
@@ -155,7 +155,7 @@ def _flows(keys: Array, cell: Cell) -> Table:
 
 def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     """Of all instances of one d."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell.d)
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell[1])
 
 
 # Instances for every d, and the flows of the first of them.

@@ -1,6 +1,6 @@
 r"""Theorem 6: fully connected networks on regression; the bias as α → 0, with a fitted exponent."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,35 +33,24 @@ SIZES = {
 TRIALS = {"quick": 2, "paper": 5, "large": 50}
 
 
-class Setting(NamedTuple):
-    """A network of this `depth` from a start by `scheme`, on n data in d dimensions, at scales `alphas`."""
-
-    depth: int
-    scheme: str
-    n: int
-    d: int
-    alphas: tuple[float, ...]
-
-
-def follow(key: Any, setting: Setting) -> Table:
-    r"""One data set, one initial direction, every scale.
+def follow(key: Any, setting: tuple[int, str, int, int, tuple[float, ...]]) -> Table:
+    r"""One data set, one initial direction, every scale: depth and scheme of the start, n data in d dimensions, scales.
 
     One data set at a falling scales `alphas`: the relative distance `error` of β from the minimum-norm solution, the
     relative `residual` of the outputs, whether the flow was followed; `last`: $\lambda\alpha^2$ of part 1. Of its own
     shape: `alphas`, `error`, `residual`, `followed`, `last` `(a,)`.
     """
-    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
-    aim, alphas = solve(minimum_norm(X, y)).primal, jnp.asarray(setting.alphas)
+    depth, scheme, n, d, scales = setting
+    X, y = normal_data(subkey(key, "data"), n, d)
+    aim = solve(minimum_norm(X, y)).primal
 
     def one(alpha: Any) -> Table:
-        start = DeepLinearNetwork.init(
-            subkey(key, "start"), LinearData(X, y), depth=setting.depth, alpha=alpha, scheme=setting.scheme
-        )
+        start = DeepLinearNetwork.init(subkey(key, "start"), LinearData(X, y), depth=depth, alpha=alpha, scheme=scheme)
         end = flow_end(regression(X, y), start)
         last = fully_connected_start(start)[1].slack
         return Table(alphas=alpha, error=distance(end.beta, aim), residual=end.residual, followed=end.ok, last=last)
 
-    return jax.lax.map(one, alphas)
+    return jax.lax.map(one, jnp.asarray(scales))
 
 
 # `approaches` `(4, b)`: from each of `STARTS`, on the same data.
@@ -71,7 +60,7 @@ CONNECTED = Dataset(
     {
         "approaches": Part(
             follow,
-            lambda scale: {f"L={depth}, {scheme}": Setting(depth, scheme, *SIZES[scale]) for depth, scheme in STARTS},
+            lambda scale: {f"L={depth}, {scheme}": (depth, scheme, *SIZES[scale]) for depth, scheme in STARTS},
             TRIALS,
             way="in turn",
         )

@@ -1,6 +1,6 @@
 r"""Theorems 1 and 2, Corollaries 1 to 3: limit directions on random separable data."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,6 @@ SIZES = {"quick": (2, 4), "paper": (5, 10), "large": (5, 20)}
 TRIALS = {"quick": 3, "paper": 100, "large": 1000}
 
 
-class Setting(NamedTuple):
-    """One of `KINDS`, on n points in d dimensions."""
-
-    network: str
-    n: int
-    d: int
-
-
 def network_of(kind: str, key: Any, data: LinearData) -> Any:
     """A start of size one: the loss falls below one soon, and the last layer is zero, as Theorem 2 allows."""
     if kind == "fully connected":
@@ -69,10 +61,8 @@ def network_of(kind: str, key: Any, data: LinearData) -> Any:
     return LinearTensorNetwork.from_decomposition(Decomposition(transform, (left, right)), (first, jnp.zeros(d + 3)))
 
 
-def follow(key: Any, setting: Setting) -> Table:
-    r"""`find_limit` on random data.
-
-    Where `find_limit` ends on one data set.
+def follow(key: Any, setting: tuple[str, int, int]) -> Table:
+    r"""Where `find_limit` ends on one data set: one of `KINDS`, on n points in d dimensions.
 
     - `outcome`; `start`: λα² of the theorem's condition on the start (of Corollary 1: one less the loss there).
     - `flow_gap`, `stationarity`, `least_multiplier`: of the flow's own certificate; `program_gap`: of the program's.
@@ -82,16 +72,17 @@ def follow(key: Any, setting: Setting) -> Table:
     - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
       distance of directions in ‖β‖.
     """
-    X, y = separable(subkey(key, "data"), setting.n, setting.d)
+    network, n, d = setting
+    X, y = separable(subkey(key, "data"), n, d)
     data = LinearData(X, y)
-    model = network_of(setting.network, subkey(key, "start"), data)
+    model = network_of(network, subkey(key, "start"), data)
     limit = find_limit(classification(X, y), model, throw=False)
     final: Any = limit.trajectory.final
     saved: Any = limit.trajectory.points
     end = jax.tree.map(lambda x: x[None], push_direction(X, final.multipliers))
     pushes = jnp.concatenate([jax.vmap(lambda p: push_direction(X, p))(saved.multipliers), end])
     share = jnp.asarray(jnp.nan)
-    if setting.network in ("diagonal", "convolutional", "transformed"):
+    if network in ("diagonal", "convolutional", "transformed"):
         share = 1.0 - top_singular_share(final.model, decomposition_of(final.model), data, final.multipliers)
     beta = final.model.linear_coefficients()
     theirs = limit.program_solution
@@ -143,7 +134,7 @@ LIMITS = Dataset(
     {
         "limits": Part(
             follow,
-            lambda scale: {kind: Setting(kind, *SIZES[scale]) for kind in KINDS},
+            lambda scale: {kind: (kind, *SIZES[scale]) for kind in KINDS},
             TRIALS,
             block=25,
             way="in turn",

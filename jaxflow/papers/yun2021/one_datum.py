@@ -1,6 +1,6 @@
 r"""Theorems 3 and 5, Corollary 4: one data point, two layers, any network."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
@@ -45,12 +45,8 @@ TRIALS = {"quick": 4, "paper": 100, "large": 1000}
 TIES = {"quick": 4, "paper": 16, "large": 64}
 
 
-class Setting(NamedTuple):
-    """A network on one point in d dimensions, from starts of size `alphas` `(a,)`."""
-
-    network: str
-    d: int
-    alphas: Any
+# A network on one point in d dimensions, from starts of these sizes `(a,)`.
+Setting = tuple[str, int, Any]
 
 
 def end(key: Any, setting: Setting) -> Table:
@@ -60,12 +56,13 @@ def end(key: Any, setting: Setting) -> Table:
     `along`, the `slack` of the condition on the start, whether the flow was followed. Of its own shape: `alphas`,
     `along`, `slack`, `followed` `(a,)`.
     """
-    x, z = (jax.random.normal(subkey(key, name), (setting.d,)) for name in ("x", "start"))
+    network, d, alphas = setting
+    x, z = (jax.random.normal(subkey(key, name), (d,)) for name in ("x", "start"))
     sign = jax.random.rademacher(subkey(key, "sign"), ()).astype(float)
     y = jax.random.uniform(subkey(key, "y"), (), minval=0.5, maxval=2.0) * sign
 
     def one(alpha: Any) -> Table:
-        start = start_at(setting.network, x, z, alpha)
+        start = start_at(network, x, z, alpha)
         closed = point_limit(start, x, y)
         # The residual decays at the rate ‖x‖|y| or α²‖x‖² or faster, once the plateau, log(1/α)/‖x‖ long, is passed.
         # (Much longer, and the explicit method only hovers at its stability limit.)
@@ -89,7 +86,7 @@ def end(key: Any, setting: Setting) -> Table:
         error = jnp.maximum(*(distance(a, b) for a, b in pairs))
         return Table(alphas=alpha, error=error, along=along, slack=closed.slack, followed=good(path.result))
 
-    return jax.lax.map(one, setting.alphas)
+    return jax.lax.map(one, alphas)
 
 
 def turn(key: Any, setting: tuple[int, int]) -> Table:
@@ -166,7 +163,7 @@ def tie(key: Any, setting: None) -> Table:
 
 def _networks(scale: str) -> dict[str, Setting]:
     d, alphas = SIZES[scale]
-    return {name: Setting(name, d, np.asarray(alphas)) for name in NETWORKS}
+    return {name: (name, d, np.asarray(alphas)) for name in NETWORKS}
 
 
 # `ends` `(3, b)`: of each of `NETWORKS`; `turns` `(3, b)`: convolutional, filters of each of `LENGTHS`; `tie` `(1, c)`.
