@@ -182,7 +182,7 @@ def made_up(
     zero, ones, flows = np.zeros((2, 12)), np.ones((2, 12, 3)), np.ones((2, 3), int)
     instances = Table(
         fate=fate,
-        labels=-ones,
+        labels=np.array([-1.0, 1.0, 1.0]) * ones,
         tokens_selected=ones.astype(int),
         log_masked=np.stack([-9.3 + slope * 0.2 * np.arange(12.0), -15.0 + slope * 0.1 * np.arange(12.0)]),
         units_off=ones < 0,

@@ -119,6 +119,7 @@ def draw_layers(numbers: Table) -> Any:
 
 LEARNED = "The weight perturbation learned during the training process"
 EVIDENT = "Incremental learning dynamics and a low-rank bias are evident for all scales"
+REMAINS = "Stable rank of the perturbation increases gradually, but remains small throughout training"
 GRADUAL = "We find evidence of gradual increase in stable rank, leading to a low rank bias"
 ALL = "ViTs on CIFAR-10, CIFAR-100 and ImageNet, GPT-2 on Wikitext-103"
 
@@ -135,6 +136,9 @@ register(
             tuple(RUNS),
             above_start,
         ),
+        # What is said of ours stands above: the same sentence of the same runs.
+        *said("Figures 12, 13", f"{GRADUAL}, with SGD too.", "ViTs on CIFAR by SGD", ("sgd",), shrinks)[:1],
+        *said("Figure 20", f"{REMAINS}.", "GPT-2 on Wikitext-103", ("text",), shrinks)[:1],
     ],
     notes=notes(*RUNS),
     draw=draw_growth,

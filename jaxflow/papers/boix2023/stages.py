@@ -21,7 +21,7 @@ from jaxflow.papers.boix2023.toy import (
 )
 from jaxflow.papers.drawing import dress, kept_axes
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import BELOW_ZERO, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
@@ -142,6 +142,27 @@ EARLY = Statement[Table](
     bound=-STILL,
     unit="minus the share of time that the loss stands still at α = 0.01",
 )
+
+
+def assumption(number: str, says: str, clauses: slice) -> Statement[Table]:
+    """Some clauses of an assumption, by their slacks over the stages of Algorithm 1."""
+    return Statement(
+        source=f"Assumption {number}",
+        says=says,
+        residual=lambda n: -n.stages.slacks[0, 0, clauses],
+        bound=BELOW_ZERO,
+        unit="minus the slack of a clause",
+    )
+
+
+ASSUMPTIONS = [
+    assumption(
+        "4.3",
+        "The toy task is nondegenerate: |u_i(0)| ≠ |v_i(0)|, one smallest waiting time, g_i ≠ 0 where i has left.",
+        slice(0, 3),
+    ),
+    assumption("4.4", "The stationary points of the toy task are strict minima on their supports.", slice(3, 4)),
+]
 
 
 def _gaps(numbers: Table, part: str) -> np.ndarray:
@@ -286,7 +307,7 @@ register(
     TOY,
     "fig2",
     title="Loss and entries of a diagonal attention head in stages",
-    statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY],
+    statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY, *ASSUMPTIONS],
     notes=lambda n: scale_notes(n) + stage_notes(n),
     draw=draw_stages,
 )

@@ -67,6 +67,23 @@ LIMIT = Statement[Table](
 )
 
 
+def _apart(numbers: Table) -> np.ndarray:
+    flows = of_theorem_5_1(numbers)
+    return np.maximum(_last(flows, 1.0 - flows.attention), _last(flows, flows.velocity_excess))
+
+
+SEPARATES = Statement[Table](
+    source="Theorem 1.1",
+    says="Gradient flow on (K, Q) at convergence perfectly separates the optimal token from non-optimal ones for each "
+    "input sequence, and minimises the nuclear norm: least attention and velocity at log t = 1e6.",
+    inside=lambda n: hypotheses_of(of_theorem_5_1(n)),
+    residual=lambda n: _apart(n),
+    # The flow's, and the solver's.
+    bound=EXACT + CERTIFIED,
+    unit="1 − least attention, or |norm / optimum − 1|",
+)
+
+
 def _solved(numbers: Table) -> np.ndarray:
     flows = of_theorem_5_1(numbers)
     return np.where(flows.result == ProgramResult.optimal.value, np.abs(flows.oracle), np.nan)
@@ -183,5 +200,5 @@ register(
     ALIGNED,
     "general",
     title="Lemma 5.1, Theorem 5.1, (42), (44), (45)",
-    statements=[ALIGNMENT, LIMIT, EXACT_LIMIT, LIFTING, NOT_UNIQUE, TOO_NARROW],
+    statements=[ALIGNMENT, LIMIT, EXACT_LIMIT, LIFTING, NOT_UNIQUE, TOO_NARROW, SEPARATES],
 )

@@ -65,6 +65,14 @@ INTEGRAL_FORM = Statement[Table](
     unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",
 )
 
+DISPLAY = Statement[Table](
+    source="Lemma A.1",
+    says="β̇(t) = (2/n) √(β² + ω₀⁴) ⊙ Σ −exp(−γᵀσ)(Σγ)_l B_il, its second display, at 25 times up to log t = 1e6.",
+    residual=lambda n: followed(n.flows, np.max(n.flows.display, axis=-1)),
+    bound=IDENTITY,
+    unit="|difference| / |β̇|, both largest entries",
+)
+
 GROWING = Statement[Table](
     source="Lemma 4.2",
     says="‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible (like log t).",

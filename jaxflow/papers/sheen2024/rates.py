@@ -7,9 +7,9 @@ import numpy as np
 from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, hypotheses_of, inside_of
-from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
+from jaxflow.papers.sheen2024.equivalence import DISPLAY, EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import BELOW_ZERO, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
@@ -90,6 +90,23 @@ SELECTION = Statement[Table](
     rate=_rate,
     # It has not fallen at all.
     late=1.0,
+)
+
+
+def _behind(numbers: Table) -> np.ndarray:
+    """Minus the least margin from log t = 1e5 on; NaN of those that are not followed."""
+    flows = _flows(numbers)
+    return np.where(inside_of(flows), -np.min(flows.margin[:, -4:], axis=-1), np.nan)
+
+
+FEASIBLE = Statement[Table](
+    source="App. A.5 (C2)",
+    says="1 − β̂ᵀB_il ≤ 0 for all i, l: by the definition of β̂ = β/μ wherever μ > 0, which is measured, from log t = "
+    "1e5 on.",
+    inside=lambda n: hypotheses_of(_flows(n)),
+    residual=_behind,
+    bound=BELOW_ZERO,
+    unit="−μ",
 )
 
 
@@ -180,5 +197,7 @@ register(
         factor(printed=False),
         factor(printed=True),
         CONTINUED,
+        DISPLAY,
+        FEASIBLE,
     ],
 )

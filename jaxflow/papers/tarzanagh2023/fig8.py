@@ -65,6 +65,15 @@ PREDICTIVE = Statement[Table](
 )
 
 
+ONE_TOKEN = Statement[Table](
+    source="§6 (sequences with label 1)",
+    says="When all labels are 1, due to the convexity of Y_i h, GD tends to select one token per input (read for "
+    "single sequences: here each instance has a label −1).",
+    inside=lambda n: kept(n.instances)[..., None] & (n.instances.labels > 0),
+    residual=lambda n: several(n.instances),
+)
+
+
 def _compared(found: Table) -> Mask:
     """The kept instances with a solution of (Att-SVM)."""
     return kept(found) & ~np.isnan(found.one[..., -1])
@@ -248,7 +257,7 @@ register(
     COMPOSITION,
     "fig8",
     title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
-    statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT],
+    statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT, ONE_TOKEN],
     notes=lambda n: [*unconditional(n), flow_ends(n), FITTED, TOO_FEW],
     draw=draw_composition,
 )

@@ -34,6 +34,8 @@ FLOOR = 1e-5
 SLOW = 1e-2
 # L = 3: the exponent is fitted where ‖β‖ grows by a factor of eight only, with margins not yet equal.
 FITTED = 0.25
+# A loss of e^-100: with the direction of a separator it falls like e^-μ‖β‖.
+SMALL_LOSS = -100.0
 # Networks by name; "transformed": a random S with more rows than columns, and random orthonormal U_1, U_2.
 KINDS = ("fully connected", "diagonal", "convolutional", "transformed", "diagonal, L = 3", "convolutional, L = 3")
 CONNECTED, DIAGONAL, CONVOLUTIONAL, TRANSFORMED, DIAGONAL_3, CONVOLUTIONAL_3 = range(len(KINDS))
@@ -69,6 +71,7 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
     - `singular`: the residual of (8); `share`: of ρ on singular values below the top (NaN unless L = 2 and the network
       decomposes); `apart`: distance of the unit vectors of β and of the program's solution.
     - `drift`: $1-\cos$ between the last direction of $X^\top r$ and that at half of the exact flow's last points.
+    - `log_loss`: log L where the flow ends.
     - `exponent`, `predicted`: of the gap of the weights in log t, fitted and by the certified dual; `slope`: of the
       distance of directions in ‖β‖.
     """
@@ -99,6 +102,7 @@ def follow(key: Any, setting: tuple[str, int, int]) -> Table:
         share=share,
         apart=direction_distance(beta, aim),
         drift=0.5 * jnp.sum((pushes[-1] - pushes[len(pushes) // 2]) ** 2),
+        log_loss=classification(X, y).log_value(final.model),
         exponent=limit.rate.exponent,
         predicted=limit.rate.predicted,
         slope=_approach(saved, beta),
@@ -192,6 +196,20 @@ TURNS = Statement[Table](
     residual=_drift,
     bound=SLOW,
     unit="1 − cos",
+)
+
+
+LOSS = Statement[Table](
+    source="Theorem 2 (loss)",
+    says="L(Θ(t)) → 0 from starts with λ > 0, networks that decompose: log L where the flow ends, in the direction of "
+    "a separator",
+    inside=lambda n: n.limits.start[DIAGONAL:] > 0,
+    residual=lambda n: _certified(n.limits, n.limits.log_loss)[DIAGONAL:],
+    bound=SMALL_LOSS,
+    # A loss of one and more has not fallen.
+    late=0.0,
+    unit="log L",
+    certified=OWN_DUAL,
 )
 
 
@@ -322,5 +340,6 @@ register(
         ),
         APPROACH,
         TURNS,
+        LOSS,
     ],
 )

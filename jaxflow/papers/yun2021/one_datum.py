@@ -32,6 +32,8 @@ FAR = 150.0
 SAVES = 60
 # Errors between 1e-9 and 1e-2 still have their next terms in them: exponents are fitted to this.
 FITTED = 0.02
+# A loss of e^-100: at these lengths the margin is e^300 or so.
+SMALL_LOSS = -100.0
 # 1 − cos that is small at the smallest α.
 PARALLEL = 1e-3
 LENGTHS = (1, 2, 3)
@@ -94,8 +96,8 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
 
     One datum of Theorem 3 at m save points: distances `errors` of the directions of $v_1,v_2,\beta$, the `second`
     component of ρ over the first, `sizes` log‖β‖; the `rate` of the singular gap, the `slack` of the condition on the
-    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; and whether
-    the flow was followed. Of its own shape: `errors` `(m, 3)`; `second`, `sizes` `(m,)`.
+    start, distances of the predicted direction from that of Corollary 4, `filtered`, and of yx, `datum`; `log_loss` at
+    the end; and whether the flow was followed. Of its own shape: `errors` `(m, 3)`; `second`, `sizes` `(m,)`.
     """
     length, d = setting
     x = jax.random.normal(subkey(key, "x"), (d,))
@@ -126,6 +128,7 @@ def turn(key: Any, setting: tuple[int, int]) -> Table:
         slack=predicted.slack,
         filtered=direction_distance(predicted.coefficients, filtered),
         datum=direction_distance(predicted.coefficients, y * x),
+        log_loss=-y * (x @ path.final.model.linear_coefficients()),
         ok=good(path.result),
     )
 
@@ -294,6 +297,16 @@ def decays(row: int, product: bool) -> Statement[Table]:
     )
 
 
+LOSS = Statement[Table](
+    source="Theorem 3 (loss)",
+    says="the training loss L(Θ(t)) → 0 from starts with λ > 0; filters of length 1, 2 and 3: log L at the end",
+    inside=lambda n: n.turns.slack > 0,
+    residual=lambda n: np.where(n.turns.ok, n.turns.log_loss, np.nan),
+    bound=SMALL_LOSS,
+    # A loss of one and more has not fallen.
+    late=0.0,
+    unit="log L",
+)
 TIED = Statement[Table](
     source="Corollary 4",
     says="k_1 = 2 at a tie, x^T ←x = 0, of which the corollary does not speak: the limit is a combination of both "
@@ -318,5 +331,6 @@ register(
         PARALLEL_LIMIT,
         *(statement for row in range(len(LENGTHS)) for statement in _of_length(row)),
         TIED,
+        LOSS,
     ],
 )

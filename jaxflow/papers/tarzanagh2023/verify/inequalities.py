@@ -13,7 +13,7 @@ from jaxflow._core import positive_or_one
 from jaxflow.data import optimal_tokens
 from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, solve
-from jaxflow.models import CombinedAttention, token_scores
+from jaxflow.models import CombinedAttention, FactoredAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Sweep, checksum_key
 from jaxflow.papers.independent import descent_direction, least_norm, margin_rows, tokens_of
 from jaxflow.papers.registry import register
@@ -58,7 +58,8 @@ def _keys(number: int, scale: str, key: Any) -> Array:
 
 def _gradients(key: Array) -> Table:
     """Random W on data of Assumption B.2: `result` of (Att-SVM) (`ProgramResult`); `excess` L(W) − L_*; `limit`
-    |L(R W^mm) − L_*| at R = `FAR`; `push`, the cosine of ∇L(W) and W^mm; `far_push` ⟨∇L(R W^mm), W^mm⟩."""
+    |L(R W^mm) − L_*| at R = `FAR`; `push`, the cosine of ∇L(W) and W^mm; `far_push` ⟨∇L(R W^mm), W^mm⟩; `origin`, the
+    norm of ∇L(K, Q) at K = Q = 0."""
     key_data, key_spread, key_W = jax.random.split(key, 3)
     data, head = equal_scores(key_data, N, T, D)
     scores = token_scores(data, head)
@@ -71,6 +72,7 @@ def _gradients(key: Array) -> Table:
     scaled = risk.scaled_gradient(CombinedAttention(W, head))
     far = CombinedAttention(FAR * solution.primal, head)
     ahead = risk.scaled_gradient(far)
+    zero: Any = risk.scaled_gradient(FactoredAttention(jnp.zeros((D, D)), jnp.zeros((D, D)), head))
     return Table(
         result=solution.result.value,
         excess=risk(CombinedAttention(W, head)) - infimum,
@@ -78,6 +80,7 @@ def _gradients(key: Array) -> Table:
         # Its sign, with the scale taken out of the gradient.
         push=_along(scaled.gradient, solution.primal),
         far_push=jnp.exp(ahead.log_scale) * jnp.sum(ahead.gradient.W * solution.primal),
+        origin=jnp.exp(zero.log_scale) * jnp.hypot(*map(jnp.linalg.norm, (zero.gradient.K, zero.gradient.Q))),
     )
 
 
@@ -152,6 +155,13 @@ def _push_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
     return np.nan if aim is None else ROUNDING - abs(float(np.sum(descent_direction(given, FAR * aim) * aim)))
 
 
+def _origin_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
+    key = _keys(0, draw.scale, draw.key("gradients"))[at[0]]
+    down = descent_direction(tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D)), np.zeros((D, D)))
+    # ∇_K L = ∇L(K Qᵀ) Q, ∇_Q L = ∇L(K Qᵀ)ᵀ K.
+    return -float(np.hypot(*(np.linalg.norm(slope @ np.zeros((D, D))) for slope in (down, down.T))))
+
+
 KEY = checksum_key("inequalities")
 # Random data of Assumption B.2 (Lemmas 2, 9), random vectors (6, 7), the explicit case (10).
 INEQUALITIES = Dataset(
@@ -201,6 +211,17 @@ ONE_CONSTANT = Statement[Table](
     residual=lambda n: ROUNDING - _least_push(n),
     unit=f"{ROUNDING:g} − |⟨∇L, W^mm⟩|; at most 0",
     again=Again("NNLS of SciPy and a gradient in NumPy", _push_again, ROUNDING),
+)
+
+
+NO_STATIONARY_POINT = Statement[Table](
+    source="§4.1",
+    says="(KQ-ERM) lacks stationary points under Assumption B; tried at K = Q = 0, on the data of Lemma 9",
+    inside=lambda n: has_program(n.gradients),
+    residual=lambda n: -n.gradients.origin,
+    bound=BELOW_ZERO,
+    unit="−‖∇L(K, Q)‖; below 0",
+    again=Again("a gradient in NumPy", _origin_again, ROUNDING),
 )
 
 
@@ -254,5 +275,6 @@ register(
         ENTRIES,
         DIFFERENCE,
         WRONG_LIMIT,
+        NO_STATIONARY_POINT,
     ],
 )
