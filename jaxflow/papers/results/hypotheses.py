@@ -266,7 +266,8 @@ def draw(numbers: Table) -> Any:
     axis.set_yticks(np.arange(len(ROWS)), [f"{assumed}; {how} start" for assumed, how in ROWS], fontsize=8)
     axis.invert_yaxis()
     dress(axis, x="flows that miss an optimal token (%, Wilson 95%)", xlim=(0.0, 100.0))
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    # Bars reach everywhere inside.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 

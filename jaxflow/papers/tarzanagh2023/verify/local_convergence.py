@@ -31,8 +31,6 @@ CHOICES = 4
 CORRELATIONS = (0.0, 1e-1)
 # The proof requires R so large that T exp(−RΘδ) is small, δ of (67) and Θ = 1/‖W^mm_α‖: RΘδ is this.
 EXPONENT = 20.0
-# Logistic loss: |l''| <= 1/4 and |l'| <= 1 (Assumption A).
-M0, M1 = 0.25, 1.0
 # Steps of descent with η = 1/L_W before the flow takes over. At these norms ∇L is about e^-20: what is left of the way
 # is further than any number of steps of this size.
 STEPS = {"quick": 500, "paper": 5_000, "large": 50_000}
@@ -113,7 +111,7 @@ def descents(starts: Instance, steps: int) -> tuple[Instance, dict[str, Any]]:
 
     def one(given: Instance) -> tuple[Instance, dict[str, Any]]:
         risk, model = EmpiricalRisk(given.data, Logistic()), CombinedAttention(given.start, given.head)
-        rate = 1.0 / smoothness(given.data, given.head, M0, M1)
+        rate = 1.0 / smoothness(given.data, given.head)
         plain = descend(risk, model, steps=steps, learning_rate=rate, normalised=False, throw=False)
         share = SHARE * jnp.linalg.norm(given.start)
         unit = descend(risk, model, steps=NORMALISED, learning_rate=share, normalised="jointly", throw=False)

@@ -179,7 +179,8 @@ def tend(cell: int) -> Statement[Table]:
         f"{what}, least of the paths from all {len(_all_choices(shape))} choices of tokens, a linear head for "
         f"each output, {in_words(shape)}"
     )
-    return tends("Corollary 2", says, lambda n: n.paths.at(cell))
+    # Its proof is Corollary 1 for each norm.
+    return tends("Corollaries 1, 2", says, lambda n: n.paths.at(cell))
 
 
 def lemma16(size: int) -> list[Statement[Table]]:
