@@ -23,7 +23,10 @@ ROUNDING = 1e-10
 # Residuals of the outputs where the flow has ended.
 FITTED = 1e-12
 # The cells: depth and scheme of the start.
-STARTS = tuple((depth, scheme) for scheme in ("identity", "random", "orthogonal") for depth in (2, 3))
+STARTS = (
+    *((depth, scheme) for depth in (2, 3) for scheme in ("identity", "random")),
+    *((depth, "orthogonal") for depth in (2, 3)),
+)
 # Layers of size 1.1 times that of the next, the last of length 1/2: λ is positive, and no layer is the identity.
 GROWTH, LENGTH = 1.1, 0.5
 # n data in d dimensions, and falling scales α.
