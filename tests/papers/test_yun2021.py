@@ -17,6 +17,7 @@ from jaxflow.papers.claims import Finding
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Verdict, fit
 from jaxflow.papers.yun2021 import (
+    fully_connected,
     limit_directions,
     loss_bounds,
     multiplier_direction,
