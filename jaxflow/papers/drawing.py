@@ -28,7 +28,8 @@ def shade(axis: Any, x: Any, low: Any, high: Any, color: Any, alpha: float = 0.1
 
 def quantile_band(axis: Any, x: Any, values: np.ndarray, color: Any, alpha: float = 0.15) -> None:
     """The band from 10% to 90% of the values `(b, m)` at each x; NaN is left out."""
-    shade(axis, x, *np.nanquantile(values, [0.1, 0.9], axis=0), color, alpha)
+    low, high = np.nanquantile(values, [0.1, 0.9], axis=0)
+    shade(axis, x, low, high, color, alpha)
 
 
 def kept_axes(grid: np.ndarray, count: int) -> np.ndarray:

@@ -177,8 +177,9 @@ def draw(numbers: Table) -> Any:
         dress(axis, x=r"$\log t$", log="xy", legend=7)
     for values in numbers.starts.at(3).attention:
         axes[2].plot(LOG_TIMES, values, color=COLORS["factored"], linewidth=0.9, alpha=0.6)
-    title, seen = rf"(c) $d_e={NARROW}<d={SHAPE[2]}$: a saddle, left by rounding", {"xlim": (LOG_TIMES[0], 12.0)}
-    dress(axes[2], title, r"$\log t$", r"least attention on $\mathrm{opt}(i)$", ylim=(-0.02, 1.05), **seen)
+    title = rf"(c) $d_e={NARROW}<d={SHAPE[2]}$: a saddle, left by rounding"
+    axes[2].set_xlim(LOG_TIMES[0], 12.0)
+    dress(axes[2], title, r"$\log t$", r"least attention on $\mathrm{opt}(i)$", ylim=(-0.02, 1.05))
     figure.suptitle(f"largest over {numbers.starts.ok.shape[1]} instances for each start", fontsize=9)
     return figure
 

@@ -159,7 +159,7 @@ def _origin_again(numbers: "Table", draw: Draw, at: tuple[int, ...]) -> float:
     key = _keys(0, draw.scale, draw.key("gradients"))[at[0]]
     down = descent_direction(tokens_of(*equal_scores(jax.random.split(key, 3)[0], N, T, D)), np.zeros((D, D)))
     # ∇_K L = ∇L(K Qᵀ) Q, ∇_Q L = ∇L(K Qᵀ)ᵀ K.
-    return -float(np.hypot(*(np.linalg.norm(slope @ np.zeros((D, D))) for slope in (down, down.T))))
+    return -float(np.linalg.norm([slope @ np.zeros((D, D)) for slope in (down, down.T)]))
 
 
 KEY = checksum_key("inequalities")
