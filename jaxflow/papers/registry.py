@@ -59,7 +59,7 @@ class Paper:
 class Entry:
     """An experiment: its numbers, the paper's statements that they test, and a picture of them.
 
-    `said`: the statements about the numbers. `draw`: a Matplotlib figure, or None. `verified`: whether its findings are
+    `said`: the statements about the numbers. `draw`: a Matplotlib figure; without one it is a check, whose findings are
     rows of the table of `verify`.
 
     **Example:**
@@ -68,7 +68,7 @@ class Entry:
     from jaxflow import papers
 
     entry = papers.find_figure("tarzanagh2023", "fig5")
-    print(entry.title, entry.size("quick"), entry.verified)
+    print(entry.title, entry.size("quick"))
     ```
     """
 
@@ -79,7 +79,6 @@ class Entry:
     said: Callable[[Any], Sequence[Statement[Any]]]
     notes: Callable[[Any], list[str]]
     draw: Callable[[Any], Any] | None = None
-    verified: bool = False
 
     def find(self, numbers: Any, draw: Draw | None = None) -> Found:
         """The finding for every statement, and the notes. Contradictions are computed again from `draw`."""
@@ -111,24 +110,25 @@ def register_paper(paper: Paper) -> Paper:
 
 def register(
     dataset: Dataset,
-    name: str,
+    name: str = "",
     *,
     title: str,
     statements: Sequence[Statement[N]] | Callable[[N], Sequence[Statement[N]]],
     notes: Callable[[N], list[str]] = lambda numbers: [],
     draw: Callable[[N], Any] | None = None,
-    verified: bool = False,
 ) -> Entry:
-    """Enters an experiment under the paper of its dataset: a figure where it has a drawing, a check where `verified`.
+    """Enters an experiment under the paper of its dataset: a figure where it has a drawing, else a check of `verify`.
 
-    `statements` may depend on what these numbers are about: a scale may leave out a parametrisation.
+    `name`: that of the dataset, by default. `statements` may depend on what these numbers are about: a scale may leave
+    out a parametrisation.
 
     **Raises:** `ValueError` for a name that is taken.
     """
+    name = name or dataset.name
     if (dataset.paper, name) in _ENTRIES:
         raise ValueError(f"name: {dataset.paper} {name} is registered twice")
     said = statements if callable(statements) else lambda numbers: statements
-    entry = Entry(dataset.paper, name, title, dataset, said, notes, draw, verified)
+    entry = Entry(dataset.paper, name, title, dataset, said, notes, draw)
     _ENTRIES[dataset.paper, name] = entry
     return entry
 
@@ -207,7 +207,7 @@ def checks_of(paper: str) -> list[Entry]:
     print([check.name for check in papers.checks_of("sheen2024")])
     ```
     """
-    return [entry for entry in entries_of(paper) if entry.verified]
+    return [entry for entry in entries_of(paper) if entry.draw is None]
 
 
 def find_figure(paper: str, name: str) -> Entry:

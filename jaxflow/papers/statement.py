@@ -61,16 +61,9 @@ class Statement(Generic[N]):
     **Example:**
 
     ```python
-    from typing import Any, NamedTuple
+    from jaxflow.papers import Statement, Table
 
-    from jaxflow.papers import Statement
-
-
-    class Numbers(NamedTuple):
-        margin: Any
-
-
-    positive = Statement[Numbers](
+    positive = Statement[Table](
         source="Lemma 1",
         says="Every margin is at least one.",
         inside=lambda numbers: np.isfinite(numbers.margin),  # who satisfies the hypotheses
@@ -104,7 +97,7 @@ class Statement(Generic[N]):
     def measure(self, numbers: N) -> tuple[Mask, np.ndarray]:
         """Which instances are inside, and the residuals of all."""
         residual = np.asarray(self.residual(numbers), float)
-        inside = everyone(residual) if self.inside is None else np.asarray(self.inside(numbers), bool)
+        inside = np.ones(residual.shape, bool) if self.inside is None else np.asarray(self.inside(numbers), bool)
         return inside, np.broadcast_to(residual, inside.shape)
 
 
@@ -169,11 +162,6 @@ def checked_again(statement: Statement[N], numbers: N, draw: Draw, wrong: Mask, 
         wrong_too = second > max(statement.bound, statement.late)
         agrees += bool(wrong_too and apart <= again.within * max(1.0, abs(first)))
     return Check(agrees, len(tried), again.by, largest)
-
-
-def everyone(values: np.ndarray) -> Mask:
-    """All of these instances are inside the hypotheses."""
-    return np.ones(np.shape(values), bool)
 
 
 def met(bound: float, residual: np.ndarray) -> str:

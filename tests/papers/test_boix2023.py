@@ -52,17 +52,17 @@ late = toys(late=(0.8, 0.2, 0.8, 0.2))
         ("fig10", one_window, "O"),
         ("fig3", one_window, "OO"),
         ("fig10", changed(one_window, "noise", noise=(np.s_[:, :, 1], 0.0)), "H"),
-        ("fig2", toys(), "RHHHHH"),
+        ("fig2", toys(), "RHHHHHHH"),
         # Late, and not falling like 1/log(1/α).
-        ("fig2", toys(error=0.01), "OHHHHH"),
-        ("fig2", toys(error=9e-4), "O....."),
+        ("fig2", toys(error=0.01), "OHHHHHHH"),
+        ("fig2", toys(error=9e-4), "O......."),
         # A plateau that was not reached decides nothing of its support either.
-        ("fig2", toys(distance=1e-3), "ROHOHH"),
-        ("fig2", toys(swap=True), "..O..."),
-        ("fig2", toys(jump=True), "...OO."),
-        ("fig2", changed(toys(), "paths", crossings=((-1, 0, 2), np.nan)), "O.O..."),
+        ("fig2", toys(distance=1e-3), "ROHOHHHH"),
+        ("fig2", toys(swap=True), "..O....."),
+        ("fig2", toys(jump=True), "...OO..."),
+        ("fig2", changed(toys(), "paths", crossings=((-1, 0, 2), np.nan)), "O.O....."),
         # A loss that falls at one rate stands still at no time.
-        ("fig2", toys(straight=True), ".....O"),
+        ("fig2", toys(straight=True), ".....O.."),
         # Trajectories tend to one another or they do not. Of three differences those of figure 9 alone lie close enough
         # to a line for Student's interval (12.7 standard errors).
         ("fig8", toys(), "OH"),

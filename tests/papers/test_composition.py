@@ -182,7 +182,7 @@ def made_up(
     zero, ones, flows = np.zeros((2, 12)), np.ones((2, 12, 3)), np.ones((2, 3), int)
     instances = Table(
         fate=fate,
-        labels=-ones,
+        labels=np.array([-1.0, 1.0, 1.0]) * ones,
         tokens_selected=ones.astype(int),
         log_masked=np.stack([-9.3 + slope * 0.2 * np.arange(12.0), -15.0 + slope * 0.1 * np.arange(12.0)]),
         units_off=ones < 0,
@@ -227,19 +227,20 @@ def verdicts(data: Table, figure: str = "fig8") -> list[Verdict]:
 
 
 def test_verdicts_of_figure_8_follow_the_numbers() -> None:
-    flow = [HOLDS, Verdict.holds_at_this_rate]
+    # After them, of sequences with label 1.
+    flow = [HOLDS, Verdict.holds_at_this_rate, HOLDS]
     assert verdicts(made_up()) == [HOLDS] * 5 + flow
     assert verdicts(made_up((2e-3, 4e-2))) == [OPEN, HOLDS, HOLDS, HOLDS, OPEN, *flow]
     assert verdicts(made_up(one=1e-6)) == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS, *flow]
     assert verdicts(made_up(slope=-1.0)) == [HOLDS, HOLDS, OPEN, HOLDS, HOLDS, *flow]
-    assert verdicts(none_kept()) == [OUTSIDE] * 5 + flow
+    assert verdicts(none_kept()) == [OUTSIDE] * 5 + flow[:2] + [OUTSIDE]
     # Of order one half, and of none; one flow that spends its budget; one that goes elsewhere than descent.
-    assert verdicts(made_up(exponent=0.5))[5:] == verdicts(made_up(exponent=0.0))[5:] == [HOLDS, OPEN]
+    assert verdicts(made_up(exponent=0.5))[5:] == verdicts(made_up(exponent=0.0))[5:] == [HOLDS, OPEN, HOLDS]
     spent, elsewhere = made_up(), made_up()
     spent.flows.end[0, 0] = int(FlowEnd.budget_spent)
-    assert verdicts(spent)[5:] == [OPEN, OPEN]
+    assert verdicts(spent)[5:] == [OPEN, OPEN, HOLDS]
     elsewhere.flows.distance[1, 2] = 0.5
-    assert verdicts(elsewhere)[5:] == [OPEN, Verdict.holds_at_this_rate]
+    assert verdicts(elsewhere)[5:] == [OPEN, Verdict.holds_at_this_rate, HOLDS]
 
 
 def test_too_few_instances_are_undecided() -> None:

@@ -248,13 +248,13 @@ def test_a_verify_that_stops_leaves_the_rows_so_far(toy: Any, tmp_path: Path) ->
 
     numbers = datasets.Dataset("toy", "late-numbers", {"curve": datasets.Sweep(late)})
     zero = statement(source="Lemma 2", inside=lambda n: n.curve.x == 0, residual=lambda n: n.curve.x)
-    registry.register(numbers, "late", title="Lemma 2", statements=[zero], verified=True)
+    registry.register(numbers, "late", title="Lemma 2", statements=[zero])
     tried: list[Any] = []
     again = Again("NumPy", lambda n, draw, at: float(tried.append(at) is None), within=1e-6)
     wrong = statement(
         source="Lemma 0", inside=lambda n: n.curve.x >= 0, residual=lambda n: n.curve.x >= 0, bound=0.0, again=again
     )
-    registry.register(experiment.TOY, "again", title="Lemma 0", statements=[wrong], verified=True)
+    registry.register(experiment.TOY, "again", title="Lemma 0", statements=[wrong])
     partial = tmp_path / "verify-partial.md"
     with pytest.raises(Killed):
         papers.verify("toy", out=tmp_path, say=said.append)

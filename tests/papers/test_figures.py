@@ -178,7 +178,7 @@ def limits_of_the_factors(numbers: Table, claims: list[Finding]) -> None:
     # No pair has fewer columns than rows: the question is asked once.
     assert len(claims) == 2 and claims[1].verdict is HOLDS
     # An instance comes back by its number.
-    again = factored.study_of(factored.SIZES["quick"], int(numbers.pairs.seed), 3, 3).recompute(trial=2)
+    again = factored.study_of("quick", int(numbers.pairs.seed), 3, 3).recompute(trial=2)
     assert all(again[name] == numbers.ends.named[name][0, 2] for name in factored.COLUMNS)
 
 
@@ -232,15 +232,15 @@ def one_datum(numbers: Table, claims: list[Finding]) -> None:
 # Sizes by what is patched. Selections of figure 5 settle early, so that the scout is all that is compiled; figures 9
 # and 12 have one batch width, and the dimensions of the conjecture one padded size: their programs compile once.
 SIZES = [
-    (fig1.SIZES, fig1.Size(4, steps=300)),
+    (fig1.SIZES, (4, 300)),
     (column_runs.SIZES, column_runs.Size(3, shapes=((3, 3),), columns=(1, 3), d=4, length=12.0, steps=300)),
     (bias_runs.SIZES, Size(trials=2, reach=30.0, n=2, T=3, d=3, steps=20, grid=9, saves=17, fast=True)),
     (ranks.SIZES, ranks.Size(4, shapes=((2, 3), (3, 3)), dimensions=(2, 4))),
     (conjecture.SIZES, conjecture.Size(4, (3, 4), steps=50, n=2, T=3)),
-    (factored.SIZES, factored.Size(6, ((3, 3),), 6)),
+    (factored.SIZES, (6, ((3, 3),), 6)),
     (fig5.SIZES, percent.Size(trials=4, d=(4,), settings=((2, 3),))),
-    (fig9.SIZES, fig9.Size(4, (0.0, 0.3, 2.5))),
-    (fig12.SIZES, fig12.Size(4, 200, taus=(3, 9))),
+    (fig9.SIZES, (4, (0.0, 0.3, 2.5))),
+    (fig12.SIZES, (4, 200, (3, 9))),
     (toy.SIZES, toy.Size(8, 3, 2, 2, (toy.PAPER[-1], toy.BEYOND[-1]), 256)),
     (diagonal_flows.TRIALS, 1),
 ]

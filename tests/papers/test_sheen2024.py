@@ -45,17 +45,17 @@ def test_growth_and_rates_are_exponents() -> None:
 def test_statements_of_diagonal_weights_follow_their_numbers() -> None:
     good, bad, lost = made_up.diagonal()
     said = find("diagonal", good)
-    assert letters(said) == "HHRRRRROR"
+    assert letters(said) == "HHRRRRRORHH"
     assert said[7].source == "App. A.7" and said[7].worst == pytest.approx(1.0 - 2.0 / 3.0)
     # No independent code confirms any of it.
     said = find("diagonal", bad)
-    assert letters(said) == "OOOOOOOOO"
-    assert [one.evidence.contradicted for one in said] == [9, 9, 9, 1, 0, 3, 3, 3, 0]
+    assert letters(said) == "OOOOOOOOOHH"
+    assert [one.evidence.contradicted for one in said] == [9, 9, 9, 1, 0, 3, 3, 3, 0, 0, 0]
     said = find("diagonal", lost)
-    assert letters(said) == "OOOOOOOOO"
-    assert [one.evidence.undecided for one in said] == [9, 9, 9, 3, 3, 3, 3, 3, 3]
+    assert letters(said) == "OOOOOOOOOOO"
+    assert [one.evidence.undecided for one in said] == [9, 9, 9, 3, 3, 3, 3, 3, 3, 9, 3]
     nobody = made_up.diagonal_numbers(ok=False, diagonal=0.0)
-    assert verdicts("diagonal", nobody) == "OONNNNNNN"
+    assert verdicts("diagonal", nobody) == "OONNNNNNNON"
 
 
 def test_a_few_late_instances_are_no_counterexample_and_no_proof() -> None:
@@ -96,15 +96,15 @@ def test_rates_compare_exponent_and_slack() -> None:
 def test_alignment_is_judged_inside_the_assumptions() -> None:
     good, bad, lost, outside = made_up.aligned()
     said = find("general", good)
-    assert letters(said) == "HHHHHN"
-    assert [one.evidence.inside for one in said] == [8, 6, 6, 6, 2, 0]
+    assert letters(said) == "HHHHHNH"
+    assert [one.evidence.inside for one in said] == [8, 6, 6, 6, 2, 0, 6]
     said = find("general", bad)
-    assert letters(said) == "OOOOON"
-    assert [one.evidence.contradicted for one in said] == [8, 6, 6, 6, 2, 0]
-    assert verdicts("general", lost) == "OOHHHN"
-    assert verdicts("general", outside) == "NNNNNN"
+    assert letters(said) == "OOOOONH"
+    assert [one.evidence.contradicted for one in said] == [8, 6, 6, 6, 2, 0, 0]
+    assert verdicts("general", lost) == "OOHHHNO"
+    assert verdicts("general", outside) == "NNNNNNN"
     unsolved = made_up.aligned_numbers(result=ProgramResult.budget_spent.value)
-    assert verdicts("general", unsolved) == "HHOHHN"
+    assert verdicts("general", unsolved) == "HHOHHNH"
     # The same matrix again shows nothing of uniqueness.
     assert verdicts("general", made_up.aligned_numbers(apart=0.0))[4] == "O"
 

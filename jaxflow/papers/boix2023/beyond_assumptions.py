@@ -148,8 +148,6 @@ ADAM = Statement[Table](
 
 register(
     ORDERS,
-    "outside",
     title="§6: exponential tails, Adam",
     statements=[TAILS, ADAM],
-    verified=True,
 )

@@ -4,7 +4,7 @@ The runs of figure 7 again, with updates of bounded rank: by adapters in trainin
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from jaxflow.papers.boix2023.practical.runs import IMAGES, Size, start_models
 from jaxflow.papers.boix2023.practical.spectra import head_products, stable_rank
 from jaxflow.papers.boix2023.practical.train import classification, image_batches, train
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -35,22 +36,16 @@ PERMUTATIONS = 9999
 LEVEL = 0.05
 
 
-class Ranks(NamedTuple):
-    """Training as in figure 7, and the ranks that updates of every head are held to."""
-
-    size: Size
-    ranks: tuple[int, ...]
-
-
+# Training as in figure 7, and the ranks that updates of every head are held to.
 SIZES = {
-    "quick": Ranks(IMAGES["quick"]._replace(seeds=2, recipe=IMAGES["quick"].recipe._replace(steps=100)), (0, 1, 4)),
+    "quick": (IMAGES["quick"]._replace(seeds=2, recipe=IMAGES["quick"].recipe._replace(steps=100)), (0, 1, 4)),
     # ΔW_K W_Qᵀ has a rank of twice the heads' dimension (8) at most.
-    "paper": Ranks(IMAGES["paper"], (0, 1, 2, 4, 8, 16)),
-    "large": Ranks(IMAGES["large"], (0, 1, 2, 4, 8, 16, 32)),
+    "paper": (IMAGES["paper"], (0, 1, 2, 4, 8, 16)),
+    "large": (IMAGES["large"], (0, 1, 2, 4, 8, 16, 32)),
 }
 
 
-def compute(key: Any, what: Ranks) -> Table:
+def compute(key: Any, what: tuple[Size, tuple[int, ...]]) -> Table:
     """Full training, its updates cut down, and adapters of every rank.
 
     Losses and accuracies over all images by scale and seed `(s, t)`, of full training and with updates of r `ranks` in
@@ -218,14 +213,12 @@ def draw(numbers: Table) -> Any:
             x, label = np.arange(len(runs.ranks)) + 0.08 * (row - 1), f"scale {scale:g}"
             axis.errorbar(x, middle, spread, fmt=line, color=color, capsize=2, markersize=4, label=label)
         axis.axhline(1.0 + TOLERANCE, color="#000000", linewidth=0.8, linestyle=":", label="suffices below")
-        axis.set_yscale("log")
+        dress(axis, f"loss / loss of full training ({name})", "rank $r$ of every head's update", log="y")
         axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         # Between powers of ten only where few of them are in sight.
         axis.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.5)))
         axis.set_xticks(np.arange(len(runs.ranks)), [str(rank) for rank in runs.ranks])
-        axis.set_xlabel("rank $r$ of every head's update")
-        axis.set_title(f"loss / loss of full training ({name})", fontsize=10)
-    axes[0].legend(frameon=False, fontsize=8)
+    dress(axes[0], legend=8)
     last = axes[-1]
     for way, (line, name) in LINES.items():
         places = np.searchsorted(runs.ranks, sufficient(runs, way, 0))
@@ -235,15 +228,13 @@ def draw(numbers: Table) -> Any:
             y = places[row] + (0.08 if way == "lora" else -0.08)
             last.plot(stable(runs)[row], y, line[-1], color=color, label=None if row else name, **style)
     last.set_yticks(np.arange(len(runs.ranks) + 1), [*(str(rank) for rank in runs.ranks), "none"])
-    last.set(xlabel=r"stable rank $\|\Delta W\|_F^2/\|\Delta W\|_2^2$, mean", ylim=(-0.5, len(runs.ranks) + 0.5))
-    last.set_title("smallest rank that suffices", fontsize=10)
-    last.legend(frameon=False, fontsize=8)
+    rank, window = r"stable rank $\|\Delta W\|_F^2/\|\Delta W\|_2^2$, mean", (-0.5, len(runs.ranks) + 0.5)
+    dress(last, "smallest rank that suffices", rank, legend=8, ylim=window)
     return figure
 
 
 register(
     LORA,
-    "lora",
     title="The rank of updates that suffices",
     statements=[
         *(predicts(way, criterion) for way in WAYS for criterion in range(len(CRITERIA))),

@@ -28,6 +28,7 @@ from jaxflow.papers.boix2023.toy import (
     reached,
 )
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -233,7 +234,7 @@ def draw_panels(panels: list[tuple[Any, int, str]]) -> Any:
         if high - low < 0.1:
             # Nothing to be seen: not at a scale of rounding either.
             axis.set_ylim(min(low, -0.1), max(high, 0.1))
-        axis.set_title(title, fontsize=10)
+        dress(axis, title)
         axis.set_xlabel(TIME, fontsize=8)
     axes[0].set_ylabel("entry")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)

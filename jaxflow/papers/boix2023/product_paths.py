@@ -1,6 +1,6 @@
 """Paths of products in logarithms: every step of an integration, what lies between, and through given sizes."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -130,16 +130,16 @@ def follow_products(
     inner = controller.inner if isinstance(controller, StageSteps) else controller
     drive = Drive(with_tolerances(chosen, inner), controller, max_steps=max_steps)
     lane = _start(drive, risk, model, clock, jnp.asarray(until))
-    found = record(drive, lane)
-    rates, losses = _rates_and_losses(risk, model, jnp.asarray(found.state), jnp.asarray(-log_alpha))
+    times, log_sums, trajectory = record(drive, lane)
+    rates, losses = _rates_and_losses(risk, model, jnp.asarray(log_sums), jnp.asarray(-log_alpha))
     return ProductPath(
-        times=found.s,
-        log_sums=found.state,
+        times=times,
+        log_sums=log_sums,
         rates=np.asarray(rates),
         log_conserved=np.asarray(model.log_weights.log_conserved),
         losses=np.asarray(losses),
         log_alpha=log_alpha,
-        trajectory=found.trajectory,
+        trajectory=trajectory,
     )
 
 
@@ -193,24 +193,15 @@ def _hermite(ends: tuple[np.ndarray, ...], time: float) -> Any:
     return value + h * x * (1 - x) * ((1 - x) * rates[0] - x * rates[1])
 
 
-class Record(NamedTuple):
-    """The accepted steps of one lane.
-
-    `s` `(m,)`: the clock's variable; `state`: coordinates there, with a leading axis of length m;
-    `trajectory`: the end, with result and statistics.
-    """
-
-    s: np.ndarray
-    state: Any
-    trajectory: Trajectory
-
-
 @checked(least={"chunk": 1})
-def record(drive: Drive, lane: Lane, chunk: int = 512) -> Record:
+def record(drive: Drive, lane: Lane, chunk: int = 512) -> tuple[np.ndarray, Any, Trajectory]:
     """Drives a lane to its end and keeps what it passed.
 
     **Arguments:** `drive`, `lane` as from `drive.start`; `chunk`: steps between two visits to the host, which is
     also what can be interrupted.
+
+    **Returns:** the clock's variable at the accepted steps `(m,)`; coordinates there, with a leading axis of length m;
+    the end, with result and statistics.
     """
     times, states = [np.asarray(lane.s)[None]], [jax.tree.map(lambda x: np.asarray(x)[None], coordinates(lane))]
     while bool(drive.running(lane)):
@@ -222,7 +213,7 @@ def record(drive: Drive, lane: Lane, chunk: int = 512) -> Record:
     state = jax.tree.map(lambda *parts: np.concatenate(parts), *states)
     # Rejected steps stay where they were.
     new = np.concatenate([[True], np.diff(s) > 0])
-    return Record(s[new], jax.tree.map(lambda x: x[new], state), drive.trajectory(lane))
+    return s[new], jax.tree.map(lambda x: x[new], state), drive.trajectory(lane)
 
 
 def coordinates(lane: Lane) -> Any:

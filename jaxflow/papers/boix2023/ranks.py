@@ -19,6 +19,7 @@ from jaxflow.papers.boix2023.training import (
     said,
     shrinks,
 )
+from jaxflow.papers.drawing import dress, kept_axes
 from jaxflow.papers.registry import register
 from jaxflow.papers.table import Table
 from jaxflow.plots import new_figure, new_grid
@@ -59,9 +60,7 @@ def draw_growth(numbers: Table) -> Any:
             here = product(numbers, name, part)
             values = here.rank[:, 0, :, -1]
             band(axis, here.steps, values.reshape(len(values), -1), color, rf"$\Delta {symbol}$")
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("step")
-        axis.legend(frameon=False, fontsize=8)
+        dress(axis, title, "step", legend=8)
     axes[0].set_ylabel(RANK)
     return figure
 
@@ -75,11 +74,9 @@ def draw_spectra(numbers: Table) -> Any:
         for column, scale in enumerate(scales):
             axis = grid[row, column]
             axis.plot(here.steps, here.spectrum[:, column, 0, 1, 0, :10], color=color, linewidth=1.0)
-            axis.set_title(rf"$\Delta {symbol}$, scale {scale:g}", fontsize=9)
-    for axis in grid[:, 0]:
-        axis.set_ylabel(r"$\sigma_i/\sigma_1$")
-    for axis in grid[-1]:
-        axis.set_xlabel("step")
+            first, last = column == 0, row == len(grid) - 1
+            labels = ("step" * last, r"$\sigma_i/\sigma_1$" * first)
+            dress(axis, rf"$\Delta {symbol}$, scale {scale:g}", *labels, size=9)
     return figure
 
 
@@ -94,9 +91,7 @@ def draw_by_scale(numbers: Table) -> Any:
             offset = 0.06 * (row - 0.5 * (len(here.scales) - 1))
             mean, deviation = values[row].mean(axis=0), values[row].std(axis=0)
             axis.errorbar(layers + 1 + offset, mean, deviation, fmt="o", color=shade, capsize=3, label=f"{scale:g}")
-        axis.set_xticks(layers + 1)
-        axis.set_xlabel("layer")
-        axis.set_title(rf"stable rank of $\Delta {symbol}$", fontsize=10)
+        dress(axis, rf"stable rank of $\Delta {symbol}$", "layer", xticks=layers + 1)
     axes[0].set_ylabel(RANK)
     axes[0].legend(frameon=False, fontsize=8, title="initialisation scale", title_fontsize=8)
     return figure
@@ -109,18 +104,14 @@ def draw_layers(numbers: Table) -> Any:
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     figure, grid = new_grid(rows, columns, width=3.6 * columns, height=3.0 * rows)
-    for axis, (name, at) in zip(grid.ravel(), panels, strict=False):
+    for axis, (name, at) in zip(kept_axes(grid, len(panels)), panels, strict=True):
         for part, (color, symbol) in PRODUCTS.items():
             here = product(numbers, name, part)
             values, start = here.rank[:, 0, :, at].reshape(len(here.steps), -1), float(here.initial[0, 0, :, at].mean())
             band(axis, here.steps, values, color, rf"$\Delta {symbol}$; W(0): {start:.3g}")
             if start < 2.0 * values.max():
                 axis.axhline(start, color=color, linestyle=":", linewidth=1.0)
-        axis.set_title(f"layer {at + 1}; {RUNS[name]}", fontsize=9)
-        axis.set_xlabel("step")
-        axis.legend(frameon=False, fontsize=7)
-    for axis in grid.ravel()[len(panels) :]:
-        axis.remove()
+        dress(axis, f"layer {at + 1}; {RUNS[name]}", "step", legend=7, size=9)
     for axis in grid[:, 0]:
         axis.set_ylabel(RANK)
     return figure
@@ -128,6 +119,7 @@ def draw_layers(numbers: Table) -> Any:
 
 LEARNED = "The weight perturbation learned during the training process"
 EVIDENT = "Incremental learning dynamics and a low-rank bias are evident for all scales"
+REMAINS = "Stable rank of the perturbation increases gradually, but remains small throughout training"
 GRADUAL = "We find evidence of gradual increase in stable rank, leading to a low rank bias"
 ALL = "ViTs on CIFAR-10, CIFAR-100 and ImageNet, GPT-2 on Wikitext-103"
 
@@ -144,6 +136,9 @@ register(
             tuple(RUNS),
             above_start,
         ),
+        # What is said of ours stands above: the same sentence of the same runs.
+        *said("Figures 12, 13", f"{GRADUAL}, with SGD too.", "ViTs on CIFAR by SGD", ("sgd",), shrinks)[:1],
+        *said("Figure 20", f"{REMAINS}.", "GPT-2 on Wikitext-103", ("text",), shrinks)[:1],
     ],
     notes=notes(*RUNS),
     draw=draw_growth,

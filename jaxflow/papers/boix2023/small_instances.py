@@ -198,8 +198,6 @@ CONSERVED = Statement[Table](
 
 register(
     FLOWS,
-    "stages",
     title="Theorem 4.1, Lemma 4.2",
     statements=[TIMES, PLATEAUS, SPARSITY, CONSERVED],
-    verified=True,
 )

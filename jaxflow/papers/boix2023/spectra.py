@@ -20,6 +20,7 @@ from jaxflow.papers.boix2023.training import (
     said,
     shrinks,
 )
+from jaxflow.papers.drawing import dress, kept_axes
 from jaxflow.papers.registry import register
 from jaxflow.papers.table import Table
 from jaxflow.plots import new_grid
@@ -57,7 +58,7 @@ def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = F
     columns = min(3, len(heads))
     rows = -(-len(heads) // columns)
     figure, grid = new_grid(rows, columns, width=4.2 * columns, height=3.2 * rows)
-    for axis, (name, part, layer) in zip(grid.ravel(), heads, strict=False):
+    for axis, (name, part, layer) in zip(kept_axes(grid, len(heads)), heads, strict=True):
         here, at = product(numbers, name, part), (0, SEED, layer, HEAD)
         points = len(here.steps)
         shown = [points - 1] if last else sorted({round(x) for x in np.linspace(0, points - 1, 5)})
@@ -68,11 +69,8 @@ def draw_heads(numbers: Table, heads: list[tuple[str, str, int]], last: bool = F
             values, shade = here.spectrum[point][at], 0.8 * (1.0 - (row + 1) / len(shown))
             color, label = (shade, 0.35 + 0.6 * shade, shade), f"ΔW, step {here.steps[point]}"
             axis.plot(np.arange(1, len(values) + 1), values, "-", color=color, label=label)
-        axis.set_title(f"${PRODUCTS[part][1]}$, layer {layer + 1}; {RUNS[name]}", fontsize=9)
-        axis.set(xlabel="i", ylim=(0.0, 1.02))
-        axis.legend(frameon=False, fontsize=7)
-    for axis in grid.ravel()[len(heads) :]:
-        axis.remove()
+        title = f"${PRODUCTS[part][1]}$, layer {layer + 1}; {RUNS[name]}"
+        dress(axis, title, "i", legend=7, size=9, ylim=(0.0, 1.02))
     for axis in grid[:, 0]:
         axis.set_ylabel(r"$\sigma_i/\sigma_1$")
     return figure

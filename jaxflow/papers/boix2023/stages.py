@@ -19,8 +19,9 @@ from jaxflow.papers.boix2023.toy import (
     entries,
     toy,
 )
+from jaxflow.papers.drawing import dress, kept_axes
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import BELOW_ZERO, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate, fit
 from jaxflow.plots import COLORS, new_figure, new_grid
@@ -143,6 +144,27 @@ EARLY = Statement[Table](
 )
 
 
+def assumption(number: str, says: str, clauses: slice) -> Statement[Table]:
+    """Some clauses of an assumption, by their slacks over the stages of Algorithm 1."""
+    return Statement(
+        source=f"Assumption {number}",
+        says=says,
+        residual=lambda n: -n.stages.slacks[0, 0, clauses],
+        bound=BELOW_ZERO,
+        unit="minus the slack of a clause",
+    )
+
+
+ASSUMPTIONS = [
+    assumption(
+        "4.3",
+        "The toy task is nondegenerate: |u_i(0)| ≠ |v_i(0)|, one smallest waiting time, g_i ≠ 0 where i has left.",
+        slice(0, 3),
+    ),
+    assumption("4.4", "The stationary points of the toy task are strict minima on their supports.", slice(3, 4)),
+]
+
+
 def _gaps(numbers: Table, part: str) -> np.ndarray:
     """Between one α and the next: the largest difference of an entry, in the mean over time (at the jumps themselves
     curves differ by as much as the jump is high)."""
@@ -243,9 +265,7 @@ def _draw_entries(axis: Any, numbers: Table, row: int, parts: tuple[str, ...], l
             if values.any():
                 axis.plot(*_stairs(seen, values, 0.0), "--", color="#000000", linewidth=0.7)
     axis.plot([], [], "--", color="#000000", linewidth=0.7, label="Algorithm 1")
-    axis.set_xlim(0.0, seen.until)
-    if legend:
-        axis.legend(frameon=False, fontsize=8)
+    dress(axis, legend=8 * legend, xlim=(0.0, seen.until))
 
 
 def draw_stages(numbers: Table) -> Any:
@@ -258,15 +278,10 @@ def draw_stages(numbers: Table) -> Any:
         left.plot(paths.times[row, 0], paths.losses[row, 0], color=shade, linewidth=1.2, label=label)
     stairs = _stairs(seen, seen.losses, seen.initial_loss)
     left.plot(*stairs, "--", color=COLORS["factored"], linewidth=1.0, label="Algorithm 1")
-    left.set(ylabel=r"loss $\mathcal{L}$", xlim=(0.0, seen.until))
-    left.set_title("(a) loss", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    dress(left, "(a) loss", TIME, r"loss $\mathcal{L}$", legend=8, xlim=(0.0, seen.until))
     shown = int(np.argmin(np.abs(seen.log_alphas - SHOWN)))
     _draw_entries(right, numbers, shown, ("KQ", "VO"))
-    right.set_title(rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", fontsize=10)
-    right.set_ylabel("entry")
-    for axis in (left, right):
-        axis.set_xlabel(TIME)
+    dress(right, rf"(b) entries at $\alpha={_symbol(seen.log_alphas[shown])}$", TIME, "entry")
     return figure
 
 
@@ -277,15 +292,13 @@ def draw_part(numbers: Table, part: str) -> Any:
     columns = min(4, rows)
     height = -(-rows // columns)
     figure, grid = new_grid(height, columns, width=3.4 * columns, height=2.9 * height)
-    axes = grid.ravel()
-    for row, axis in enumerate(axes[:rows]):
+    axes = kept_axes(grid, rows)
+    for row, axis in enumerate(axes):
         _draw_entries(axis, numbers, row, (part,), legend=row == 0)
-        axis.set_title(rf"$\alpha={_symbol(seen.log_alphas[row])}$", fontsize=10)
-    for axis in axes[rows:]:
-        axis.set_visible(False)
+        dress(axis, rf"$\alpha={_symbol(seen.log_alphas[row])}$")
     for axis in grid[:, 0]:
         axis.set_ylabel(rf"entries of ${PARTS[part][1]}$", fontsize=9)
-    for axis in axes[max(0, rows - columns) : rows]:
+    for axis in axes[max(0, rows - columns) :]:
         axis.set_xlabel(TIME)
     return figure
 
@@ -294,7 +307,7 @@ register(
     TOY,
     "fig2",
     title="Loss and entries of a diagonal attention head in stages",
-    statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY],
+    statements=[TIMES, WEIGHTS, ORDER, ONE_AT_A_TIME, SUPPORT_STAYS, EARLY, *ASSUMPTIONS],
     notes=lambda n: scale_notes(n) + stage_notes(n),
     draw=draw_stages,
 )

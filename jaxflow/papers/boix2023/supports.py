@@ -154,8 +154,6 @@ LEAVES = Statement[Table](
 
 register(
     SUPPORTS,
-    "supports",
     title="Theorem 4.1: supports along the flow and in Algorithm 1",
     statements=[GROWS, LEAVES],
-    verified=True,
 )

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxflow.losses import Squared
 from jaxflow.models import DiagonalHead, HadamardNetwork
+from jaxflow.papers.boix2023.assumptions import stage_assumptions
 from jaxflow.papers.boix2023.product_paths import ProductPath, algorithm_1, follow_products
 from jaxflow.papers.boix2023.stage_steps import stage_solver
 from jaxflow.papers.dataset import Dataset, Part
@@ -92,7 +93,8 @@ def predict(key: Any, size: Size) -> Table:
     Algorithm 1: stages k that begin within the horizon `until`, filled up with infinite times.
 
     `times` $T_{k+1}$ and the `next` ones, `coordinates`, products and losses on the plateau; `gaps`, `curvatures`,
-    `leaving`: slacks of Assumptions 4.3 and 4.4; `initial_loss`. Of its own shape: `times`, `next`, `coordinates`,
+    `leaving`: slacks of Assumptions 4.3 and 4.4, and `slacks` of their clauses over all stages `(4,)`; `initial_loss`.
+    Of its own shape: `times`, `next`, `coordinates`,
     `losses`, `gaps`, `curvatures`, `leaving` `(k,)`; `products` `(k, p)`.
     """
     task = make_task(key, size)
@@ -112,6 +114,7 @@ def predict(key: Any, size: Size) -> Table:
         gaps=kept(stages.gaps, np.nan),
         curvatures=kept(stages.curvatures, np.nan),
         leaving=kept(stages.leaving, np.nan),
+        slacks=np.asarray([float(clause.slack) for clause in stage_assumptions(stages, task.student)]),
         initial_loss=np.asarray(stages.initial_loss),
         until=np.asarray(task.until),
     )

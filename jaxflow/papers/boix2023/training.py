@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxflow.papers.boix2023.practical.runs import IMAGES, NETWORKS, TEXTS, Size, by_sgd, image_runs, text_runs
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import shade
 from jaxflow.papers.statement import Statement, met
 from jaxflow.papers.table import Table
 from jaxflow.plots import COLORS
@@ -171,4 +172,4 @@ def band(axis: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) -
     """Mean and standard deviation over the second axis."""
     mean, deviation = values.mean(axis=1), values.std(axis=1)
     axis.plot(x, mean, "-o", color=color, markersize=3, label=label)
-    axis.fill_between(x, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+    shade(axis, x, mean - deviation, mean + deviation, color)

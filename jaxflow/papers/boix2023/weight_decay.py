@@ -201,8 +201,6 @@ ENDS = Statement[Table](
 
 register(
     DECAY,
-    "decay",
     title="§6: an exponential tail with weight decay",
     statements=[IN_ORDER, ENDS],
-    verified=True,
 )

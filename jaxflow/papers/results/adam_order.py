@@ -22,6 +22,7 @@ from jaxflow.papers.boix2023.beyond_assumptions import (
     well_apart,
 )
 from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.results.words import of
 from jaxflow.papers.statement import Again, Mask, Statement
@@ -172,24 +173,15 @@ def draw_order(numbers: Table) -> Any:
     sizes = np.geomspace(max(np.min(np.abs(runs.aims)), 1e-6), np.max(np.abs(runs.aims)), 50)
     line = np.sqrt(HALF * sizes) / RATE
     left.plot(sizes, line, "--", color=COLORS["program"], linewidth=0.9, label=r"$\sqrt{|\beta|/2}/\eta$")
-    left.set_xscale("log")
-    left.set_yscale("log")
-    left.set_xlabel(r"size of the product, $|\beta|$")
-    left.set_ylabel("steps of Adam to half of it")
-    left.set_title("(a) against size", fontsize=10)
-    left.legend(frameon=False, fontsize=8)
+    steps = "steps of Adam to half of it"
+    dress(left, "(a) against size", r"size of the product, $|\beta|$", steps, log="xy", legend=8)
     right.plot(runs.times.ravel(), _by_stage(numbers)[1].ravel(), "o", color=COLORS["combined"], markersize=3.0)
-    right.set_xscale("log")
-    right.set_yscale("log")
-    right.set_xlabel("time of the stage in Algorithm 1")
-    right.set_ylabel("steps of Adam to half of it")
-    right.set_title("(b) against Algorithm 1", fontsize=10)
+    dress(right, "(b) against Algorithm 1", "time of the stage in Algorithm 1", steps, log="xy")
     return figure
 
 
 register(
     ORDER,
-    "adam-order",
     title="The order in which Adam learns products from small starts",
     statements=[STAGES, SIZES],
     notes=_notes,

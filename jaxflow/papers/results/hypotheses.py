@@ -7,7 +7,7 @@ tested on instances that a search has moved towards the boundary of Assumption D
 """
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, token_scores
 from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.independent import Tokens, attention, margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
@@ -37,6 +38,7 @@ from jaxflow.study import subkey
 MODELS = {"combined": CombinedAttention, "factored": FactoredAttention, "diagonal": DiagonalAttention}
 NAMES = {"combined": "W", "factored": "(K, Q)", "diagonal": "diagonal"}
 NORMS = {"combined": "frobenius", "factored": "nuclear", "diagonal": "l1"}
+HATCHES = {"combined": "", "factored": "////", "diagonal": "...."}
 # What is assumed, and whether the start is small or of size three.
 ROWS = (
     ("B.1", "small"),
@@ -64,12 +66,8 @@ SELECTED, LOST = 1e-2, 0.5
 LATE, LOG_TIME = 1e4, 300.0
 
 
-class Setting(NamedTuple):
-    """What is assumed, the size of the start, the parametrisation."""
-
-    assumed: str
-    start: str
-    model: str
+# What is assumed, the size of the start, the parametrisation.
+Setting = tuple[str, str, str]
 
 
 def multipliers(given: Tokens, choice: np.ndarray) -> np.ndarray | None:
@@ -139,12 +137,13 @@ def search(key: Any, data: Any, head: Any) -> Any:
 
 def start(key: Any, setting: Setting) -> tuple[Any, Any]:
     """Data, and the model from which the flow starts: entries normal of a size, that of W for factors too."""
-    data, head = draw_data(subkey(key, "data"), setting.assumed)
-    shape, size = (SHAPE[2],) if setting.model == "diagonal" else (SHAPE[2],) * 2, SIZES[setting.start]
+    assumed, how, kind = setting
+    data, head = draw_data(subkey(key, "data"), assumed)
+    shape, size = (SHAPE[2],) if kind == "diagonal" else (SHAPE[2],) * 2, SIZES[how]
     one, two = jax.random.normal(subkey(key, "start"), (2, *shape))
-    if setting.model == "combined":
+    if kind == "combined":
         return data, CombinedAttention(size * one, head)
-    return data, MODELS[setting.model](size**0.5 * one, size**0.5 * two, head)
+    return data, MODELS[kind](size**0.5 * one, size**0.5 * two, head)
 
 
 def follow(key: Any, setting: Setting) -> Table:
@@ -169,7 +168,7 @@ def follow(key: Any, setting: Setting) -> Table:
         B1=np.asarray(B1),
         D=np.asarray(D),
         small=np.asarray(assumption_3(risk, model).slack),
-        feasible=np.asarray(solve(attention_svm(data, best, NORMS[setting.model])).result == ProgramResult.optimal),
+        feasible=np.asarray(solve(attention_svm(data, best, NORMS[setting[2]])).result == ProgramResult.optimal),
         flow=np.asarray(int(limit.outcome)),
         log_time=np.asarray(limit.trajectory.final.log_time),
         attention=np.min(least),
@@ -177,7 +176,7 @@ def follow(key: Any, setting: Setting) -> Table:
     )
 
 
-CELLS = {f"{assumed}, {how} start, {NAMES[m]}": Setting(assumed, how, m) for m in MODELS for assumed, how in ROWS}
+CELLS = {f"{assumed}, {how} start, {NAMES[m]}": (assumed, how, m) for m in MODELS for assumed, how in ROWS}
 # `flows` `(27, b)`: the rows of one parametrisation after those of another.
 HYPOTHESES = Dataset(
     "results", "hypotheses", {"flows": Part(follow, CELLS, TRIALS, way="on host")}, where=f"{__name__}:HYPOTHESES"
@@ -186,7 +185,7 @@ HYPOTHESES = Dataset(
 
 def _inside(numbers: Table, cell: int) -> Mask:
     """What is assumed holds, and the optimal tokens can be selected at all."""
-    flows, assumed = numbers.flows.at(cell), list(CELLS.values())[cell].assumed
+    flows, (assumed, _, _) = numbers.flows.at(cell), list(CELLS.values())[cell]
     if "B.2" in assumed:
         return flows.feasible & ((flows.small >= 0) | ("Assumption 3" not in assumed or "gap" in assumed))
     met = ((flows.B1 > POSITIVE) == ("B.1" in assumed)) & ((flows.D > POSITIVE) == ("D" in assumed))
@@ -201,20 +200,20 @@ def _missed(numbers: Table, cell: int) -> np.ndarray:
 
 
 def _selects(cell: int) -> Statement[Table]:
-    setting = list(CELLS.values())[cell]
+    assumed, how, kind = list(CELLS.values())[cell]
 
     def again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
         key, _ = draw.instance("flows", at[0], cell)
-        given, begin = arrays_of(*start(key, setting))
-        found = flow(setting.model, given, begin, np.array([LOG_TIME]), log_exponential_slope)
+        given, begin = arrays_of(*start(key, (assumed, how, kind)))
+        found = flow(kind, given, begin, np.array([LOG_TIME]), log_exponential_slope)
         if found is None:
             return np.nan
-        weights = attention(given, product(setting.model, found[-1]))
+        weights = attention(given, product(kind, found[-1]))
         return 1.0 - float(np.min(weights[np.arange(len(weights)), np.argmax(given.scores, axis=1)]))
 
     return Statement(
-        source=f"{setting.assumed}, {setting.start} start",
-        says=f"{NAMES[setting.model]}: the flow selects the optimal tokens.",
+        source=f"{assumed}, {how} start",
+        says=f"{NAMES[kind]}: the flow selects the optimal tokens.",
         inside=lambda n: _inside(n, cell),
         residual=lambda n: _missed(n, cell),
         bound=SELECTED,
@@ -240,9 +239,9 @@ def _notes(numbers: Table) -> list[str]:
         notes.append(f"{assumed}, {how} start, flows that miss an optimal token: {', '.join(told)}.")
     flows, cells = numbers.flows, list(CELLS.values())
     wrong = np.stack([_inside(numbers, cell) & (_missed(numbers, cell) > LOST) for cell in range(len(cells))])
-    kind = np.array([one.assumed.startswith("B.2") and one.model == "combined" for one in cells])
+    kind = np.array([assumed.startswith("B.2") and kind == "combined" for assumed, _, kind in cells])
     lost = wrong[kind]
-    near = np.array(["boundary" in one.assumed for one in cells])
+    near = np.array(["boundary" in assumed for assumed, _, _ in cells])
     least = flows.D[near]
     return [
         *notes,
@@ -253,26 +252,27 @@ def _notes(numbers: Table) -> list[str]:
 
 
 def draw(numbers: Table) -> Any:
-    """The share of flows that select another token than an optimal one, for each assumption and parametrisation."""
+    """The share of flows that select another token than an optimal one, for each assumption and parametrisation, whose
+    bars are told apart by hatches too."""
     figure, (axis,) = new_figure(1, width=9.0, height=4.2)
     missed, total = _counts(numbers)
     for at, name in enumerate(MODELS):
         places, (share, error) = np.arange(len(ROWS)) + 0.25 * (at - 1), share_and_error(missed[at], total[at])
-        axis.barh(places, share, height=0.22, color=COLORS[name], label=NAMES[name])
+        look = {"color": COLORS[name], "hatch": HATCHES[name], "edgecolor": "white", "linewidth": 0.0}
+        axis.barh(places, share, height=0.22, label=NAMES[name], **look)
         axis.errorbar(share, places, xerr=error, **look_of_errors())
         for place, count in zip(places, total[at], strict=True):
             axis.annotate(f"of {count}", (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=6)
     axis.set_yticks(np.arange(len(ROWS)), [f"{assumed}; {how} start" for assumed, how in ROWS], fontsize=8)
     axis.invert_yaxis()
-    axis.set_xlim(0.0, 100.0)
-    axis.set_xlabel("flows that miss an optimal token (%, Wilson 95%)")
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    dress(axis, x="flows that miss an optimal token (%, Wilson 95%)", xlim=(0.0, 100.0))
+    # Bars reach everywhere inside.
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
 register(
     HYPOTHESES,
-    "hypotheses",
     title="Which assumptions make which flow select the optimal tokens",
     statements=[_selects(cell) for cell in range(len(CELLS))],
     notes=_notes,

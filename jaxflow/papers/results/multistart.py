@@ -4,7 +4,7 @@ Section 2.1 of Tarzanagh et al. (2023) reads its experiments as a bias towards t
 tokens are kept and the start is drawn again and again.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from jaxflow.limits import find_limit
 from jaxflow.losses import Logistic
 from jaxflow.models import FactoredAttention
 from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.independent import margin_rows, tokens_of
 from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_logistic_slope
@@ -26,15 +27,8 @@ from jaxflow.plots import COLORS, new_figure
 from jaxflow.risk import EmpiricalRisk
 from jaxflow.study import subkey
 
-
-class Setting(NamedTuple):
-    """Columns of K and Q, sequences, tokens, dimension; `starts` for the same tokens."""
-
-    m: int
-    n: int
-    T: int
-    d: int
-    starts: int
+# Columns m of K and Q, sequences n, tokens T, dimension d; and how many starts for the same tokens.
+Setting = tuple[int, int, int, int, int]
 
 
 STARTS = {"quick": 16, "paper": 64, "large": 256}
@@ -55,9 +49,10 @@ SOLVED = 1e-5
 
 def start(key: Any, setting: Setting) -> tuple[Any, Any, list[Any]]:
     """Data, head and the models from which the flow starts, entries uniform on ±1/√d."""
-    data, head = random_tokens(subkey(key, "data"), setting.n, setting.T, setting.d)
-    keys = jax.random.split(subkey(key, "starts"), setting.starts)
-    return data, head, [FactoredAttention.init(one, data, head, m=setting.m) for one in keys]
+    m, n, T, d, starts = setting
+    data, head = random_tokens(subkey(key, "data"), n, T, d)
+    keys = jax.random.split(subkey(key, "starts"), starts)
+    return data, head, [FactoredAttention.init(one, data, head, m=m) for one in keys]
 
 
 def one(key: Any, setting: Setting) -> Table:
@@ -69,7 +64,7 @@ def one(key: Any, setting: Setting) -> Table:
 
     Of its own shape: `outcome`, `tokens`, `value`, `kkt`, `bound` `(starts,)`.
     """
-    data, head, models = start(key, setting)
+    (_, n, T, _, _), (data, head, models) = setting, start(key, setting)
     risk, given = EmpiricalRisk(data, Logistic()), tokens_of(data, head)
     found = []
     for model in models:
@@ -77,7 +72,7 @@ def one(key: Any, setting: Setting) -> Table:
         chosen = np.argmax(np.asarray(limit.selection), axis=-1)
         outcome, bound = int(limit.outcome), float(limit.program_solution.certificate.primal_value)
         value, residual = kkt_residual(margin_rows(given, chosen), np.asarray(limit.flow_direction))
-        found.append((outcome, int(chosen @ setting.T ** np.arange(setting.n)), value, residual, bound))
+        found.append((outcome, int(chosen @ T ** np.arange(n)), value, residual, bound))
     outcomes, tokens, *floats = zip(*found, strict=True)
     value, residual, bound = np.array(floats)
     named = {"value": value, "kkt": residual, "bound": bound}
@@ -109,7 +104,7 @@ MULTISTART = Dataset(
     {
         "starts": Part(
             one,
-            lambda scale: {"m={}, n={}, T={}, d={}".format(*shape): Setting(*shape, STARTS[scale]) for shape in SHAPES},
+            lambda scale: {"m={}, n={}, T={}, d={}".format(*shape): (*shape, STARTS[scale]) for shape in SHAPES},
             TRIALS,
             way="on host",
         )
@@ -175,11 +170,11 @@ def _excess_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
     """Both starts followed by LSODA, and their ends by SLSQP."""
     cell, trial, own = at
     key, setting = draw.instance("starts", trial, cell)
-    data, _, models = start(key, setting)
+    (_, n, T, _, _), (data, _, models) = setting, start(key, setting)
     ends = numbers.starts.at((cell, trial))
     same = np.equal(ends.tokens, ends.tokens[own]) & _at_a_point(numbers)[cell, trial]
     best = int(np.argmin(np.where(same, ends.value, np.inf)))
-    chosen = ends.tokens[own] // setting.T ** np.arange(setting.n) % setting.T
+    chosen = ends.tokens[own] // T ** np.arange(n) % T
 
     def value(model: Any) -> float:
         given, begin = arrays_of(data, model)
@@ -256,8 +251,7 @@ def draw(numbers: Table) -> Any:
     (share, error), places = share_and_error(several, all_), np.arange(len(SHAPES))
     left.bar(places, share, color=COLORS["factored"], width=0.6)
     left.errorbar(places, share, yerr=error, **look_of_errors())
-    left.set_ylabel("instances with several limits (%)")
-    left.set_title("(a) one choice of tokens, several KKT points", fontsize=10)
+    dress(left, "(a) one choice of tokens, several KKT points", y="instances with several limits (%)")
     excess, known = _excess(numbers), _directions(numbers, True) | _directions(numbers, False)
     for cell, values in enumerate(np.where(known, excess, np.nan)):
         shown = values[values > ABOVE]
@@ -266,13 +260,11 @@ def draw(numbers: Table) -> Any:
         right.annotate(
             f"{above[cell]}/{at[cell]}", (cell, 0.95), xycoords=("data", "axes fraction"), ha="center", fontsize=8
         )
-    right.set_ylabel("nuclear norm above the least (%)")
-    right.set_title("(b) starts above the least (at the top: of all)", fontsize=10)
+    dress(right, "(b) starts above the least (at the top: of all)", y="nuclear norm above the least (%)")
     right.set_xlim(-0.6, len(SHAPES) - 0.4)
     for axis in (left, right):
         axis.set_xticks(places, [f"{m}, {n}, {d}" for m, n, _, d in SHAPES])
-        axis.set_xlabel("$m$, $n$, $d$ ($T=3$)")
-        axis.set_ylim(bottom=0.0)
+        dress(axis, x="$m$, $n$, $d$ ($T=3$)", ylim=(0.0, None))
     # Room for the counts.
     right.set_ylim(top=1.15 * right.get_ylim()[1])
     return figure
@@ -280,7 +272,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     MULTISTART,
-    "multistart",
     title="Flows of (K, Q) from many starts with the same tokens: several KKT points of (KQ-SVM) where m < d",
     statements=[LEAST, LEAST_FULL, POINTS],
     notes=_notes,

@@ -6,7 +6,7 @@ support.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxflow.losses import Exponential
 from jaxflow.margin import ProgramResult, attention_svm, solve
 from jaxflow.models import CombinedAttention, DiagonalAttention, FactoredAttention, LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.independent import margin_rows
 from jaxflow.papers.registry import register
 from jaxflow.papers.results.numpy_flows import arrays_of, flow, log_exponential_slope, product
@@ -54,30 +55,24 @@ TRIALS = {"quick": 12, "paper": 100, "large": 1000}
 TOKENS, POINTS = (3, 3, 4), (3, 5)
 
 
-class Family(NamedTuple):
-    """A parametrisation, its program's norm, and the starts."""
-
-    name: str
-    norm: str
-    model: Callable[..., Any]
-
-
-FAMILIES = {
-    "diagonal": Family("diagonal weights", "l1", DiagonalAttention.init),
-    "convolutional": Family("convolutions, L = 2", "", LinearConvolutionalNetwork.init),
-    "combined": Family("W", "frobenius", CombinedAttention.init),
-    "factored": Family("(K, Q), m = d", "nuclear", FactoredAttention.init),
+# What each parametrisation is called, its program's norm, and the starts.
+FAMILIES: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "diagonal": ("diagonal weights", "l1", DiagonalAttention.init),
+    "convolutional": ("convolutions, L = 2", "", LinearConvolutionalNetwork.init),
+    "combined": ("W", "frobenius", CombinedAttention.init),
+    "factored": ("(K, Q), m = d", "nuclear", FactoredAttention.init),
 }
+CALLED = [called for called, _, _ in FAMILIES.values()]
 
 
 def start(key: Any, name: str) -> tuple[Any, Any]:
     """Data and the model from which the flow starts."""
-    family = FAMILIES[name]
+    _, _, init = FAMILIES[name]
     if name == "convolutional":
         data = LinearData(*separable(subkey(key, "data"), *POINTS))
-        return data, family.model(subkey(key, "start"), data, depth=2, alpha=0.5)
+        return data, init(subkey(key, "start"), data, depth=2, alpha=0.5)
     data, head = random_tokens(subkey(key, "data"), *TOKENS)
-    return data, family.model(subkey(key, "start"), data, head)
+    return data, init(subkey(key, "start"), data, head)
 
 
 def follow(key: Any, name: str) -> Table:
@@ -104,7 +99,7 @@ def follow(key: Any, name: str) -> Table:
         attention = last.attention(data)
         settled = bool(jnp.all(jnp.max(attention, axis=-1) >= SETTLED))
         selection = attention == jnp.max(attention, axis=-1, keepdims=True)
-        program = attention_svm(data, selection, FAMILIES[name].norm)
+        program = attention_svm(data, selection, FAMILIES[name][1])
         primals = jax.vmap(lambda model: as_primal(program, model.combined_weights()))(path.models)
     solution = solve(program)
     values = np.asarray(jax.vmap(program.norm)(primals))
@@ -153,9 +148,8 @@ def _law(cell: int) -> Statement[Table]:
         exponent, kappa = exponent_again(name, *start(key, name))
         return abs(exponent - (1.0 - kappa))
 
-    family = list(FAMILIES.values())[cell]
     return Statement(
-        source=f"Rate law, {family.name}",
+        source=f"Rate law, {CALLED[cell]}",
         says="N(W)/(μ opt) − 1 falls like (log t)^−(1−κ) between log t = 1e4 and 1e6.",
         inside=lambda n: _inside(n)[cell],
         residual=lambda n: np.abs(_exponents(n) - n.flows.predicted)[cell],
@@ -221,13 +215,13 @@ LAWS = [_law(cell) for cell in range(len(FAMILIES))]
 def _notes(numbers: Table) -> list[str]:
     flows, notes, inside = numbers.flows, [], _inside(numbers)
     off = _exponents(numbers) - flows.predicted
-    for cell, family in enumerate(FAMILIES.values()):
+    for cell, called in enumerate(CALLED):
         kept, here = inside[cell], off[cell][inside[cell]]
         within, total = int(np.sum(np.abs(here) <= BIAS)), int(kept.sum())
         turning = int(np.sum(bend(flows.gaps[cell][kept], LOG_TIMES)[np.abs(here) > BIAS] > BIAS))
         waits = flows.ok[cell] & flows.solved[cell] & ~kept
         notes.append(
-            f"{family.name}: within {BIAS:g} on {of(within, total)}, median difference {median(here):.3f}, least "
+            f"{called}: within {BIAS:g} on {of(within, total)}, median difference {median(here):.3f}, least "
             f"{here.min(initial=np.inf):.2f}, largest "
             f"{here.max(initial=-np.inf):.2f}; of those off the exponents of the last two decades of {turning} differ "
             f"by more than {BIAS:g}. Excluded beforehand: {int(np.sum(~flows.ok[cell]))} not followed, "
@@ -238,33 +232,28 @@ def _notes(numbers: Table) -> list[str]:
 
 
 def draw(numbers: Table) -> Any:
-    """Observed exponents against 1 − κ, and the distances."""
+    """Observed exponents against 1 − κ, and the distances: of each parametrisation one colour, line and mark."""
     figure, (left, right) = new_figure(2, width=9.0)
     inside, exponents = _inside(numbers), _exponents(numbers)
-    looks = zip(FAMILIES.items(), ("o", "s", "^", "D"), strict=True)
-    for cell, ((name, family), mark) in enumerate(looks):
+    looks = zip(FAMILIES, CALLED, ("o", "s", "^", "D"), ("-", "--", "-.", ":"), strict=True)
+    for cell, (name, called, mark, line) in enumerate(looks):
         color, kept = COLORS.get(name, "#CC79A7"), inside[cell]
+        # Marks at other times for each, so that they do not cover each other.
+        marks: Any = {"marker": mark, "markevery": (cell, 8), "markersize": 3.5}
         for row in numbers.flows.gaps[cell][kept]:
-            left.plot(LOG_TIMES, row, color=color, linewidth=0.7)
+            left.plot(LOG_TIMES, row, line, color=color, linewidth=0.7, **marks)
         look: Any = {"marker": mark, "color": color, "linestyle": "none", "markersize": 4.0}
-        right.plot(numbers.flows.predicted[cell][kept], exponents[cell][kept], label=family.name, **look)
-    left.set_xscale("log")
-    left.set_yscale("log")
-    left.set_xlabel(r"$\log t$")
-    left.set_ylabel(r"$N(W)/(\mu\,\mathrm{opt})-1$")
-    left.set_title("(a) distances, colours as in (b)", fontsize=10)
+        right.plot(numbers.flows.predicted[cell][kept], exponents[cell][kept], label=called, **look)
+    dress(left, "(a) distances, marks as in (b)", r"$\log t$", r"$N(W)/(\mu\,\mathrm{opt})-1$", log="xy")
     right.plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
-    right.set_xlabel(r"$1-\kappa$, from the certified dual")
+    dress(right, "(b) exponents from 1e4 to 1e6", r"$1-\kappa$, from the certified dual", ylim=(-0.05, 1.5))
     right.set_ylabel(r"minus the observed exponent of $\log t$")
-    right.set_title("(b) exponents from 1e4 to 1e6", fontsize=10)
-    right.set_ylim(-0.05, 1.5)
     right.legend(frameon=False, fontsize=8, loc="upper left")
     return figure
 
 
 register(
     RATES,
-    "rates",
     title="One rate law for diagonal weights, convolutions, W and (K, Q): (log t)^-(1-κ)",
     statements=LAWS,
     notes=_notes,

@@ -100,6 +100,7 @@ def follow(key: Any, setting: Setting) -> Table:
       and 3. `ok`: whether the integrations reached their ends.
     - `apart`: $\max_j|\beta_j-w_j|/\|\beta\|_\infty$ of the flows of $(\xi_k,\xi_q)$ and $(w_+,w_-)$ (NaN
       unless both were followed); `identity`: the same for β and $\omega_0^{\odot2}\sinh(B\phi)$, (19).
+    - `display`: $\max_j|\dot\beta_j-2\sqrt{\beta_j^2+\omega_0^4}\,(Bp)_j|/\|\dot\beta\|_\infty$, Lemma A.1.
     - `conserved`: the largest change of $\xi_k^{\odot2}-\xi_q^{\odot2}$, over $\|\beta\|_\infty$ + ω₀².
     - `size`, `margin`: $\|\beta\|_2$ and μ.
     - `selects`: 1 if at the last time the attention on every optimal token is 1 to 1e-6, −1 if some has less than 1e-6
@@ -113,7 +114,7 @@ def follow(key: Any, setting: Setting) -> Table:
       $\|\beta\|_1/(\mu\,\mathrm{opt})-1$.
     - `behind`: how far the flow is from the face of its limit at the last time (`behind_face`).
 
-    Of its own shape: `conserved`, `size`, `margin`, `gap`, `stationarity`, `slackness`, `predicted` `(m,)`.
+    Of its own shape: `display`, `conserved`, `size`, `margin`, `gap`, `stationarity`, `slackness`, `predicted` `(m,)`.
     """
     data, head, omega = draw(setting, key)
     # Which of the two factors starts at zero is drawn too: it must not matter.
@@ -167,12 +168,17 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     combined = jnp.einsum("ntd,mnt->md", rows, path.pushes)
     multipliers: Any = path.gradients.multipliers
     now = jnp.einsum("ntd,mnt->md", rows, multipliers)
+    # Of the factors, and both on the gradient's own scale.
+    slopes: Any = path.gradients.gradient
+    speed = -(slopes.k * path.models.q + slopes.q * path.models.k)
+    largest_speed = jnp.max(jnp.abs(speed), axis=-1)
     optimum = solution.certificate.primal_value
     solved, infeasible = solution.result == ProgramResult.optimal, solution.result == ProgramResult.infeasible
     value = jnp.sum(jnp.abs(beta), axis=-1) / positive_or_one(mu)
     return {
         "margin": mu,
         "gap": jax.vmap(certified)(path.models, path.gradients, multipliers),
+        "display": jnp.max(jnp.abs(speed - 2.0 * jnp.hypot(beta, omega**2) * now), axis=-1) / largest_speed,
         "averaged": 2.0 * combined / residuals.log_margin[:, None],
         "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
         "stationarity": residuals.stationarity,

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, OMEGAS
 from jaxflow.papers.statement import Statement, largest
@@ -64,6 +65,14 @@ INTEGRAL_FORM = Statement[Table](
     unit="|β − ω₀² sinh(Bφ)| / |β|, both largest entries",
 )
 
+DISPLAY = Statement[Table](
+    source="Lemma A.1",
+    says="β̇(t) = (2/n) √(β² + ω₀⁴) ⊙ Σ −exp(−γᵀσ)(Σγ)_l B_il, its second display, at 25 times up to log t = 1e6.",
+    residual=lambda n: followed(n.flows, np.max(n.flows.display, axis=-1)),
+    bound=IDENTITY,
+    unit="|difference| / |β̇|, both largest entries",
+)
+
 GROWING = Statement[Table](
     source="Lemma 4.2",
     says="‖β(t)‖ → ∞ under Assumption 2, where the ℓ1-SVM is feasible (like log t).",
@@ -95,8 +104,7 @@ def draw(numbers: Table) -> Any:
         axes[0].plot(times, beta[late, j], color=COLORS["diagonal"], linewidth=1.2, label=label[0])
         axes[0].plot(times, w[late, j], ".", color=COLORS["program"], markersize=3, label=label[1])
     axes[0].set_yscale("symlog", linthresh=0.1)
-    axes[0].set_ylabel(r"$\beta_j(t)$")
-    axes[0].set_title(rf"(a) one instance, $\omega_0={OMEGAS[0]:g}$", fontsize=10)
+    dress(axes[0], rf"(a) one instance, $\omega_0={OMEGAS[0]:g}$", y=r"$\beta_j(t)$")
     apart = ((flows.apart, "-", r"$\|\beta-w\|_\infty$"), (flows.identity, ":", r"$\|\beta-\omega_0^2\sinh(B\phi)\|$"))
     sizes = ((flows.size, "-", r"$\|\beta\|_2$"), (flows.margin, ":", r"$\mu$"))
     for axis, pairs, least in ((axes[1], apart, ROUNDING), (axes[2], sizes, np.nan)):
@@ -108,20 +116,13 @@ def draw(numbers: Table) -> Any:
                     top = np.fmax.reduce(np.where(kept > 0, kept, least), axis=0)
                     axis.plot(times, top, line, color=color, label=rf"{symbol}, $\omega_0={omega:g}$", linewidth=1.4)
         axis.set_yscale("log")
-    axes[1].set_title("(b) Lemma 4.1 and (19)", fontsize=10)
-    axes[1].set_ylabel(r"relative to $\|\beta\|_\infty$")
     axes[1].axhline(EQUAL, color=COLORS["faint"], linewidth=0.8)
-    axes[2].set_title(r"(c) Lemma 4.2: $\|\beta\|\to\infty$", fontsize=10)
-    against_log_time(axes)
+    dress(axes[1], "(b) Lemma 4.1 and (19)", y=r"relative to $\|\beta\|_\infty$")
+    dress(axes[2], r"(c) Lemma 4.2: $\|\beta\|\to\infty$")
+    for axis in axes:
+        dress(axis, x=r"$\log t$", log="x", legend=7)
     figure.suptitle(f"largest over {flows.ok.shape[1]} instances for each start", fontsize=9)
     return figure
-
-
-def against_log_time(axes: Any) -> None:
-    """A logarithmic axis of log t, and legends."""
-    for axis in axes:
-        axis.set(xscale="log", xlabel=r"$\log t$")
-        axis.legend(frameon=False, fontsize=7)
 
 
 register(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024 import aligned_flows, diagonal_flows
 from jaxflow.papers.statement import Statement
@@ -168,8 +169,7 @@ def draw(numbers: Table) -> Any:
         )  # fmt: skip
         axis.plot(x, found.open, "--", color=COLORS["faint"], label="undecided")
         axis.plot(x, found.assumed, ":", color=COLORS["combined"], label="Assumption 3 holds")
-        axis.set(xlabel=label, ylabel="% of instances", ylim=(-3, 103))
-        axis.set_title(title, fontsize=10)
+        dress(axis, title, label, "% of instances", ylim=(-3, 103))
     sphere = shares(numbers.random)
     label = "wrong, tokens and head on the sphere"
     axes[0].axhline(float(sphere.wrong[0]), color=COLORS["diagonal"], linestyle="-.", linewidth=1.2, label=label)
@@ -177,17 +177,16 @@ def draw(numbers: Table) -> Any:
     for color, part in zip(CURVES, range(3), strict=False):
         low, middle, high = np.maximum(quantiles(numbers, part).T, 1e-12)
         axes[2].plot(AMOUNTS, middle, "-o", color=color, markersize=4, label=f"Assumption 4 {PARTS[part]} broken")
-        axes[2].fill_between(AMOUNTS, low, high, color=color, alpha=0.15, linewidth=0)
-    axes[2].set(yscale="log", xlabel="amount", ylabel=r"$\|\dot W\|_*/(\mu\,\mathrm{opt})-1$ at $\log t=10^6$")
-    axes[2].set_title("(c) aligned start, Assumption 4 broken", fontsize=10)
+        shade(axes[2], AMOUNTS, low, high, color)
+    excess = r"$\|\dot W\|_*/(\mu\,\mathrm{opt})-1$ at $\log t=10^6$"
+    dress(axes[2], "(c) aligned start, Assumption 4 broken", "amount", excess, log="y")
     for axis in axes:
-        axis.legend(frameon=False, fontsize=7)
+        dress(axis, legend=7)
     return figure
 
 
 register(
     FAILURES,
-    "failures",
     title="Assumptions that fail: small score gaps, unequal scores, Assumption 4 (i) to (iii) broken",
     statements=[SELECTS, LARGE_LOSS, SPHERE, RELAXED, *(broken(part) for part in range(3))],
     notes=notes,

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import (
     DIAGONAL,
@@ -13,7 +14,7 @@ from jaxflow.papers.sheen2024.diagonal_flows import (
     hypotheses_of,
     inside_of,
 )
-from jaxflow.papers.sheen2024.equivalence import FIRST, against_log_time
+from jaxflow.papers.sheen2024.equivalence import FIRST
 from jaxflow.papers.statement import Statement, largest
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
@@ -172,19 +173,14 @@ def draw(numbers: Table) -> Any:
             text = rf"{symbol}, $\omega_0={OMEGAS[row]:g}$"
             axis.plot(times[seen], np.nanmedian(some[:, seen], axis=0), line, color=color, label=text)
             if line == "-":
-                low, high = np.nanquantile(some[:, seen], [0.1, 0.9], axis=0)
-                axis.fill_between(times[seen], low, high, color=color, alpha=0.12, linewidth=0)
+                quantile_band(axis, times[seen], some[:, seen], color, 0.12)
         expected = flows.predicted[kept][:, late]
         seen = np.isfinite(expected).all(axis=0)
         axes[0].plot(times[seen], np.median(expected[:, seen], axis=0), "--", color=COLORS["program"], linewidth=0.8)
     axes[0].plot([], [], "--", color=COLORS["program"], linewidth=0.8, label=r"$|\ln(2\hat\beta_j/\omega_0^2)|/\ln\mu$")
-    axes[0].set_title(r"(a) averaged: $\lambda_{il}(t)=\phi_{il}(t)/\ln\mu(t)$", fontsize=10)
-    axes[0].set_ylabel("KKT residual")
-    axes[1].set_title(r"(b) instantaneous: $\lambda_{il}\propto p_{il}(t)$", fontsize=10)
-    axes[1].set_ylabel("duality gap")
+    dress(axes[0], r"(a) averaged: $\lambda_{il}(t)=\phi_{il}(t)/\ln\mu(t)$", y="KKT residual", log="y")
     axes[1].axhline(INSTANT, color=COLORS["faint"], linewidth=0.8)
-    for axis in axes[:2]:
-        axis.set_yscale("log")
+    dress(axes[1], r"(b) instantaneous: $\lambda_{il}\propto p_{il}(t)$", y="duality gap", log="y")
     # The instance that is drawn whole: the first inside the hypotheses for both starts, else the first.
     shown = int(np.argmax(np.all(inside_of(numbers.flows)[list(SHOWN)], axis=0)))
     drawn = (
@@ -196,10 +192,9 @@ def draw(numbers: Table) -> Any:
         lines[0].set_label(name)
     for level in (-1.0, 1.0):
         axes[2].axhline(level, color=COLORS["faint"], linewidth=0.8)
-    axes[2].set_ylim(-3.0, 3.0)
-    axes[2].set_ylabel(r"$(B\lambda)_j$")
-    axes[2].set_title(rf"(c) one instance, $\omega_0={OMEGAS[SHOWN[0]]:g}$", fontsize=10)
-    against_log_time(axes)
+    dress(axes[2], rf"(c) one instance, $\omega_0={OMEGAS[SHOWN[0]]:g}$", y=r"$(B\lambda)_j$", ylim=(-3.0, 3.0))
+    for axis in axes:
+        dress(axis, x=r"$\log t$", log="x", legend=7)
     figure.suptitle(
         "median (bands: 10% to 90%) over the instances inside the hypotheses of Theorem 4.1, of "
         f"{numbers.flows.ok.shape[1]} for each start",

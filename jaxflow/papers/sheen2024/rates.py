@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.sheen2024.diagonal_flows import DIAGONAL, LOG_TIMES, hypotheses_of, inside_of
-from jaxflow.papers.sheen2024.equivalence import EQUAL_FLOWS, GROWING, INTEGRAL_FORM
+from jaxflow.papers.sheen2024.equivalence import DISPLAY, EQUAL_FLOWS, GROWING, INTEGRAL_FORM
 from jaxflow.papers.sheen2024.multipliers import ACTIVE, FALLS, INSTANT, averaged, certified_now, factor
-from jaxflow.papers.statement import Statement
+from jaxflow.papers.statement import BELOW_ZERO, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.verdicts import Rate, common_rate
 from jaxflow.plots import COLORS, new_figure
@@ -92,6 +93,23 @@ SELECTION = Statement[Table](
 )
 
 
+def _behind(numbers: Table) -> np.ndarray:
+    """Minus the least margin from log t = 1e5 on; NaN of those that are not followed."""
+    flows = _flows(numbers)
+    return np.where(inside_of(flows), -np.min(flows.margin[:, -4:], axis=-1), np.nan)
+
+
+FEASIBLE = Statement[Table](
+    source="App. A.5 (C2)",
+    says="1 − β̂ᵀB_il ≤ 0 for all i, l: by the definition of β̂ = β/μ wherever μ > 0, which is measured, from log t = "
+    "1e5 on.",
+    inside=lambda n: hypotheses_of(_flows(n)),
+    residual=_behind,
+    bound=BELOW_ZERO,
+    unit="−μ",
+)
+
+
 def _continued_rate(numbers: Table, known: np.ndarray) -> Rate | None:
     """From the end of the flow that was integrated to the end of the limiting dynamics."""
     flows, on = _flows(numbers), numbers.continued.at(0)
@@ -143,17 +161,16 @@ def draw(numbers: Table) -> Any:
         shade = 0.15 + 0.7 * min(max(float(slack[row]), 0.0), 1.0)
         color = (0.9 * (1 - shade), 0.35, 0.15 + 0.75 * shade)
         axes[0].plot(LOG_TIMES[late], flows.weights_gap[row, late], color=color, linewidth=0.8)
-    axes[0].set(xscale="log", yscale="log", xlabel=r"$\log t$", ylabel=r"$\|\beta\|_1/(\mu\,\mathrm{opt})-1$")
-    axes[0].set_title(r"(a) red: little slack $1-\kappa$, blue: much", fontsize=10)
+    gap = r"$\|\beta\|_1/(\mu\,\mathrm{opt})-1$"
+    dress(axes[0], r"(a) red: little slack $1-\kappa$, blue: much", r"$\log t$", gap, log="xy")
     for some, filling, label in ((kept & ~waiting, "full", None), (kept & waiting, "none", "waits for a constraint")):
         axes[1].plot(
             slack[some], exponents[some], "o", color=COLORS["diagonal"], markersize=3.5, fillstyle=filling,
             label=label if some.any() else None,
         )  # fmt: skip
     axes[1].plot([0, 1], [0, 1], "--", color=COLORS["program"], linewidth=0.9, label=r"exponent $=1-\kappa$")
-    axes[1].set(xlabel=r"$1-\kappa$, from the certified dual", ylabel=r"observed exponent of $(\log t)^{-\cdot}$")
-    axes[1].set_title(f"(b) {int(kept.sum())} of {len(kept)} instances", fontsize=10)
-    axes[1].legend(frameon=False, fontsize=8)
+    certified, exponent = r"$1-\kappa$, from the certified dual", r"observed exponent of $(\log t)^{-\cdot}$"
+    dress(axes[1], f"(b) {int(kept.sum())} of {len(kept)} instances", certified, exponent, legend=8)
     return figure
 
 
@@ -180,6 +197,7 @@ register(
         factor(printed=False),
         factor(printed=True),
         CONTINUED,
+        DISPLAY,
+        FEASIBLE,
     ],
-    verified=True,
 )

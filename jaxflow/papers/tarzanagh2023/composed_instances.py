@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Key
 
 from jaxflow._core import good, positive_or_one
 from jaxflow.data import TokenData
@@ -23,6 +23,7 @@ from jaxflow.papers.statement import Mask
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.protocol import published_protocol
+from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.risk import EmpiricalRisk
 
 # Instances computed together; saved weights of 500 take 8 MB.
@@ -219,7 +220,7 @@ def _measured(every: int, problem: Table, path: Table, direction: Table, single:
     between = jnp.any((attention <= SELECTED) & (attention >= MASKED))
 
     def curve(target: Array, usable: Bool[Array, ""]) -> Array:
-        return jnp.where(usable, jax.vmap(partial(decorrelation, target))(weights), jnp.nan)
+        return jnp.where(usable, jax.vmap(partial(misalignment, target))(weights), jnp.nan)
 
     return Table(
         fate=fate_of(direction.result, finite.result, jnp.any(~selected), between, path.good),
@@ -235,7 +236,7 @@ def _measured(every: int, problem: Table, path: Table, direction: Table, single:
         mm=curve(unit, solved),
         one=curve(single.weights, single.result == OPTIMAL),
         gamma=jnp.where(solved, gamma, jnp.nan),
-        best=jnp.where(solved, decorrelation(last, best.weights), jnp.nan),
+        best=jnp.where(solved, misalignment(last, best.weights), jnp.nan),
         best_gamma=jnp.where(solved, best.gamma, jnp.nan),
     )
 
@@ -262,37 +263,24 @@ def kinks(problem: Table, attention: Array) -> tuple[Array, Array]:
     return jnp.all(units <= 0, axis=-1), jnp.min(distance, axis=-1)
 
 
-def decorrelation(W: Float[Array, "d d"], V: Float[Array, "d d"]) -> Float[Array, ""]:
-    r"""$1-\langle W,V\rangle/(\|W\|\|V\|)=\frac12\|W/\|W\|-V/\|V\|\|^2$, which resolves distances below 1e-16."""
-
-    def unit(x: Array) -> Array:
-        norm = jnp.linalg.norm(x)
-        return x / positive_or_one(norm)
-
-    return 0.5 * jnp.sum((unit(W) - unit(V)) ** 2)
-
-
-class Cell(NamedTuple):
-    """One d of a scale."""
-
-    size: Size
-    d: int
+# A scale, and one of its d.
+Cell = tuple[Size, int]
 
 
 def cells(scale: str) -> dict[str, Cell]:
     """Those of a scale."""
-    return {f"d = {d}": Cell(SIZES[scale], d) for d in SIZES[scale].dimensions}
+    return {f"d = {d}": (SIZES[scale], d) for d in SIZES[scale].dimensions}
 
 
 def problems_of(keys: Array, cell: Cell) -> Table:
     """The instances of these keys."""
-    size = cell.size
-    return draws(size.n, size.T, cell.d, max(size.dimensions), keys)
+    size, d = cell
+    return draws(size.n, size.T, d, max(size.dimensions), keys)
 
 
 def instances_of(keys: Array, cell: Cell) -> Table:
     """The published descent and its programs."""
-    size, problems = cell.size, problems_of(keys, cell)
+    (size, _), problems = cell, problems_of(keys, cell)
     path = descents(size.steps, size.every, problems)
     programs = [directions(problems, chosen) for chosen in (path.selected, path.top)]
     programs.append(finite_components(problems, path.selected, path.attention))

@@ -19,20 +19,20 @@ from jaxflow._core import RESULTS
 from jaxflow.flow import Filippov, Scores, StationaryPoint, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.papers.dataset import Dataset, Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.composed_instances import (
     BATCH,
     SIZES,
     Cell,
     cells,
-    decorrelation,
     descents,
     instances_of,
     model_of,
     problems_of,
     risk_of,
 )
+from jaxflow.papers.tarzanagh2023.verify.follow import misalignment
 from jaxflow.papers.verdicts import common_rate
 
 # The flow's way takes 100 to 400 steps.
@@ -124,7 +124,7 @@ def _flow(problem: Table, last: Array, log_time: Array, descended: Array, readin
         crossed=path.stats["num_crossed_kinks"],
         met=path.stats["num_met_kinks"],
         sliding=jnp.sum(path.stats["sliding"]),
-        distance=decorrelation(final.model.W, last),
+        distance=misalignment(final.model.W, last),
         apart=jnp.linalg.norm(there - descended, axis=(1, 2)) / way,
         apart_log_time=readings,
     )
@@ -144,7 +144,7 @@ def _grid(scale: str, key: Any, say: Say) -> Table:
 
 def _flows(keys: Array, cell: Cell) -> Table:
     """The flow of the first instances, and descent with smaller steps."""
-    size, problems, count = cell.size, problems_of(keys, cell), len(keys)
+    (size, _), problems, count = cell, problems_of(keys, cell), len(keys)
     # As wide as the batches of instances, to the same roundings, which kinks multiply.
     wide = np.arange(max(count, min(BATCH, size.trials))) % count
     path = descents(size.steps, size.every, problems_of(keys[wide], cell))
@@ -155,7 +155,7 @@ def _flows(keys: Array, cell: Cell) -> Table:
 
 def key_of(seed: int, cell: Cell) -> Key[Array, ""]:
     """Of all instances of one d."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell.d)
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 8), cell[1])
 
 
 # Instances for every d, and the flows of the first of them.
@@ -189,7 +189,6 @@ FLOW_ALIKE = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper, which trains by descent with steps of length 0.1.) The gradient flow ends where this "
     "descent does: a correlation above 0.99 at the same log t.",
-    inside=lambda n: everyone(n.flows.end),
     residual=lambda n: np.where(_decided(n.flows), n.flows.distance, np.nan),
     bound=LIMIT,
 )
@@ -205,7 +204,6 @@ FLOW_LIMIT = Statement[Table](
     source="§6, Figure 8 (flow)",
     says="(Not in the paper.) Descent with steps of length η tends to the gradient flow, along kinks to Filippov's "
     "solution: the distance at equal times falls like η.",
-    inside=lambda n: everyone(n.flows.end),
     # Distances at the shortest steps that are not smaller than at the longest are none of a limit.
     residual=lambda n: np.where(_decided(n.flows), n.flows.apart[..., -1] >= n.flows.apart[..., 0], np.nan),
     limit=True,

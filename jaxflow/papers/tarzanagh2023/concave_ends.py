@@ -13,7 +13,7 @@ from jaxflow.flow import ArcLength, LogTime, integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.margin import ProgramResult, attention_svm, finite_component, solve
 from jaxflow.papers.dataset import Part, Say, Sweep
-from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.combination import best_combination
 from jaxflow.papers.tarzanagh2023.concave import problem, scores_of, support_sizes, target
@@ -231,7 +231,6 @@ def reaches(source: str) -> Statement[Any]:
     return Statement(
         source=source,
         says="The eventual token composition is s*, the solution of the unconstrained softmax optimization (9).",
-        inside=lambda n: everyone(n.flow.good),
         residual=lambda n: np.where(n.flow.good, n.flow.error, np.nan),
         bound=REACHED,
     )

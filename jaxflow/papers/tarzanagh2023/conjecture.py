@@ -14,7 +14,7 @@ from jaxflow.limits import conclude
 from jaxflow.margin import AssumptionStatus, enumerate_selections
 from jaxflow.papers.dataset import Dataset, Studies, Sweep
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone
+from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.percent import interval
 from jaxflow.papers.tarzanagh2023.second_pass import SelectionAnd
@@ -162,7 +162,6 @@ STATEMENTS: list[Statement[Table]] = [
     Statement(
         source="Section 5.2, on Figure 5",
         says="Assumption B.1 occurs less frequently than global convergence.",
-        inside=lambda n: everyone(n.grid.d),
         residual=lambda n: met(n, "B1").sum(1) > reached(n).sum(1),
     ),
     _implies(
@@ -219,7 +218,6 @@ def draw(numbers: Table) -> Any:
 # condition that can be verified by probabilistic tools). The values of d are ours.
 register(
     CONJECTURE,
-    "conjecture",
     title="The conjecture of section 5.2, where its assumptions hold: every choice of tokens enumerated",
     statements=STATEMENTS,
     notes=_notes,

@@ -1,7 +1,7 @@
 """`reproduce tarzanagh2023 factored`: §9's open question of the (K, Q) parametrisation, counted."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,20 +14,12 @@ from jaxflow.papers.tarzanagh2023.percent import SCORE_GAP, listed
 from jaxflow.plots import draw_percentage_bars
 from jaxflow.study import Study, TokenSelection
 
-
-class Size(NamedTuple):
-    """`trials` instances for each pair (d, m): dimension of tokens, columns of K and Q; `block` at a time."""
-
-    trials: int
-    pairs: tuple[tuple[int, int], ...]
-    block: int = 250
-
-
 FULL = ((3, 3), (5, 5), (8, 8))
+# Instances for each pair (d, m): dimension of tokens, columns of K and Q; and how many are followed at a time.
 SIZES = {
-    "quick": Size(24, ((5, 5), (5, 2)), 24),
-    "paper": Size(10_000, FULL),
-    "large": Size(1_000_000, (*FULL, (3, 2), (5, 2))),
+    "quick": (24, ((5, 5), (5, 2)), 24),
+    "paper": (10_000, FULL, 250),
+    "large": (1_000_000, (*FULL, (3, 2), (5, 2)), 250),
 }
 GAP = TokenSelection.gap
 # The two numbers are sums of a few hundred rounded products of order one.
@@ -56,26 +48,27 @@ def among(numbers: Table, *groups: str) -> Mask:
     return np.isin(numbers.ends.outcome, [int(code) for group in groups for code in GROUPS[group]])
 
 
-def study_of(size: Size, seed: int, d: int, m: int) -> Study:
+def study_of(scale: str, seed: int, d: int, m: int) -> Study:
     """The study of one pair. (d, d) and (d, m) have the same data."""
+    trials, _, block = SIZES[scale]
     return Study(
         TokenSelection(),
         {"n": [5], "T": [5], "d": [d], "score_gap": [SCORE_GAP]},
         {"parametrization": ["KQ"], "m": [m]},
-        trials=size.trials,
+        trials=trials,
         seed=seed,
-        block=size.block,
+        block=block,
     )
 
 
 def _pairs(scale: str, seed: int, say: Callable[[str], None]) -> Table:
     """The pairs (d, m), and the seed of the instances. Of its own shape: `d`, `m` `(p,)`."""
-    d, m = np.array(SIZES[scale].pairs).T
+    d, m = np.array(SIZES[scale][1]).T
     return Table(d=d, m=m, seed=np.asarray(seed))
 
 
 def _studies(scale: str, seed: int) -> Mapping[str, Study]:
-    return {f"d={d}, m={m}": study_of(SIZES[scale], seed, d, m) for d, m in SIZES[scale].pairs}
+    return {f"d={d}, m={m}": study_of(scale, seed, d, m) for d, m in SIZES[scale][1]}
 
 
 FACTORED = Dataset(
@@ -129,7 +122,7 @@ def _statements(numbers: Table) -> list[Statement[Table]]:
 def _notes(numbers: Table) -> list[str]:
     pairs, shown = numbers.pairs, (ANOTHER, OPEN)
     return [
-        f"Replay: `{__name__}.study_of(SIZES[scale], {int(pairs.seed)}, d, m).replay(trial=k)`.",
+        f"Replay: `{__name__}.study_of(scale, {int(pairs.seed)}, d, m).replay(trial=k)`.",
         *(
             f"{name.capitalize()}, d={d}, m={m}: trials {listed(row)}."
             for name in shown
@@ -165,7 +158,6 @@ def draw(numbers: Table) -> Any:
 # Sizes are ours.
 register(
     FACTORED,
-    "factored",
     title="Section 9's open question of (K, Q): does the flow's own limit minimise the nuclear norm?",
     statements=_statements,
     notes=_notes,

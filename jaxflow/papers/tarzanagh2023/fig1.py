@@ -1,7 +1,7 @@
 """`reproduce tarzanagh2023 fig1`: paths of W z and K Qᵀz in the plane, and the directions of their programs."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -18,6 +18,7 @@ from jaxflow.losses import Logistic
 from jaxflow.margin import ProgramResult, attention_svm, is_locally_optimal, solve
 from jaxflow.models import CombinedAttention, FactoredAttention, LinearHead, token_scores
 from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table, stacked
@@ -56,14 +57,8 @@ BIAS = 0.1
 LOCALLY_OPTIMAL = (SelectionStatus.global_.value, SelectionStatus.local.value)
 
 
-class Size(NamedTuple):
-    """Instances of one scale and steps of the published descent."""
-
-    trials: int
-    steps: int = 2000
-
-
-SIZES = {"quick": Size(16), "paper": Size(200), "large": Size(5000)}
+# Instances of one scale, and steps of the published descent.
+SIZES = {"quick": (16, 2000), "paper": (200, 2000), "large": (5000, 2000)}
 
 
 def decided(runs: Table) -> Mask:
@@ -94,12 +89,12 @@ def compute(way: str, scale: str, seed: int, say: Say) -> Table:
     - `settled`: every sequence's attention is on one token; `stationary`: stopped where the gradient vanishes;
       `status`: Definition 2 (`SelectionStatus`); `log_time`.
     """
-    size, run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
+    (trials, steps), run, rows = SIZES[scale], {"flow": _flow, "descent": _descent}[way], []
     for setting in SETTINGS:
-        say(f"{SETTINGS[setting]}: {size.trials} instances of W and (K, Q), by {WAYS[way]}")
-        words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(size.trials))
-        risks, models = _start(as_keys(words), jnp.full(size.trials, setting == "described"))
-        rows += [run(kind, size, risks, models[kind]) for kind in KINDS]
+        say(f"{SETTINGS[setting]}: {trials} instances of W and (K, Q), by {WAYS[way]}")
+        words = key_data(seed, "tarzanagh2023 fig1", {"setting": setting}, range(trials))
+        risks, models = _start(as_keys(words), jnp.full(trials, setting == "described"))
+        rows += [run(kind, steps, risks, models[kind]) for kind in KINDS]
     return stacked(rows).split(len(SETTINGS), len(KINDS))
 
 
@@ -129,7 +124,7 @@ def _start(keys: Any, described: Any) -> tuple[Any, dict[str, Any]]:
 
 
 @eqx.filter_jit
-def _flow(kind: str, size: Size, risks: Any, models: Any) -> Table:
+def _flow(kind: str, steps: int, risks: Any, models: Any) -> Table:
     controller = diffrax.PIDController(rtol=1e-6, atol=1e-8, norm=state_norm)
     drive = Drive(diffrax.Tsit5(), controller, StationaryPoint(STATIONARY), 50_000)
     grid = jnp.geomspace(0.05, LENGTHS[kind], POINTS)
@@ -139,16 +134,16 @@ def _flow(kind: str, size: Size, risks: Any, models: Any) -> Table:
         how: Any = {"clock": ArcLength(floor=0.03), "coordinates": coordinates, "until": grid[-1], "save_at": grid}
         return drive.start(risk, model, **how)
 
-    lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=min(WIDTH, size.trials))
+    lanes = run_queue(drive, eqx.filter_vmap(start)(risks, models), width=min(WIDTH, len(risks.data.labels)))
     return eqx.filter_vmap(lambda risk, lane: _measure(kind, risk, drive.trajectory(lane)))(risks, lanes)
 
 
 @eqx.filter_jit
-def _descent(kind: str, size: Size, risks: Any, models: Any) -> Table:
-    grid = jnp.asarray(np.unique(np.geomspace(1, size.steps, 60).astype(int)))
+def _descent(kind: str, steps: int, risks: Any, models: Any) -> Table:
+    grid = jnp.asarray(np.unique(np.geomspace(1, steps, 60).astype(int)))
 
     def one(risk: Any, model: Any) -> Table:
-        protocol = {**published_protocol(model), "steps": size.steps}
+        protocol = {**published_protocol(model), "steps": steps}
         return _measure(kind, risk, descend(risk, model, save_at=grid, throw=False, **protocol))
 
     return eqx.filter_vmap(one)(risks, models)
@@ -301,8 +296,8 @@ def draw_plane(numbers: Table) -> Any:
     figure, grid = new_grid(len(found), 2, width=10.0, height=4.7 * len(found))
     for axes, (setting, at) in zip(np.atleast_2d(grid), found, strict=True):
         for axis, kind, symbol in zip(axes, KINDS, (r"$W$", r"$KQ^\top$"), strict=True):
-            axis.set_title(f"{SETTINGS[setting]}, training {symbol}", fontsize=10)
-            axis.set_xlabel(r"first coordinate of $x_{it}$, " + symbol + r"$z_i$")
+            x = r"first coordinate of $x_{it}$, " + symbol + r"$z_i$"
+            dress(axis, f"{SETTINGS[setting]}, training {symbol}", x, "second coordinate")
             _draw(axis, numbers, setting, kind, at)
     figure.suptitle(
         "green, orange: tokens of $X_1$, $X_2$, optimal ones starred; red, blue: $z_1$, $z_2$, curves by the flow,\n"
@@ -314,7 +309,6 @@ def draw_plane(numbers: Table) -> Any:
 
 def _draw(axis: Any, numbers: Table, setting: str, kind: str, at: int) -> None:
     axis.set_aspect("equal", adjustable="datalim")
-    axis.set_ylabel("second coordinate")
     flow, descent = (runs_of(numbers, setting, kind, way) for way in WAYS)
     for i, color in enumerate(PATH_COLORS):
         tokens, best = flow.tokens[at, i], flow.optimal[at, i]
@@ -337,7 +331,6 @@ def _shrunk(points: np.ndarray) -> np.ndarray:
 
 register(
     FIGURE1,
-    "fig1",
     title="Paths of W and (K, Q) in the plane, and the directions of (Att-SVM) and (Att-SVM*)",
     statements=[one for cell in CELLS for one in _statements(*cell)],
     notes=lambda numbers: [_note(numbers, *cell) for cell in CELLS],

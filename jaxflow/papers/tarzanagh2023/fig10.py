@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
@@ -139,19 +140,10 @@ def draw_columns(numbers: Table) -> Any:
             for way, line in (("flow", "-o"), ("descent", "--s")):
                 mean = _drawn(runs_of(numbers, way), "misalignment", row)
                 axis.plot(columns, mean, line, color=color, markersize=4, label=rf"{way}, ${varied}={value}$")
-            axis.plot(
-                columns,
-                np.maximum(_drawn(runs_of(numbers, "flow"), "floor", row), 1e-16),
-                ":",
-                color=color,
-                linewidth=1,
-            )
-        axis.set_yscale("log")
-        axis.set_ylim(bottom=1e-4)
-        axis.set_xlabel(r"$m$")
-        axis.set_xticks(columns)
-        axis.set_title(title + "; dotted: what rank m allows", fontsize=10)
-        axis.legend(frameon=False, fontsize=8)
+            floor = np.maximum(_drawn(runs_of(numbers, "flow"), "floor", row), 1e-16)
+            axis.plot(columns, floor, ":", color=color, linewidth=1)
+        more = {"ylim": (1e-4, None), "xticks": columns}
+        dress(axis, title + "; dotted: what rank m allows", "$m$", log="y", legend=8, **more)
     axes[0].set_ylabel(r"$1-\mathrm{corr}(W^{mm}_{\star,\alpha},\,KQ^\top)$")
     return figure
 
@@ -166,7 +158,6 @@ def _drawn(runs: Table, field: str, row: int) -> np.ndarray:
 
 register(
     FIGURE10,
-    "fig10",
     title="Alignment of K Q^T with (Att-SVM*) against the number m of columns of K and Q",
     statements=[statement(way) for way in NAMES for statement in (_enough, _floor, _more_n)],
     notes=_notes,

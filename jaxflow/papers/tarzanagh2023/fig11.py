@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
@@ -71,18 +72,10 @@ def draw_thresholds(numbers: Table) -> Any:
     # The paper's 0.99.
     for axis in axes[:2]:
         axis.axhline(0.01, color="#000000", linewidth=0.8, linestyle=(0, (1, 2)))
-        axis.set_yscale("log")
-        axis.set_ylabel(r"mean of $1-\mathrm{corr}(W,\,W^{\mathrm{SVMeq}})$")
-    axes[0].set_xlabel("iterations")
-    for axis in axes[1:]:
-        axis.set_xscale("log")
-        axis.set_xlabel(r"$\Gamma$")
-    axes[2].set_ylabel("% of all instances")
-    axes[2].set_ylim(bottom=0)
-    titles = ("(a) kept instances", r"(b) kept, masked softmax $<\Gamma$", "(c) how many these are")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title, fontsize=10)
-    axes[0].legend(frameon=False, fontsize=8)
+    mean = r"mean of $1-\mathrm{corr}(W,\,W^{\mathrm{SVMeq}})$"
+    dress(axes[0], "(a) kept instances", "iterations", mean, log="y", legend=8)
+    dress(axes[1], r"(b) kept, masked softmax $<\Gamma$", r"$\Gamma$", mean, log="xy")
+    dress(axes[2], "(c) how many these are", r"$\Gamma$", "% of all instances", log="x", ylim=(0, None))
     return figure
 
 

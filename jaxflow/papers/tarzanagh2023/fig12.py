@@ -1,31 +1,24 @@
 """`reproduce tarzanagh2023 fig12`: Lemma 6, at least two and at most τ selected tokens."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxflow.papers.dataset import Dataset, Say, Sweep
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Statement, everyone
+from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table, stacked
 from jaxflow.papers.tarzanagh2023.concave import draw_batch, draw_conditions, support_sizes
 from jaxflow.papers.tarzanagh2023.concave_ends import NAMES, notes_of, parts, pearson, reaches, selected
 from jaxflow.plots import COLORS, CURVES, new_figure
 
-
-class Size(NamedTuple):
-    """For each τ, `trials` instances are trained, and `exact` more have the support of their target counted."""
-
-    trials: int
-    exact: int
-    taus: tuple[int, ...] = (3, 5, 7, 9)
-    T: int = 10
-    d: int = 10
-
-
-SIZES = {"quick": Size(20, 10_000), "paper": Size(100, 100_000), "large": Size(2000, 1_000_000)}
+TAUS = (3, 5, 7, 9)
+# For each τ, how many instances are trained, and how many more have the support of their target counted.
+SIZES = {"quick": (20, 10_000, TAUS), "paper": (100, 100_000, TAUS), "large": (2000, 1_000_000, TAUS)}
+T, D = 10, 10
 
 
 def taus(numbers: Table) -> np.ndarray:
@@ -44,25 +37,25 @@ def counted(numbers: Table, who: str) -> tuple[np.ndarray, Any]:
 def _keys(scale: str, key: Any) -> Iterator[tuple[int, Any]]:
     """Each τ with the keys of its conditions, of the rest of their instances, and of the conditions that are counted
     exactly."""
-    for tau in SIZES[scale].taus:
+    for tau in SIZES[scale][2]:
         yield tau, jax.random.split(jax.random.fold_in(key, tau), 3)
 
 
 def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
-    size = SIZES[scale]
+    trials, _, _ = SIZES[scale]
     for tau, (key_condition, key_rest, _) in _keys(scale, key):
-        scores, lam, _ = draw_conditions(tau, size.T, size.d, jax.random.split(key_condition, size.trials))
-        yield f"τ = {tau}", draw_batch(size.T, size.d, jax.random.split(key_rest, size.trials), lam, scores)
+        scores, lam, _ = draw_conditions(tau, T, D, jax.random.split(key_condition, trials))
+        yield f"τ = {tau}", draw_batch(T, D, jax.random.split(key_rest, trials), lam, scores)
 
 
 def _exact(scale: str, key: Any, say: Say) -> Table:
     """For each τ, `tau`, the `size` of m exact targets, whether they were decided in rational arithmetic, `near_tie`,
     and how many heads were drawn before one left an interval for λ, `draws`, `(c, m)` each."""
-    size, rows = SIZES[scale], []
+    (_, count, _), rows = SIZES[scale], []
     for tau, (_, _, key_exact) in _keys(scale, key):
-        say(f"τ = {tau}: the exact targets of {size.exact} instances")
-        scores, lam, draws = draw_conditions(tau, size.T, size.d, jax.random.split(key_exact, size.exact))
-        sizes, near = support_sizes(np.asarray(scores)[:, : size.T], np.asarray(lam))
+        say(f"τ = {tau}: the exact targets of {count} instances")
+        scores, lam, draws = draw_conditions(tau, T, D, jax.random.split(key_exact, count))
+        sizes, near = support_sizes(np.asarray(scores)[:, :T], np.asarray(lam))
         rows.append(Table(tau=np.asarray(tau), size=sizes, near_tie=near, draws=np.asarray(draws)))
     return stacked(rows)
 
@@ -88,7 +81,6 @@ def _between(source: str, who: str, name: str) -> Statement[Table]:
     return Statement(
         source=source,
         says="The optimal solution s* contains at least 2 and at most τ nonzero entries.",
-        inside=lambda n: everyone(counted(n, who)[0]),
         residual=residual,
     )
 
@@ -134,8 +126,7 @@ def draw_token_histograms(numbers: Table) -> Any:
     taus, exact = numbers.exact.tau, numbers.exact.size
     flow, descent = selected(numbers.flow), selected(numbers.descent)
     axes[0].boxplot(list(numbers.targets.lam), positions=taus, widths=0.8, showfliers=True, medianprops={"color": FLOW})
-    axes[0].set_ylabel(r"$\lambda$")
-    axes[0].set_title(r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", fontsize=10)
+    dress(axes[0], r"(a) $\lambda$ in $(\gamma^{gap}_1,\ \tau\gamma^{gap}_\tau/2)$", y=r"$\lambda$")
     axes[1].plot(taus, taus, "--", color=COLORS["faint"], label=r"bounds of Lemma 6: 2 and $\tau$")
     axes[1].plot(taus, np.full(len(taus), 2), "--", color=COLORS["faint"])
     for counts, color, shift, label in (
@@ -146,12 +137,9 @@ def draw_token_histograms(numbers: Table) -> Any:
         mean = counts.mean(axis=1)
         spread = np.stack([mean - counts.min(axis=1), counts.max(axis=1) - mean])
         axes[1].errorbar(taus + shift, mean, spread, fmt="o", color=color, markersize=4, capsize=3, label=label)
-    axes[1].set_ylabel("number of selected tokens")
-    axes[1].set_title("(b) their number; bars: smallest to largest", fontsize=10)
-    axes[1].legend(frameon=False, fontsize=8)
+    dress(axes[1], "(b) their number; bars: smallest to largest", y="number of selected tokens", legend=8)
     for axis in axes[:2]:
-        axis.set_xlabel(r"$\tau$")
-        axis.set_xticks(taus)
+        dress(axis, x=r"$\tau$", xticks=taus)
     each, width = np.arange(1, numbers.targets.scores.shape[-1] + 1), 0.8 / len(taus)
     for i, (tau, color) in enumerate(zip(taus, CURVES, strict=False)):
         place = each + (i - (len(taus) - 1) / 2) * width
@@ -159,17 +147,13 @@ def draw_token_histograms(numbers: Table) -> Any:
         axes[2].bar(place, shares, width, color=color, alpha=0.7, label=rf"$\tau={tau}$")
         axes[2].plot(place, of_exact, "k_", markersize=5)
     axes[2].plot([], [], "k_", label=rf"exact, {exact.shape[1]:,} instances")
-    axes[2].set_xlabel("number of selected tokens")
-    axes[2].set_ylabel("share of instances")
-    axes[2].set_xticks(each)
-    axes[2].set_title("(c) distribution of their number: flow (bars)", fontsize=10)
-    axes[2].legend(frameon=False, fontsize=8)
+    labels = ("number of selected tokens", "share of instances")
+    dress(axes[2], "(c) distribution of their number: flow (bars)", *labels, legend=8, xticks=each)
     return figure
 
 
 register(
     FIGURE12,
-    "fig12",
     title="Lemma 6: between two and τ selected tokens",
     statements=[
         _between("Lemma 6", "exact", "the exact target"),

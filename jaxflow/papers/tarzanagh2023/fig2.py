@@ -17,7 +17,6 @@ FIGURE2 = dataset_of("fig2", f"{__name__}:FIGURE2", SIZES)
 # sphere, score gap 0.1 (App. F).
 register(
     FIGURE2,
-    "fig2",
     title="Where W converges as d grows",
     statements=lambda numbers: convergence(
         numbers.grid.parametrization,

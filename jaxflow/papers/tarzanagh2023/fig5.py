@@ -192,7 +192,6 @@ def _statements(numbers: Table) -> list[Statement[Table]]:
 
 register(
     FIGURE5,
-    "fig5",
     title="Where W and (K, Q) converge as d grows, and Assumption B.1",
     statements=_statements,
     notes=lambda numbers: notes_of(numbers) + assumption_notes(numbers),

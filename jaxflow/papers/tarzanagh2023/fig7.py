@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from jaxflow._core import Outcome
+from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Mask, Statement, everyone, largest
+from jaxflow.papers.statement import Mask, Statement, largest
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.bias_runs import (
     FIGURE7,
@@ -41,7 +42,6 @@ SELECTED = Statement[Table](
     source=SOURCE,
     says="Both scenarios result in probability 1, which indicates that attention weights succeed in selecting one "
     "token per input.",
-    inside=lambda n: everyone(np.stack([runs.outcome for runs in both(n)])),
     residual=lambda n: np.stack([np.where(among(runs, OPEN), np.nan, 1.0 - runs.smallest) for runs in both(n)]),
     bound=PROBABILITY_ONE,
 )
@@ -112,16 +112,13 @@ def draw_convergence(numbers: Table) -> Any:
     Means over the instances whose weights tend to a direction, by the flow and by the published descent.
     """
     figure, axes = new_figure(3)
-    axes[0].set_ylabel(r"mean of $\max_t\ \mathbb{S}(X_i\tilde{W}z_i)_t$")
-    axes[1].set_ylabel(r"$1-\mathrm{corr}(\tilde{W},\,W^{mm}_{\alpha})$")
-    axes[2].set_ylabel(r"$1-\mathrm{corr}(\tilde{W},\,W^{mm}_{\star,\alpha})$")
-    titles = ("(a) tokens selected", "(b) Frobenius-norm (Att-SVM)", r"(c) nuclear-norm (Att-SVM$_\star$)")
-    for place, (axis, title) in enumerate(zip(axes, titles, strict=True)):
-        axis.set_xscale("log")
-        axis.set_xlabel(r"$\log t$")
-        axis.set_title(title, fontsize=10)
-        if place:
-            axis.set_yscale("log")
+    titles = (
+        ("(a) tokens selected", r"mean of $\max_t\ \mathbb{S}(X_i\tilde{W}z_i)_t$"),
+        ("(b) Frobenius-norm (Att-SVM)", r"$1-\mathrm{corr}(\tilde{W},\,W^{mm}_{\alpha})$"),
+        (r"(c) nuclear-norm (Att-SVM$_\star$)", r"$1-\mathrm{corr}(\tilde{W},\,W^{mm}_{\star,\alpha})$"),
+    )
+    for place, (axis, (title, label)) in enumerate(zip(axes, titles, strict=True)):
+        dress(axis, title, r"$\log t$", label, log="xy" if place else "x")
         for kind, runs in zip(NAMES, both(numbers), strict=True):
             kept, times, color = among(runs, DIRECTIONS), runs.log_time, COLORS[kind]
             if not kept.any():
@@ -130,8 +127,7 @@ def draw_convergence(numbers: Table) -> Any:
             if place:
                 values, steps = runs.distance[kept, place - 1], runs.descent_distance[kept, place - 1]
                 values = np.maximum(values, ROUNDING)
-                low, high = np.quantile(values, [0.1, 0.9], axis=0)
-                axis.fill_between(times, low, high, color=color, alpha=0.15, linewidth=0)
+                quantile_band(axis, times, values, color)
             axis.plot(times, values.mean(0), color=color, label=f"flow of {SYMBOLS[kind]}")
             # Steps are placed where the flow would be after the same lengths: the median over the instances.
             when, steps = np.median(runs.descent_log_time[kept], axis=0), steps.mean(0)
@@ -153,7 +149,6 @@ def draw_convergence(numbers: Table) -> Any:
 # (normalised descent, η = 0.1, 2,000 steps) stands beside it.
 register(
     FIGURE7,
-    "fig7",
     title="Local convergence of W and (K, Q) to their max-margin programs",
     statements=[
         SELECTED,

@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement, median
 from jaxflow.papers.table import Table
@@ -15,7 +17,7 @@ from jaxflow.papers.tarzanagh2023.composition import (
     LIMIT,
     flow_ends,
 )
-from jaxflow.plots import new_figure
+from jaxflow.plots import new_grid
 
 # "For d >= 8 or Γ <= 1e-9" (App. F).
 LARGE_D = 8
@@ -63,6 +65,15 @@ PREDICTIVE = Statement[Table](
 )
 
 
+ONE_TOKEN = Statement[Table](
+    source="§6 (sequences with label 1)",
+    says="When all labels are 1, due to the convexity of Y_i h, GD tends to select one token per input (read for "
+    "single sequences: here each instance has a label −1).",
+    inside=lambda n: kept(n.instances)[..., None] & (n.instances.labels > 0),
+    residual=lambda n: several(n.instances),
+)
+
+
 def _compared(found: Table) -> Mask:
     """The kept instances with a solution of (Att-SVM)."""
     return kept(found) & ~np.isnan(found.one[..., -1])
@@ -89,12 +100,8 @@ ORDERED = Statement[Table](
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's coefficient of two samples without ties; NaN of fewer than three."""
-
-    def ranks(x: np.ndarray) -> np.ndarray:
-        return np.argsort(np.argsort(x)).astype(float)
-
-    return float(np.corrcoef(ranks(a), ranks(b))[0, 1]) if a.size > 2 else float("nan")
+    """Spearman's coefficient of two samples; NaN of fewer than three."""
+    return float(spearmanr(a, b)[0]) if a.size > 2 else float("nan")  # pyright: ignore[reportArgumentType]
 
 
 def _ranked(numbers: Table) -> tuple[np.ndarray, np.ndarray]:
@@ -193,13 +200,12 @@ def draw_composition(numbers: Table) -> Any:
     """
     dimensions, found, flows = numbers.grid.dimensions, numbers.instances, numbers.flows
     columns = len(dimensions)
-    figure, _ = new_figure(1, width=max(3.1 * columns, 7.0), height=8.6)
-    figure.clear()
-    axes = figure.subplots(3, columns, sharey="row", sharex="row", squeeze=False)
-    for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
-        axis.set_axisbelow(True)
+    figure, axes = new_grid(3, columns, width=max(3.1 * columns, 7.0), height=8.6)
+    for row in axes:
+        for axis in row[1:]:
+            axis.sharex(row[0])
+            axis.sharey(row[0])
+            axis.tick_params(which="both", labelleft=False)
     # Okabe and Ito (2008): the baselines, with the lines of the paper.
     baselines = (
         (found.one, "--", "#D55E00", r"$W^{1\mathrm{token}}$"),
@@ -216,9 +222,7 @@ def draw_composition(numbers: Table) -> Any:
             if len(values):
                 mean = np.maximum(values.mean(axis=0), ROUNDING)
                 upper.plot(numbers.grid.steps, mean, line, color=color, label=label)
-        upper.set_yscale("log")
-        upper.set_xlabel("iterations")
-        upper.set_title(rf"$d={d}$: {shown.sum():,} kept of {shown.size:,}", fontsize=10)
+        dress(upper, rf"$d={d}$: {shown.sum():,} kept of {shown.size:,}", "iterations", log="y")
         distance = np.maximum(found.svmeq[column][:, -1], ROUNDING)
         for chosen, color, marker, label in (
             (shown & mixed, "#0072B2", "o", "some set of several tokens"),
@@ -227,12 +231,9 @@ def draw_composition(numbers: Table) -> Any:
             where, label = 10.0 ** found.log_masked[column][chosen], f"{label}: {chosen.sum():,}"
             style: Any = {"markersize": 3, "alpha": 0.5, "markeredgewidth": 0}
             lower.plot(where, distance[chosen], marker, color=color, label=label, **style)
-        lower.set_xscale("log")
-        lower.set_yscale("log")
-        lower.set_xlabel(r"$\max_{i,\,\tau\in\bar{O}_i}\ s_{i\tau}$")
+        dress(lower, x=r"$\max_{i,\,\tau\in\bar{O}_i}\ s_{i\tau}$", log="xy")
         lower.legend(frameon=False, fontsize=7, loc="upper left", markerscale=1.5)
-    axes[0, 0].legend(frameon=False, fontsize=8)
-    axes[0, 0].set_ylabel(r"mean of $1-\mathrm{corr}(W,\cdot)$")
+    dress(axes[0, 0], y=r"mean of $1-\mathrm{corr}(W,\cdot)$", legend=8)
     axes[1, 0].set_ylabel(r"$1-\mathrm{corr}(W,\,W^{\mathrm{SVMeq}})$")
     axes[2, 0].set_ylabel("distance of descent from the\ngradient flow, relative")
     return figure
@@ -248,9 +249,7 @@ def _draw_agreement(axis: Any, rates: np.ndarray, distance: np.ndarray, slides: 
     one = middle[-1] * rates / rates[-1]
     axis.plot(rates, middle, "o-", color="#0072B2", markersize=4, label="median")
     axis.plot(rates, one, color="#000000", linewidth=0.8, linestyle=(0, (1, 2)), label="slope 1")
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel(r"step size $\eta$ of descent")
+    dress(axis, x=r"step size $\eta$ of descent", log="xy")
     axis.legend(frameon=False, fontsize=7, loc="upper left")
 
 
@@ -258,7 +257,7 @@ register(
     COMPOSITION,
     "fig8",
     title="Attention that composes tokens for a nonlinear head, and (Gen-SVM)",
-    statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT],
+    statements=[PREDICTIVE, ORDERED, INVERSE, MASKED, improves("§6, Figure 8"), FLOW_ALIKE, FLOW_LIMIT, ONE_TOKEN],
     notes=lambda n: [*unconditional(n), flow_ends(n), FITTED, TOO_FEW],
     draw=draw_composition,
 )

@@ -1,7 +1,7 @@
 """`reproduce tarzanagh2023 fig9`: how many tokens a concave head selects, and what (Gen-SVM) says of W."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxflow.papers.dataset import Dataset, Draw, Part
+from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.registry import register
-from jaxflow.papers.statement import Again, Mask, Statement, everyone
+from jaxflow.papers.statement import Again, Mask, Statement
 from jaxflow.papers.table import Table
 from jaxflow.papers.tarzanagh2023.concave import draw_batch
 from jaxflow.papers.tarzanagh2023.concave_ends import (
@@ -34,23 +35,16 @@ LARGE = 2.0
 ALONG = 1e-10
 
 
-class Size(NamedTuple):
-    """Instances of one scale: the same `trials` heads, tokens and starts for every λ."""
-
-    trials: int
-    lambdas: tuple[float, ...]
-    T: int = 10
-    d: int = 10
-
-
 # The paper's figure goes past λ = 2; its grid is not given, this one is ours.
 GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5, 3.0)
 
+# How many heads, tokens and starts, the same for every one of these λ.
 SIZES = {
-    "quick": Size(20, (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 2.5)),
-    "paper": Size(100, GRID),
-    "large": Size(2000, GRID),
+    "quick": (20, (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 2.5)),
+    "paper": (100, GRID),
+    "large": (2000, GRID),
 }
+T, D = 10, 10
 
 
 def lambdas(numbers: Table) -> np.ndarray:
@@ -76,20 +70,14 @@ def directed(numbers: Table) -> Mask:
 
 
 def _batches(scale: str, key: Any) -> Iterator[tuple[str, Table]]:
-    size = SIZES[scale]
-    keys = jax.random.split(key, size.trials)
-    for lam in size.lambdas:
-        yield f"λ = {lam}", draw_batch(size.T, size.d, keys, jnp.full(size.trials, lam))
+    trials, lambdas = SIZES[scale]
+    keys = jax.random.split(key, trials)
+    for lam in lambdas:
+        yield f"λ = {lam}", draw_batch(T, D, keys, jnp.full(trials, lam))
 
 
-def _cells(scale: str) -> dict[str, tuple[int, int, float]]:
-    size = SIZES[scale]
-    return {f"λ = {lam}": (size.T, size.d, lam) for lam in size.lambdas}
-
-
-def _flow(keys: Array, cell: tuple[int, int, float]) -> Table:
-    T, d, lam = cell
-    return flows(draw_batch(T, d, keys, jnp.full(len(keys), lam)))
+def _flow(keys: Array, lam: float) -> Table:
+    return flows(draw_batch(T, D, keys, jnp.full(len(keys), lam)))
 
 
 def _key_of(seed: int) -> Any:
@@ -104,8 +92,8 @@ FIGURE9 = Dataset(
     | {
         "flow": Part(
             _flow,
-            _cells,
-            lambda scale: SIZES[scale].trials,
+            lambda scale: {f"λ = {lam}": lam for lam in SIZES[scale][1]},
+            lambda scale: SIZES[scale][0],
             block=100,
             draw_from=lambda seed, cell: _key_of(seed),
             way="as a block",
@@ -128,7 +116,6 @@ def _fewer(numbers: Table) -> Mask:
 GROWS = Statement[Table](
     source="Figure 9(a)",
     says="The number of selected tokens grows alongside λ.",
-    inside=lambda n: everyone(_fewer(n)),
     residual=_fewer,
 )
 
@@ -173,7 +160,7 @@ def _predicted(who: str) -> Statement[Table]:
     return Statement(
         source=f"Figure 9(b), {who if who == 'survivors' else 'all instances'}",
         says="The SVM-equivalence demonstrates a strong correlation with the GD solution (consistently above 0.95).",
-        inside=lambda n: kept(n.descent) if who == "survivors" else everyone(kept(n.descent)),
+        inside=lambda n: kept(n.descent) | (who != "survivors"),
         residual=lambda n: np.where(n.descent.solved, CORRELATION - n.descent.combined, np.nan),
     )
 
@@ -236,8 +223,8 @@ def draw_token_counts(numbers: Table) -> Any:
     (b) 1 − corr of W with $W^{mm}$ of (Gen-SVM) (dotted) and with $W^{SVMeq}$ (solid) against λ, (c) against their
     number."""
     figure, axes = new_figure(3, width=12.5, height=4.0)
-    axis, x, size, T = axes[0], lambdas(numbers), numbers.targets.size, width(numbers)
-    axis.fill_between(x, size.min(axis=1), size.max(axis=1), color=COLORS["faint"], alpha=0.2, linewidth=0)
+    axis, x, size, most = axes[0], lambdas(numbers), numbers.targets.size, width(numbers)
+    shade(axis, x, size.min(axis=1), size.max(axis=1), COLORS["faint"], 0.2)
     axis.plot(x, size.mean(axis=1), "-", color="black", label=r"$|\mathrm{supp}\,s^\star|$, all instances")
     both = (("descent", numbers.descent, "s--", DESCENT), ("flow", numbers.flow, "o--", FLOW))
     share = axis.twinx()
@@ -245,22 +232,16 @@ def draw_token_counts(numbers: Table) -> Any:
         mean = _mean(selected(ends), kept(ends))
         axis.plot(x, mean, line, color=color, markersize=4, label=f"{name}, survivors")
         share.plot(x, kept(ends).mean(axis=1), ":", color=color, linewidth=1.2)
-    axis.set_ylabel("number of selected tokens")
-    axis.set_ylim(0, T + 0.5)
     share.spines["top"].set_visible(False)
-    share.set_ylim(0, 1.05)
-    share.set_ylabel("share kept by the filter (dotted)")
-    axis.set_xlabel(r"$\lambda$")
-    axis.set_title("(a) tokens selected; band: smallest to largest", fontsize=10)
+    dress(share, y="share kept by the filter (dotted)", ylim=(0, 1.05))
+    labels = (r"$\lambda$", "number of selected tokens")
+    dress(axis, "(a) tokens selected; band: smallest to largest", *labels, ylim=(0, most + 0.5))
     axis.legend(frameon=False, fontsize=8, loc="lower right")
     _draw_fit(axes[1], numbers, x, numbers.targets.lam, numbers.targets.lam)
-    axes[1].set_xlabel(r"$\lambda$")
-    axes[1].set_title(r"(b) predictivity against $\lambda$", fontsize=10)
-    counts = np.arange(1, T + 1)
+    dress(axes[1], r"(b) predictivity against $\lambda$", r"$\lambda$")
+    counts = np.arange(1, most + 1)
     _draw_fit(axes[2], numbers, counts, size, selected(numbers.descent))
-    axes[2].set_xlabel("number of selected tokens")
-    axes[2].set_xticks(counts)
-    axes[2].set_title("(c) predictivity against their number", fontsize=10)
+    dress(axes[2], "(c) predictivity against their number", "number of selected tokens", xticks=counts)
     # Room for the legend above the curves.
     low, high = axes[1].get_ylim()
     axes[1].set_ylim(low, high * (high / low) ** 0.6)
@@ -293,7 +274,6 @@ def _mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 register(
     FIGURE9,
-    "fig9",
     title="Several selected tokens under a concave head, against λ",
     statements=[
         GROWS,

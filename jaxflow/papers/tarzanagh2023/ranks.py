@@ -14,6 +14,7 @@ from jaxflow.data import TokenData, optimal_tokens, random_tokens
 from jaxflow.margin import ProgramResult, attention_svm, numerical_rank, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.dataset import Dataset, Part, Sweep, checksum_key
+from jaxflow.papers.drawing import dress, shade
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Mask, Statement
 from jaxflow.papers.table import Table
@@ -48,14 +49,8 @@ CHECKED = {
 }
 
 
-class Cell(NamedTuple):
-    """The program of a norm for instances of one size, brought to the width of the widest."""
-
-    norm: str
-    n: int
-    T: int
-    d: int
-    widest: int
+# The program of a norm for instances of one size n, T, d, brought to the width of the widest.
+Cell = tuple[str, int, int, int, int]
 
 
 def solved(one: Table) -> Mask:
@@ -86,7 +81,8 @@ def solve_all(keys: Array, cell: Cell) -> Table:
     `gap`; the share of the solution that is `outside` of the span of the queries.
     """
     # Zeros up to one width let one compiled solver serve every d.
-    return Table(**_solve_all(cell.norm, *_draw_all(cell.n, cell.T, cell.d, cell.widest, keys)))
+    norm, *sizes = cell
+    return Table(**_solve_all(norm, *_draw_all(*sizes, keys)))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -131,11 +127,12 @@ def _solve_one(norm: str, tokens: Any, queries: Any, labels: Any, head: Any) -> 
 def _dataset(name: str, where: str, sizes: dict[str, Size], draw_from: Callable[[int], Any]) -> Dataset:
     def cells(norm: str, scale: str) -> dict[str, Cell]:
         size = sizes[scale]
-        found = [Cell(norm, n, T, d, max(size.dimensions)) for n, T in size.shapes for d in size.dimensions]
-        return {f"n = {cell.n}, T = {cell.T}, d = {cell.d}": cell for cell in found}
+        found = [(n, T, d) for n, T in size.shapes for d in size.dimensions]
+        return {"n = {}, T = {}, d = {}".format(*one): (norm, *one, max(size.dimensions)) for one in found}
 
     def key_of(seed: int, cell: Cell) -> Any:
-        return jax.random.fold_in(jax.random.fold_in(draw_from(seed), 100 * cell.n + cell.T), cell.d)
+        _, n, T, d, _ = cell
+        return jax.random.fold_in(jax.random.fold_in(draw_from(seed), 100 * n + T), d)
 
     def grid(scale: str, key: Any, say: Callable[[str], None]) -> Table:
         """The pairs (n, T), `shapes` `(s, 2)`, and the `dimensions` d `(k,)`; a cell is one of each."""
@@ -260,11 +257,8 @@ def draw_ranks(numbers: Table) -> Any:
                 label = rf"${symbol}$, ${varied}={shapes[row][0 if varied == 'n' else 1]}$"
                 axis.plot(x, np.nanmean(rank, axis=1), line, color=color, markersize=4, label=label)
                 low, high = np.nanmin(rank, axis=1), np.nanmax(rank, axis=1)
-                axis.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
-        axis.set_xlabel(r"$d$")
-        axis.set_xticks(dimensions)
-        axis.set_title(title + "; bands: smallest to largest", fontsize=10)
-        axis.legend(frameon=False, fontsize=8)
+                shade(axis, x, low, high, color, 0.12)
+        dress(axis, title + "; bands: smallest to largest", "$d$", legend=8, xticks=dimensions)
     axes[0].set_ylabel("rank")
     return figure
 
@@ -282,5 +276,4 @@ register(
     "ranks",
     title="Lemma 1",
     statements=[_lemma1(norm, program) for norm, program in PROGRAMS.items()],
-    verified=True,
 )

@@ -1,6 +1,6 @@
 """`reproduce yun2021 alpha-sweep`: Theorem 4's limit between the least l1 and the least l2 norm, L = 2, 3, 4."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxflow.data import LinearData
 from jaxflow.margin import minimum_norm, solve
 from jaxflow.models import DiagonalLinearNetwork
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -30,13 +31,8 @@ FLOW_DEPTHS = {"quick": (2,), "paper": (2, 3), "large": (2, 3, 4)}
 TRIALS = {"quick": 1, "paper": 1, "large": 10}
 
 
-class Setting(NamedTuple):
-    """Networks of this `depth` on n data in d dimensions, at scales `alphas`."""
-
-    depth: int
-    n: int
-    d: int
-    alphas: tuple[float, ...]
+# Networks of a depth on n data in d dimensions, at these scales.
+Setting = tuple[int, int, int, tuple[float, ...]]
 
 
 def _excess(X: Any, y: Any, rho: Any) -> dict[str, Any]:
@@ -52,9 +48,9 @@ def closed(key: Any, setting: Setting) -> Table:
     among interpolations, minus one, `(a,)`; whether it was found. Of its own shape: `alphas`, `l1`, `l2`, `found`
     `(a,)`.
     """
-    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
-    alphas = jnp.asarray(setting.alphas)
-    found = jax.lax.map(lambda a: interpolation_limit(X, y, jnp.full(setting.d, a), setting.depth), alphas)
+    depth, n, d, scales = setting
+    (X, y), alphas = normal_data(subkey(key, "data"), n, d), jnp.asarray(scales)
+    found = jax.lax.map(lambda a: interpolation_limit(X, y, jnp.full(d, a), depth), alphas)
     return Table(_excess(X, y, found.singular), alphas=alphas, found=found.converged)
 
 
@@ -64,17 +60,18 @@ def follow(key: Any, setting: Setting) -> Table:
     The same of the flow's limit, as of the closed form; `error`: the relative distance of both. Of its own shape:
     `alphas`, `l1`, `l2`, `error`, `found` `(f,)`.
     """
-    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
+    depth, n, d, scales = setting
+    X, y = normal_data(subkey(key, "data"), n, d)
 
     def one(alpha: Any) -> tuple[Any, ...]:
         data = LinearData(X, y)
-        start = DiagonalLinearNetwork.init(jax.random.key(0), data, depth=setting.depth, alpha=alpha, scheme="identity")
+        start = DiagonalLinearNetwork.init(jax.random.key(0), data, depth=depth, alpha=alpha, scheme="identity")
         # As in `limit_points`: errors grow to a few hundred times the tolerance on the way.
         end = flow_end(regression(X, y), start, rtol=1e-11)
-        aim = interpolation_limit(X, y, start.layers[0], setting.depth)
+        aim = interpolation_limit(X, y, start.layers[0], depth)
         return end.beta, distance(end.beta, aim.singular), end.ok & aim.converged
 
-    alphas = jnp.asarray(setting.alphas)
+    alphas = jnp.asarray(scales)
     beta, error, ok = jax.lax.map(one, alphas)
     return Table(_excess(X, y, beta), alphas=alphas, error=error, found=ok)
 
@@ -82,12 +79,12 @@ def follow(key: Any, setting: Setting) -> Table:
 def _curves(scale: str) -> dict[str, Setting]:
     n, d, count = SIZES[scale]
     alphas = tuple(np.geomspace(1e-4, 1e3, count).tolist())
-    return {f"L={depth}": Setting(depth, n, d, alphas) for depth in DEPTHS}
+    return {f"L={depth}": (depth, n, d, alphas) for depth in DEPTHS}
 
 
 def _flows(scale: str) -> dict[str, Setting]:
     alphas = FLOW_ALPHAS[1:3] if scale == "quick" else FLOW_ALPHAS
-    return {f"L={depth}": Setting(depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
+    return {f"L={depth}": (depth, *SIZES[scale][:2], alphas) for depth in FLOW_DEPTHS[scale]}
 
 
 # `curves` `(3, b)`: of each of `DEPTHS`; `flows`: of some of them, on the same data.
@@ -156,10 +153,9 @@ def draw(numbers: Table) -> Any:
                 ok = flows.found[row, 0]
                 values = (flows.l1, flows.l2)[p - 1][row, 0]
                 axis.plot(flows.alphas[row, 0][ok], values[ok], "o", color=color, markerfacecolor="none")
-        axis.set_xscale("log")
         axis.set_yscale("symlog", linthresh=1e-3)
-        axis.set_ylim(bottom=0)
-        axis.set(xlabel=r"initial scale $\alpha$", ylabel=rf"$\|\rho^\infty\|_{p}\,/\,\min\|\rho\|_{p}-1$")
+        excess = rf"$\|\rho^\infty\|_{p}\,/\,\min\|\rho\|_{p}-1$"
+        dress(axis, x=r"initial scale $\alpha$", y=excess, log="x", ylim=(0, None))
     axes[0].plot([], [], "o", color="#555555", markerfacecolor="none", label="flow")
     axes[0].legend(frameon=False, fontsize=9)
     return figure
@@ -167,7 +163,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     SWEEP,
-    "alpha-sweep",
     title="Theorem 4: the limit point between least l1 norm (small starts) and least l2 norm (large ones)",
     statements=[MINIMISES, BETWEEN],
     notes=lambda n: [

@@ -191,8 +191,6 @@ PLAIN = Statement[Table](
 
 register(
     STRUCTURE,
-    "structure",
     title="Assumption 1, Lemma 5.1, equation (38)",
     statements=[FINDS, FINDS_NONE, GIVEN, MONOTONE, CONJUGATE, PLAIN],
-    verified=True,
 )

@@ -1,6 +1,6 @@
 """`reproduce yun2021 designed-transform`: networks built for sparsity under a transform T (Remark 3)."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxflow._core import Outcome
 from jaxflow.limits import find_limit
 from jaxflow.models import Decomposition, DiagonalLinearNetwork, LinearTensorNetwork
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -25,23 +26,14 @@ PRESENT = 1e-2
 NETWORKS = ("designed", "diagonal")
 
 
-class Setting(NamedTuple):
-    """One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`."""
-
-    network: str
-    n: int
-    d: int
-    present: int
-
-
-def follow(key: Any, setting: Setting) -> Table:
+def follow(key: Any, setting: tuple[str, int, int, int]) -> Table:
     r"""Labels of a teacher that is sparse after $T^{-\top}$, T the orthonormal cosine transform, two layers each.
 
-    One instance: components $T^{-\top}\beta$ of the limit direction `(d,)`, those of the teacher; `outcome`, the
-    `flow_gap` certified by the flow itself, and the `excess` over the optimum. Of its own shape: `components`,
-    `teacher` `(d,)`.
+    One of `NETWORKS` on n data in d dimensions, of a teacher with so many components `present`: components
+    $T^{-\top}\beta$ of the limit direction `(d,)`, those of the teacher; `outcome`, the `flow_gap` certified by the
+    flow itself, and the `excess` over the optimum. Of its own shape: `components`, `teacher` `(d,)`.
     """
-    _, n, d, present = setting
+    network, n, d, present = setting
     T = cosine_transform(d)
     where = jax.random.permutation(subkey(key, "where"), d)[:present]
     signs = jax.random.rademacher(subkey(key, "signs"), (present,)).astype(float)
@@ -49,10 +41,10 @@ def follow(key: Any, setting: Setting) -> Table:
     teacher = jnp.zeros(d).at[where].set(signs * sizes)
     X = jax.random.normal(subkey(key, "X"), (n, d))
     layers = (0.5 + jax.random.uniform(subkey(key, "start"), (d,)), jnp.zeros(d))
-    network: Any = DiagonalLinearNetwork(layers)
-    if setting.network == "designed":
-        network = LinearTensorNetwork.from_decomposition(Decomposition(T, (jnp.eye(d), jnp.eye(d))), layers)
-    limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), network, throw=False)
+    model: Any = DiagonalLinearNetwork(layers)
+    if network == "designed":
+        model = LinearTensorNetwork.from_decomposition(Decomposition(T, (jnp.eye(d), jnp.eye(d))), layers)
+    limit = find_limit(classification(X, jnp.sign(X @ (T.T @ teacher))), model, throw=False)
     # T is orthonormal: T^{-⊤} = T.
     components = T @ limit.flow_direction
     return Table(
@@ -78,7 +70,7 @@ DESIGNED = Dataset(
     {
         "limits": Part(
             follow,
-            lambda scale: {name: Setting(name, *SIZES[scale]) for name in NETWORKS},
+            lambda scale: {name: (name, *SIZES[scale]) for name in NETWORKS},
             TRIALS,
             way="in turn",
         )
@@ -118,15 +110,13 @@ def draw(numbers: Table) -> Any:
     )
     for axis, (value, title), color in zip(axes, panels, CURVES, strict=False):
         axis.bar(range(1, value.size + 1), value / np.linalg.norm(value), color=color)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("component")
+        dress(axis, title, "component")
     axes[0].set_ylabel("direction")
     return figure
 
 
 register(
     DESIGNED,
-    "designed-transform",
     title="Remark 3: sparsity under a cosine transform, by a network with S = T and by a diagonal one",
     statements=[SPARSER],
     notes=lambda n: [f"Components above {PRESENT:g} of the largest are counted."],

@@ -59,8 +59,6 @@ LIMIT_POINT = Statement[Table](
 
 register(
     ENSEMBLE,
-    "ensemble",
     title="Theorem 4 on a thousand instances",
     statements=[LIMIT_POINT],
-    verified=True,
 )

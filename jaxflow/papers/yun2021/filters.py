@@ -12,6 +12,7 @@ from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.models import LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -114,8 +115,7 @@ def draw(numbers: Table) -> Any:
     for i, (k, color) in enumerate(zip(shown, CURVES, strict=False)):
         places = np.arange(1, D + 1) + (i - 0.5 * (len(shown) - 1)) * width
         left.bar(places, limits.beta[limits.lengths.tolist().index(k)], width, color=color, label=rf"$k_1={k}$")
-    left.set(xlabel="$j$", ylabel=r"$[\beta]_j/\|\beta\|$")
-    left.set_xticks(range(1, D + 1))
+    dress(left, x="$j$", y=r"$[\beta]_j/\|\beta\|$", xticks=range(1, D + 1))
     left.legend(frameon=False, fontsize=9, ncols=2)
     lines = (
         (limits.l2, r"$x$ ($\ell_2$ max-margin)", "-o"),
@@ -125,15 +125,13 @@ def draw(numbers: Table) -> Any:
     for (aim, label, line), color in zip(lines, CURVES, strict=False):
         apart = np.linalg.norm(limits.beta - aim[None], axis=1)
         right.plot(limits.lengths, np.maximum(apart, 1e-16), line, color=color, label=label)
-    right.set(yscale="log", xlabel=r"filter length $k_1$", ylabel="distance of unit vectors")
-    right.set_xticks(limits.lengths)
-    right.legend(frameon=False, fontsize=9)
+    labels = ("filter length $k_1$", "distance of unit vectors")
+    dress(right, "", *labels, log="y", legend=9, xticks=limits.lengths)
     return figure
 
 
 register(
     FILTERS,
-    "filters",
     title="Theorem 3 and Corollary 4: filtered versions of one data point, filters of every length",
     statements=[
         ANY_LENGTH,

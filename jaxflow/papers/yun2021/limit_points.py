@@ -1,6 +1,6 @@
 r"""Theorem 4 with Corollaries 5 to 7: limit points of regression against the minimum of Q, solved from the data."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxflow._core import linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import Dual
 from jaxflow.models import DeepMatrixSensing, DiagonalLinearNetwork, LinearConvolutionalNetwork, even_part
-from jaxflow.papers.dataset import Dataset, Part, arrays_of
+from jaxflow.papers.dataset import Dataset, Part
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -30,25 +30,19 @@ SMALL = 1e-4
 EVEN = 1e-9
 
 
-class Setting(NamedTuple):
-    """A diagonal network of this `depth` on n data in d dimensions from a start of size `alpha`, in its `dual` form."""
-
-    depth: int
-    n: int
-    d: int
-    alpha: Any
-    dual: bool = False
+# A diagonal network of this depth on n data in d dimensions from a start of this size α, or in its dual form.
+Setting = tuple[int, int, int, Any, bool]
 
 
 def diagonal(key: Any, setting: Setting) -> Table:
     """Gaussian data, the start of Corollary 5."""
-    X, y = normal_data(subkey(key, "data"), setting.n, setting.d)
-    start = DiagonalLinearNetwork.init(
-        subkey(key, "start"), LinearData(X, y), depth=setting.depth, alpha=setting.alpha, scheme="equal"
-    )
-    closed = interpolation_limit(X, y, start.layers[0], setting.depth)
+    depth, n, d, alpha, dual = setting
+    X, y = normal_data(subkey(key, "data"), n, d)
+    data = LinearData(X, y)
+    start = DiagonalLinearNetwork.init(subkey(key, "start"), data, depth=depth, alpha=alpha, scheme="equal")
+    closed = interpolation_limit(X, y, start.layers[0], depth)
     # From α = 0.1 on errors grow to a few hundred times the tolerance on the way.
-    end = flow_end(regression(X, y), start, Dual() if setting.dual else None, rtol=1e-11)
+    end = flow_end(regression(X, y), start, Dual() if dual else None, rtol=1e-11)
     return _compare(end, closed.singular, closed)
 
 
@@ -93,14 +87,14 @@ def _compare(end: flows.End, beta: Any, closed: Any, printed: Any = jnp.nan) -> 
 
 def _settings(scale: str) -> dict[str, Setting]:
     return {
-        f"L={depth}, alpha={alpha:g}": arrays_of(Setting(depth, *SIZES[scale], alpha), "alpha")
+        f"L={depth}, alpha={alpha:g}": (depth, *SIZES[scale], np.asarray(alpha), False)
         for depth in DEPTHS
         for alpha in ALPHAS
     }
 
 
 def _small(scale: str) -> dict[str, Setting]:
-    return {f"L=2, alpha={SMALL:g}": Setting(2, *SIZES[scale], SMALL, dual=True)}
+    return {f"L=2, alpha={SMALL:g}": (2, *SIZES[scale], SMALL, True)}
 
 
 # `diagonal` `(9, b)`: of each of `DEPTHS` at each of `ALPHAS`; `small`, `even`, `sensing` `(1, b)`.
@@ -162,7 +156,6 @@ def _of_depth(row: int) -> Statement[Table]:
 
 register(
     POINTS,
-    "points",
     title="Theorem 4, Corollaries 5 to 7",
     statements=[
         *(_of_depth(row) for row in range(len(DEPTHS))),
@@ -182,5 +175,4 @@ register(
             unit="relative distance of W_1…W_L",
         ),
     ],
-    verified=True,
 )

@@ -16,7 +16,7 @@ from jaxflow._core import good, linalg
 from jaxflow.data import LinearData
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
-from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork
+from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Draw, Part
 from jaxflow.papers.independent import RTOL, least_norm
 from jaxflow.papers.registry import register
@@ -25,10 +25,13 @@ from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021.flows import classification, normal_data, regression, separable
 from jaxflow.study import subkey
 from jaxflow.theory import fully_connected_start, layer_gap
+from jaxflow.theory.single_datum import data_singular
 
 TRIALS = {"quick": 10, "paper": 500, "large": 5000}
 N, D = 2, 3
 TIMES = np.linspace(0.05, 4.0, 40)
+# Of the bound of E.1, in units of its own rate.
+NEAR = np.geomspace(1e-3, 1.0, 40)
 # Loss over bound: integration at rtol 1e-8 keeps it below one by more than this.
 ABOVE = 1e-6
 REGRESSIONS = ("diagonal", "fully connected")
@@ -89,7 +92,7 @@ def classify(key: Any, setting: None) -> Table:
     start = DiagonalLinearNetwork((first, 2.0 * aim / first))
     gap = layer_gap(start.layers)
     rate = classification_rate(gap, jnp.eye(D), 1.0 / jnp.linalg.norm(aim), 2)
-    losses, ok = _losses(risk, start)
+    losses, ok = _losses(risk, start, jnp.asarray(TIMES))
     loss = risk(start)
     return Table(
         corrected=jnp.max(losses / algebraic_bound(loss, rate, jnp.asarray(TIMES))),
@@ -116,24 +119,63 @@ def regress(key: Any, network: str) -> Table:
         gap = fully_connected_start(start)[1].slack
         rate = 0.5 * regression_rate(jnp.maximum(gap, 0.0), jnp.eye(D), X, 2)
     risk = regression(X, y)
-    losses, ok = _losses(risk, start)
+    losses, ok = _losses(risk, start, jnp.asarray(TIMES))
     return Table(ratio=jnp.max(losses / exponential_bound(risk(start), rate, jnp.asarray(TIMES))), gap=gap, ok=ok)
 
 
-def _losses(risk: Any, start: Any) -> tuple[Any, Any]:
-    path = integrate(
-        risk, start, clock="physical_time", until=float(TIMES[-1]), save_at=jnp.asarray(TIMES), throw=False
+def datum(key: Any, setting: None) -> Table:
+    r"""One data point and a convolutional network of two layers with $[U_2^\top v_2]_j=\frac y2[U_1^\top v_1]_j$.
+
+    Columns of `classify`, with the bound of E.1; the `layers` of the start and $\mathsf M(x)$, `matrix`, times y. Of
+    its own shape: `layers` `(2, d)`; `matrix` `(d, d)`.
+    """
+    x, y = jax.random.normal(subkey(key, "x"), (D,)), jax.random.rademacher(subkey(key, "y"), ()).astype(float)
+    first = _first(key) / 2.0
+    tensor, found = data_singular(LinearConvolutionalNetwork((first, first)), x)
+    second = 0.5 * y * found.right @ (found.left.T @ first)
+    start, risk = LinearConvolutionalNetwork((first, second)), classification(x[None], y[None])
+    gap = jnp.min((found.left.T @ first) ** 2 - (found.right.T @ second) ** 2)
+    rate = classification_rate(gap, found.values[:, None], jnp.ones(()), 2)
+    times = jnp.asarray(NEAR) / rate
+    losses, ok = _losses(risk, start, times)
+    loss = risk(start)
+    return Table(
+        corrected=jnp.max(losses / algebraic_bound(loss, rate, times)),
+        printed=jnp.max(losses / printed_bound(loss, rate, times)),
+        start=loss,
+        gap=gap,
+        ok=ok,
+        layers=jnp.stack([first, second]),
+        matrix=y * tensor.at(x),
     )
+
+
+def stuck(key: Any, setting: None) -> Table:
+    """A diagonal network from $v_2=-y\\,\\mathrm{sign}(x)\\odot v_1$, whose λ is zero, on one data point.
+
+    `loss` at the last of the times, λ at the start as `gap`, and whether the flow was followed.
+    """
+    x, y = jax.random.normal(subkey(key, "x"), (D,)), jax.random.rademacher(subkey(key, "y"), ()).astype(float)
+    first = _first(key) / 4.0
+    start = DiagonalLinearNetwork((first, -y * jnp.sign(x) * first))
+    losses, ok = _losses(classification(x[None], y[None]), start, jnp.asarray(TIMES))
+    return Table(loss=losses[-1], gap=layer_gap(start.layers), ok=ok)
+
+
+def _losses(risk: Any, start: Any, times: Any) -> tuple[Any, Any]:
+    path = integrate(risk, start, clock="physical_time", until=times[-1], save_at=times, throw=False)
     return jax.vmap(risk)(path.points.model), good(path.result)
 
 
-# `separable` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`.
+# `separable`, `datum` and `stuck` `(1, b)`; `squared` `(2, b)`: of `REGRESSIONS`.
 BOUNDS = Dataset(
     "yun2021",
     "bounds",
     {
         "separable": Part(classify, {"diagonal": None}, TRIALS, block=50, way="in turn"),
         "squared": Part(regress, {name: name for name in REGRESSIONS}, TRIALS, block=50, way="in turn"),
+        "datum": Part(datum, {"convolutional": None}, TRIALS, block=50, way="in turn"),
+        "stuck": Part(stuck, {"diagonal": None}, TRIALS, block=50, way="in turn"),
     },
     where=f"{__name__}:BOUNDS",
 )
@@ -188,6 +230,47 @@ PRINTED = Statement[Table](
 )
 
 
+def _datum_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
+    found = numbers.datum.at(at)
+    M, start, rate = found.matrix, found.layers, found.gap * np.sum(found.matrix**2)
+
+    def velocity(t: float, layers: np.ndarray) -> np.ndarray:
+        u, v = layers.reshape(2, D)
+        return np.exp(-u @ M @ v) * np.concatenate([M @ v, M.T @ u])
+
+    times = NEAR / rate
+    how: Any = {"method": "DOP853", "t_eval": times, "rtol": RTOL, "atol": 1e-2 * RTOL}
+    u, v = solve_ivp(velocity, (0.0, times[-1]), start.ravel(), **how).y.reshape(2, D, -1)
+    losses = np.exp(-np.einsum("jt,jk,kt->t", u, M, v))
+    return float(np.max(losses * (1.0 + rate * times) / np.exp(-start[0] @ M @ start[1]))) - 1.0
+
+
+def one_point(printed: bool) -> Statement[Table]:
+    """The bound of E.1, as it is printed or with L(0) in its place."""
+    name = "printed" if printed else "corrected"
+    return Statement(
+        source="Bound of E.1",
+        says="without L(0) in the denominator, as printed, from starts with L(0) < 1"
+        if printed
+        else "L(t) ≤ L(0)/(1 + L(0) α²λ ‖s‖² t): with L(0) restored, one data point, convolutional, L = 2",
+        inside=lambda n: (n.datum.gap > 0) & ((n.datum.start < 1.0) | (not printed)),
+        residual=lambda n: np.where(n.datum.ok, getattr(n.datum, name) - 1.0, np.nan),
+        bound=ABOVE,
+        unit="loss/bound − 1",
+        again=Again("DOP853 of SciPy", _datum_again, ABOVE) if printed else None,
+    )
+
+
+NECESSARY = Statement[Table](
+    source="Remark 2",
+    says="some conditions on the start are necessary: from λ = 0, v_2 = −y sign(x) ⊙ v_1, the loss of one data point "
+    "stays above one",
+    inside=lambda n: n.stuck.gap <= 0,
+    residual=lambda n: np.where(n.stuck.ok, 1.0 - n.stuck.loss, np.nan),
+    unit="1 − L at the end; at most 0",
+)
+
+
 def exponential(row: int, source: str, says: str) -> Statement[Table]:
     """Of one of `REGRESSIONS`."""
     return Statement(
@@ -202,7 +285,6 @@ def exponential(row: int, source: str, says: str) -> Statement[Table]:
 
 register(
     BOUNDS,
-    "bounds",
     title="the bounds of D.1, E.1, (62), (73) and H.1",
     statements=[
         CORRECTED,
@@ -217,6 +299,8 @@ register(
             "Bound of H.1",
             "L(t) ≤ L(0) exp(−α^{2L−2} λ^{L−1} σ_min(X)² t), fully connected, L = 2, squared loss",
         ),
+        one_point(False),
+        one_point(True),
+        NECESSARY,
     ],
-    verified=True,
 )

@@ -1,6 +1,6 @@
 """`reproduce yun2021 push`: does the direction of X^T r converge on random data, as Theorem 2 has to assume?"""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffrax
 import jax
@@ -13,6 +13,7 @@ from jaxflow.flow import LogArcLength, integrate
 from jaxflow.flow.solvers import state_norm
 from jaxflow.models import DeepLinearNetwork, DiagonalLinearNetwork, LinearConvolutionalNetwork
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress, quantile_band
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -33,28 +34,21 @@ LARGEST = 1e6
 SAME = 1e-12
 
 
-class Setting(NamedTuple):
-    """One of `NAMES`, on n points in d dimensions."""
-
-    network: str
-    n: int
-    d: int
-
-
-def follow(key: Any, setting: Setting) -> Table:
-    r"""The exact flow on one data set, and $X^\\top r$ along it.
+def follow(key: Any, setting: tuple[str, int, int]) -> Table:
+    r"""The exact flow of one of `NAMES` on n points in d dimensions, and $X^\\top r$ along it.
 
     One flow at its m = `SAVES` points: `drift`, $1-\cos$ between $X^\top r$ there and at the end; `sizes`,
     $\log\|\beta\|$; and whether it got there, `ok`. Of its own shape: `drift`, `sizes` `(m,)`.
     """
-    X, y = separable(subkey(key, "data"), setting.n, setting.d)
+    network, n, d = setting
+    X, y = separable(subkey(key, "data"), n, d)
     data, start_key = LinearData(X, y), subkey(key, "start")
-    if setting.network == "fully connected":
+    if network == "fully connected":
         model: Any = DeepLinearNetwork.init(start_key, data, width=2, alpha=0.7)
-    elif setting.network == "convolutional":
+    elif network == "convolutional":
         model = LinearConvolutionalNetwork.init(start_key, data, alpha=0.5)
     else:
-        model = DiagonalLinearNetwork.init(start_key, data, depth=3 if "3" in setting.network else 2, alpha=0.7)
+        model = DiagonalLinearNetwork.init(start_key, data, depth=3 if "3" in network else 2, alpha=0.7)
     end = float(np.log(LARGEST)) / model.degree
     path = integrate(
         classification(X, y),
@@ -82,7 +76,7 @@ PUSHES = Dataset(
     {
         "paths": Part(
             follow,
-            lambda scale: {name: Setting(name, *SIZES[scale]) for name in NAMES},
+            lambda scale: {name: (name, *SIZES[scale]) for name in NAMES},
             TRIALS,
             block=25,
             way="in turn",
@@ -143,17 +137,15 @@ def draw(numbers: Table) -> Any:
     (axis,) = axes
     for row, (name, color, line) in enumerate(zip(NAMES, CURVES, ("-", "--", "-.", ":"), strict=True)):
         values, sizes = np.maximum(numbers.paths.drift[row], 1e-17), np.median(numbers.paths.sizes[row], axis=0)
-        low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=0)
-        axis.plot(sizes, middle, line, color=color, label=name)
-        axis.fill_between(sizes, low, high, color=color, alpha=0.15, linewidth=0)
-    axis.set(yscale="log", xlabel=r"$\log\|\beta\|$", ylabel=r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$")
-    axis.legend(frameon=False, fontsize=9)
+        axis.plot(sizes, np.median(values, axis=0), line, color=color, label=name)
+        quantile_band(axis, sizes, values, color)
+    drift = r"$1-\cos(X^\top r,\ X^\top r\ \mathrm{at\ the\ end})$"
+    dress(axis, x=r"$\log\|\beta\|$", y=drift, log="y", legend=9)
     return figure
 
 
 register(
     PUSHES,
-    "push",
     title="Convergence of the direction of X^T r, the hypothesis of Theorem 2, on random data",
     statements=[converges(row) for row in range(len(NAMES))],
     notes=notes,

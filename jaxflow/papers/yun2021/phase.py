@@ -10,6 +10,7 @@ import numpy as np
 from jaxflow.flow import integrate
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Sweep
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -115,10 +116,8 @@ def draw(numbers: Table) -> Any:
         axis.clabel(lines, fontsize=7)
         axis.axvline(-5.0, color="white", linestyle=":", linewidth=1.2)
         axis.grid(False)
-        axis.set_yscale("log")
         axis.invert_xaxis()
-        axis.set_title(network, fontsize=10)
-        axis.set_xlabel(r"$\log_{10}$ of the final loss (dotted: the paper's)")
+        dress(axis, network, r"$\log_{10}$ of the final loss (dotted: the paper's)", log="y")
     axes[0].set_ylabel(r"initial scale $\alpha$")
     figure.colorbar(image, ax=list(axes), label=r"$\|\beta/\|\beta\|-\beta^\infty\|$")
     return figure
@@ -126,7 +125,6 @@ def draw(numbers: Table) -> Any:
 
 register(
     PHASE,
-    "phase-diagram",
     title="Distance of the direction from its limit over the loss at which training ends and the scale of the start",
     statements=[STOPPING],
     notes=lambda n: ["The start is α² times the first direction of figures 1 and 3, continuous flow."],

@@ -5,7 +5,7 @@ $([1\ 2],+1)$ and $([0\ {-3}],-1)$, on which the convolutional network is degene
 direction are equal.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxflow.flow import integrate
 from jaxflow.gradient_descent import descend
 from jaxflow.margin import max_margin, solve
 from jaxflow.papers.dataset import Dataset, Part
+from jaxflow.papers.drawing import dress
 from jaxflow.papers.registry import register
 from jaxflow.papers.statement import Statement
 from jaxflow.papers.table import Table
@@ -47,19 +48,14 @@ LOSS = 1e-4
 DEPENDS = 1e-2
 
 
-class Setting(NamedTuple):
-    """A network from starts of sizes `alphas` in `directions` `(4, 2)`, and the steps of gradient descent."""
-
-    network: str
-    alphas: tuple[float, ...]
-    steps: int
-    directions: Any
+# A network from starts of these sizes in directions `(4, 2)`, and the steps of gradient descent.
+Setting = tuple[str, tuple[float, ...], int, Any]
 
 
-def _each(one: Any, setting: Setting) -> Any:
+def _each(one: Any, alphas: tuple[float, ...], directions: Any) -> Any:
     """`one` of every scale and direction."""
     inner = jax.vmap(one, in_axes=(None, 0))
-    return jax.vmap(inner, in_axes=(0, None))(jnp.asarray(setting.alphas), setting.directions)
+    return jax.vmap(inner, in_axes=(0, None))(jnp.asarray(alphas), directions)
 
 
 def _betas(models: Any) -> Any:
@@ -79,17 +75,18 @@ def regress(key: Any, setting: Setting) -> Table:
     From each start at m save points of the `flow` and of `descent`, $\beta$ `(m, 2)`; the flow's `end`, the `limit` of
     Theorem 5 `(2,)`, and the `slack` of its condition on the start.
     """
+    network, alphas, steps, directions = setting
     X, y = jnp.asarray(X_REGRESSION), jnp.asarray(Y_REGRESSION)
     risk = regression(X, y)
 
     def one(alpha: Any, z: Any) -> Table:
-        start = start_at(setting.network, X[0], z, alpha)
+        start = start_at(network, X[0], z, alpha)
         predicted = point_limit(start, X[0], y[0])
         # From here to interpolation the loss falls by e^(-2 ‖x‖² ‖β‖ t): log t of 6 is far beyond for every α here.
         path: Any = integrate(
             risk, start, clock="log_time", until=6.0, save_at=jnp.linspace(-6.0, 6.0, SAVES), throw=False
         )
-        end, descent = path.final.model.linear_coefficients(), _descend(risk, start, RATES[0], setting.steps)
+        end, descent = path.final.model.linear_coefficients(), _descend(risk, start, RATES[0], steps)
         return Table(
             flow=_betas(path.points.model),
             descent=descent,
@@ -98,29 +95,30 @@ def regress(key: Any, setting: Setting) -> Table:
             slack=predicted.slack,
         )
 
-    return _each(one, setting)
+    return _each(one, alphas, directions)
 
 
 def classify(key: Any, setting: Setting) -> Table:
     r"""From every start, far out.
 
-    As `Regression`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
+    As `regress`; the flow's `end` is a unit vector, at `log_time` after so many `steps`, and `off` its distance from
     that of the `program`; `loss` at the end of the `descent`, which took `descent_steps`. Of its own shape: `flow`,
     `descent` `(m, 2)`; `end`, `program` `(2,)`.
     """
+    network, alphas, steps, directions = setting
     X, y = jnp.asarray(X_CLASSIFICATION), jnp.asarray(Y_CLASSIFICATION)
     risk = classification(X, y)
-    program = max_margin(X, y, *NORMS[setting.network])
+    program = max_margin(X, y, *NORMS[network])
     aim = program.coefficients(solve(program).primal)
 
     def one(alpha: Any, z: Any) -> Table:
-        start = start_at(setting.network, X[0], z, alpha)
+        start = start_at(network, X[0], z, alpha)
         readings = jnp.concatenate([jnp.linspace(0.01, 6.0, SAVES - 40), jnp.geomspace(7.0, 1e3, 40)])
         common: Any = {"controller": CONTROLLER, "throw": False}
         path: Any = integrate(risk, start, clock="arc_length", until=1e3, save_at=readings, **common)
         far = integrate(risk, start, clock="log_arc_length", solver="Tsit5", until=float(np.log(FAR)), **common)
         end = far.final.model.linear_coefficients()
-        descent = _descend(risk, start, RATES[1], setting.steps)
+        descent = _descend(risk, start, RATES[1], steps)
         return Table(
             flow=_betas(path.points.model),
             descent=descent,
@@ -130,10 +128,10 @@ def classify(key: Any, setting: Setting) -> Table:
             log_time=far.final.log_time,
             steps=far.stats["num_steps"],
             loss=jnp.sum(jnp.exp(-y * (X @ descent[-1]))),
-            descent_steps=jnp.asarray(setting.steps),
+            descent_steps=jnp.asarray(steps),
         )
 
-    return _each(one, setting)
+    return _each(one, alphas, directions)
 
 
 ONCE = {"quick": 1, "paper": 1, "large": 1}
@@ -142,7 +140,7 @@ SCALES_1, SCALES_3, SCALES_3C = (0.01, 1.0), (0.5,), (0.01, 0.5, 1.0)
 
 
 def _settings(alphas: tuple[float, ...], steps: int) -> dict[str, Setting]:
-    return {name: Setting(name, alphas, steps, directions()) for name in NETWORKS}
+    return {name: (name, alphas, steps, directions()) for name in NETWORKS}
 
 
 def _regressions(alphas: tuple[float, ...]) -> Part:
@@ -265,14 +263,13 @@ def draw_panel(axis: Any, paths: Any, row: int, alpha: float) -> None:
         first = np.array([-WINDOW, WINDOW])
         axis.plot(first, (y - x[0] * first) / x[1], color="#F0E442", linewidth=6, zorder=0, label=r"$x^\top\beta=y$")
         axis.plot([], [], "o", markerfacecolor="none", color="#555555", markersize=9, label="Theorem 5")
-        axis.set(xlim=(-1.0, 1.25), ylim=(-1.0, 1.25))
-        axis.set_title(rf"regression, $\alpha={alpha:g}$", fontsize=10)
+        dress(axis, rf"regression, $\alpha={alpha:g}$", xlim=(-1.0, 1.25), ylim=(-1.0, 1.25))
     else:
         size = 1.12 * float(np.max(np.abs(paths.descent[..., -1, :])))
         axis.plot([], [], color="#555555", linewidth=5, alpha=0.3, label="max-margin direction")
-        axis.set(xlim=(-0.35 * size, size), ylim=(-0.35 * size, size))
-        axis.set_title(rf"classification, $\alpha={alpha:g}$", fontsize=10)
-    axis.set(xlabel=r"$[\beta]_1$", ylabel=r"$[\beta]_2$", aspect="equal")
+        window = (-0.35 * size, size)
+        dress(axis, rf"classification, $\alpha={alpha:g}$", xlim=window, ylim=window)
+    dress(axis, x=r"$[\beta]_1$", y=r"$[\beta]_2$", aspect="equal")
 
 
 def _drawn(panels: list[tuple[Any, int, float]], explained: tuple[int, ...]) -> Any:
@@ -306,7 +303,6 @@ def _notes(numbers: Any) -> list[str]:
 
 register(
     FIGURE_1,
-    "fig1",
     title="Coefficients of three linear networks on a regression task, with the limit points of Theorem 5",
     statements=[POINT_5, DESCENT_ENDS, LESS_DEPENDENT],
     notes=_notes,
@@ -315,7 +311,6 @@ register(
 
 register(
     FIGURE_3,
-    "fig3",
     title="Coefficients of three linear networks on a regression and on a classification task",
     statements=[POINT_5, DESCENT_ENDS, ALIGNS, LOSS_REACHED, DEPENDENT],
     notes=lambda n: [

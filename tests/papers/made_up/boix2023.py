@@ -60,6 +60,7 @@ def toy(
         gaps=three,
         curvatures=three,
         leaving=np.inf * three,
+        slacks=np.array([0.1, 0.2, np.inf, 0.3]),
         initial_loss=1.0,
         until=4.0,
     )

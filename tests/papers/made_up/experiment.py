@@ -98,7 +98,7 @@ def enter_paper() -> None:
     """Enters the paper, its figure and its check."""
     register_paper(papers.Paper("toy", "A toy", "nobody", ()))
     register(TOY, "curve", title="A curve", statements=[BELOW], notes=lambda n: ["a note"], draw=picture)
-    register(TOY, "lemma", title="Lemma 1", statements=[BELOW], verified=True)
+    register(TOY, "lemma", title="Lemma 1", statements=[BELOW])
 
 
 def main(folder: str, pause: str) -> None:

@@ -27,8 +27,8 @@ def assumptions() -> list[Table]:
     shape = (len(hypotheses.CELLS), 3)
     values = {"small": 1.0, "feasible": True, "flow": Outcome.globally_optimal.value, "log_time": 1e8}
     found = filled(Table, shape, **values, attention=1.0 - 1e-9, empty=False)
-    cells = hypotheses.CELLS.values()
-    slacks = {name: np.array([[0.1 * (held in cell.assumed)] * 3 for cell in cells]) for name, held in HELD.items()}
+    assumed = [one for one, _, _ in hypotheses.CELLS.values()]
+    slacks = {name: np.array([[0.1 * (held in one)] * 3 for one in assumed]) for name, held in HELD.items()}
     return [Table(flows=Table(found.named | slacks))]
 
 

@@ -31,8 +31,8 @@ def diagonal_flow(cells: int = 3, **changes: Any) -> Table:
     entry = (np.log(mu) + 2.0) / np.log(np.maximum(mu, 2.0))
     fields: dict[str, Any] = {
         "diagonal": one, "equal": 0.0 * one, "small": one, "ok": one > 0, "selects": one.astype(int),
-        "apart": 1e-10 * path, "identity": 1e-9 * path, "conserved": 1e-12 * path, "size": mu, "margin": mu,
-        "gap": 1.0 / mu, "stationarity": falling,
+        "apart": 1e-10 * path, "identity": 1e-9 * path, "display": 1e-9 * path,
+        "conserved": 1e-12 * path, "size": mu, "margin": mu, "gap": 1.0 / mu, "stationarity": falling,
         "slackness": falling, "predicted": falling, "beta": np.stack([mu, 0.0 * mu], axis=-1),
         "coefficients": np.stack([mu, 0.0 * mu], axis=-1), "averaged": np.stack([entry, 0.0 * entry], axis=-1),
         "instantaneous": np.stack([path, 0.0 * path], axis=-1), "result": OPTIMAL * one.astype(int),
@@ -70,9 +70,11 @@ def aligned_flow(cells: int, **changes: Any) -> Table:
     one, path = np.ones((cells, 2)), np.ones((cells, 2, aligned_flows.LOG_TIMES.size))
     fields: dict[str, Any] = dict.fromkeys(("equal", "small", "orthogonal", "parallel", "paired"), 0.1 * one)
     fields |= dict.fromkeys(("oracle", "program_gap", "lifted_gap", "lifted_residual"), 1e-13 * one)
-    fields |= dict.fromkeys(("weights_excess", "velocity_excess", "flow_gap"), 1e-5 * path)
+    fields |= dict.fromkeys(("weights_excess", "flow_gap"), 1e-5 * path)
     fields |= {"ok": one > 0, "conserved": 1e-15 * path, "alignment": 1e-15 * path, "margin": path}
-    fields |= {"attention": path / 3.0, "oracle_excess": 1e-10 * path}
+    # A sequence without a column keeps 1/3; all are at one in the end.
+    attention = np.where(aligned_flows.LOG_TIMES > 12.0, 1.0, 1.0 / 3.0) * path
+    fields |= {"attention": attention, "oracle_excess": 1e-10 * path, "velocity_excess": 1e-10 * path}
     fields |= {"result": OPTIMAL * one.astype(int)}
     return Table(**fields | {name: np.broadcast_to(value, fields[name].shape) for name, value in
                                           changes.items()})  # fmt: skip

@@ -85,13 +85,13 @@ def tarzanagh_assumptions() -> list[Any]:
 
 def cones() -> list[Any]:
     choices = Table(
-        status=np.array([LOCAL] * 4 + [OTHER]),
-        empty=np.array([False, True, True, True, False]),
-        near=np.zeros(5, bool),
-        depth=np.array([0.2] * 4 + [-0.2]),
-        d=np.array([4, 4, 6, 6, 4]),
-        trial=np.zeros(5, int),
-        choice=np.arange(5),
+        status=np.array([LOCAL] * 4 + [OTHER, GLOBAL]),
+        empty=np.array([False, True, True, True, False, False]),
+        near=np.zeros(6, bool),
+        depth=np.array([0.2] * 4 + [-0.2, np.inf]),
+        d=np.array([4, 4, 6, 6, 4, 4]),
+        trial=np.zeros(6, int),
+        choice=np.arange(6),
     )
     return [Table(choices=choices)]
 
@@ -112,7 +112,8 @@ def equal_cells() -> list[Any]:
 def feasibility() -> list[Any]:
     sizes, one = (np.full(2, 3), np.full(2, 3), np.full(2, 3), np.array([0, 1])), np.ones((2, 3, 5))
     found = {"result": np.full(one.shape, OPTIMAL), "gap": 1e-15 * one, "separated": one > 0, "least": 0.1 * one}
-    return [Table(programs=Table(zip(("n", "T", "d", "kind"), sizes, strict=True), **found))]
+    claims = filled(Table, (2,), least=0.1, off=1e-15)
+    return [Table(programs=Table(zip(("n", "T", "d", "kind"), sizes, strict=True), **found), claims=claims)]
 
 
 def assumed() -> list[Any]:
@@ -131,7 +132,9 @@ def inequalities_data() -> list[Any]:
     def numbers(sign: float, far: float, ratio: np.ndarray) -> Any:
         limit = 0.0 if sign > 0 else 1.0
         return Table(
-            gradients=filled(Table, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far),
+            gradients=filled(
+                Table, (2,), result=OPTIMAL, excess=sign, limit=limit, push=-sign, far_push=far, origin=1.0
+            ),
             concave=filled(Table, (2,), nonzero=2 if sign > 0 else 1, tau=3, kkt=0.0),
             centred=filled(Table, (2,), over=-sign),
             explicit=Table(ratio=ratio),
@@ -180,7 +183,7 @@ def nearly_equal() -> list[Any]:
 def lemmas_of_cones() -> list[Any]:
     yes, one, at = np.ones(4, bool), np.ones(4), np.ones((4, 4))
     ratios = 1.0 + np.array([0.64, 0.16, 0.04, 0.01]) * at
-    more = {"lower": 0.5 * at, "upper": 2.0 * at, "bound": one, "mu": one}
+    more = {"lower": 0.5 * at, "upper": 2.0 * at, "bound": one, "mu": one, "slope": 0.1 * at}
     optimal = Table(inside=yes, empty=~yes, push=at, ratio=ratios, **more)
     local = stacked([optimal.replace(empty=np.array([False, False, False, True]))] * 2)
     return [Table(optimal=optimal, local=local, ranks=filled(Table, (2,), least=1.0, projected=1.0))]

@@ -85,11 +85,13 @@ def sweep() -> list[Table]:
 
 def bounds() -> list[Table]:
     separable = filled(Table, (1, 2), corrected=0.9, printed=0.9, start=0.5, gap=1.0, ok=True)
-    return [Table(separable=separable, squared=filled(Table, (2, 2), ratio=0.9, gap=1.0, ok=True))]
+    squared, stuck = (filled(Table, shape, gap=gap, ok=True, **{name: value}) for shape, gap, name, value in
+                      (((2, 2), 1.0, "ratio", 0.9), ((1, 2), 0.0, "loss", 1.5)))  # fmt: skip
+    return [Table(separable=separable, squared=squared, datum=separable, stuck=stuck)]
 
 
 def connected() -> list[Table]:
-    alphas, one = np.array([0.3, 0.1, 0.03]), np.ones((4, 1, 3))
+    alphas, one = np.array([0.3, 0.1, 0.03]), np.ones((len(STARTS), 1, 3))
     exact = np.array([scheme == "identity" for _, scheme in STARTS])[:, None, None]
     return [
         Table(
@@ -110,7 +112,7 @@ def direction(gap: float, least: float = 0.0, start: float = 1.0, **changes: Any
     fields: dict[str, Any] = {
         "outcome": np.full(one.shape, Outcome.globally_optimal.value), "start": start, "flow_gap": gap,
         "stationarity": 1e-9, "least_multiplier": least, "program_gap": 1e-13, "singular": gap, "share": gap,
-        "apart": gap, "drift": gap, "exponent": 0.5, "predicted": 0.5, "slope": -1.0,
+        "apart": gap, "drift": gap, "log_loss": -1e3, "exponent": 0.5, "predicted": 0.5, "slope": -1.0,
     }  # fmt: skip
     made = {name: value * one.astype(np.asarray(value).dtype) for name, value in (fields | changes).items()}
     return Table(limits=Table(**made))
@@ -133,6 +135,7 @@ def single() -> list[Table]:
         slack=two,
         filtered=1e-14 * two,
         datum=1e-14 * two,
+        log_loss=-1e3 * two,
         ok=two > 0,
     )
     return [Table(ends=ends, turns=turns, tie=filled(Table, (1, 4), apart=1.0, rest=1e-14, least=0.0))]

@@ -24,7 +24,6 @@ from jaxflow.papers.boix2023.practical.train import (
     text_batches,
     train,
 )
-from jaxflow.study.keys import trial_key
 
 Data = dict[str, np.ndarray]
 
@@ -67,16 +66,6 @@ NETWORKS = {
     "paper": Size(VIT_CIFAR, Recipe("adam", 1e-4, 10, 200, 64), (1.0,), 1, 8),
     "large": Size(VIT_CIFAR, ADAM_CIFAR._replace(batch=256), (1.0,), 5, 40),
 }
-
-
-def digits_key(seed: int) -> Any:
-    """The key of the runs on digits: figures that show the same runs name it alike."""
-    return trial_key(seed, "boix2023 digits", {}, 0)
-
-
-def text_key(seed: int) -> Any:
-    """The key of the runs on help topics."""
-    return trial_key(seed, "boix2023 help topics", {}, 0)
 
 
 def by_sgd(size: Size) -> Size:
@@ -148,7 +137,7 @@ def _runs(
     data = {
         f"{part}_{name}": split(value)
         for part, values in found.measured.items()
-        for name, value in values._asdict().items()
+        for name, value in values.named.items()
     }
     data |= {"steps": found.steps, "losses": split(found.losses), "scales": np.asarray(size.scales)}
     data["published"] = np.asarray(size.published)

@@ -1,34 +1,14 @@
 """Stable ranks and spectra of attention heads' products, and of what training adds to them."""
 
-from typing import Any, NamedTuple
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxflow._core import linalg, positive_or_one
 from jaxflow.papers.boix2023.practical.models import Transformer
+from jaxflow.papers.table import Table
 
 Products = dict[str, Float[Array, "layers H d d"]]
 Pair = tuple[Float[Array, "layers H d e"], Float[Array, "layers H d e"]]
-
-
-class Part(NamedTuple):
-    r"""One product of every head, $W=W_KW_Q^\top$ (`KQ`) or $W=W_VW_O^\top$ (`VO`); arrays have axes layer, head.
-
-    - `rank`, `initial`, `weights`: stable ranks of $\Delta W=W(t)-W(0)$, of $W(0)$ and of $W(t)$ itself.
-    - `spectrum`, `initial_spectrum`, `weights_spectrum`: their $\sigma_i/\sigma_1$, with a third axis i. Products of
-      $d\times d'$ factors have d' singular values, and their differences 2d' (where d is larger): the rest is zero.
-    - `top`, `initial_top`: $\sigma_1$ of $\Delta W$ and of $W(0)$.
-    """
-
-    rank: Any
-    initial: Any
-    weights: Any
-    spectrum: Any
-    initial_spectrum: Any
-    weights_spectrum: Any
-    top: Any
-    initial_top: Any
 
 
 def head_factors(model: Transformer) -> dict[str, Pair]:
@@ -45,8 +25,15 @@ def head_products(model: Transformer) -> Products:
     return {part: jnp.einsum("lhde,lhfe->lhdf", *pair) for part, pair in head_factors(model).items()}
 
 
-def measure(model: Transformer, initial: Transformer) -> dict[str, Part]:
-    """Both products now, at the start, and what was added."""
+def measure(model: Transformer, initial: Transformer) -> dict[str, Table]:
+    r"""Both products now, at the start, and what was added: $W=W_KW_Q^\top$ (`KQ`) and $W=W_VW_O^\top$ (`VO`) of every
+    head; arrays have axes layer, head.
+
+    - `rank`, `initial`, `weights`: stable ranks of $\Delta W=W(t)-W(0)$, of $W(0)$ and of $W(t)$ itself.
+    - `spectrum`, `initial_spectrum`, `weights_spectrum`: their $\sigma_i/\sigma_1$, with a third axis i. Products of
+      $d\times d'$ factors have d' singular values, and their differences 2d' (where d is larger): the rest is zero.
+    - `top`, `initial_top`: $\sigma_1$ of $\Delta W$ and of $W(0)$.
+    """
     now, then = head_factors(model), head_factors(initial)
     found = {}
     for part, (left, right) in now.items():
@@ -54,7 +41,7 @@ def measure(model: Transformer, initial: Transformer) -> dict[str, Part]:
         # A difference of products is a product of twice as wide factors, whose singular values cost less.
         wide = jnp.concatenate([left, -left_then], axis=-1), jnp.concatenate([right, right_then], axis=-1)
         added, first, whole = (_singular_values(*pair) for pair in (wide, (left_then, right_then), (left, right)))
-        found[part] = Part(
+        found[part] = Table(
             rank=_squares(added),
             initial=_squares(first),
             weights=_squares(whole),

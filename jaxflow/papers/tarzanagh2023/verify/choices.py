@@ -1,21 +1,19 @@
 """All choices of tokens of an instance, solved and judged by Definition 2, for several checks."""
 
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
 from jaxflow.data import random_tokens
-from jaxflow.margin import attention_svm, is_locally_optimal, solve
 from jaxflow.models import token_scores
 from jaxflow.papers.tarzanagh2023.verify.follow import SHAPE
 from jaxflow.papers.tarzanagh2023.verify.instances import Instance, instance, padded
+from jaxflow.papers.tarzanagh2023.verify.path_instances import choices_of_tokens, masks, programs_of
 
 N, T = 5, 5
-CHOICES = np.asarray(list(itertools.product(range(T), repeat=N)), dtype=np.int32)
+CHOICES = choices_of_tokens(N, T)
 
 
 def random_instance(key: Any, d: int) -> Instance:
@@ -37,22 +35,10 @@ def all_choices(given: Instance) -> dict[str, np.ndarray]:
     `result` (`ProgramResult`), `status` (`SelectionStatus`), `support` `(N, n, T)`, `excess` `(N, n, T)`: margin − 1,
     +inf at the chosen token; `weights` `(N, d, d)`; and the `scores` `(n, T)`.
     """
-    found = {name: np.asarray(value) for name, value in _solve_all(given, jnp.asarray(CHOICES)).items()}
+    found = {name: np.asarray(value) for name, value in _programs(given.data, given.head, jnp.asarray(CHOICES)).items()}
+    own = np.asarray(masks(jnp.asarray(CHOICES), given.data))
+    found["excess"] = np.where(own, np.inf, found["excess"])
     return found | {"scores": np.asarray(token_scores(given.data, given.head))}
 
 
-@jax.jit
-def _solve_all(given: Instance, choices: Int[Array, "N n"]) -> dict[str, Array]:
-    def one(choice: Int[Array, " n"]) -> dict[str, Array]:
-        target = jax.nn.one_hot(choice, T, dtype=bool)
-        solution = solve(attention_svm(given.data, target, "frobenius"))
-        local = is_locally_optimal(given.data, given.head, target, solution)
-        return {
-            "result": solution.result.value,
-            "status": local.status.value,
-            "support": local.support,
-            "excess": jnp.where(target, jnp.inf, local.excess),
-            "weights": solution.primal,
-        }
-
-    return jax.vmap(one)(choices)
+_programs = jax.jit(programs_of)

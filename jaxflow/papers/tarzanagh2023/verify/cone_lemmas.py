@@ -29,6 +29,8 @@ N, T, D = 3, 4, 3
 FACTORS = (1.0, 4.0, 16.0, 64.0)
 # Sums of a few numbers, relative to their size.
 ROUNDING = 1e-9
+# ‖∇L‖/Σ|∂L/∂a| of a point at rest is less: as for stationary points of the flow.
+MOVING = 1e-6
 # Least singular values of small matrices: above the first none of a projection is zero but for rounding, and at most
 # the second is.
 FULL_RANK, RANK_LOST = 1e-9, 1e-12
@@ -46,22 +48,24 @@ def _cone(inside: Any, empty: Any, at: tuple[Array, ...], lower: Array, upper: A
     - `inside`: there is a W^mm to make a cone of; `empty`: some $T_i$ of its choice is; `bound` R, `mu` μ.
     - `push` `(r,)`: $-\langle\nabla L(W),V\rangle$ on the gradient's scale; the proof's `lower` and `upper` bounds of
       it.
-    - `ratio` `(r,)`: π of Lemmas 11 and 14 is this less 1.
+    - `ratio` `(r,)`: π of Lemmas 11 and 14 is this less 1; `slope` `(r,)`: ‖∇L(W)‖ over the sum of all |∂L/∂a|.
     """
-    push, ratio = at
-    more = {"lower": lower, "upper": upper, "bound": bound, "mu": mu}
+    push, ratio, slope = at
+    more = {"lower": lower, "upper": upper, "bound": bound, "mu": mu, "slope": slope}
     return Table(inside=jnp.asarray(inside), empty=jnp.asarray(empty), push=push, ratio=ratio, **more)
 
 
-def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> tuple[Array, Array, Array]:
-    """`push` and `ratio` of `_cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's scale."""
+def _pushed(data: TokenData, head: Any, selection: Array, aim: Array, W: Array, V: Array) -> tuple[Array, ...]:
+    """`push`, `ratio` and `slope` of `_cone` at one W; of each sequence |ℓ'|(1 − s_α) over n and the gradient's
+    scale."""
     model = CombinedAttention(W, head)
     scaled: Any = EmpiricalRisk(data, Logistic()).scaled_gradient(model)
     down, slopes = -scaled.gradient.W, jax.nn.sigmoid(-data.labels * model.outputs(data))
     log_s = log_attention(model.logits(data), data.visible)
     rest = jax.nn.logsumexp(jnp.where(selection, -jnp.inf, log_s), axis=-1)
     ratio = jnp.sum(down * W) * jnp.linalg.norm(aim) / (jnp.linalg.norm(W) * jnp.sum(down * aim))
-    return jnp.sum(down * V), ratio, slopes * jnp.exp(rest - scaled.log_scale) / slopes.size
+    slope = jnp.linalg.norm(down) / jnp.sum(jnp.abs(scaled.multipliers))
+    return jnp.sum(down * V), ratio, slope, slopes * jnp.exp(rest - scaled.log_scale) / slopes.size
 
 
 def _optimal(scale: str, key: Any, say: Say) -> Table:
@@ -102,10 +106,10 @@ def _global(keys: Array) -> Table:
         V = aim + jax.random.uniform(key_V) * (U - aim)
         V = V / (theta * jnp.linalg.norm(V))
         at = jax.vmap(lambda factor: _pushed(data, head, best, solution.primal, factor * bound * U, V))
-        push, ratio, weights = at(jnp.asarray(FACTORS))
+        *pushes, weights = at(jnp.asarray(FACTORS))
         lower = 0.5 * mu * jnp.sum(weights * best_gap, axis=-1)
         upper = 2.0 * A * jnp.sum(weights * worst_gap, axis=-1)
-        return _cone(usable, False, (push, ratio), lower, upper, bound, mu)
+        return _cone(usable, False, tuple(pushes), lower, upper, bound, mu)
 
     return jax.vmap(one)(keys)
 
@@ -175,11 +179,11 @@ def _local(keys: Array, data: TokenData, head: Any, chosen: Any, W: Any, support
 
         U, V = (near(k) for k in jax.random.split(key))
         at = jax.vmap(lambda factor: _pushed(a, v, selection, aim, factor * bound * U, V / theta))
-        push, ratio, weights = at(jnp.asarray(FACTORS))
+        *pushes, weights = at(jnp.asarray(FACTORS))
         lower = 0.125 * jnp.sum(weights * low, axis=-1)
         upper = 2.0 * jnp.sum(weights * high, axis=-1)
         empty = jnp.any(~jnp.any(support, axis=1))
-        return _cone(True, empty, (push, ratio), lower, upper, bound, mu)
+        return _cone(True, empty, tuple(pushes), lower, upper, bound, mu)
 
     return jax.vmap(one, out_axes=1)(keys, data, head, chosen, W, support)
 
@@ -300,6 +304,18 @@ POSITIVE = Statement[Table](
     unit="⟨∇L, V⟩ on its own scale; below 0",
 )
 
+MOVES = Statement[Table](
+    source="Theorem 7, T1",
+    says="there are μ and R such that C_{μ,R}(W^mm_α) has no stationary point: one random W at each norm from R of "
+    f"(74) on, μ of (67), whether some T_i is empty or not, {SIZES}",
+    inside=lambda n: _printed(n).inside,
+    residual=lambda n: -_printed(n).slope.min(axis=-1),
+    bound=-MOVING,
+    # Where gradients are roundings of what they are made of, the point is stationary.
+    late=-ROUNDING,
+    unit="−‖∇L‖/Σ|∂L/∂a|; below 0",
+)
+
 FULL = Statement[Table](
     source="Lemma 17",
     says="[A; B] has full row rank if A has and B projected on a subspace of the null space of A has; B nearly in the "
@@ -320,14 +336,13 @@ STATEMENTS = [
     bounds("Lemma 12", "V in S_μ, W in C̄_{μ,R}, R = R_μ of (59): (60)", lambda n: n.optimal, lambda cone: cone.inside),
     bounds("Lemma 13", "V, W in cone_μ(W^mm_α), R of (74), no T_i empty: (75)", _printed, _full),
     POSITIVE,
+    MOVES,
     ratio("Lemma 14", "W in C_{μ,R}(W^mm_α), no T_i empty", _printed, _full),
     FULL,
 ]
 
 register(
     CONE_LEMMAS,
-    "cone-lemmas",
     title="Lemmas 11, 12, 13, 14, 17",
     statements=STATEMENTS,
-    verified=True,
 )

@@ -1,4 +1,7 @@
-"""Theorems 1 and 8: for d >= max(T − 1, n) every choice of tokens can be separated, for almost all data."""
+"""Theorems 1 and 8: for d >= max(T − 1, n) every choice of tokens can be separated, for almost all data.
+
+With the claims of the proof, App. E: of the last sequence, whose query has a part z̄_n that is orthogonal to all others.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +30,8 @@ CHOICES = 4
 KINDS = ("cross", "self")
 # What solved programs are solved to.
 SOLVED = 1e-8
+# Least singular values of small matrices: rank is full above the first, and lost below the second.
+FULL, LOST = 1e-10, 1e-13
 
 
 def compute(scale: str, key: Any, say: Callable[[str], None]) -> Table:
@@ -96,10 +101,39 @@ def _solve(batch: Any) -> dict[str, Array]:
     return jax.vmap(jax.vmap(one))(batch)
 
 
+def claims(random: np.random.Generator, trials: int) -> Table:
+    r"""The claims of App. E on Gaussian data with the first token as α, at d = max(T − 1, n).
+
+    `least`: the last singular value of $\bar M_n$, rows $\bar f_{nt}=(x_{n\alpha_n}-x_{nt})\otimes\bar z_n$;
+    `off`: the largest of the inner products of $\bar f_{nt}$ with rows of $M_{n-1}$, and of the entries of the
+    projection of $f_{nt}-\bar f_{nt}$ on P, the matrices that vanish on the other queries. Both `(b,)`.
+    """
+    least, off = [], []
+    for _ in range(trials):
+        n, T = random.integers(2, 6, size=2)
+        d = max(T - 1, n)
+        tokens, queries = random.normal(size=(n, T, d)), random.normal(size=(n, d))
+        apart, others = tokens[:, :1] - tokens[:, 1:], queries[:-1]
+        onto = np.eye(d) - np.linalg.pinv(others) @ others
+        rows = np.einsum("ntd,ne->ntde", apart, queries)
+        bar = np.einsum("td,e->tde", apart[-1], onto @ queries[-1])
+        inner, rest = np.einsum("tde,nsde->tns", bar, rows[:-1]), (rows[-1] - bar) @ onto
+        least.append(np.linalg.svd(bar.reshape(T - 1, -1), compute_uv=False)[-1])
+        off.append(max(np.max(np.abs(inner)), np.max(np.abs(rest))))
+    return Table(least=np.asarray(least), off=np.asarray(off))
+
+
+def _claims(scale: str, key: Any, say: Callable[[str], None]) -> Table:
+    return claims(np.random.default_rng(int(jax.random.randint(key, (), 0, 2**31 - 1))), TRIALS[scale])
+
+
 FEASIBILITY = Dataset(
     "tarzanagh2023",
     "feasibility",
-    {"programs": Sweep(compute, checksum_key("feasibility"))},
+    {
+        "programs": Sweep(compute, checksum_key("feasibility")),
+        "claims": Sweep(_claims, checksum_key("feasibility claims")),
+    },
     where=f"{__name__}:FEASIBILITY",
 )
 
@@ -136,10 +170,29 @@ def feasible(optimal: bool, kind: int) -> Statement[Table]:
     )
 
 
+FULL_RANK = Statement[Table](
+    source="App. E, Claim 1",
+    says="M̄_n has rank T − 1 for d ≥ max(T − 1, n); Gaussian tokens and queries, d = max(T − 1, n)",
+    residual=lambda n: -n.claims.least,
+    # Below the first a singular value is small, below the second it is zero but for rounding.
+    bound=-FULL,
+    late=-LOST,
+    unit="−(least singular value); below 0",
+)
+PROJECTS = Statement[Table](
+    source="App. E, Claim 2",
+    says="rows of M̄_n are the projections of those of M_n on a subspace P of the null space of M_{n−1}",
+    residual=lambda n: n.claims.off,
+    bound=FULL,
+    unit="⟨f̄_nt, f_is⟩, or the part of f_nt − f̄_nt in P",
+)
+
 register(
     FEASIBILITY,
-    "feasibility",
     title="Theorems 1 and 8",
-    statements=[feasible(optimal, kind) for optimal in (True, False) for kind in range(len(KINDS))],
-    verified=True,
+    statements=[
+        *(feasible(optimal, kind) for optimal in (True, False) for kind in range(len(KINDS))),
+        FULL_RANK,
+        PROJECTS,
+    ],
 )

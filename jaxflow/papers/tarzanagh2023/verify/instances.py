@@ -80,8 +80,11 @@ def explicit_case() -> tuple[TokenData, Float[Array, " d"]]:
     return TokenData(tokens, queries, jnp.ones(2)), jnp.array([1.0, 1.162])
 
 
-def smoothness(data: TokenData, head: Float[Array, " d"], M0: float, M1: float) -> Float[Array, ""]:
-    r"""$L_W=\frac1n\sum_ia_ib_i$ of (3): $a_i=\|v\|\|z_i\|^2\|X_i\|^3$, $b_i=M_0\|v\|\|X_i\|+3M_1$."""
+def smoothness(data: TokenData, head: Float[Array, " d"], M0: float = 0.25, M1: float = 1.0) -> Float[Array, ""]:
+    r"""$L_W=\frac1n\sum_ia_ib_i$ of (3): $a_i=\|v\|\|z_i\|^2\|X_i\|^3$, $b_i=M_0\|v\|\|X_i\|+3M_1$.
+
+    By default $|\ell''|\le1/4$ and $|\ell'|\le1$ (Assumption A): the logistic loss.
+    """
     sizes = linalg.singular_values(data.tokens)[..., 0]
     v = jnp.linalg.norm(head)
     a = v * jnp.sum(data.queries**2, axis=-1) * sizes**3

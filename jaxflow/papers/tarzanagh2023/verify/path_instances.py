@@ -24,8 +24,9 @@ def masks(choices: Int[Array, "N q"], data: TokenData) -> Array:
 
 
 def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: str = "frobenius") -> dict[str, Array]:
-    r"""Of one instance, for each choice: `result`, `status` (Definition 2), `support`, `weights` $W^{mm}_\alpha$ and
-    `push` $\sum_{i,t}(x_{i\alpha_i}-x_{it})z_i^\top$, a direction towards the choice that always exists.
+    r"""Of one instance, for each choice: `result`, `status` (Definition 2), `support`, `excess` of margins over one,
+    `weights` $W^{mm}_\alpha$ and `push` $\sum_{i,t}(x_{i\alpha_i}-x_{it})z_i^\top$, a direction towards the choice that
+    always exists.
     """
 
     def one(selection: Array) -> dict[str, Array]:
@@ -36,6 +37,7 @@ def programs_of(data: TokenData, head: Any, choices: Int[Array, "N q"], norm: st
             "result": solution.result.value,
             "status": local.status.value,
             "support": local.support,
+            "excess": local.excess,
             "weights": solution.primal,
             "push": program.adjoint(program.active.astype(float)),
         }
