@@ -32,7 +32,7 @@ from jaxflow._core import linalg, positive_or_one
 from jaxflow.flow.solvers import state_norm
 from jaxflow.limits.stages import FIRST_STEP
 from jaxflow.losses import AbstractLoss, log_slope_excess, tail_rate, value_of_margins
-from jaxflow.margin.recession import null_space, orthonormal_columns
+from jaxflow.margin.recession import orthonormal_columns
 
 # s at which margins that do not grow are held: roundings of their rates are then 1e-12, which `ATOL` allows. (Held
 # at s = 16, 15 of 34 quasi-separable instances found no step shortly before it.)
@@ -118,7 +118,9 @@ class Frame(eqx.Module):
         return self._freed(self.flow.pushed(pushes)), pushes
 
     def _freed(self, rates: Float[Array, " m"]) -> Float[Array, " m"]:
-        return self.away.T @ (self.away @ rates)
+        """The part that moves none of the margins that do not grow; a Jacobian has as many of these as coordinates."""
+        away = self.away
+        return lax.cond(jnp.all(self.growing), lambda x: x, lambda x: away.T @ (away @ x), rates)
 
 
 def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, " n"], away: Any) -> Frame:
@@ -188,18 +190,15 @@ def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) ->
     assert found.ts is not None and found.ys is not None
     steps, rejected = found.stats["num_steps"], found.stats["num_rejected_steps"]
     s, r = jnp.expm1(found.ts[-1]), found.ys[-1]
-    relaxed, solved = _relaxed(frame, s, r)
     # A path that is certified before its end is left as it is.
-    last = solved & (found.result == diffrax.RESULTS.successful)
-    velocity, pushes = jax.tree.map(lambda a, b: jnp.where(last, a, b), relaxed, frame.velocity(s, r))
+    whole = found.result == diffrax.RESULTS.successful
+    velocity, pushes = lax.cond(whole, lambda: _relaxed(frame, s, r), lambda: frame.velocity(s, r))
     return Path(s, r, velocity, pushes, good, steps, rejected)
 
 
-def _relaxed(
-    frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]
-) -> tuple[tuple[Float[Array, " m"], Float[Array, " n"]], Bool[Array, ""]]:
-    """The velocity and its multipliers after a step of implicit Euler from s to 2s; and whether Newton's method brought
-    the equation of the step closer.
+def _relaxed(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s where Newton's method does
+    not bring the equation of the step closer.
 
     The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of the
     path times s. Where r is large its products with the rows have roundings that the multipliers show: they are an
@@ -215,7 +214,8 @@ def _relaxed(
 
     start = jnp.zeros_like(r)
     x, _ = lax.scan(newton, start, None, length=RELAXATIONS)
-    return moved.velocity(2.0 * s, x), jnp.linalg.norm(left(x)) <= jnp.linalg.norm(left(start))
+    closer = jnp.linalg.norm(left(x)) <= jnp.linalg.norm(left(start))
+    return jax.tree.map(lambda a, b: jnp.where(closer, a, b), moved.velocity(2.0 * s, x), frame.velocity(s, r))
 
 
 class Rest(eqx.Module):
@@ -238,7 +238,18 @@ class Rest(eqx.Module):
     rank: Int[Array, ""]
 
 
-def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"], bend: float) -> Rest:
+def rest_of(
+    flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], start: Float[Array, " m"], bend: float
+) -> Rest:
+    """The minimum for the rows `still`; `away`, in its rows, spans what moves none of them."""
+    none, unknown = jnp.zeros((), start.dtype), jnp.full((), jnp.inf, start.dtype)
+    nothing = Rest(jnp.zeros_like(start), none, unknown, jnp.asarray(False), none * jnp.nan, jnp.zeros((), int))
+    return lax.cond(jnp.any(still), lambda: _rest_of(flow, still, away, start, bend), lambda: nothing)
+
+
+def _rest_of(
+    flow: AffineFlow, still: Bool[Array, " n"], away: Float[Array, "m m"], start: Float[Array, " m"], bend: float
+) -> Rest:
     """Newton's method for the loss of the rows `still` from `start`, damped for a loss with $M=$ `bend`. Other margins
     count as infinite.
 
@@ -274,10 +285,9 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
         ended = ~fine | (moved == 0) | ((moved < 1e-6) & (moved > 0.5 * last))
         return steps + 1, jnp.where(ended, z, z + share * change), moved, ended
 
-    state = (jnp.zeros((), int), jnp.zeros(basis.shape[1], rows.dtype), jnp.full((), jnp.inf, rows.dtype), False)
-    _, z, _, _ = lax.while_loop(
-        lambda s: (s[0] < NEWTON_STEPS) & ~s[3], newton, (*state[:3], jnp.asarray(~jnp.any(still)))
-    )
+    infinite = jnp.full((), jnp.inf, rows.dtype)
+    state = jnp.zeros((), int), jnp.zeros(basis.shape[1], rows.dtype), infinite, jnp.asarray(False)
+    _, z, *_ = lax.while_loop(lambda s: (s[0] < NEWTON_STEPS) & ~s[3], newton, state)
     first, scale, factor = derivatives(z)
     seen = linalg.lower_solve(factor, scale[:, None] * basis.T)
     sizes = jnp.linalg.norm(seen, axis=0)
@@ -289,7 +299,6 @@ def rest_of(flow: AffineFlow, still: Bool[Array, " n"], start: Float[Array, " m"
     rounding = 8.0 * eps * jnp.sum(push * sizes * (1.0 + terms))
     decrement = jnp.linalg.norm(seen @ jnp.where(still, first, 0.0)) + rounding
     proved = 2.0 * math.e * bend * widest * decrement <= 1.0
-    away = null_space(rows, still)
     point = start + back @ z
     point = point - away.T @ (away @ point)
     step = (scale[:, None] * (back - away.T @ (away @ back)).T).T

@@ -118,7 +118,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     until = jnp.where(jnp.any(growing), LOG_TIME, jnp.log1p(jnp.asarray(REST, theta.dtype)))
     path = path_of(frame, until, budget, certified)
     # The growth moves none of these margins, and its products with their rows would leave roundings.
-    rest = rest_of(flow, problem.still, path.r, bend)
+    rest = rest_of(flow, problem.still, problem.away, path.r, bend)
     return _concluded(risk, theta, unravel, problem, (path, frame, rest), optimum, gap, ruled)
 
 
@@ -238,8 +238,7 @@ def _concluded(
     # Nor does an absent class keep a share.
     pairs = ~still.reshape(-1, problem.flow.group)
     kkt = _kkt(program, velocity, jnp.where(growing, pushes, 0.0))
-    beyond = null_space(problem.flow.rows, still)
-    least = begun - beyond.T @ (beyond @ begun) + rest.point
+    least = begun - problem.away.T @ (problem.away @ begun) + rest.point
     component = jnp.where(proved, outside(least), jnp.nan)
     bounds = _relative(rest.error, jnp.linalg.norm(least)), rest.error / problem.unit
     multipliers: Any = trajectory.final.multipliers

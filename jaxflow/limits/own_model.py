@@ -22,6 +22,9 @@ from jaxflow.theory import Rule, has_rule, rule_of
 
 # The budget of explicit steps, which cost microseconds.
 MAX_STEPS = 200_000
+# Numbers of the margins' Jacobian from which a call runs for longer than it takes to be compiled well (digits of ten
+# classes, 1e7: 34 s of processor time in place of 250 s).
+LARGE = 1e6
 
 
 def is_own(risk: EmpiricalRisk, model: Any) -> bool:
@@ -129,13 +132,17 @@ def _is_plain_linear(risk: EmpiricalRisk, model: Any) -> bool:
 @one_lane_at_a_time
 def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     if _is_plain_linear(risk, model):
-        return _linear(risk, model, gap, max_steps, rule)
+        trained = jax.tree.leaves(eqx.filter(model, risk.filter(model)))
+        numbers = sum(x.size for x in trained) * eqx.filter_eval_shape(risk.margins, model).size
+        return (_short if numbers < LARGE else _long)(risk, model, gap, max_steps, rule)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
     return point_of(risk, model, method, gap, max_steps)
 
 
-@compiled_once
 def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
     return affine_limit(risk, model, gap, max_steps, ruled)
+
+
+_short, _long = compiled_once(_linear), eqx.filter_jit(_linear)

@@ -13,10 +13,10 @@ from jaxflow.papers.statement import checked_again
 from tests.papers.findings import entry_of
 from tests.papers.test_every_verdict_can_change import PROBES, SEVERAL, changed, worst
 
-# Statements about one explicit case, of which nothing is drawn, or whose first instance it is.
+# Statements about one explicit case or one explicit point, of which nothing is drawn, or whose first instance it is.
 EXPLICIT = {
     ("tarzanagh2023", "equal-scores"): {0, 1},
-    ("tarzanagh2023", "inequalities"): {7},
+    ("tarzanagh2023", "inequalities"): {7, 8},
     ("tarzanagh2023", "nearly-equal-scores"): {0},
 }
 # Of many cells that one function draws and follows: one for each parametrisation, and the other kind of draws.

@@ -263,7 +263,7 @@ def cone(**more: Any) -> Table:
     ones, yes = np.ones((1, 4)), np.ones(1, bool)
     pi = np.array([[0.64, 0.16, 0.04, 0.01]])
     found = Table(inside=yes, empty=~yes, push=ones, ratio=1.0 + pi, lower=0.5 * ones, upper=2.0 * ones)
-    found = Table(found.named, bound=ones[:, 0], mu=ones[:, 0])
+    found = Table(found.named, bound=ones[:, 0], mu=ones[:, 0], slope=ones)
     return found.replace(**{name: np.broadcast_to(value, (1, 4)) for name, value in more.items()})
 
 
@@ -286,7 +286,7 @@ def test_bounds_are_bounds(number: int) -> None:
     assert judged(number, cone(push=np.nan), RANKS).evidence.undecided == 1
 
 
-@pytest.mark.parametrize("number", [0, 4])
+@pytest.mark.parametrize("number", [0, 5])
 def test_pi_must_fall_with_the_radius(number: int) -> None:
     found = judged(number, cone(), RANKS)
     assert found.verdict is Verdict.holds_at_this_rate and found.worst == pytest.approx(0.5, rel=1e-6)
@@ -305,9 +305,15 @@ def test_a_sign_is_judged_where_a_support_set_is_empty() -> None:
     assert judged(2, empty, RANKS).verdict is Verdict.outside_hypotheses
 
 
+def test_a_cone_without_stationary_points_is_judged_at_its_smallest_slope() -> None:
+    assert judged(4, cone(), RANKS).verdict is Verdict.holds
+    assert judged(4, cone(slope=[1.0, 1.0, 1e-20, 1.0]), RANKS).evidence.contradicted == 1
+    assert judged(4, cone(slope=[1.0, 1.0, 1e-8, 1.0]), RANKS).evidence.undecided == 1
+
+
 def test_lemma_17_on_random_matrices() -> None:
-    assert judged(5, cone(), RANKS).verdict is Verdict.holds
-    assert judged(5, cone(), RANKS.replace(least=np.zeros(20))).evidence.contradicted == 20
+    assert judged(6, cone(), RANKS).verdict is Verdict.holds
+    assert judged(6, cone(), RANKS.replace(least=np.zeros(20))).evidence.contradicted == 20
 
 
 @pytest.mark.parametrize("number", range(len(sequences.CELLS)))

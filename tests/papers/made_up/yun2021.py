@@ -8,6 +8,7 @@ from jaxflow._core import Outcome
 from jaxflow.papers.table import Table
 from jaxflow.papers.yun2021 import limit_directions, phase
 from jaxflow.papers.yun2021.fully_connected import STARTS
+from jaxflow.papers.yun2021.loss_bounds import D
 from tests.papers.made_up.records import filled, programs
 
 
@@ -87,7 +88,8 @@ def bounds() -> list[Table]:
     separable = filled(Table, (1, 2), corrected=0.9, printed=0.9, start=0.5, gap=1.0, ok=True)
     squared, stuck = (filled(Table, shape, gap=gap, ok=True, **{name: value}) for shape, gap, name, value in
                       (((2, 2), 1.0, "ratio", 0.9), ((1, 2), 0.0, "loss", 1.5)))  # fmt: skip
-    return [Table(separable=separable, squared=squared, datum=separable, stuck=stuck)]
+    start = {"layers": np.full((1, 2, 2, D), 0.5), "matrix": np.broadcast_to(np.eye(D), (1, 2, D, D))}
+    return [Table(separable=separable, squared=squared, datum=Table(separable.named | start), stuck=stuck)]
 
 
 def connected() -> list[Table]:

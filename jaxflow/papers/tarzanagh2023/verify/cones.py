@@ -155,16 +155,11 @@ def _empty_at(d: int) -> Callable[[Table], Mask]:
     return lambda c: local(c) & c.empty & (c.d == d)
 
 
-def _open_again(numbers: Table, draw: Draw, at: tuple[int, ...]) -> float:
-    return float(depth_again(*_chosen(numbers, draw, at[0])) != np.inf)
-
-
 EVERYTHING = Statement[Table](
     source="Lemma 5",
     says="α = opt, which is unique: cone_ε(opt) is the set of all matrices, as no token has to be barred (m = d)",
     inside=lambda n: n.choices.status == SelectionStatus.global_.value,
     residual=lambda n: np.where(np.isposinf(n.choices.depth), 0.0, 1.0),
-    again=Again("scores in NumPy", _open_again, 0.0),
 )
 
 
