@@ -19,8 +19,6 @@ from jaxflow.margin.recession import MAX_STEPS
 # Products of slack and multiplier, relative to the optimum, at which the interior point ends: w, whose error is the
 # root of it, then has half of the digits, which tells what is active, and the refinement has all of them.
 COMPLEMENTARITY = 1e-15
-# Rows of a set for every parameter: at most one a parameter is active in general.
-SET = 4
 
 
 class ThinMargin(eqx.Module):
@@ -49,7 +47,8 @@ def thin_margin(rows: Float[Array, "n m"], present: Bool[Array, " n"], interior:
     first = interior / jnp.where(usable, margin, 1.0)
     length = positive_or_one(jnp.linalg.norm(first))
     scaled = rows * length
-    steps, w, weights, active = _by_sets(scaled, present, first / length, usable)
+    steps, w, weights, slack = _follow(scaled, present, first / length, usable)
+    active = present & (weights > slack)
     # In the length of w: that of the start may be hundreds of times larger, and its square times a penalty too much.
     size = positive_or_one(jnp.linalg.norm(w))
     fine = size * _refined(scaled * size, active, w / size, weights / size**2)
@@ -89,38 +88,6 @@ def _refined(
 
     first = jnp.max(jnp.abs(short(w)), initial=0.0)
     return lax.while_loop(going, body, (0, w, jnp.where(active, weights, 0.0), first, first))[1]
-
-
-def _by_sets(
-    rows: Float[Array, "n m"], present: Bool[Array, " n"], first: Float[Array, " m"], usable: Bool[Array, ""]
-) -> tuple[Int[Array, ""], Float[Array, " m"], Float[Array, " n"], Bool[Array, " n"]]:
-    """Steps, w, λ and the active rows at the end of the interior point, which takes at most `SET` rows for every
-    parameter: those whose margins are the smallest at the last w, until none of the others has less than they have.
-
-    Among these are the active rows, so that w grows from set to set, and the sets end.
-    """
-    n, m = rows.shape
-    most = min(n, SET * m)
-
-    def margins_of(w: Array) -> Float[Array, " n"]:
-        return jnp.where(present, rows @ w, jnp.inf)
-
-    def going(state: tuple) -> Array:
-        rounds, *_, done = state
-        return (rounds < MAX_STEPS) & ~done
-
-    def body(state: tuple) -> tuple:
-        rounds, steps, w, _, _, _ = state
-        chosen = lax.top_k(-margins_of(w), most)[1]
-        more, w, weights, slack = _follow(rows[chosen], present[chosen], first, usable)
-        margins = margins_of(w)
-        done = ~usable | (jnp.min(margins) >= jnp.min(margins[chosen]))
-        weights, active = (jnp.zeros(n, x.dtype).at[chosen].set(x) for x in (weights, weights > slack))
-        return rounds + 1, steps + more, w, weights, active & present, done
-
-    zero, none = jnp.zeros((), int), jnp.zeros(n, rows.dtype)
-    state = zero, zero, first, none, jnp.zeros(n, bool), jnp.asarray(False)
-    return lax.while_loop(going, body, state)[1:5]
 
 
 def _follow(
