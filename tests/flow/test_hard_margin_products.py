@@ -1,5 +1,7 @@
 """The hard-margin flow of many weights: steps by products against those by a matrix, and a limit of such a model."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -37,6 +39,40 @@ def test_products_and_a_matrix_lead_to_one_limit(monkeypatch, seed) -> None:
     # Step sizes, and with these the ends, differ by no more than the errors of the paths.
     assert np.linalg.norm(one - other) <= float(found[0].error + found[1].error) + 1e-8
     np.testing.assert_allclose(found[0].error, found[1].error, rtol=0.5)
+
+
+@pytest.mark.parametrize("kinks", [False, True])
+def test_the_error_of_a_path_is_the_one_that_it_estimates(kinks) -> None:
+    """Beside the path at a thousandth of the tolerance, to one e-fold of the norm and to three."""
+    keys = jax.random.split(jax.random.key(1), 2)
+    inputs = jax.random.normal(keys[0], (N, D))
+    start = jax.random.normal(keys[1], (WIDTH * (D + 1),))
+
+    def outputs(theta):
+        hidden = inputs @ theta[: WIDTH * D].reshape(WIDTH, D).T
+        return (jax.nn.relu(hidden) if kinks else hidden * jnp.abs(hidden)) @ theta[WIDTH * D :]
+
+    labels = jnp.sign(outputs(start))
+
+    @partial(jax.jit, static_argnums=0)
+    def end(tolerance, until):
+        path = hard_margin_flow(
+            lambda theta: labels * outputs(theta),
+            start,
+            jnp.asarray(2.0 if kinks else 3.0),
+            present=jnp.ones(N, bool),
+            target=1e-12,
+            tolerance=tolerance,
+            until=until,
+        )
+        return path.state.weights / jnp.linalg.norm(path.state.weights), path.error, path.log_growth, path.steps
+
+    for until in (1.0, 3.0):
+        (coarse, error, grown, few), (fine, _, _, many) = (end(t, until) for t in (1e-3, 1e-6))
+        np.testing.assert_allclose(grown, until, rtol=1e-9)
+        # Of third order: a thousandth of the tolerance takes at most ten times the steps, and those of the start.
+        assert 2 * few <= many <= 20 * few
+        assert 1e-6 < np.linalg.norm(coarse - fine) <= 3.0 * error
 
 
 def test_a_network_of_many_weights_ends_at_a_kkt_point() -> None:

@@ -17,7 +17,7 @@ import jaxflow as jf
 from jaxflow._core import Outcome
 from jaxflow.margin import ProgramResult
 
-N = 24
+N = 64
 NORMS = ("frobenius", "nuclear", "l1")
 # Each network and each loss once.
 NETWORKS = {
@@ -100,7 +100,7 @@ def test_outcomes_and_tokens_are_those_of_double_precision(both):
     single, double = both
     ours, outcome = single["W.0"], double["W.0"]
     decided = ours != Outcome.undecided.value
-    # All of 64 where it was written.
+    # All 64 where it was written.
     assert decided.sum() >= 0.95 * N
     np.testing.assert_array_equal(ours[decided], outcome[decided])
     directions = decided & (outcome != Outcome.finite_stationary_point.value)

@@ -27,8 +27,6 @@ RNG = np.random.default_rng(0)
 # What Clarabel, asked for 1e-10, and a certified gap of 1e-10 leave; where multipliers are not unique (symmetric
 # completions, sets) Clarabel is the less accurate one: 6e-9 measured.
 CLOSE, CLARABEL = 1e-8, 3e-8
-# Programs of a family, of which one in twenty may be left unsolved.
-MANY = 20
 
 
 def real(n: int) -> np.ndarray:
@@ -40,19 +38,19 @@ def signs(n: int) -> np.ndarray:
 
 
 def linear(build: Any, norm: str, shape: tuple[int, ...], targets: Any, *transform: Any) -> Callable[[], Any]:
-    """Programs of random inputs of this shape."""
-    return lambda: stacked([build(RNG.normal(size=shape), targets(shape[0]), norm, *transform) for _ in range(MANY)])
+    """Fifty programs of random inputs of this shape."""
+    return lambda: stacked([build(RNG.normal(size=shape), targets(shape[0]), norm, *transform) for _ in range(50)])
 
 
 def partly(symmetric: bool) -> Callable[[], Any]:
-    """Rank-two 10 x 10 matrices of which 60 in 100 entries are known."""
+    """Fifty rank-two 10 x 10 matrices of which 60 in 100 entries are known."""
 
     def one() -> Any:
         U, V = RNG.normal(size=(2, 10, 2))
         matrix = U @ (U if symmetric else V).T
         return completion(np.where(RNG.random((10, 10)) < 0.6, matrix, np.nan), None, "nuclear", symmetric)
 
-    return lambda: stacked([one() for _ in range(MANY)])
+    return lambda: stacked([one() for _ in range(50)])
 
 
 PAIR = jnp.array([True, True, False, False])
@@ -104,7 +102,7 @@ def test_every_program_is_certified_and_agrees_with_clarabel(name: str) -> None:
     solved = SOLVED(programs)
     certificate = solved.certificate
     assert np.abs(certificate.duality_gap).max() <= CLOSE and certificate.feasibility.max() <= CLOSE
-    assert "completion" in name or (solved.result == "optimal").mean() >= 0.95
+    assert "completion" in name or (solved.result == "optimal").mean() >= 0.96
     if name == "symmetric completion":
         np.testing.assert_array_equal(solved.primal, solved.primal.transpose(0, 2, 1))
     for at in range(min(3, len(certificate.duality_gap))):

@@ -71,7 +71,7 @@ def test_from_the_name_to_the_files(figure: str, found: Table, monkeypatch: pyte
     reached = flows.end == FlowEnd.reached
     np.testing.assert_allclose(flows.log_time[reached], found.log_time[:, :2][reached], rtol=1e-12)
     assert np.median(flows.distance[reached]) < 0.1
-    assert len(claims) == (7 if figure == "fig8" else 3)
+    assert len(claims) == (8 if figure == "fig8" else 3)
 
 
 def test_every_instance_has_a_fate(found: Table) -> None:

@@ -54,8 +54,8 @@ def test_statements_of_diagonal_weights_follow_their_numbers() -> None:
     said = find("diagonal", lost)
     assert letters(said) == "OOOOOOOOOOO"
     assert [one.evidence.undecided for one in said] == [9, 9, 9, 3, 3, 3, 3, 3, 3, 9, 3]
-    nobody = made_up.diagonal_numbers(ok=False, diagonal=0.0)
-    assert verdicts("diagonal", nobody) == "OONNNNNNNON"
+    empty = made_up.diagonal_numbers(ok=False, diagonal=0.0)
+    assert verdicts("diagonal", empty) == "OONNNNNNNON"
 
 
 def test_a_few_late_instances_are_no_counterexample_and_no_proof() -> None:

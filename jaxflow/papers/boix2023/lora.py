@@ -36,7 +36,7 @@ PERMUTATIONS = 9999
 LEVEL = 0.05
 
 
-# Training as in figure 7, and the ranks that updates of every head are held to.
+# Training as in figure 7, and the largest ranks of the updates of every head.
 SIZES = {
     "quick": (IMAGES["quick"]._replace(seeds=2, recipe=IMAGES["quick"].recipe._replace(steps=100)), (0, 1, 4)),
     # ΔW_K W_Qᵀ has a rank of twice the heads' dimension (8) at most.

@@ -178,7 +178,7 @@ def _against_the_program(data: TokenData, best: Array, omega: Array, beta: Array
     return {
         "margin": mu,
         "gap": jax.vmap(certified)(path.models, path.gradients, multipliers),
-        "display": jnp.max(jnp.abs(speed - 2.0 * jnp.hypot(beta, omega**2) * now), axis=-1) / largest_speed,
+        "display": jnp.max(jnp.abs(speed - 2.0 * jnp.hypot(beta, (omega**2)[None]) * now), axis=-1) / largest_speed,
         "averaged": 2.0 * combined / residuals.log_margin[:, None],
         "instantaneous": now / jnp.max(jnp.abs(now), axis=-1, keepdims=True),
         "stationarity": residuals.stationarity,

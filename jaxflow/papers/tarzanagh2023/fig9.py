@@ -38,7 +38,7 @@ ALONG = 1e-10
 # The paper's figure goes past λ = 2; its grid is not given, this one is ours.
 GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.2, 2.5, 3.0)
 
-# How many heads, tokens and starts, the same for every one of these λ.
+# Draws of the head, the tokens and the start for each λ, and the values of λ.
 SIZES = {
     "quick": (20, (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 2.5)),
     "paper": (100, GRID),
