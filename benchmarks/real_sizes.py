@@ -47,7 +47,7 @@ def case(weights: int, classes: int, steps: int, gap: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = settings(__doc__, "real_sizes", weights=(5005, 50050), classes=(2, 10), steps=200, gap=1e-4)
+    asked = settings(__doc__, "real_sizes", weights=(5005, 50050), classes=(2, 10), steps=400, gap=1e-4)
     record = Record(asked.out, same=("weights", "classes"))
     for classes in asked.classes:
         for weights in asked.weights:

@@ -67,15 +67,16 @@ class Compiled(Generic[P, R]):
     Within `jit`, `vmap`, `grad` and so on the function is part of a larger program, whose options are its caller's.
     """
 
-    def __init__(self, function: Callable[P, R], level: int):
-        self._function, self._level = function, level
+    def __init__(self, function: Callable[P, R], level: int, long: Callable[P, bool] | None = None):
+        self._function, self._level, self._long = function, level, long
         self._within: Callable[P, R] = eqx.filter_jit(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         # Operations on constants are staged too where everything is: inside `jit`, even with concrete arguments.
         outermost = is_concrete(args, kwargs, jnp.zeros(()))
-        return (self._alone if outermost else self._within)(*args, **kwargs)
+        quick = outermost and not (self._long is not None and self._long(*args, **kwargs))
+        return (self._alone if quick else self._within)(*args, **kwargs)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The program of one call by itself, to be compiled."""
@@ -88,9 +89,9 @@ class Compiled(Generic[P, R]):
         return jit(self._function, compiler_options=quick_options(self._level))
 
 
-def compiled_once(function: Callable[P, R]) -> Compiled[P, R]:
-    """A function that runs a few times for each shape: compiling it dominates."""
-    return Compiled(function, 0)
+def compiled_once(function: Callable[P, R], long: Callable[P, bool] | None = None) -> Compiled[P, R]:
+    """A function that runs a few times for each shape: compiling it dominates, but for arguments that are `long`."""
+    return Compiled(function, 0, long)
 
 
 def compiled_often(function: Callable[P, R]) -> Compiled[P, R]:
@@ -98,11 +99,17 @@ def compiled_often(function: Callable[P, R]) -> Compiled[P, R]:
     return Compiled(function, 1)
 
 
-def compiled_around(first: Callable[P, Any], between: Callable[[Any], Any], last: Callable[[Any], R]) -> Callable[P, R]:
+def compiled_around(
+    first: Callable[P, Any],
+    between: Callable[[Any], Any],
+    last: Callable[[Any], R],
+    long: Callable[P, bool] | None = None,
+) -> Callable[P, R]:
     """`last(between(first(...)))`: of one concrete instance `first` and `last` are two programs, as `compiled_once`
     makes them, the second compiled while the first is and while `between` goes on, which compiles what it likes.
 
-    `first` returns arrays of numbers and what is fixed, in any structure; `between` keeps it, shapes and types too.
+    `first` returns arrays of numbers and what is fixed, in any structure; `between` keeps it, shapes and types too. For
+    arguments that are `long` both are compiled in full.
     """
 
     @eqx.filter_jit
@@ -113,9 +120,10 @@ def compiled_around(first: Callable[P, Any], between: Callable[[Any], Any], last
     begun = threading.local()
 
     @functools.cache
-    def alone() -> tuple[Any, Any]:
+    def alone(in_full: bool) -> tuple[Any, Any]:
         jit: Any = eqx.filter_jit
-        end = jit(last, compiler_options=quick_options())
+        options = {} if in_full else quick_options()
+        end = jit(last, compiler_options=options)
 
         def begin(*args: P.args, **kwargs: P.kwargs) -> Any:
             state = strongly_typed(first(*args, **kwargs))
@@ -124,13 +132,13 @@ def compiled_around(first: Callable[P, Any], between: Callable[[Any], Any], last
             begun.compilation = compile_beside(end, like)
             return state
 
-        return jit(begin, compiler_options=quick_options()), end
+        return jit(begin, compiler_options=options), end
 
     @functools.wraps(first)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not is_concrete(args, kwargs, jnp.zeros(())):
             return within(*args, **kwargs)
-        begin, end = alone()
+        begin, end = alone(long is not None and long(*args, **kwargs))
         begun.compilation = None
         state = begin(*args, **kwargs)
         # `between` may come back here for another instance.

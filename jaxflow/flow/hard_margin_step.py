@@ -39,8 +39,8 @@ NEWTON_STEPS = 20
 SOLVED, CONSISTENT = 1e-10, 1e-9
 # Roundings of what multipliers and gates push, relative to the weights.
 FLOOR = 1e-13
-# What a margin of one or a switch of zero may be off by and still be one, and zero: without it a constraint that is
-# just being left is taken up again for its rounding, and so on for ever.
+# What a margin of one may be off by and still be one: without it a constraint that is just being left is taken up again
+# for its rounding, and so on for ever.
 ROUNDING = 1e-12
 
 
@@ -72,6 +72,7 @@ def project(
     # What multipliers and gates push is known to this share of the weights.
     loose = 0.0 if origin.weights.size <= DENSE else INEXACT**2 * jnp.minimum(residual, 1.0)
     accuracy = jnp.maximum(SOLVED, loose)
+    consistent = jnp.maximum(CONSISTENT, accuracy * share)
 
     def going(carry: tuple[HardMarginState, Array, Array]) -> Array:
         _, status, count = carry
@@ -79,12 +80,12 @@ def project(
 
     def body(carry: tuple[HardMarginState, Array, Array]) -> tuple[HardMarginState, Array, Array]:
         state, _, count = carry
-        new, move, push = _newton(margins, present, state, pulled, share, accuracy)
+        new, move, push = _newton(margins, present, state, pulled, share, accuracy, consistent)
         size = jnp.linalg.norm(new.weights)
         lost = ~(move <= 10.0 * size)
         # What multipliers and gates push is a share of the weights, and the residual is measured in it.
         settled = (move <= jnp.maximum(SOLVED, accuracy * share) * size) & (push <= (accuracy * share + FLOOR) * size)
-        done = settled & _consistent(margins, present, new, jnp.maximum(CONSISTENT, accuracy * share))
+        done = settled & _consistent(margins, present, new, consistent)
         return new, jnp.where(lost, 2, jnp.where(done, 1, 0)), count + 1
 
     # Multipliers of the step are those of the program times the share.
@@ -104,7 +105,13 @@ def _consistent(margins: Margins, present: Array, state: HardMarginState, tolera
 
 
 def _newton(
-    margins: Margins, present: Array, state: HardMarginState, pulled: Array, share: Array, accuracy: Array
+    margins: Margins,
+    present: Array,
+    state: HardMarginState,
+    pulled: Array,
+    share: Array,
+    accuracy: Array,
+    consistent: Array,
 ) -> tuple[HardMarginState, Array, Array]:
     """A Newton step for weights, multipliers and gates on the active set; how far it moves the weights, and how much
     multipliers and gates push differently."""
@@ -122,8 +129,9 @@ def _newton(
     def task(found: Any) -> _Task:
         pushes, q, z, worths = found
         active = present & (lam - share * (q - 1.0) > share * ROUNDING)
-        # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not.
-        tiny = ROUNDING * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
+        # Where the gate is on the wrong side the flow slides if the kink attracts, and crosses if it does not. A switch
+        # that a solved step may have is on no side: kinks of units that fade out would change with every system.
+        tiny = consistent * jnp.max(jnp.abs(z), initial=0.0, where=jnp.isfinite(z))
         wrong = ~state.sliding & jnp.where(gates > 0.5, z < -tiny, z > tiny)
         sliding = state.sliding | (wrong & (worths < 0))
         crossed = jnp.where(wrong & (worths >= 0), 1.0 - gates, gates)

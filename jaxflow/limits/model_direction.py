@@ -36,7 +36,7 @@ from jaxflow.limits.kantorovich import kantorovich
 from jaxflow.limits.limit import Limit, Rate
 from jaxflow.limits.method import check_report
 from jaxflow.limits.model_facts import KKTPoint, ModelFacts, StationaryFacts, is_homogeneous
-from jaxflow.limits.model_point import MOST_WEIGHTS, flat, settle
+from jaxflow.limits.model_point import MOST_WEIGHTS, flat, is_long, settle
 from jaxflow.limits.outcome import decided
 from jaxflow.limits.own_gears import OwnGears
 from jaxflow.limits.path import Underway, broken, by_gears, under_way
@@ -194,7 +194,7 @@ def _concluded(one: Underway) -> Limit:
 
 
 # The limit of a flow whose loss has an exponential tail.
-direction_of = by_gears(_begun, _concluded)
+direction_of = by_gears(_begun, _concluded, is_long)
 
 
 def margins_of(risk: EmpiricalRisk, model: Any, unravel: Callable[[Array], Any]) -> Margins:

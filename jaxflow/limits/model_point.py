@@ -23,9 +23,18 @@ from jaxflow.risk import EmpiricalRisk
 
 # Trained numbers for which dense systems are no burden: 2,000 are some seconds a step.
 MOST_WEIGHTS = 2000
+# Numbers of the margins' Jacobian from which a call runs for longer than it takes to be compiled well: digits of ten
+# classes (1e7) with an empty cache 49 s in place of 72 s.
+LARGE = 1e6
 # The gradient, relative to the multipliers, at which such a flow is left.
 STILL = 1e-9
 NEWTON_STEPS = 6
+
+
+def is_long(risk: EmpiricalRisk, model: Any, *_: Any) -> bool:
+    """Whether the limit of such margins takes longer than compiling its program."""
+    trained = jax.tree.leaves(eqx.filter(model, risk.filter(model)))
+    return sum(x.size for x in trained) * eqx.filter_eval_shape(risk.margins, model).size >= LARGE
 
 
 def _begun(risk: EmpiricalRisk, model: Any, method: Any, gap: float, max_steps: int) -> Underway:

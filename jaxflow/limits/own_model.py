@@ -1,6 +1,7 @@
 """`find_limit` for a user's own model: which of the two kinds of limit its loss has, and the answer."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from jaxflow.limits.affine_limit import affine_limit, is_linear
 from jaxflow.limits.limit import Limit, bare
 from jaxflow.limits.method import checked_gap
 from jaxflow.limits.model_direction import ModelStaged, direction_of, predicted
-from jaxflow.limits.model_point import MOST_WEIGHTS, point_of
+from jaxflow.limits.model_point import MOST_WEIGHTS, is_long, point_of
 from jaxflow.limits.progress import told
 from jaxflow.losses import Tail, tail_of
 from jaxflow.models import AbstractAttention, AbstractModel, OwnModel
@@ -22,9 +23,6 @@ from jaxflow.theory import Rule, has_rule, rule_of
 
 # The budget of explicit steps, which cost microseconds.
 MAX_STEPS = 200_000
-# Numbers of the margins' Jacobian from which a call runs for longer than it takes to be compiled well (digits of ten
-# classes, 1e7: 49 s with an empty cache in place of 72 s).
-LARGE = 1e6
 
 
 def is_own(risk: EmpiricalRisk, model: Any) -> bool:
@@ -132,17 +130,13 @@ def _is_plain_linear(risk: EmpiricalRisk, model: Any) -> bool:
 @one_lane_at_a_time
 def _find(risk: EmpiricalRisk, model: Any, method: ModelStaged, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     if _is_plain_linear(risk, model):
-        trained = jax.tree.leaves(eqx.filter(model, risk.filter(model)))
-        numbers = sum(x.size for x in trained) * eqx.filter_eval_shape(risk.margins, model).size
-        return (_short if numbers < LARGE else _long)(risk, model, gap, max_steps, rule)
+        return _linear(risk, model, gap, max_steps, rule)
     if tail_of(risk.loss) is Tail.exponential:
         return direction_of(risk, model, method, gap, max_steps, rule)
     return point_of(risk, model, method, gap, max_steps)
 
 
+@partial(compiled_once, long=is_long)
 def _linear(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, rule: Rule | None) -> Limit:
     ruled = None if rule is None else lambda there: predicted(rule, risk, model, there)
     return affine_limit(risk, model, gap, max_steps, ruled)
-
-
-_short, _long = compiled_once(_linear), eqx.filter_jit(_linear)

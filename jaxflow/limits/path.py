@@ -212,9 +212,11 @@ def _followed(one: Underway) -> Underway:
     return one._replace(ways=tuple(ways))
 
 
-def by_gears(begun: Callable[P, Underway], concluded: Callable[[Underway], R]) -> Callable[P, R]:
-    """A function that follows an instance from where `begun` puts it, and concludes."""
-    return compiled_around(begun, _followed, concluded)
+def by_gears(
+    begun: Callable[P, Underway], concluded: Callable[[Underway], R], long: Callable[P, bool] | None = None
+) -> Callable[P, R]:
+    """A function that follows an instance from where `begun` puts it, and concludes; compiled in full where `long`."""
+    return compiled_around(begun, _followed, concluded, long)
 
 
 def _turned(
