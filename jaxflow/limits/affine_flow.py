@@ -18,13 +18,11 @@ is left of their way is Newton's method's, and changes nothing else: the directi
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -45,8 +43,6 @@ EQUAL = 1e-11
 # Newton's method takes margins at least log(1 + x) of the way x that it is sent: a hundred steps reach any minimum of
 # doubles.
 NEWTON_STEPS = 100
-# From an error of `RTOL` four steps reach rounding.
-RELAXATIONS = 4
 # What margins that diverge are taken for beside others of their datum under `CrossEntropy`: e^-1000 is zero in doubles.
 GONE = 1e3
 
@@ -134,8 +130,8 @@ def frame_of(flow: AffineFlow, growth: Float[Array, " m"], growing: Bool[Array, 
 
 
 class Path(eqx.Module):
-    """An end: s, r, the velocity and its multipliers (at 2s, of a path that came to its end before it was certified),
-    whether the budget of steps sufficed, and the steps taken and rejected."""
+    """An end: s, r, the velocity and its multipliers at 2s, whether the budget of steps sufficed, and the steps taken
+    and rejected."""
 
     s: Float[Array, ""]
     r: Float[Array, " m"]
@@ -146,76 +142,131 @@ class Path(eqx.Module):
     rejected: Int[Array, ""]
 
 
-class _Euler(diffrax.ImplicitEuler):
-    """Implicit Euler that rejects a step whose equation was not solved, where Diffrax's ends the path."""
-
-    def step(self, *args: Any, **options: Any) -> Any:
-        y, error, info, state, result = super().step(*args, **options)
-        error = jnp.where(result == diffrax.RESULTS.successful, error, jnp.inf)
-        return y, error, info, state, diffrax.RESULTS.successful
-
-
 def path_of(frame: Frame, until: Float[Array, ""], max_steps: int, stop: Any) -> Path:
-    """The flow from its start to `until`, a log(1 + s), by implicit Euler. `stop(s, r)` may end it before."""
+    """The flow from its start to x = `until`, x = log(1 + s), by implicit Euler in x, with half the change of its slope
+    as the error of a step. `stop(s, v)` may end it before, v the velocity w/κ + dr/ds.
 
-    # By log(1 + s) the rates of r have the roundings of 1 + s pushes. (Of the state r/(1 + s) stages begin far from
-    # where they end.)
-    def field(x: Any, y: Array, args: Any) -> Array:
-        return frame.field(jnp.expm1(x), y) * jnp.exp(x)
-
-    def stops(t: Array, y: Array, args: Any, **_: Any) -> Array:
-        return stop(jnp.expm1(t), y)
-
-    start = jnp.zeros_like(frame.growth)
+    Not by Diffrax's, whose error takes the field at the last point: what the last equation was solved to, times a large
+    rate. A velocity that is summed from the multipliers has the errors of these, too.
+    """
+    edge = jnp.log1p(jnp.asarray(REST, until.dtype))
     # Rates are differences of pushes and of w, whose roundings are those of its length.
     least = ATOL * jnp.maximum(1.0, jnp.linalg.norm(frame.growth))
-    # One Jacobian a step: with many rows it takes longer than all else, and methods of higher order need one a stage.
-    # (600 digits of ten classes: 42 steps; 34 of Kvaerno3 in three and a half times the time.)
-    finder = linalg.chord(rtol=0.1 * RTOL, atol=least, norm=optimistix.rms_norm)
-    controller = diffrax.PIDController(rtol=RTOL, atol=least, pcoeff=0.3, icoeff=0.4, norm=lambda y: state_norm((y,)))
-    found = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
-        _Euler(root_finder=finder),
-        t0=jnp.zeros_like(until),
-        t1=until,
-        dt0=FIRST_STEP,
-        y0=start,
-        stepsize_controller=diffrax.ClipStepSizeController(controller, jump_ts=jnp.log1p(jnp.full(1, REST))),
-        max_steps=max_steps,
-        adjoint=diffrax.ForwardMode(),
-        event=diffrax.Event(stops),
-        throw=False,
-    )
-    good = (found.result == diffrax.RESULTS.successful) | (found.result == diffrax.RESULTS.event_occurred)
-    assert found.ts is not None and found.ys is not None
-    steps, rejected = found.stats["num_steps"], found.stats["num_rejected_steps"]
-    s, r = jnp.expm1(found.ts[-1]), found.ys[-1]
-    # A path that is certified before its end is left as it is.
-    whole = found.result == diffrax.RESULTS.successful
-    velocity, pushes = lax.cond(whole, lambda: _relaxed(frame, s, r), lambda: frame.velocity(s, r))
-    return Path(s, r, velocity, pushes, good, steps, rejected)
+
+    def slope_at(s: Array, r: Array) -> Array:
+        return frame.field(s, r) * (1.0 + s)
+
+    def going(state: _State) -> Array:
+        return (state.steps < max_steps) & (state.x < until) & ~state.stopped
+
+    def body(state: _State) -> _State:
+        x, r, slope, length = state.x, state.r, state.slope, state.length
+        end = jnp.minimum(x + length, jnp.where(x < edge, edge, until))
+        s, taken = jnp.expm1(end), end - x
+        way, solved = _solved(frame, s, taken * jnp.exp(end), r, taken * slope, 0.1 * RTOL)
+        allowed = least + RTOL * jnp.maximum(jnp.abs(r), jnp.abs(r + way))
+        error = jnp.where(solved, state_norm((0.5 * (way - taken * slope) / allowed,)), jnp.inf)
+        accepted = error <= 1.0
+        stopped = accepted & stop(s, frame.growth / tail_rate(frame.flow.loss) + way / (taken * jnp.exp(end)))
+        # Beyond the edge it is another field.
+        following = lax.cond(
+            accepted & (end == edge), lambda: slope_at(jnp.nextafter(s, jnp.inf), r + way), lambda: way / taken
+        )
+        new = _State(end, r + way, following, length, stopped, state.steps, state.rejected)
+        new = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, state)
+        factor = jnp.clip(0.9 / jnp.sqrt(jnp.maximum(error, 1e-3)), 0.2, 5.0)
+        return new._replace(
+            length=jnp.where(accepted, jnp.maximum(length, taken), taken) * factor,
+            steps=state.steps + 1,
+            rejected=state.rejected + ~accepted,
+        )
+
+    none, count = jnp.zeros_like(frame.growth), jnp.zeros((), int)
+    first = jnp.full_like(until, FIRST_STEP)
+    begun = _State(jnp.zeros_like(until), none, slope_at(jnp.zeros_like(until), none), first, until < 0, count, count)
+    last = lax.while_loop(going, body, begun)
+    s = jnp.expm1(last.x)
+    velocity, pushes = _relaxed(frame, s, last.r)
+    return Path(s, last.r, velocity, pushes, last.stopped | (last.x >= until), last.steps, last.rejected)
+
+
+class _State(NamedTuple):
+    """A path under way: x, r, dr/dx, the length in x that the next step may have, whether it was stopped, counts."""
+
+    x: Float[Array, ""]
+    r: Float[Array, " m"]
+    slope: Float[Array, " m"]
+    length: Float[Array, ""]
+    stopped: Bool[Array, ""]
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+
+
+def _solved(
+    frame: Frame, s: Float[Array, ""], weight: Float[Array, ""], start: Array, begun: Array, tolerance: float
+) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    """x = `weight` f(s, `start` + x), f the field, and whether it was found, multipliers to a share `tolerance`.
+
+    It is the minimum of a strictly convex function, of exponentials: Newton's method, from `begun` or from zero,
+    whichever leaves less. A step at whose end the function rises half as steeply as it fell at its beginning is halved.
+    The Jacobian is linear in the multipliers, and kept while they change by less than `RTOL`.
+    """
+    counted = frame.growing | (s <= REST)
+
+    def left(x: Array) -> Array:
+        return weight * frame.field(s, start + x) - x
+
+    def factors(x: Array) -> tuple[Array, Array]:
+        slopes = jax.jacfwd(lambda y: frame.field(s, y))(start + x)
+        return linalg.lu_factor(jnp.eye(x.size, dtype=x.dtype) - weight * slopes)
+
+    def body(state: tuple) -> tuple:
+        x, rest, kept, last, count, _ = state
+        way = linalg.lu_solve(kept, rest)
+        most = 0.5 * jnp.abs(jnp.dot(rest, way))
+
+        def beyond(trial: tuple) -> Array:
+            share, rest = trial
+            return ~(-jnp.dot(rest, way) <= most) & (share > tolerance**2)
+
+        def halved(trial: tuple) -> tuple:
+            share = 0.5 * trial[0]
+            return share, left(x + share * way)
+
+        share, rest = lax.while_loop(beyond, halved, (jnp.ones_like(last), left(x + way)))
+        x = x + share * way
+        exponents = jnp.where(counted, frame.exponents(s, start + x), -jnp.inf)
+        changes = jnp.exp(exponents - jnp.max(exponents)) * jnp.abs(frame.flow.products(way))
+        change = jnp.max(changes, initial=0.0, where=counted)
+        # Near the end a whole step is at most half of the last one, until it is rounding.
+        ended = (change <= tolerance) | ((change < 1e-6) & (change > 0.5 * last))
+        kept = lax.cond(ended | (change <= RTOL), lambda: kept, lambda: factors(x))
+        return x, rest, kept, change, count + 1, ended
+
+    none = jnp.zeros_like(begun)
+    sizes = [jnp.linalg.norm(left(x)) for x in (none, begun)]
+    x = jnp.where(sizes[1] < sizes[0], begun, none)
+    state = x, left(x), factors(x), jnp.full_like(weight, jnp.inf), jnp.zeros((), int), jnp.asarray(False)
+    x, _, _, _, _, found = lax.while_loop(lambda state: (state[4] < NEWTON_STEPS) & ~state[5], body, state)
+    return x, found
 
 
 def _relaxed(frame: Frame, s: Float[Array, ""], r: Float[Array, " m"]) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s where Newton's method does
-    not bring the equation of the step closer.
+    """The velocity and its multipliers after a step of implicit Euler from s to 2s, or at s where its equation is not
+    solved.
 
     The path leaves the velocity with an error of the size of its tolerance, which this step damps by the rate of the
     path times s. Where r is large its products with the rows have roundings that the multipliers show: they are an
-    offset of the margins, fixed, and the step is taken from zero.
+    offset of the margins, fixed, and the step is taken from zero. Its velocity w/κ + x/s is that of the equation: a sum
+    over multipliers, whose sum is ‖w‖², has the roundings of these.
     """
     moved = eqx.tree_at(lambda f: f.flow.offsets, frame, frame.flow.offsets + frame.flow.products(r))
-
-    def left(x: Array) -> Array:
-        return x / s - moved.field(2.0 * s, x)
-
-    def newton(x: Array, _: None) -> tuple[Array, None]:
-        return x - linalg.solve(jax.jacfwd(left)(x), left(x)), None
-
     start = jnp.zeros_like(r)
-    x, _ = lax.scan(newton, start, None, length=RELAXATIONS)
-    closer = jnp.linalg.norm(left(x)) <= jnp.linalg.norm(left(start))
-    return jax.tree.map(lambda a, b: jnp.where(closer, a, b), moved.velocity(2.0 * s, x), frame.velocity(s, r))
+    x, found = _solved(moved, 2.0 * s, s, start, start, float(jnp.finfo(r.dtype).eps))
+    summed, pushes = moved.velocity(2.0 * s, x)
+    velocity = frame.growth / tail_rate(frame.flow.loss) + x / s
+    velocity = velocity * jnp.linalg.norm(summed) / positive_or_one(jnp.linalg.norm(velocity))
+    return jax.tree.map(lambda a, b: jnp.where(found, a, b), (velocity, pushes), frame.velocity(s, r))
 
 
 class Rest(eqx.Module):

@@ -107,8 +107,7 @@ def affine_limit(risk: EmpiricalRisk, model: Any, gap: float, max_steps: int, ru
     frame = frame_of(flow, problem.best.primal, growing, problem.away)
     optimum = certify(problem.program, problem.best.primal, problem.best.dual).dual_value
 
-    def certified(s: Array, r: Array) -> Array:
-        velocity, _ = frame.velocity(s, r)
+    def certified(s: Array, velocity: Array) -> Array:
         # The excess is of second order in the direction, which is to be as close.
         apart = _unit(velocity) - _unit(problem.best.primal)
         close = jnp.linalg.norm(apart) <= SHARE * gap

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 import jaxflow as jf
 from jaxflow._core import is_affine
@@ -117,6 +118,22 @@ def test_overlapping_data_end_at_the_minimum_in_every_unit() -> None:
         rows = labels[:, None] * base
         w += np.linalg.solve((rows * (p * (1 - p))[:, None]).T @ rows, rows.T @ p)
     np.testing.assert_allclose(found.end.module.w * units, np.tile(w, (5, 1)), rtol=1e-8)
+
+
+def test_features_in_units_ten_thousand_apart_are_decided_in_few_steps() -> None:
+    """The slowest rate of a path is 1e-9 of its fastest; sums over multipliers would have an excess of 1e-7."""
+    rng = np.random.default_rng(90)
+    inputs = rng.normal(size=(24, 40, 5))
+    labels = np.sign(np.einsum("knd,kd->kn", inputs, rng.normal(size=(24, 5))))
+    inputs = inputs * 10.0 ** rng.uniform(-2.0, 2.0, size=(24, 1, 5))
+    found = limits_of(jnp.asarray(inputs), jnp.asarray(labels), jnp.asarray(rng.normal(size=(24, 5))))
+    assert set(found.outcome.name) == {"globally_optimal"} and np.all(found.excess <= 1e-10)
+    assert np.max(found.trajectory.stats["num_steps"]) <= 100
+    for rows, w in zip(labels[..., None] * inputs, found.flow_direction.module.w, strict=True):
+        margins = rows @ w
+        active = margins <= (1.0 + 1e-9) * margins.min()
+        # The optimality conditions: a positive combination of the rows with the least margin.
+        assert margins.min() > 0 and nnls(rows[active].T, w)[1] <= 1e-9
 
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential", lambda q: jnp.log1p(jnp.exp(-2.0 * q))])
